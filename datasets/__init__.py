@@ -1,0 +1,1 @@
+"""Data sets by name and by path, installed as `flegel.datasets`."""

@@ -1,0 +1,217 @@
+"""The class that users write: one point, six hooks, typed hyper-parameters.
+
+This module never trains anything. The runtime compiles `updateDataPoint` and `aggregate` into one loop over a
+block; the coordinator calls the other hooks. Hook names are the paper's (Fig. 5), spelled as in the paper.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
+
+from flegel import tree
+from flegel.errors import UsageError, nearest
+from flegel.share import DataPoint, Share, Sparse
+from flegel.tree import Array, Tree
+
+Kernel = Callable[[Share, Tree, Tree, int, int, int, Array], int]
+"""`kernel(share, parameter, aggregator, start, end, iteration, flag) -> position reached`.
+
+Trains points start … end-1, adds their changes to `aggregator` in place, and returns early, at a tile's edge or
+after any point, once `flag[0]` is not 0. `start` is 0 or what an earlier call returned.
+"""
+
+
+class Sample(NamedTuple):
+    """What `initParameter` sees: some rows, drawn evenly over the whole data, and the size of the whole."""
+
+    features: Array | Sparse
+    labels: Array | None
+    points: int
+    columns: int
+
+
+class Evaluation(NamedTuple):
+    """One pass over rows that were not trained on, or over all rows again, with a finished model."""
+
+    objective: float
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class HyperParameter:
+    """A typed attribute of an algorithm: settable with --set, validated, saved with the model."""
+
+    name: str
+    type: Any
+    default: Any
+    description: str
+
+    def convert(self, value: Any, owner: str) -> Any:
+        """The value in the declared type; from text too, because the command line has nothing else."""
+        if _takes_arrays(self.type) and isinstance(value, (np.ndarray, list)):
+            return np.asarray(value, dtype=np.float64)
+        plain = _without_arrays(self.type)
+        try:
+            return msgspec.convert(value, plain, strict=not isinstance(value, str))
+        except msgspec.ValidationError as error:
+            detail = str(error).split(" - at ")[0]
+            raise UsageError(f"{owner}: {self.name}={value!r} does not fit ({detail}).") from None
+
+
+def _takes_arrays(hint: Any) -> bool:
+    return hint is np.ndarray or get_origin(hint) is np.ndarray or any(map(_takes_arrays, get_args(hint)))
+
+
+def _without_arrays(hint: Any) -> Any:
+    """The hint without its array alternatives, which msgspec does not know."""
+    if get_origin(hint) is Annotated:
+        base, *meta = get_args(hint)
+        return Annotated[(_without_arrays(base), *meta)]
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        kept = [arg for arg in get_args(hint) if not _takes_arrays(arg)]
+        return typing.Union[tuple(kept)]  # noqa: UP007 - built at run time
+    return hint
+
+
+class Algorithm:
+    """Subclass this. Annotated attributes with a default are hyper-parameters.
+
+    `updateDataPoint` returns the *change* of the point's statistics since its last visit, and `aggregate` adds
+    a change to a target. Statistics are sums: that is what lets the engine move a point to another worker, or
+    lose a worker, by adding and subtracting. A change may be a dense aggregator or any smaller NamedTuple that
+    `aggregate` knows how to fold in; in the second case give `initAggregator` too.
+    """
+
+    layout: ClassVar[str] = "rows"
+    """`rows` or `tiles`: how the kernel wants its features (see `flegel.share`)."""
+    spent: ClassVar[tuple[str, ...]] = ()
+    """Aggregator fields that are used up at a barrier (gradients) rather than kept for ever (sums)."""
+    supervised: ClassVar[bool] = False
+    """True where every point needs a label."""
+    sparse: ClassVar[bool] = False
+    """True where `updateDataPoint` or the kernel takes sparse rows."""
+    maximize: ClassVar[bool] = False
+    """Direction of the objective."""
+
+    def __init__(self, **hyper: Any) -> None:
+        known = self.hyper_parameters()
+        owner = type(self).__name__
+        for name in hyper:
+            if name not in known:
+                raise UsageError(f"{owner} has no hyper-parameter {name!r}{nearest(name, list(known))}")
+        for name, parameter in known.items():
+            value = hyper.get(name, parameter.default)
+            if value is _REQUIRED:
+                raise UsageError(f"{owner} needs a value for {name}; give it with {name}=…")
+            setattr(self, name, parameter.convert(value, owner) if name in hyper else value)
+        self._halting = False
+
+    # -- the paper's hooks ---------------------------------------------------------------------------------
+
+    def initParameter(self, sample: Sample, rng: np.random.Generator) -> Tree:
+        """θ(0): an array or a NamedTuple of arrays."""
+        raise NotImplementedError(f"{type(self).__name__} must define initParameter")
+
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Tree, iterationNum: int) -> Tree:
+        """The change of this point's statistics under `parameter`; may write `dataPoint.state`."""
+        raise NotImplementedError(f"{type(self).__name__} must define updateDataPoint")
+
+    def aggregate(self, target: Tree, aggregator: Tree) -> Tree:
+        """target += aggregator; called for each point on a worker, and for each report at the barrier."""
+        return tree.add(target, aggregator)
+
+    def updateParameter(self, aggregator: Tree, oldParameter: Tree) -> Tree:
+        """θ(t) from the global statistics."""
+        raise NotImplementedError(f"{type(self).__name__} must define updateParameter")
+
+    def terminationCheck(self, aggregator: Tree, iterationNum: int) -> bool:
+        """True ends the job. Asked once per full pass of the slowest worker, not at every barrier."""
+        return False
+
+    def voteToHalt(self) -> None:
+        """Call it from `updateDataPoint`: this point is left out from now on."""
+        self._halting = True
+
+    # -- what the engine may ask besides -------------------------------------------------------------------
+
+    def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
+        """Hidden state before the first visit, shape (points, size). None by default."""
+        return np.zeros((points, 0), np.float32)
+
+    def initAggregator(self, sample: Sample, parameter: Tree) -> Tree:
+        """Statistics of nothing, in zeros. By default the shape of one point's dense change."""
+        point = sample_point(self, sample)
+        return tree.zeros_like(self.updateDataPoint(point, parameter, 0))
+
+    def objective(self, aggregator: Tree, parameter: Tree) -> float | None:
+        """F(Q, θ) from the statistics alone, exact, without looking at the data. None: there is no objective."""
+        return None
+
+    def kernel(self, share: Share) -> Kernel | None:
+        """A hand-written block kernel that agrees with `updateDataPoint`, or None to have one compiled."""
+        return None
+
+    def validate(self, sample: Sample) -> None:
+        """Raise `UsageError` where these hyper-parameters cannot work on such data."""
+
+    def warnings(self, aggregator: Tree, parameter: Tree) -> list[str]:
+        """Remarks on the finished model that a user should read (empty clusters and the like)."""
+        return []
+
+    def predict(self, features: Any, parameter: Tree) -> Array:
+        """What the model says about new rows."""
+        raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")
+
+    def evaluate(self, features: Any, labels: Array | None, parameter: Tree) -> Evaluation | None:
+        """The objective computed from scratch, independent of the engine's own number."""
+        return None
+
+    # -- hyper-parameters ----------------------------------------------------------------------------------
+
+    @classmethod
+    def hyper_parameters(cls) -> dict[str, HyperParameter]:
+        """Annotated public attributes of the class and its bases, in the order they were written."""
+        hints = get_type_hints(cls, include_extras=True)
+        found: dict[str, HyperParameter] = {}
+        for name, hint in hints.items():
+            if name.startswith("_") or get_origin(hint) is ClassVar or name in _ENGINE_NAMES:
+                continue
+            found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint))
+        return found
+
+    def hyper(self) -> dict[str, Any]:
+        """Current values by name."""
+        return {name: getattr(self, name) for name in self.hyper_parameters()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.hyper().items())})"
+
+
+_REQUIRED: Any = object()
+_ENGINE_NAMES = frozenset({"layout", "spent", "supervised", "sparse", "maximize"})
+
+
+def _description(hint: Any) -> str:
+    for meta in getattr(hint, "__metadata__", ()):
+        if isinstance(meta, msgspec.Meta) and meta.description:
+            return meta.description
+    return ""
+
+
+def sample_point(algorithm: Algorithm, sample: Sample) -> DataPoint:
+    """The first point of a sample with a fresh state, for probing shapes."""
+    from flegel.share import SparseRow
+
+    state = algorithm.initState(1, sample.columns, np.random.default_rng(0))[0]
+    label = float(sample.labels[0]) if sample.labels is not None else 0.0
+    if isinstance(sample.features, Sparse):
+        lo, hi = sample.features.indptr[:2]
+        return DataPoint(SparseRow(sample.features.indices[lo:hi], sample.features.values[lo:hi]), label, state)
+    return DataPoint(sample.features[0], label, state)

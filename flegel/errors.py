@@ -1,0 +1,63 @@
+"""Every error that Flegel raises on purpose. Never imports anything of the project.
+
+`UsageError` means that the caller can mend it (exit code 2); every other `FlegelError` means that the
+work failed (exit code 1). A message is one sentence that says what happened and what to do.
+"""
+
+from __future__ import annotations
+
+
+class FlegelError(Exception):
+    """Something failed; the text is fit to be shown to a person as it is."""
+
+    exit_code = 1
+
+
+class UsageError(FlegelError):
+    """The request itself is wrong: a name, a type, a file, a combination of options."""
+
+    exit_code = 2
+
+
+class DataError(UsageError):
+    """The data cannot be used as they are."""
+
+
+class AlgorithmError(FlegelError):
+    """A hook of an algorithm raised; carries the user's own traceback."""
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message)
+        self.trace = trace
+
+
+class ConformanceError(FlegelError):
+    """`check_algorithm` found a broken promise."""
+
+
+class WorkerLost(FlegelError):
+    """A worker process died or fell silent."""
+
+
+class ProtocolError(FlegelError):
+    """A peer sent what it must not send, or not in time."""
+
+
+class DecodeError(ProtocolError):
+    """Bytes that are no message of ours. The decoder raises nothing else."""
+
+
+class StorageError(FlegelError):
+    """A model, result or trace could not be written or read."""
+
+
+class Diverged(FlegelError):
+    """The objective left the finite numbers."""
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A suffix such as '; did you mean kmeans?', or the whole list where nothing comes near."""
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(known))}"

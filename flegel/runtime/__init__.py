@@ -1,0 +1,1 @@
+"""All I/O: sockets, clock, disk, processes, compiled code. Decisions are made elsewhere."""

@@ -1,0 +1,107 @@
+"""A worker's share of the data: features, labels, hidden state, pass counts. No I/O, no decisions.
+
+Two layouts. `rows` is the plain matrix, one row a point. `tiles` holds `TILE` points a tile, feature-major
+inside (`[tile][feature][lane]`), which is what vectorized kernels want; the state has the same layout, and the
+last tile is padded with zeros. Sparse rows are CSR in either case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from flegel.tree import Array
+
+TILE = 64  # points a tile; a multiple of every vector width, and how often a kernel looks at the stop flag
+
+
+class Sparse(NamedTuple):
+    """Rows of a sparse matrix (CSR): row i holds `values[indptr[i]:indptr[i+1]]` at `indices[...]`."""
+
+    indptr: Array
+    indices: Array
+    values: Array
+    columns: int
+
+
+class SparseRow(NamedTuple):
+    """One sparse point as `updateDataPoint` sees it."""
+
+    indices: Array
+    values: Array
+
+
+class DataPoint(NamedTuple):
+    """One point as `updateDataPoint` sees it. `state` is writable and stays with the point."""
+
+    features: Array | SparseRow
+    label: float
+    state: Array
+
+
+@dataclass
+class Share:
+    """What one worker owns. `halted[i]` is 1 for a point that voted to halt."""
+
+    features: Array | Sparse
+    labels: Array
+    state: Array
+    halted: Array
+    points: int
+    columns: int
+    layout: str = "rows"
+    first: int = 0
+    """Global number of this share's first point, before any migration."""
+    visits: Array = field(default_factory=lambda: np.zeros(1, np.int64))
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.points // TILE)
+
+    def state_rows(self) -> Array:
+        """The hidden state as (points, size), whatever the layout."""
+        if self.layout == "rows":
+            return self.state[: self.points]
+        return unpack_tiles(self.state, self.points)
+
+
+def pack_tiles(rows: Array) -> Array:
+    """(n, d) to (tiles, d, TILE), the last tile padded with zeros."""
+    points, columns = rows.shape
+    tiles = -(-points // TILE)
+    packed = np.zeros((tiles, columns, TILE), dtype=rows.dtype)
+    whole = points // TILE
+    if whole:
+        packed[:whole] = rows[: whole * TILE].reshape(whole, TILE, columns).transpose(0, 2, 1)
+    if whole < tiles:
+        packed[whole, :, : points - whole * TILE] = rows[whole * TILE :].T
+    return packed
+
+
+def unpack_tiles(packed: Array, points: int) -> Array:
+    """(tiles, d, TILE) back to (points, d)."""
+    tiles, columns, _ = packed.shape
+    rows = packed.transpose(0, 2, 1).reshape(tiles * TILE, columns)
+    return np.ascontiguousarray(rows[:points])
+
+
+def make_share(
+    features: Array | Sparse, labels: Array | None, state: Array, layout: str = "rows", first: int = 0
+) -> Share:
+    """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy."""
+    sparse = isinstance(features, Sparse)
+    points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
+    columns = features.columns if isinstance(features, Sparse) else features.shape[1]
+    tiled = layout == "tiles"
+    return Share(
+        features=pack_tiles(features) if tiled and not isinstance(features, Sparse) else features,
+        labels=np.zeros(points) if labels is None else np.asarray(labels),
+        state=pack_tiles(state) if tiled and not sparse else np.ascontiguousarray(state),
+        halted=np.zeros(points, np.uint8),
+        points=points,
+        columns=columns,
+        layout="tiles" if tiled and not sparse else "rows",
+        first=first,
+    )

@@ -1,0 +1,80 @@
+"""Parameters and aggregators as bundles of arrays: an array, or a NamedTuple of arrays.
+
+The engine adds, copies, sends and stores such values without knowing the algorithm. Never does arithmetic
+that an algorithm should decide about; addition is the one operation that statistics have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Tree: TypeAlias = Any  # an array, or a NamedTuple whose fields are arrays
+
+
+def is_bundle(value: object) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def names(value: Tree) -> tuple[str, ...]:
+    """Field names; a bare array is called `value`."""
+    return cast("tuple[str, ...]", value._fields) if is_bundle(value) else ("value",)
+
+
+def flatten(value: Tree) -> list[Array]:
+    """The arrays of a bundle in the order of its fields."""
+    parts = list(value) if is_bundle(value) else [value]
+    return [np.asarray(part) for part in parts]
+
+
+def unflatten(like: Tree, arrays: Sequence[Array]) -> Tree:
+    """Arrays put back into the shape of `like`."""
+    return type(like)(*arrays) if is_bundle(like) else arrays[0]
+
+
+def as_float64(value: Tree) -> Tree:
+    """A C-ordered float64 copy: what travels and what statistics are accumulated in."""
+    return unflatten(value, [np.array(a, dtype=np.float64, order="C") for a in flatten(value)])
+
+
+def zeros_like(value: Tree) -> Tree:
+    return unflatten(value, [np.zeros(np.shape(a), dtype=np.float64) for a in flatten(value)])
+
+
+def copy(value: Tree) -> Tree:
+    return unflatten(value, [np.array(a, copy=True) for a in flatten(value)])
+
+
+def add(target: Tree, change: Tree) -> Tree:
+    """target += change, in place, field by field."""
+    for into, extra in zip(flatten(target), flatten(change), strict=True):
+        into += extra
+    return target
+
+
+def subtract(target: Tree, change: Tree) -> Tree:
+    """target -= change, in place: what losing an owner means."""
+    for into, extra in zip(flatten(target), flatten(change), strict=True):
+        into -= extra
+    return target
+
+
+def clear(target: Tree, fields: Sequence[str] | None = None) -> Tree:
+    """Zero all fields, or only the named ones, in place."""
+    for name, into in zip(names(target), flatten(target), strict=True):
+        if fields is None or name in fields:
+            into[...] = 0
+    return target
+
+
+def same_shape(a: Tree, b: Tree) -> bool:
+    return names(a) == names(b) and all(
+        np.shape(x) == np.shape(y) for x, y in zip(flatten(a), flatten(b), strict=True)
+    )
+
+
+def is_finite(value: Tree) -> bool:
+    return all(bool(np.isfinite(a).all()) for a in flatten(value))

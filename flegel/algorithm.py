@@ -99,6 +99,12 @@ class Algorithm:
     """True where `updateDataPoint` or the kernel takes sparse rows."""
     maximize: ClassVar[bool] = False
     """Direction of the objective."""
+    averaged: ClassVar[bool] = False
+    """True where the objective is an average over points rather than a sum."""
+    keep_state: ClassVar[bool] = False
+    """True where the points' hidden state belongs to the model (NMF: the rows of W)."""
+    merges_reports: bool
+    """`aggregate` also merges whole reports. False where a point's change is smaller than the statistics."""
 
     def __init__(self, **hyper: Any) -> None:
         known = self.hyper_parameters()
@@ -112,6 +118,7 @@ class Algorithm:
                 raise UsageError(f"{owner} needs a value for {name}; give it with {name}=…")
             setattr(self, name, parameter.convert(value, owner) if name in hyper else value)
         self._halting = False
+        self.merges_reports = type(self).initAggregator is Algorithm.initAggregator
 
     # -- the paper's hooks ---------------------------------------------------------------------------------
 
@@ -195,7 +202,7 @@ class Algorithm:
 
 
 _REQUIRED: Any = object()
-_ENGINE_NAMES = frozenset({"layout", "spent", "supervised", "sparse", "maximize"})
+_ENGINE_NAMES = frozenset({"merges_reports"})
 
 
 def _description(hint: Any) -> str:

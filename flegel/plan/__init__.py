@@ -1,1 +1,1 @@
-"""See ARCHITECTURE.md."""
+"""Plans made from measurements: when to stop, later how to balance. Pure functions and small state; no I/O."""

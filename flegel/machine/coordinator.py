@@ -1,0 +1,424 @@
+"""The coordinator of one job: owns the barrier, the statistics and θ. Decides nothing about time itself.
+
+Life cycle:   loading → training → (collecting) → over
+Events come from workers, timers and the supervisor; commands go to the runtime or to the simulator. It never
+reads a clock, opens a socket or starts a thread; when to synchronize is the policy's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flegel import tree
+from flegel.algorithm import Algorithm
+from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost
+from flegel.machine.ledger import Ledger
+from flegel.messages import Answer, Beat, Failed, Fetch, Load, Loaded, Order, Report, State, Stop, Train
+from flegel.plan.termination import Progress, Termination, Verdict
+from flegel.spec import Criteria
+from flegel.sync.base import (
+    Decision,
+    Event,
+    Policy,
+    Reported,
+    Started,
+    StopWorkers,
+    TrainWorkers,
+    Update,
+    Updated,
+    View,
+    Wake,
+    WorkerView,
+    Woken,
+)
+from flegel.tree import Array, Tree
+
+WATCH = 1.0  # seconds between two looks at who is silent
+
+# -- events ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FromWorker:
+    worker: int
+    body: Answer
+    arrays: tuple[Array, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timer:
+    name: str
+    tag: int = 0
+
+
+@dataclass(frozen=True)
+class Died:
+    """The supervisor saw the process end."""
+
+    worker: int
+    why: str
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    worker: int
+    body: Order
+    arrays: tuple[Array, ...] = ()
+
+
+@dataclass(frozen=True)
+class SetTimer:
+    at: float
+    timer: Timer
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark for the trace and the display."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """The job is over; `error` says that it failed."""
+
+    error: FlegelError | None = None
+
+
+Command = Send | SetTimer | Note | Done
+
+
+@dataclass
+class Row:
+    """One line of the trace: the state after a barrier."""
+
+    seconds: float
+    iteration: int
+    objective: float | None
+    interval: float | None
+    estimate: float | None
+    visits: int
+    barrier_cost: float
+    reason: str
+
+
+@dataclass
+class Patience:
+    """How long to wait for what, in seconds."""
+
+    load: float = 600.0
+    silence: float = 30.0
+    report: float = 60.0
+
+
+@dataclass
+class Coordinator:
+    """Build it, call `start`, then feed it events until `Done` comes out."""
+
+    algorithm: Algorithm
+    policy: Policy
+    criteria: Criteria
+    parameter: Tree
+    ledger: Ledger
+    loads: dict[int, Load]
+    collect: bool = False
+    patience: Patience = field(default_factory=Patience)
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        self.phase = "loading"
+        self.view = View()
+        self.iteration = 0
+        self.objective: float | None = None
+        self.verdict: Verdict | None = None
+        self.trace: list[Row] = []
+        self.states: dict[int, tuple[int, Array]] = {}
+        self.notes: list[str] = []
+        self.loaded: dict[int, Loaded] = {}
+        self.began = self.ended = 0.0
+        self._termination = Termination(self.criteria, self.algorithm.maximize)
+        self._held: dict[int, Tree] = {}
+        self._order: dict[int, int] = {}
+        self._asked_at: dict[int, float] = {}
+        self._heard_at: dict[int, float] = {}
+        self._updated_at = 0.0
+        self._reason = ""
+        self._out: list[Command] = []
+
+    @property
+    def points(self) -> int:
+        return sum(w.points for w in self.view.workers.values())
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+    # -- entry points --------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Command]:
+        self._out = [Send(worker, load) for worker, load in self.loads.items()]
+        self._heard_at = dict.fromkeys(self.loads, now)
+        self._asked_at = dict.fromkeys(self.loads, now)
+        self._out.append(SetTimer(now + WATCH, Timer("watch")))
+        return self._out
+
+    def handle(self, event: FromWorker | Timer | Died, now: float) -> list[Command]:
+        """What follows from one event."""
+        self._out = []
+        if self.phase == "over":
+            return self._out
+        match event:
+            case FromWorker(worker, body, arrays):
+                self._heard_at[worker] = now
+                self._answer(worker, body, arrays, now)
+            case Timer("policy", tag):
+                if self.phase == "training" and self.verdict is None:
+                    self._decide(Woken(tag), now)
+            case Timer("watch"):
+                self._watch(now)
+            case Timer("limit"):
+                limit = self.criteria.max_seconds
+                self._end(Verdict(False, f"reached {limit:g} s"), now)
+            case Died(worker, why):
+                self._fail(WorkerLost(f"Worker {worker} {why} in {self._where()}; nothing was saved."))
+        return self._out
+
+    # -- answers -------------------------------------------------------------------------------------------
+
+    def _answer(self, worker: int, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
+        match body:
+            case Beat():
+                pass
+            case Loaded() if self.phase == "loading":
+                self._on_loaded(worker, body, now)
+            case Report() if self.phase == "training":
+                self._on_report(worker, body, arrays, now)
+            case State(first=first) if self.phase == "collecting":
+                self.states[worker] = (first, arrays[0])
+                if len(self.states) == len(self.loads):
+                    self._finish()
+            case Failed():
+                self._fail(failure(worker, body))
+            case _:
+                self._out.append(Note(f"worker {worker} sent {type(body).__name__} while {self.phase}; ignored"))
+
+    def _on_loaded(self, worker: int, body: Loaded, now: float) -> None:
+        self.loaded[worker] = body
+        if len(self.loaded) < len(self.loads):
+            return
+        for each in sorted(self.loaded):
+            points = self.loaded[each].points
+            self.view.workers[each] = WorkerView(each, points, unseen=points)
+        self.phase = "training"
+        self.began = self.ended = self._updated_at = now
+        if self.criteria.max_seconds:
+            self._out.append(SetTimer(now + self.criteria.max_seconds, Timer("limit")))
+        self._decide(Started(), now)
+
+    def _on_report(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> None:
+        seen = self.view.workers[worker]
+        if seen.phase != "training" or body.round != self._order[worker]:
+            self._out.append(Note(f"worker {worker} reported round {body.round} again; ignored"))
+            return
+        self._held[worker] = tree.unflatten(self.ledger.total, arrays)
+        seen.phase, seen.stopping = "reported", False
+        seen.clock += 1
+        seen.visits += body.visits
+        seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
+        seen.last_visits, seen.last_compute = body.visits, body.compute
+        seen.compute += body.compute
+        seen.respond += body.respond
+        seen.wait += body.wait
+        if body.visits and body.compute > 0:
+            seen.rate = body.visits / body.compute
+        if self.verdict is None:
+            self._decide(Reported(worker, body.exhausted), now)
+        elif not self.view.training():
+            self._fold(tuple(self._held), now)
+            self._over(now)
+
+    # -- decisions -----------------------------------------------------------------------------------------
+
+    def _decide(self, event: Event, now: float) -> None:
+        decision: Decision = self.policy.decide(event, self.view, now)
+        if decision.reason:
+            self._reason = decision.reason
+        for action in decision.actions:
+            if self.phase != "training" or self.verdict is not None:
+                return
+            match action:
+                case TrainWorkers():
+                    self._train(action, now)
+                case StopWorkers(workers=workers):
+                    self._stop(workers, now)
+                case Update(workers=workers):
+                    self._update(workers, now)
+                case Wake(at=at, tag=tag):
+                    self._out.append(SetTimer(at, Timer("policy", tag)))
+
+    def _train(self, action: TrainWorkers, now: float) -> None:
+        arrays = tuple(tree.flatten(self.parameter))
+        for worker in action.workers:
+            seen = self.view.workers[worker]
+            points = seen.points if action.points is None else action.points[worker]
+            seen.phase, seen.stopping = "training", False
+            self._order[worker] = self.view.round
+            self._asked_at[worker] = now
+            self._out.append(Send(worker, Train(self.view.round, points, action.seconds), arrays))
+
+    def _stop(self, workers: tuple[int, ...], now: float) -> None:
+        for worker in workers:
+            self.view.workers[worker].stopping = True
+            self._asked_at[worker] = now
+            self._out.append(Send(worker, Stop(self._order[worker])))
+
+    def _update(self, workers: tuple[int, ...], now: float) -> None:
+        visits, cost = self._fold(workers, now)
+        self.view.round += 1
+        progress = self._progress(now)
+        check = self._termination.due(progress) and bool(
+            self._hook("terminationCheck", self.ledger.total, self.iteration)
+        )
+        self.verdict = self._termination.judge(progress, check)
+        if self.verdict is not None:
+            self._end(self.verdict, now)
+            return
+        estimate = self.trace[-1].estimate
+        self._decide(Updated(self.view.round, workers, estimate, progress.exact, visits, cost), now)
+
+    def _fold(self, workers: tuple[int, ...], now: float) -> tuple[int, float]:
+        """Fold held reports into the statistics, make θ new, write a line of the trace."""
+        visits, compute = 0, 0.0
+        for worker in sorted(workers):  # in a fixed order, so that the same reports give the same bits
+            self.ledger.commit(worker, self._held.pop(worker))
+            seen = self.view.workers[worker]
+            seen.phase = "idle"
+            visits += seen.last_visits
+            compute += seen.last_compute
+        if self.debug and (gap := self.ledger.discrepancy()) > 1e-10:
+            raise ProtocolError(f"Statistics and the sum over owners differ by {gap:.2g} in {self._where()}.")
+        self.parameter = tree.as_float64(self._hook("updateParameter", self.ledger.total, self.parameter))
+        value = self._hook("objective", self.ledger.total, self.parameter)
+        self.ledger.spend()
+        self.iteration += 1
+        cost = max(0.0, now - self._updated_at - compute / max(len(workers), 1))
+        self._updated_at = now
+        unseen = sum(w.unseen for w in self.view.workers.values())
+        self.objective = float(value) if value is not None and not unseen else None
+        self.trace.append(
+            Row(
+                now - self.began,
+                self.iteration,
+                self.objective,
+                self.policy.interval,
+                self._scaled(value, unseen),
+                visits,
+                cost,
+                self._reason,
+            )
+        )
+        self._reason = ""
+        return visits, cost
+
+    def _scaled(self, value: float | None, unseen: int) -> float | None:
+        """While some points are unseen, the objective of the rest scaled up to all."""
+        if value is None or self.algorithm.averaged or not unseen:
+            return value
+        return value * self.points / max(self.points - unseen, 1)
+
+    def _progress(self, now: float) -> Progress:
+        workers = self.view.workers.values()
+        return Progress(
+            iteration=self.iteration,
+            seconds=now - self.began,
+            objective=self.trace[-1].estimate,
+            exact=all(w.unseen == 0 for w in workers),
+            slowest_pass=min(w.passes for w in workers),
+            halted=sum(w.halted for w in workers),
+            points=self.points,
+        )
+
+    def _hook(self, name: str, *args: Any) -> Any:
+        """Call the user's code; what it raises comes back with its own traceback."""
+        presented = [tree.present(a) if isinstance(a, tuple) or hasattr(a, "shape") else a for a in args]
+        try:
+            return getattr(self.algorithm, name)(*presented)
+        except FlegelError:
+            raise
+        except Exception as error:
+            import traceback
+
+            raise AlgorithmError(
+                f"{name} raised {type(error).__name__}: {error} (coordinator, {self._where()})",
+                traceback.format_exc(),
+            ) from error
+
+    # -- endings -------------------------------------------------------------------------------------------
+
+    def _end(self, verdict: Verdict, now: float) -> None:
+        """Nobody trains any more; what is under way is committed first."""
+        if self.phase != "training":
+            return
+        self.verdict = verdict
+        if self.view.training():
+            self._stop(tuple(w for w in self.view.training() if not self.view.workers[w].stopping), now)
+        else:
+            self._over(now)
+
+    def _over(self, now: float) -> None:
+        self.ended = now
+        if not self.collect:
+            self._finish()
+            return
+        self.phase = "collecting"
+        self._asked_at = dict.fromkeys(self.loads, now)
+        self._out.extend(Send(worker, Fetch()) for worker in self.loads)
+
+    def _finish(self, error: FlegelError | None = None) -> None:
+        self.phase = "over"
+        self._out.append(Done(error))
+
+    def _fail(self, error: FlegelError) -> None:
+        self._finish(error)
+
+    def _watch(self, now: float) -> None:
+        """Every wait has a deadline and names its peer."""
+        for worker, heard in self._heard_at.items():
+            if now - heard > self.patience.silence:
+                self._fail(WorkerLost(f"Worker {worker} has been silent for {now - heard:.0f} s in {self._where()}."))
+                return
+        late = self._late(now)
+        if late:
+            self._fail(ProtocolError(late))
+            return
+        self._out.append(SetTimer(now + WATCH, Timer("watch")))
+
+    def _late(self, now: float) -> str | None:
+        for worker, asked in self._asked_at.items():
+            waited = now - asked
+            if self.phase == "loading" and worker not in self.loaded and waited > self.patience.load:
+                return f"Worker {worker} did not load its share within {waited:.0f} s."
+            if self.phase == "training" and self.view.workers[worker].stopping and waited > self.patience.report:
+                return (
+                    f"Worker {worker} did not commit within {waited:.0f} s of the barrier of round "
+                    f"{self._order[worker]}; does updateDataPoint return?"
+                )
+            if self.phase == "collecting" and worker not in self.states and waited > self.patience.report:
+                return f"Worker {worker} did not send its state within {waited:.0f} s."
+        return None
+
+    def _where(self) -> str:
+        return f"round {self.view.round}" if self.phase == "training" else f"the {self.phase} phase"
+
+
+def failure(worker: int, body: Failed) -> FlegelError:
+    """A worker's failure as the caller should see it."""
+    if body.usage:
+        return UsageError(body.error)
+    place = f"worker {worker}, round {body.round}" if body.round >= 0 else f"worker {worker}"
+    return AlgorithmError(f"{body.where} raised {body.error} ({place})", body.trace)

@@ -1,0 +1,141 @@
+"""The whole vocabulary of the wire: small typed headers; arrays travel beside them as raw frames.
+
+A closed set: what is not listed here is rejected by the decoder. No message carries code to be executed except
+`Load`, whose source runs only in the job's own worker processes, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from flegel.spec import AlgorithmRef
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    pass
+
+
+# -- coordinator to worker ---------------------------------------------------------------------------------
+
+
+class Load(_Message):
+    """Take this share and get the kernel ready. `source` says where the rows are (see runtime/data.py)."""
+
+    algorithm: AlgorithmRef
+    source: dict[str, Any]
+    index: int
+    count: int
+    seed: int
+
+
+class Train(_Message):
+    """Train from your cursor under θ (the frames) until `points` are done, `seconds` are over or Stop comes."""
+
+    round: int
+    points: int
+    seconds: float | None = None
+
+
+class Stop(_Message):
+    """The flexible barrier: commit what you have."""
+
+    round: int
+
+
+class Fetch(_Message):
+    """Send the hidden state of your points."""
+
+
+class Release(_Message):
+    """The job is over: forget the share, stay alive."""
+
+
+class Exit(_Message):
+    """End the process."""
+
+
+# -- worker to coordinator ---------------------------------------------------------------------------------
+
+
+class Hello(_Message):
+    """A worker process is up."""
+
+    pid: int
+    host: str
+
+
+class Loaded(_Message):
+    """The share is in place and the kernel is warm."""
+
+    points: int
+    columns: int
+    kernel: str
+    note: str
+    seconds: float
+
+
+class Report(_Message):
+    """A commit: the frames are the change of statistics since the last report."""
+
+    round: int
+    visits: int
+    exhausted: bool
+    """All points asked for were done before any stop."""
+    unseen: int
+    """Points that have not been visited even once."""
+    halted: int
+    compute: float
+    """Seconds inside the kernel since the last report."""
+    respond: float
+    """Seconds between being told (to train, to stop) and doing so."""
+    wait: float
+    """Seconds between the last report and the order to go on."""
+
+
+class Beat(_Message):
+    """I am alive, and my trainer has visited so many points in all."""
+
+    visits: int
+
+
+class State(_Message):
+    """The hidden state (frame 0) of the points `first` and following."""
+
+    first: int
+
+
+class Failed(_Message):
+    """A hook or the loading raised; `trace` is the user's own traceback."""
+
+    where: str
+    round: int
+    error: str
+    trace: str
+    usage: bool = False
+    """The request itself was wrong, so the caller can mend it."""
+
+
+Order = Load | Train | Stop | Fetch | Release | Exit
+Answer = Hello | Loaded | Report | Beat | State | Failed
+Body = Order | Answer
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """How to read a raw frame."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """What fences a message: which job, which coordinator's epoch, which life of the worker, which number."""
+
+    job: str
+    epoch: int
+    worker: int
+    incarnation: int
+    sequence: int
+    body: Body
+    frames: tuple[Frame, ...] = ()

@@ -1,0 +1,15 @@
+"""The only place that reads a clock. Everything else is told the time."""
+
+from __future__ import annotations
+
+import time
+
+
+def now() -> float:
+    """Seconds on a clock that never goes back; comparable between processes of one host."""
+    return time.monotonic()
+
+
+def wall() -> str:
+    """Date and time for people, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,315 @@
+"""Write one point, get the block: a user's `updateDataPoint` and `aggregate` become one compiled loop.
+
+The loop is a small generated module (see `TEMPLATE`), named by the content of everything that goes into it and
+kept in the cache folder, so that numba compiles it once and every worker loads it. What numba cannot compile
+runs interpreted with the same meaning. Nothing here knows any particular algorithm.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import inspect
+import linecache
+import sys
+import textwrap
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core.types import NamedTuple as NumbaNamedTuple
+from numba.extending import overload_method
+
+from flegel import tree
+from flegel.algorithm import Algorithm, Kernel
+from flegel.runtime.cache import code_folder, write_once
+from flegel.runtime.code import load_class, reference
+from flegel.runtime.flag import new_flag
+from flegel.share import DataPoint, Share, Sparse, SparseRow
+from flegel.tree import Array, Tree
+
+TEMPLATE = '''"""Generated: the loop over a block of points for {title}."""
+from collections import namedtuple
+from numba import njit
+from flegel.runtime.flag import raised
+from flegel.share import DataPoint, SparseRow
+import flegel.runtime.compile
+
+_algorithm = flegel.runtime.compile.class_for_glue({key!r})
+_Self = namedtuple("_Self", {self_fields!r})
+{tuples}
+_fast = {{"contract", "reassoc", "nsz", "arcp", "afn"}}
+_update = njit(nogil=True, fastmath=_fast)(_algorithm.updateDataPoint)
+{fold_definition}
+
+@njit(nogil=True, cache=True)
+def block({arguments}):
+    self = _Self({self_values})
+    parameter = {parameter}
+    target = {target}
+    for i in range(start, end):
+        if raised(flag):
+            return i
+        place[0] = i
+        if halted[i]:
+            continue
+        halting[0] = 0
+        change = _update(self, DataPoint({point}, labels[i], state[i]), parameter, iteration)
+        {fold}
+        if halting[0]:
+            halted[i] = 1
+    return end
+'''
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel and how it came about: `hand-written`, `compiled` or `interpreted` (then `note` says why)."""
+
+    kernel: Kernel
+    kind: str
+    note: str = ""
+
+
+@overload_method(NumbaNamedTuple, "voteToHalt")  # type: ignore[untyped-decorator]
+def _vote_to_halt(self: Any) -> Any:
+    if "halting" not in self.fields:
+        return None
+
+    def implementation(self: Any) -> None:
+        self.halting[0] = 1
+
+    return implementation
+
+
+def build_kernel(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree, interpret: bool = False) -> Built:
+    """The fastest kernel this algorithm has, warmed: called once with the types that training will use."""
+    own = algorithm.kernel(share)
+    if own is not None and not interpret:
+        warm(own, share, parameter, zero)
+        return Built(own, "hand-written")
+    if not interpret:
+        try:
+            compiled = _compile(algorithm, share, parameter, zero)
+            warm(compiled, share, parameter, zero)
+            return Built(compiled, "compiled")
+        except numba.core.errors.NumbaError as error:
+            return Built(interpreted(algorithm), "interpreted", _first_line(error))
+    return Built(interpreted(algorithm), "interpreted", "as asked")
+
+
+def warm(kernel: Kernel, share: Share, parameter: Tree, zero: Tree) -> None:
+    """Compile or load from the cache without training: the flag is up, so no point is touched."""
+    flag = new_flag()
+    flag[0] = 1
+    kernel(share, parameter, tree.copy(zero), 0, share.points, 0, flag)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    useful = [line for line in lines if not line.startswith(("Failed in", "During:", "File ", "<source"))]
+    return " ".join(useful[:2])[:300] if useful else type(error).__name__
+
+
+# -- interpreted -------------------------------------------------------------------------------------------
+
+
+def data_point(share: Share, i: int) -> DataPoint:
+    """Point i of a share in the rows layout."""
+    if isinstance(share.features, Sparse):
+        lo, hi = share.features.indptr[i], share.features.indptr[i + 1]
+        row = SparseRow(share.features.indices[lo:hi], share.features.values[lo:hi])
+        return DataPoint(row, share.labels[i], share.state[i])
+    return DataPoint(share.features[i], share.labels[i], share.state[i])
+
+
+def fold_change(algorithm: Algorithm, target: Tree, change: Tree) -> None:
+    """`aggregate` in place, whether the user's version works in place or returns a new value."""
+    result = algorithm.aggregate(target, change)
+    if result is not None and result is not target:
+        for into, value in zip(tree.flatten(target), tree.flatten(result), strict=True):
+            into[...] = value
+
+
+def interpreted(algorithm: Algorithm) -> Kernel:
+    """The specification itself: the hooks, one point after the other."""
+
+    def kernel(
+        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        if share.layout != "rows":
+            raise ValueError("the interpreted loop reads rows")
+        presented = tree.present(parameter)
+        for i in range(start, end):
+            if flag[0]:
+                return i
+            if share.halted[i]:
+                continue
+            algorithm._halting = False
+            change = algorithm.updateDataPoint(data_point(share, i), presented, iteration)
+            fold_change(algorithm, aggregator, change)
+            if algorithm._halting:
+                share.halted[i] = 1
+        return end
+
+    return kernel
+
+
+# -- compiled ----------------------------------------------------------------------------------------------
+
+_classes: dict[str, type[Algorithm]] = {}
+
+
+def class_for_glue(key: str) -> type[Algorithm]:
+    """The class that a generated module was made for."""
+    return _classes[key]
+
+
+def _compile(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree) -> Kernel:
+    cls = load_class(reference(algorithm))
+    used = _hyper_used(cls, algorithm)
+    sparse = isinstance(share.features, Sparse)
+    text_of = lambda key: _generate(cls, key, used, sparse, parameter, zero, algorithm, share)  # noqa: E731
+    key = hashlib.sha256((text_of("") + _class_text(cls) + numba.__version__).encode()).hexdigest()[:20]
+    _classes[key] = cls
+    block = _load_glue(key, text_of(key))
+    hyper = tuple(getattr(algorithm, name) for name in used)
+    halting, place = np.zeros(1, np.uint8), np.zeros(1, np.int64)
+
+    def kernel(
+        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        features = share.features
+        data = (features.indptr, features.indices, features.values) if isinstance(features, Sparse) else (features,)
+        theta = tree.flatten(parameter)
+        try:
+            return int(
+                block(
+                    *hyper, halting, place, *data, share.labels, share.state, share.halted,
+                    *theta, *tree.flatten(aggregator), start, end, iteration, flag,
+                )
+            )  # fmt: skip
+        except Exception:
+            _again(algorithm, share, int(place[0]), parameter, aggregator, iteration)
+            raise
+
+    return kernel
+
+
+def _again(algorithm: Algorithm, share: Share, i: int, parameter: Tree, aggregator: Tree, iteration: int) -> None:
+    """Compiled code raised at point i: run that point interpreted, so that the traceback shows the user's lines."""
+    change = algorithm.updateDataPoint(data_point(share, i), tree.present(parameter), iteration)
+    fold_change(algorithm, tree.copy(aggregator), change)
+
+
+def _load_glue(key: str, text: str) -> Any:
+    name = f"flegel_block_{key}"
+    if name not in sys.modules:
+        path = code_folder() / f"{name}.py"
+        write_once(path, text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name].block  # type: ignore[attr-defined]
+
+
+def _class_text(cls: type) -> str:
+    """Everything that decides what is compiled, as text."""
+    module = sys.modules[cls.__module__]
+    carried = getattr(module, "__flegel_source__", None)
+    return str(carried) if carried is not None else inspect.getsource(module)
+
+
+def _hyper_used(cls: type[Algorithm], algorithm: Algorithm) -> list[str]:
+    """Hyper-parameters that the compiled hooks mention as self.name."""
+    known = algorithm.hyper_parameters()
+    mentioned: set[str] = set()
+    for function in (cls.updateDataPoint, cls.aggregate):
+        mentioned |= set(_attributes_of_self(function))
+    return [name for name in known if name in mentioned]
+
+
+def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
+    code = function.__code__
+    try:
+        lines = inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :])
+        parsed = ast.parse(textwrap.dedent("".join(lines)))
+    except (SyntaxError, OSError, IndexError):
+        return list(code.co_names)
+    first = code.co_varnames[0] if code.co_varnames else "self"
+    return [
+        n.attr
+        for n in ast.walk(parsed)
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == first
+    ]
+
+
+def _generate(
+    cls: type[Algorithm], key: str, used: list[str], sparse: bool, parameter: Tree, zero: Tree,
+    algorithm: Algorithm, share: Share,
+) -> str:  # fmt: skip
+    """Fill the template. Arrays are passed one by one and put into their tuples inside the loop's function."""
+    data = ["indptr", "indices", "values"] if sparse else ["features"]
+    theta = [f"p{i}" for i in range(len(tree.flatten(parameter)))]
+    sums = [f"a{i}" for i in range(len(tree.flatten(zero)))]
+    hyper = [f"h_{name}" for name in used]
+    scalars = [a if np.ndim(v) else f"{a}[()]" for a, v in zip(theta, tree.flatten(parameter), strict=True)]
+    tuples = [
+        f"{name} = namedtuple({name!r}, {tree.names(value)!r})"
+        for name, value in (("_Parameter", parameter), ("_Statistics", zero))
+        if tree.is_bundle(value)
+    ]
+    lo_hi = "indptr[i] : indptr[i + 1]"
+    fold_definition, fold = _fold_code(cls, algorithm, share, parameter, zero)
+    return TEMPLATE.format(
+        title=cls.__name__,
+        key=key,
+        self_fields=(*used, "halting"),
+        tuples="\n".join(tuples),
+        fold_definition=fold_definition,
+        arguments=", ".join(
+            [*hyper, "halting", "place", *data, "labels", "state", "halted", *theta, *sums]
+            + ["start", "end", "iteration", "flag"]
+        ),
+        self_values=", ".join([*hyper, "halting"]),
+        parameter=f"_Parameter({', '.join(scalars)})" if tree.is_bundle(parameter) else scalars[0],
+        target=f"_Statistics({', '.join(sums)})" if tree.is_bundle(zero) else sums[0],
+        point=f"SparseRow(indices[{lo_hi}], values[{lo_hi}])" if sparse else "features[i]",
+        fold=fold,
+    )
+
+
+def _fold_code(
+    cls: type[Algorithm], algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree
+) -> tuple[str, str]:
+    """How a point's change gets into the target: the user's `aggregate`, or plain addition field by field."""
+    bundle = tree.is_bundle(zero)
+    fields = list(zip(tree.names(zero), tree.flatten(zero), strict=True))
+    if cls.aggregate is Algorithm.aggregate:
+        parts = [
+            f"a{i}{'' if a.ndim else '[()]'} += change{f'.{name}' if bundle else ''}" for i, (name, a) in enumerate(fields)
+        ]
+        return "", "; ".join(parts)
+    definition = "_fold = njit(nogil=True, fastmath=_fast)(_algorithm.aggregate)"
+    if _works_in_place(algorithm, share, parameter, zero):
+        return definition, "_fold(self, target, change)"
+    parts = [
+        f"a{i}[{'...' if a.ndim else '()'}] = result{f'.{name}' if bundle else ''}" for i, (name, a) in enumerate(fields)
+    ]
+    return definition, "result = _fold(self, target, change); " + "; ".join(parts)
+
+
+def _works_in_place(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree) -> bool:
+    """Try `aggregate` on one point's change: does it return nothing or its own target, or something new?"""
+    probe = data_point(share, 0)
+    probe = probe._replace(state=probe.state.copy())
+    target = tree.copy(zero)
+    change = algorithm.updateDataPoint(probe, tree.present(parameter), 0)
+    result = algorithm.aggregate(target, change)
+    algorithm._halting = False
+    return result is None or result is target

@@ -1,0 +1,158 @@
+"""The language of synchronization models: events in, actions and a reason out. No clock, no socket, no arrays.
+
+A policy is told what happened and what the workers look like, and answers what to do. It never sees θ or the
+statistics; it decides *when* reports are folded in and who goes on training for how long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+# -- what a policy sees ------------------------------------------------------------------------------------
+
+
+@dataclass
+class WorkerView:
+    """A worker as the coordinator knows it."""
+
+    id: int
+    points: int
+    phase: str = "idle"  # idle, training, reported
+    stopping: bool = False
+    clock: int = 0
+    """Reports so far."""
+    visits: int = 0
+    unseen: int = 0
+    halted: int = 0
+    rate: float = 0.0
+    """Points a second while computing, from the last report that computed anything."""
+    compute: float = 0.0
+    respond: float = 0.0
+    wait: float = 0.0
+    last_visits: int = 0
+    last_compute: float = 0.0
+    exhausted: bool = False
+
+    @property
+    def passes(self) -> float:
+        return self.visits / self.points if self.points else 0.0
+
+
+@dataclass
+class View:
+    """The job as a policy sees it."""
+
+    workers: dict[int, WorkerView] = field(default_factory=dict)
+    round: int = 0
+
+    def training(self) -> tuple[int, ...]:
+        return tuple(w.id for w in self.workers.values() if w.phase == "training")
+
+    def reported(self) -> tuple[int, ...]:
+        return tuple(w.id for w in self.workers.values() if w.phase == "reported")
+
+    def all_reported(self) -> bool:
+        return all(w.phase == "reported" for w in self.workers.values())
+
+
+# -- events ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Started:
+    """All workers are loaded and idle."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    worker: int
+    exhausted: bool
+
+
+@dataclass(frozen=True)
+class Updated:
+    """Reports were folded in and θ is new."""
+
+    round: int
+    workers: tuple[int, ...]
+    objective: float | None
+    """F(Q, θ); while some points are unseen, an estimate scaled up from those that were."""
+    exact: bool
+    visits: int
+    barrier_cost: float
+    """φ: seconds of this round in which the average worker did not compute."""
+
+
+@dataclass(frozen=True)
+class Woken:
+    tag: int
+
+
+Event = Started | Reported | Updated | Woken
+
+# -- actions -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainWorkers:
+    """Go on under the newest θ. `points`: how many at most by worker; None is one pass over the own share."""
+
+    workers: tuple[int, ...]
+    points: dict[int, int] | None = None
+    seconds: float | None = None
+    """The worker stops by its own clock after so long."""
+
+
+@dataclass(frozen=True)
+class StopWorkers:
+    """Raise the barrier for these."""
+
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Update:
+    """Fold in the held reports of these workers and make a new θ; `Updated` follows."""
+
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Come back with `Woken(tag)` at this time."""
+
+    at: float
+    tag: int
+
+
+Action = TrainWorkers | StopWorkers | Update | Wake
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, and why, in words fit for a log."""
+
+    actions: tuple[Action, ...] = ()
+    reason: str = ""
+
+
+NOTHING = Decision()
+
+
+class Policy(Protocol):
+    """A synchronization model."""
+
+    name: str
+
+    def decide(self, event: Event, view: View, now: float) -> Decision: ...
+
+    @property
+    def interval(self) -> float | None:
+        """η now, for the trace; None where the model has none."""
+        ...
+
+
+def names(workers: Iterable[int]) -> str:
+    return ", ".join(str(w) for w in workers)

@@ -1,0 +1,30 @@
+"""Bulk synchronous parallelism, full batch (the paper's BSPB): everybody does one pass, everybody waits."""
+
+from __future__ import annotations
+
+from flegel.sync.base import (
+    NOTHING,
+    Decision,
+    Event,
+    Reported,
+    Started,
+    TrainWorkers,
+    Update,
+    Updated,
+    View,
+)
+
+
+class BSP:
+    """A barrier after each pass over the data."""
+
+    name = "bsp"
+    interval: float | None = None
+
+    def decide(self, event: Event, view: View, now: float) -> Decision:
+        match event:
+            case Started() | Updated():
+                return Decision((TrainWorkers(tuple(view.workers)),), f"pass {view.round + 1}")
+            case Reported() if view.all_reported():
+                return Decision((Update(tuple(view.workers)),), "every worker finished its pass")
+        return NOTHING

@@ -20,14 +20,27 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
 # -- coordinator to worker ---------------------------------------------------------------------------------
 
 
+class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shape of a bundle of arrays: the name of its tuple and its fields; no fields for a bare array."""
+
+    name: str
+    fields: tuple[str, ...]
+
+
 class Load(_Message):
-    """Take this share and get the kernel ready. `source` says where the rows are (see runtime/data.py)."""
+    """Take this share and get the kernel ready. Frames: θ, then the statistics of nothing.
+
+    `source` says where the rows are (see runtime/rows.py).
+    """
 
     algorithm: AlgorithmRef
     source: dict[str, Any]
     index: int
     count: int
     seed: int
+    parameter: Form
+    statistics: Form
+    interpret: bool = False
 
 
 class Train(_Message):

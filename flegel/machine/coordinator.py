@@ -161,7 +161,8 @@ class Coordinator:
     # -- entry points --------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Command]:
-        self._out = [Send(worker, load) for worker, load in self.loads.items()]
+        arrays = (*tree.flatten(self.parameter), *tree.flatten(self.ledger.total))
+        self._out = [Send(worker, load, arrays) for worker, load in self.loads.items()]
         self._heard_at = dict.fromkeys(self.loads, now)
         self._asked_at = dict.fromkeys(self.loads, now)
         self._out.append(SetTimer(now + WATCH, Timer("watch")))

@@ -1,0 +1,88 @@
+"""Runs a coordinator machine over real workers: messages and timers in, commands out. Holds no policy.
+
+The loop sleeps until a message or the next timer. A message that the fence refuses never reaches the machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+from flegel.machine.coordinator import Command, Coordinator, Died, Done, FromWorker, Note, Send, SetTimer, Timer
+from flegel.machine.fence import Fence
+from flegel.messages import Hello
+from flegel.runtime import clock
+from flegel.runtime.local import LocalCluster
+
+LOOK_AROUND = 0.1  # seconds between two looks at the processes and the display
+
+
+def drive(machine: Coordinator, cluster: LocalCluster, watch: Callable[[Coordinator], None] | None = None) -> None:
+    """Until the job is over; raises what made it fail. `watch` is called now and then, for displays."""
+    Drive(machine, cluster, watch).run()
+
+
+class Drive:
+    """One job on its way."""
+
+    def __init__(
+        self, machine: Coordinator, cluster: LocalCluster, watch: Callable[[Coordinator], None] | None
+    ) -> None:
+        self._machine, self._cluster, self._watch = machine, cluster, watch
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._count = itertools.count()
+        self._fence = Fence(cluster.new_job())
+        for worker, incarnation in cluster.incarnations().items():
+            self._fence.admit(worker, incarnation)
+        self._done: Done | None = None
+
+    def run(self) -> None:
+        try:
+            self._execute(self._machine.start(clock.now()))
+            look_at = clock.now()
+            while self._done is None:
+                now = clock.now()
+                if now >= look_at:
+                    look_at = now + LOOK_AROUND
+                    self._look_around(now)
+                self._fire(now)
+                if self._done is not None:
+                    break
+                due = min(look_at, self._timers[0][0] if self._timers else look_at)
+                for envelope, arrays in self._cluster.receive(due - clock.now()):
+                    body = envelope.body
+                    if self._fence.refuse(envelope) is None and not isinstance(body, Hello):
+                        event = FromWorker(envelope.worker, body, arrays)  # type: ignore[arg-type]
+                        self._execute(self._machine.handle(event, clock.now()))
+        finally:
+            self._cluster.end_job()
+        if self._done.error is not None:
+            raise self._done.error
+        if self._watch:
+            self._watch(self._machine)
+
+    def _look_around(self, now: float) -> None:
+        for worker, why in self._cluster.deaths():
+            self._execute(self._machine.handle(Died(worker, why), now))
+        if self._watch:
+            self._watch(self._machine)
+
+    def _fire(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now and self._done is None:
+            timer = heapq.heappop(self._timers)[2]
+            self._execute(self._machine.handle(timer, clock.now()))
+
+    def _execute(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Send(worker, body, arrays):
+                    self._cluster.send(worker, body, arrays)
+                case SetTimer(at, timer):
+                    heapq.heappush(self._timers, (at, next(self._count), timer))
+                case Note(text):
+                    self._machine.notes.append(text)
+                case Done():
+                    self._done = command
+
+

@@ -1,0 +1,84 @@
+"""Where a worker's rows come from: shared memory of this host, or its own part of a data set. Reads only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flegel.errors import ProtocolError
+from flegel.runtime.memory import SharedArray, open_shared
+from flegel.share import Sparse
+from flegel.tree import Array
+
+Rows = tuple["Array | Sparse", "Array | None", int]
+
+
+def cut(rows: int, index: int, count: int) -> tuple[int, int]:
+    """First and last row (exclusive) of part `index`: contiguous parts whose sizes differ by one at most."""
+    return rows * index // count, rows * (index + 1) // count
+
+
+class SharedRows:
+    """The whole data in shared memory, in the order in which workers own it."""
+
+    def __init__(self, features: Array | Sparse, labels: Array | None, order: Array | None) -> None:
+        self._owned: list[SharedArray] = []
+        self.rows = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
+        if isinstance(features, Sparse):
+            features = _reorder(features, order)
+            self._features: dict[str, Any] = {
+                "indptr": self._put(features.indptr),
+                "indices": self._put(features.indices),
+                "values": self._put(features.values),
+                "columns": features.columns,
+            }
+        else:
+            self._features = {"dense": self._put(features, order)}
+        self._labels = self._put(labels, order) if labels is not None else None
+
+    def _put(self, values: Array, order: Array | None = None) -> dict[str, Any]:
+        shared = SharedArray(values.shape, values.dtype)
+        if order is None:
+            shared.array[...] = values
+        else:
+            np.take(values, order, axis=0, out=shared.array)
+        self._owned.append(shared)
+        return shared.describe()
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "memory", "rows": self.rows, "features": self._features, "labels": self._labels}
+
+    def close(self) -> None:
+        for shared in self._owned:
+            shared.close()
+        self._owned.clear()
+
+
+def _reorder(features: Sparse, order: Array | None) -> Sparse:
+    if order is None:
+        return features
+    lengths = np.diff(features.indptr)[order]
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    gather = np.repeat(features.indptr[:-1][order] - indptr[:-1], lengths) + np.arange(indptr[-1])
+    return Sparse(indptr, features.indices[gather], features.values[gather], features.columns)
+
+
+def open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows:
+    """This worker's features and labels, and the number of its first row."""
+    if source.get("kind") != "memory":
+        raise ProtocolError(f"Rows of kind {source.get('kind')!r} are not known.")
+    lo, hi = cut(int(source["rows"]), index, count)
+    described = source["features"]
+    labels = open_shared(source["labels"])[lo:hi] if source["labels"] else None
+    if "dense" in described:
+        return open_shared(described["dense"])[lo:hi], labels, lo
+    indptr = open_shared(described["indptr"])
+    first, last = int(indptr[lo]), int(indptr[hi])
+    rows = Sparse(
+        indptr[lo : hi + 1] - first,
+        open_shared(described["indices"])[first:last],
+        open_shared(described["values"])[first:last],
+        int(described["columns"]),
+    )
+    return rows, labels, lo

@@ -1,0 +1,153 @@
+"""The trainer thread of a worker: loads the share, runs the kernel, notes how far it came. Owns no socket.
+
+It sleeps on a queue of orders and wakes the I/O thread through a pipe. While the kernel runs, the GIL is released,
+and the only thing the two threads share is the stop flag, one byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import traceback
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from flegel import tree
+from flegel.errors import UsageError
+from flegel.machine.worker import BeginLoad, BeginTrain, Broke, Forget, ShareReady, TrainerDone
+from flegel.messages import Failed, Form, Load, Loaded
+from flegel.runtime import clock
+from flegel.runtime.code import instantiate
+from flegel.runtime.compile import build_kernel
+from flegel.runtime.flag import new_flag
+from flegel.runtime.rows import open_rows
+from flegel.share import Share, make_share
+from flegel.tree import Array, Tree
+
+Job = tuple[str, Any, tuple[Array, ...]]
+
+
+class Trainer:
+    """Call `load`, `train`, `forget` from the I/O thread; take results from `results` when the pipe is readable."""
+
+    def __init__(self) -> None:
+        self.flag = new_flag()
+        self.results: SimpleQueue[ShareReady | TrainerDone | Broke] = SimpleQueue()
+        self.wakeup, self._bell = os.pipe()
+        self._orders: SimpleQueue[Any] = SimpleQueue()
+        self.share: Share | None = None
+        self.aggregator: Tree = None
+        self.visits = 0
+        self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
+        self._thread.start()
+
+    def order(self, command: BeginLoad | BeginTrain | Forget, arrays: tuple[Array, ...] = ()) -> None:
+        if isinstance(command, BeginTrain):
+            self.flag[0] = 0
+        self._orders.put((command, arrays))
+
+    def quit(self) -> None:
+        self.flag[0] = 1
+        self._orders.put((None, ()))
+        self._thread.join(timeout=1.0)
+
+    # -- in the trainer thread -----------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while True:
+            command, arrays = self._orders.get()
+            match command:
+                case None:
+                    return
+                case Forget():
+                    self.share = self.aggregator = None
+                case BeginLoad(load):
+                    self._guarded("loading", -1, lambda load=load, arrays=arrays: self._load(load, arrays))
+                case BeginTrain():
+                    self._guarded("updateDataPoint", command.round, lambda c=command: self._train(c))
+
+    def _guarded(self, where: str, round_: int, work: Any) -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - a hook may raise anything; it must reach the user
+            text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+            usage = isinstance(error, UsageError)
+            result = Broke(Failed(where, round_, text, own_traceback(error), usage))
+        self.results.put(result)
+        with contextlib.suppress(OSError):
+            os.write(self._bell, b"!")
+
+    def _load(self, load: Load, arrays: tuple[Array, ...]) -> ShareReady:
+        began = clock.now()
+        algorithm = instantiate(load.algorithm)
+        features, labels, first = open_rows(load.source, load.index, load.count, load.seed)
+        points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
+        columns = features.columns if hasattr(features, "columns") else features.shape[1]
+        rng = np.random.default_rng([load.seed, load.index])
+        state = algorithm.initState(points, columns, rng)
+        layout = "rows" if load.interpret else algorithm.layout
+        self.share = make_share(features, labels, state, layout, first)
+        split = max(len(load.parameter.fields), 1)
+        self._parameter = build(load.parameter, arrays[:split], algorithm)
+        self.aggregator = tree.copy(build(load.statistics, arrays[split:], algorithm))
+        built = build_kernel(algorithm, self.share, self._parameter, self.aggregator, load.interpret)
+        self._kernel = built.kernel
+        self._cursor, self.visits = 0, 0
+        return ShareReady(Loaded(points, columns, built.kind, built.note, clock.now() - began))
+
+    def _train(self, order: BeginTrain) -> TrainerDone:
+        share = self.share
+        assert share is not None
+        began = clock.now()
+        parameter = tree.unflatten(self._parameter, order.arrays)
+        tree.clear(self.aggregator)
+        left = min(order.points, share.points)
+        asked = left
+        while left > 0 and not self.flag[0]:
+            end = min(self._cursor + left, share.points)
+            reached = self._kernel(share, parameter, self.aggregator, self._cursor, end, order.round, self.flag)
+            left -= reached - self._cursor
+            self._cursor = reached % share.points
+        ended = clock.now()
+        visits = asked - max(left, 0)
+        self.visits += visits
+        return TrainerDone(
+            visits=visits,
+            exhausted=left <= 0,
+            unseen=max(share.points - self.visits, 0),
+            halted=int(share.halted.sum()),
+            compute=ended - began,
+            began=began,
+            ended=ended,
+        )
+
+
+def build(form: Form, arrays: tuple[Array, ...], algorithm: Any) -> Tree:
+    """Arrays in the tuple class that the algorithm's own module defines under that name, or in a plain one."""
+    import sys
+    from collections import namedtuple
+
+    if not form.fields:
+        return arrays[0]
+    own = getattr(sys.modules[type(algorithm).__module__], form.name, None)
+    if isinstance(own, type) and getattr(own, "_fields", None) == form.fields:
+        return own(*arrays)
+    return namedtuple(form.name, form.fields)(*arrays)  # type: ignore[misc]
+
+
+def form_of(value: Tree) -> Form:
+    return Form(type(value).__name__, tree.names(value)) if tree.is_bundle(value) else Form("array", ())
+
+
+def own_traceback(error: BaseException) -> str:
+    """The traceback from the first line that is not ours."""
+    package = __file__.rsplit("/runtime/", 1)[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [f for f in frames if not f.filename.startswith(package)]
+    shown = traceback.format_list(users or frames)
+    return "Traceback (most recent call last):\n" + "".join(shown) + "".join(
+        traceback.format_exception_only(type(error), error)
+    )

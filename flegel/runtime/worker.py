@@ -1,0 +1,165 @@
+"""A worker process: this I/O thread owns the socket and the machine, a second thread trains.
+
+It learns everything from one line on standard input (where to connect, who it is), and ends when that pipe closes:
+a worker cannot outlive the process that started it. The I/O thread sleeps in `select` nearly always, so that the
+trainer never waits for the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+import msgspec
+import zmq
+
+from flegel.errors import DecodeError
+from flegel.machine import worker as machine
+from flegel.messages import Answer, Beat, Hello, Load, State
+from flegel.runtime import clock
+from flegel.runtime.poll import wait
+from flegel.runtime.trainer import Trainer
+from flegel.runtime.wire import Numbered, decode
+
+BEAT = 1.0
+
+
+class Birth(msgspec.Struct, forbid_unknown_fields=True):
+    """What a worker is told on its standard input."""
+
+    address: str
+    token: str
+    worker: int
+    incarnation: int
+
+
+class WorkerProcess:
+    """The thin shell around the worker machine."""
+
+    def __init__(self, birth: Birth) -> None:
+        self._birth = birth
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, identity(birth.worker, birth.incarnation))
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # bounded by the protocol: one report an order, one beat a second
+        self._socket.connect(birth.address)
+        self._voice = Numbered(birth.token, 0, birth.worker, birth.incarnation)
+        self._heard = -1
+        self._machine = machine.Worker()
+        self._trainer = Trainer()
+        self._timer: tuple[float, int] | None = None
+        self._beat_at = clock.now()
+        self._alive = True
+
+    def run(self) -> None:
+        self._say(Hello(os.getpid(), socket.gethostname()))
+        parent = sys.stdin.fileno()
+        while self._alive:
+            now = clock.now()
+            due = min(self._beat_at, self._timer[0] if self._timer else float("inf"))
+            readable, pipes = wait([self._socket], [self._trainer.wakeup, parent], due - now)
+            if 1 in pipes and not os.read(parent, 4096):
+                break
+            if 0 in pipes:
+                os.read(self._trainer.wakeup, 4096)
+                self._take_results()
+            if readable:
+                self._receive()
+            self._tick(clock.now())
+        self._trainer.quit()
+        self._socket.close()
+        self._context.term()
+
+    def _tick(self, now: float) -> None:
+        if self._timer and now >= self._timer[0]:
+            tag = self._timer[1]
+            self._timer = None
+            self._do(self._machine.handle(machine.OwnTimer(tag), now))
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT
+            self._say(Beat(self._trainer.visits))
+
+    def _take_results(self) -> None:
+        while not self._trainer.results.empty():
+            self._do(self._machine.handle(self._trainer.results.get(), clock.now()))
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                envelope, arrays = decode(frames)
+            except DecodeError as error:
+                print(f"flegel worker {self._birth.worker}: dropped a message: {error}", file=sys.stderr)
+                continue
+            mine = (envelope.worker, envelope.incarnation) == (self._birth.worker, self._birth.incarnation)
+            new_job = isinstance(envelope.body, Load) and envelope.job.startswith(self._birth.token)
+            if not mine or envelope.sequence <= self._heard or not (new_job or envelope.job == self._voice.job):
+                continue
+            self._heard = envelope.sequence
+            if new_job:
+                self._voice.job, self._voice.epoch = envelope.job, envelope.epoch
+            self._arrays = arrays
+            self._do(self._machine.handle(machine.Ordered(envelope.body, arrays), clock.now()))  # type: ignore[arg-type]
+
+    def _do(self, commands: list[machine.Command]) -> None:
+        for command in commands:
+            match command:
+                case machine.BeginLoad():
+                    self._trainer.order(command, self._arrays)
+                case machine.BeginTrain() | machine.Forget():
+                    self._trainer.order(command)
+                case machine.RaiseFlag():
+                    self._trainer.flag[0] = 1
+                case machine.Reply(body, with_changes):
+                    self._say(body, self._changes() if with_changes else ())
+                case machine.SendState():
+                    share = self._trainer.share
+                    assert share is not None
+                    self._say(State(share.first), (share.state_rows(),))
+                case machine.SetOwnTimer(at, round_):
+                    self._timer = (at, round_)
+                case machine.Quit():
+                    self._alive = False
+
+    def _changes(self) -> tuple[Any, ...]:
+        from flegel import tree
+
+        return tuple(tree.flatten(self._trainer.aggregator))
+
+    def _say(self, body: Answer, arrays: tuple[Any, ...] = ()) -> None:
+        self._socket.send_multipart(self._voice.wrap(body, arrays))
+
+
+def identity(worker: int, incarnation: int) -> bytes:
+    return f"{worker}.{incarnation}".encode()
+
+
+def main() -> None:
+    """Entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    sys.setswitchinterval(0.0005)
+    birth = msgspec.json.decode(_first_line(), type=Birth)
+    os.dup2(sys.stderr.fileno(), 1)  # what hooks print must not mix with the parent's own output
+    WorkerProcess(birth).run()
+
+
+def _first_line() -> bytes:
+    """One line, byte by byte, so that nothing after it is swallowed by a buffer."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            sys.exit(1)
+        line += byte
+    return line
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,1 @@
-"""Built-in algorithms, installed as `flegel.algorithms`. Each is found by name and imported when asked for."""
+"""Built-in algorithms, installed as `flegel.algorithms`. Each is found by name, imported when asked for."""

@@ -1,0 +1,459 @@
+"""Vector values for compiled kernels: arithmetic on many lanes that stays in registers and reads like NumPy.
+
+A `Vector` has any number of lanes; LLVM splits it over as many machine registers as it needs. So a kernel
+says `load(x, at, 16)` and `a * b + c` once, and the same text becomes four NEON registers or one AVX-512
+register. What a kernel chooses by the machine is only its shape: `VECTOR_BYTES` and `REGISTERS` below.
+
+    x = load(features, at, LANES)              # LANES consecutive numbers, from a flat position
+    c = splats(centres, at, 5, LANES)          # a tuple of 5 vectors, each one number in every lane
+    products = fma_each(x, c, products)        # products[j] + x * c[j], the tuple stays in registers
+    store(result, at, where(x > 0.0, exp(x), 0.0 * x))
+
+Positions are flat: elements from the start of a C-contiguous array of any shape, *unchecked*. `lanes` and
+`count` must be constants (module globals or literals). Operators take a vector and a vector or a scalar.
+Nothing here knows an algorithm, and nothing here is for interpreted code: call it from @njit functions only.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils, codegen
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
+
+# -- the machine --------------------------------------------------------------------------------------------
+
+
+def _features() -> frozenset[str]:
+    """CPU features that numba compiles for, such as `avx2`; heeds NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX."""
+    chosen = numba.config.CPU_FEATURES
+    text = codegen.get_host_cpu_features() if chosen is None else chosen
+    return frozenset(word[1:] for word in text.split(",") if word.startswith("+"))
+
+
+_FEATURES = _features()
+_ARM = platform.machine().lower() in ("aarch64", "arm64")
+VECTOR_BYTES = 64 if "avx512f" in _FEATURES else 32 if "avx2" in _FEATURES else 16
+"""Width of a machine register."""
+REGISTERS = 32 if _ARM or "avx512f" in _FEATURES else 16
+"""How many of them there are: what a register tile may fill."""
+_HAS_FMA = _ARM or "fma" in _FEATURES
+
+
+def register_lanes(dtype: Any) -> int:
+    """Numbers of a dtype in one machine register."""
+    return VECTOR_BYTES // np.dtype(dtype).itemsize
+
+
+# -- types --------------------------------------------------------------------------------------------------
+
+
+class Vector(types.Type):
+    """`lanes` numbers of one dtype."""
+
+    def __init__(self, dtype: Any, lanes: int) -> None:
+        self.dtype, self.lanes = dtype, lanes
+        super().__init__(name=f"Vector({dtype}, {lanes})")
+
+
+class Mask(types.Type):
+    """`lanes` truth values: what comparing vectors gives."""
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        super().__init__(name=f"Mask({lanes})")
+
+
+_I32 = ir.IntType(32)
+_LLVM = {
+    types.float32: ir.FloatType(),
+    types.float64: ir.DoubleType(),
+    types.int32: _I32,
+    types.int64: ir.IntType(64),
+}
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Vector) -> None:
+        super().__init__(manager, kind, ir.VectorType(_LLVM[kind.dtype], kind.lanes))
+
+
+@register_model(Mask)
+class _MaskModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Mask) -> None:
+        super().__init__(manager, kind, ir.VectorType(ir.IntType(1), kind.lanes))
+
+
+# -- LLVM in small pieces -----------------------------------------------------------------------------------
+
+
+def _constant(kind: Any, value: Any) -> Any:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def _shuffle(builder: Any, vector: Any, lanes: list[int]) -> Any:
+    pattern = ir.Constant(ir.VectorType(_I32, len(lanes)), lanes)
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), pattern)
+
+
+def _spread(builder: Any, scalar: Any, lanes: int) -> Any:
+    """The scalar in every lane."""
+    one = ir.Constant(ir.VectorType(scalar.type, 1), ir.Undefined)
+    return _shuffle(builder, builder.insert_element(one, scalar, _I32(0)), [0] * lanes)
+
+
+def _call(builder: Any, name: str, *args: Any) -> Any:
+    """One of LLVM's own functions that work lane by lane."""
+    kind = args[0].type
+    bits = 32 if isinstance(kind.element, ir.FloatType) else 64
+    function_type = ir.FunctionType(kind, [kind] * len(args))
+    name = f"{name}.v{kind.count}f{bits}"
+    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)
+
+
+def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    """x * y + z; in two roundings where the CPU has no fused form (the fused one would be a library call)."""
+    return _call(builder, "llvm.fma", x, y, z) if _HAS_FMA else builder.fadd(builder.fmul(x, y), z)
+
+
+def _horner(builder: Any, x: Any, coefficients: list[float]) -> Any:
+    """The polynomial with these coefficients, highest power first."""
+    value = _constant(x.type, coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = _fma(builder, value, x, _constant(x.type, coefficient))
+    return value
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.gep(data, [at], inbounds=True)
+
+
+def _load(builder: Any, address: Any, lanes: int, size: int) -> Any:
+    kind = ir.VectorType(address.type.pointee, lanes)
+    value = builder.load(builder.bitcast(address, kind.as_pointer()))
+    value.align = size
+    return value
+
+
+def _size(array: Any) -> int:
+    return int(array.dtype.bitwidth) // 8
+
+
+# -- memory -------------------------------------------------------------------------------------------------
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def load(typing: Any, array: Any, at: Any, lanes: Any) -> Any:
+    """`lanes` consecutive numbers from flat position `at`."""
+    kind = Vector(array.dtype, lanes.literal_value)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address = _address(context, builder, sig.args[0], args[0], args[1])
+        return _load(builder, address, kind.lanes, _size(array))
+
+    return kind(array, types.intp, lanes), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store(typing: Any, array: Any, at: Any, vector: Any) -> Any:
+    """Writes a vector to flat position `at`."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address = _address(context, builder, sig.args[0], args[0], args[1])
+        builder.store(args[2], builder.bitcast(address, args[2].type.as_pointer())).align = _size(array)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, vector), generate
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def splats(typing: Any, array: Any, at: Any, count: Any, lanes: Any) -> Any:
+    """A tuple of `count` vectors: the number at `at` in every lane, then the number at `at + 1`, …
+
+    ARM multiplies by one lane of a register, so the numbers are loaded as vectors there; x86 spreads a number
+    while loading it.
+    """
+    kind = Vector(array.dtype, lanes.literal_value)
+    many = types.UniTuple(kind, count.literal_value)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address = _address(context, builder, sig.args[0], args[0], args[1])
+        together = 16 // _size(array) if _ARM else 1
+        parts = []
+        for first in range(0, many.count, together):
+            some = min(together, many.count - first)
+            here = builder.gep(address, [_I32(first)], inbounds=True)
+            numbers = _load(builder, here, some, _size(array))
+            parts += [_shuffle(builder, numbers, [i] * kind.lanes) for i in range(some)]
+        return context.make_tuple(builder, many, parts)
+
+    return many(array, types.intp, count, lanes), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(typing: Any, array: Any, at: Any) -> Any:
+    """Asks for the cache line of flat position `at`; may point anywhere."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        function_type = ir.FunctionType(ir.VoidType(), [address.type, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        builder.call(function, [address, _I32(0), _I32(3), _I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+# -- operators ----------------------------------------------------------------------------------------------
+
+
+def _operator(symbol: Any, emit: Callable[[Any, Any, Any, Any], Any], compares: bool = False) -> None:
+    """Teach numba `vector ∘ vector`, `vector ∘ scalar` and `scalar ∘ vector`."""
+
+    @infer_global(symbol)
+    class _(AbstractTemplate):  # type: ignore[misc]
+        def generic(self, args: Any, kws: Any) -> Any:
+            kind = next((a for a in args if isinstance(a, Vector)), None)
+            if kind is None or len(args) != 2 or any(isinstance(a, Vector) and a != kind for a in args):
+                return None
+            if not all(isinstance(a, (Vector, types.Number, types.Boolean)) for a in args):
+                return None
+            return signature(Mask(kind.lanes) if compares else kind, *args)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = next(a for a in sig.args if isinstance(a, Vector))
+        values = [_as_vector(context, builder, v, t, kind) for v, t in zip(args, sig.args, strict=True)]
+        return emit(builder, kind.dtype, *values)
+
+    for left, right in ((Vector, Vector), (Vector, types.Number), (types.Number, Vector)):
+        lower_builtin(symbol, left, right)(generate)
+
+
+def _as_vector(context: Any, builder: Any, value: Any, have: Any, want: Vector) -> Any:
+    if isinstance(have, Vector):
+        return value
+    return _spread(builder, context.cast(builder, value, have, want.dtype), want.lanes)
+
+
+def _arithmetic(for_floats: str, for_integers: str) -> Callable[[Any, Any, Any, Any], Any]:
+    def emit(builder: Any, dtype: Any, x: Any, y: Any) -> Any:
+        return getattr(builder, for_floats if isinstance(dtype, types.Float) else for_integers)(x, y)
+
+    return emit
+
+
+def _comparison(symbol: str) -> Callable[[Any, Any, Any, Any], Any]:
+    def emit(builder: Any, dtype: Any, x: Any, y: Any) -> Any:
+        if not isinstance(dtype, types.Float):
+            return builder.icmp_signed(symbol, x, y)
+        return builder.fcmp_unordered(symbol, x, y) if symbol == "!=" else builder.fcmp_ordered(symbol, x, y)
+
+    return emit
+
+
+_operator(operator.add, _arithmetic("fadd", "add"))
+_operator(operator.sub, _arithmetic("fsub", "sub"))
+_operator(operator.mul, _arithmetic("fmul", "mul"))
+_operator(operator.truediv, _arithmetic("fdiv", "sdiv"))
+for _symbol, _text in (
+    (operator.lt, "<"), (operator.le, "<="), (operator.gt, ">"),
+    (operator.ge, ">="), (operator.eq, "=="), (operator.ne, "!="),
+):  # fmt: skip
+    _operator(_symbol, _comparison(_text), compares=True)
+
+
+# -- lane by lane -------------------------------------------------------------------------------------------
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def spread(typing: Any, value: Any, like: Any) -> Any:
+    """A vector of the shape of `like` with this value in every lane."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _spread(builder, context.cast(builder, args[0], sig.args[0], like.dtype), like.lanes)
+
+    return like(value, like), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fma(typing: Any, x: Any, y: Any, z: Any) -> Any:
+    """x * y + z with one rounding where the machine can."""
+    return x(x, y, z), lambda context, builder, sig, args: _fma(builder, *args)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fma_each(typing: Any, x: Any, ys: Any, sums: Any) -> Any:
+    """The tuple `sums[i] + x * ys[i]`: one step of a register tile."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        factors, terms = (cgutils.unpack_tuple(builder, many) for many in args[1:])
+        pairs = zip(factors, terms, strict=True)
+        return context.make_tuple(builder, sums, [_fma(builder, args[0], y, z) for y, z in pairs])
+
+    return sums(x, ys, sums), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def where(typing: Any, mask: Any, yes: Any, no: Any) -> Any:
+    """`yes` in the lanes that are true, `no` elsewhere."""
+    return yes(mask, yes, no), lambda context, builder, sig, args: builder.select(*args)
+
+
+def _choice(symbol: str) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def choose(typing: Any, x: Any, y: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.select(builder.fcmp_ordered(symbol, *args), *args)
+
+        return x(x, y), generate
+
+    return choose
+
+
+minimum = _choice("<")
+maximum = _choice(">")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def widen(typing: Any, x: Any) -> Any:
+    """float32 lanes as float64 lanes (float64 stays as it is)."""
+    wide = Vector(types.float64, x.lanes)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if x == wide:
+            return args[0]
+        return builder.fpext(args[0], ir.VectorType(ir.DoubleType(), x.lanes))
+
+    return wide(x), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def to_int32(typing: Any, x: Any) -> Any:
+    """Floating lanes truncated to int32 lanes."""
+    whole = Vector(types.int32, x.lanes)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.fptosi(args[0], ir.VectorType(_I32, x.lanes))
+
+    return whole(x), generate
+
+
+# -- across lanes -------------------------------------------------------------------------------------------
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def total(typing: Any, x: Any) -> Any:
+    """The sum of all lanes, added pairwise."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (value,) = args
+        while value.type.count > 1:
+            half = value.type.count // 2
+            low, high = (_shuffle(builder, value, list(range(at, at + half))) for at in (0, half))
+            value = builder.fadd(low, high)
+        return builder.extract_element(value, _I32(0))
+
+    return x.dtype(x), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def any_lane(typing: Any, mask: Any) -> Any:
+    """True where at least one lane is."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = args[0].type
+        function_type = ir.FunctionType(kind.element, [kind])
+        name = f"llvm.vector.reduce.or.v{kind.count}i1"
+        return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)
+
+    return types.boolean(mask), generate
+
+
+# -- exp and log --------------------------------------------------------------------------------------------
+# numba's vector library (SVML) is not in the llvmlite that pip installs, so these are our own polynomials.
+
+_LOG2 = math.log(2.0)
+
+
+def _fitted(function: Callable[[Any], Any], bound: float, degree: int) -> list[float]:
+    """Coefficients, highest power first, of the interpolation at Chebyshev's points of [−bound, bound]."""
+    series = np.polynomial.Chebyshev.interpolate(function, degree, domain=[-bound, bound])
+    return [float(c) for c in series.convert(kind=np.polynomial.Polynomial).coef[::-1]]
+
+
+def _exp_tail(r: Any) -> Any:
+    """(exp(r) − 1 − r) / r², as a series that is exact at 0."""
+    return sum(r**i / math.factorial(i + 2) for i in range(20))
+
+
+def _atanh(terms: int) -> list[float]:
+    """Coefficients of 2·atanh(z) / z in z², highest power first."""
+    return [2.0 / (2 * i + 1) for i in reversed(range(terms))]
+
+
+_EXP = {32: [*_fitted(_exp_tail, 0.35, 4), 1.0, 1.0], 64: [*_fitted(_exp_tail, 0.35, 10), 1.0, 1.0]}
+_LOG = {32: _atanh(5), 64: _atanh(11)}  # z² is at most 0.0295
+_MANTISSA = {32: 23, 64: 52}
+_EXP_RANGE = {32: (-87.33654, 88.37626), 64: (-708.3964185322641, 709.436139303104)}
+_LOG2_PARTS = {32: (0.693359375, _LOG2 - 0.693359375), 64: (0.6931471803691238, 1.9082149292705877e-10)}
+_SQRT_HALF_BITS = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def exp(typing: Any, x: Any) -> Any:
+    """eˣ to 1 unit in the last place; 0 where that is below normal numbers, finite (1e38, 1e308) above."""
+    bits = x.dtype.bitwidth
+    least, most = _EXP_RANGE[bits]
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = args[0].type
+        whole = ir.VectorType(ir.IntType(bits), kind.count)
+        too_small = builder.fcmp_ordered("<", args[0], _constant(kind, least))
+        too_large = builder.fcmp_ordered(">", args[0], _constant(kind, most))
+        v = builder.select(too_small, _constant(kind, least), args[0])
+        v = builder.select(too_large, _constant(kind, most), v)
+        power = _call(builder, "llvm.rint", builder.fmul(v, _constant(kind, 1.0 / _LOG2)))
+        rest = v
+        for part in _LOG2_PARTS[bits]:
+            rest = _fma(builder, power, _constant(kind, -part), rest)
+        value = _horner(builder, rest, _EXP[bits])
+        shifted = builder.shl(builder.fptosi(power, whole), _constant(whole, _MANTISSA[bits]))
+        scaled = builder.bitcast(builder.add(builder.bitcast(value, whole), shifted), kind)
+        return builder.select(too_small, _constant(kind, 0.0), scaled)
+
+    return x(x), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def log(typing: Any, x: Any) -> Any:
+    """Natural logarithm of positive normal numbers to 2 units in the last place; meaningless elsewhere."""
+    bits = x.dtype.bitwidth
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = args[0].type
+        whole = ir.VectorType(ir.IntType(bits), kind.count)
+        shift = _constant(whole, _MANTISSA[bits])
+        raw = builder.bitcast(args[0], whole)
+        power = builder.ashr(builder.sub(raw, _constant(whole, _SQRT_HALF_BITS[bits])), shift)
+        mantissa = builder.bitcast(builder.sub(raw, builder.shl(power, shift)), kind)  # in [√½, √2)
+        one = _constant(kind, 1.0)
+        z = builder.fdiv(builder.fsub(mantissa, one), builder.fadd(mantissa, one))
+        tail = builder.fmul(_horner(builder, builder.fmul(z, z), _LOG[bits]), z)
+        power = builder.sitofp(power, kind)
+        for part in reversed(_LOG2_PARTS[bits]):
+            tail = _fma(builder, power, _constant(kind, part), tail)
+        return tail
+
+    return x(x), generate

@@ -1,1 +1,8 @@
-"""Built-in algorithms, installed as `flegel.algorithms`. Each is found by name, imported when asked for."""
+"""Built-in algorithms, installed as `flegel.algorithms`. Each is found by name and imported when asked for."""
+
+from __future__ import annotations
+
+BUILTINS = {
+    "kmeans": "flegel.algorithms.kmeans:KMeans",
+}
+"""Name on the command line to module and class. A new algorithm is a file and a line here."""

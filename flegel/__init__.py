@@ -1,1 +1,56 @@
-"""Flegel."""
+"""Flegel: distributed machine learning on unequal machines, by flexible synchronous parallelism.
+
+    import flegel
+    from flegel.algorithms.kmeans import KMeans
+
+    result = flegel.run(KMeans(k=10), X, workers=4, sync="fsp")
+
+Names are imported when they are first used, so that `import flegel` is quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Algorithm": "flegel.algorithm",
+    "DataPoint": "flegel.share",
+    "Sample": "flegel.algorithm",
+    "Result": "flegel.result",
+    "LocalCluster": "flegel.runtime.local",
+    "check_algorithm": "flegel.conformance",
+    "load": "flegel.runtime.store",
+    "run": "flegel.api",
+    "FlegelError": "flegel.errors",
+    "UsageError": "flegel.errors",
+    "DataError": "flegel.errors",
+    "AlgorithmError": "flegel.errors",
+    "FlegelWarning": "flegel.runtime.run",
+}
+
+__all__ = [*_HOMES]
+
+if TYPE_CHECKING:
+    from flegel.algorithm import Algorithm, Sample
+    from flegel.api import run
+    from flegel.conformance import check_algorithm
+    from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
+    from flegel.result import Result
+    from flegel.runtime.local import LocalCluster
+    from flegel.runtime.run import FlegelWarning
+    from flegel.runtime.store import load
+    from flegel.share import DataPoint
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'flegel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

@@ -26,7 +26,7 @@ class SharedRows:
         self._owned: list[SharedArray] = []
         self.rows = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
         if isinstance(features, Sparse):
-            features = _reorder(features, order)
+            features = reorder(features, order)
             self._features: dict[str, Any] = {
                 "indptr": self._put(features.indptr),
                 "indices": self._put(features.indices),
@@ -55,7 +55,7 @@ class SharedRows:
         self._owned.clear()
 
 
-def _reorder(features: Sparse, order: Array | None) -> Sparse:
+def reorder(features: Sparse, order: Array | None) -> Sparse:
     if order is None:
         return features
     lengths = np.diff(features.indptr)[order]

@@ -1,0 +1,83 @@
+"""What users call from Python: `run`, `load`, and the cluster that keeps workers warm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from flegel.algorithm import Algorithm
+from flegel.errors import UsageError
+from flegel.result import Result
+from flegel.runtime.local import LocalCluster
+from flegel.runtime.run import Request, default_workers, execute
+from flegel.spec import Criteria, SyncSpec, parse_seconds
+
+if TYPE_CHECKING:
+    from flegel.machine.coordinator import Coordinator
+
+
+def run(
+    algorithm: Algorithm | type[Algorithm] | str,
+    data: Any,
+    *,
+    workers: int | None = None,
+    sync: str = "fsp",
+    interval: float | str | None = None,
+    target: float | None = None,
+    tolerance: float = 1e-4,
+    max_iterations: int | None = None,
+    max_seconds: float | None = None,
+    seed: int = 0,
+    label: str | int | None = None,
+    collect_state: bool = False,
+    out: str | os.PathLike[str] | None = None,
+    cluster: LocalCluster | None = None,
+    watch: Callable[[Coordinator], None] | None = None,
+) -> Result:
+    """Train `algorithm` on `data` and return the result.
+
+    `data` is an array, a pair (X, y), a frame, a path or the name of a data set. `sync` is the synchronization
+    model; `interval` (seconds, or text such as "200ms") fixes the time between two barriers, which `fsp` finds
+    by itself otherwise. The first of `target`, `tolerance` (relative change of the objective over a full pass; 0
+    switches it off), `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and
+    trace. With a `LocalCluster` workers stay warm between runs.
+    """
+    from flegel.datasets import open_data
+    from flegel.runtime import store
+
+    chosen = resolve(algorithm)
+    if out is not None:
+        store.check_target(out)
+    count = workers if workers is not None else cluster.workers if cluster else default_workers()
+    if cluster is not None and count > cluster.workers:
+        raise UsageError(f"{count} workers were asked for, but the cluster has {cluster.workers}.")
+    result = execute(
+        Request(
+            algorithm=chosen,
+            data=open_data(data, label=label),
+            workers=count,
+            sync=SyncSpec(sync, parse_seconds(interval) if isinstance(interval, str) else interval),
+            criteria=Criteria(max_iterations, target, tolerance, max_seconds),
+            seed=seed,
+            collect_state=collect_state,
+            cluster=cluster,
+            watch=watch,
+        )
+    )
+    if out is not None:
+        store.save(result, out)
+    return result
+
+
+def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
+    """An instance from an instance, a class, a built-in name or `file.py:Class`."""
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    if isinstance(algorithm, str):
+        from flegel.runtime.find import find_algorithm
+
+        algorithm = find_algorithm(algorithm)
+    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
+        return algorithm()
+    raise UsageError(f"{algorithm!r} is no algorithm; give a subclass of flegel.Algorithm, or a name.")

@@ -1,0 +1,129 @@
+"""What a finished job gives back: figures, parameters, trace. Pure data; saving is the runtime's business."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flegel import tree
+from flegel.algorithm import Algorithm
+from flegel.tree import Array, Tree
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flegel.machine.coordinator import Coordinator
+
+
+@dataclass
+class Result:
+    """One training run. `to_json()` is the stable contract of `--json`; the rest is for Python."""
+
+    algorithm: Algorithm
+    name: str
+    dataset: dict[str, Any]
+    sync: str
+    workers: int
+    seed: int
+    converged: bool
+    reason: str
+    objective: float | None
+    iterations: int
+    seconds: float
+    load_seconds: float
+    rows: list[dict[str, Any]]
+    worker: list[dict[str, Any]]
+    utilization: float
+    parameter: Tree
+    kernel: str = ""
+    warnings: list[str] = field(default_factory=list)
+    classes: list[str] | None = None
+    state: Array | None = None
+    """Hidden state of the points in the order of the data, where it was collected."""
+    model: str | None = None
+    """Folder of the saved model."""
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """θ by name."""
+        return dict(zip(tree.names(self.parameter), tree.flatten(self.parameter), strict=True))
+
+    @property
+    def trace(self) -> pd.DataFrame:
+        """One line per barrier."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def predict(self, features: Any) -> Array:
+        """What the trained model says about rows."""
+        found = self.algorithm.predict(np.asarray(features), tree.present(self.parameter))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "algorithm": self.name,
+            "hyperparameters": {k: _plain(v) for k, v in self.algorithm.hyper().items()},
+            "dataset": self.dataset,
+            "sync": self.sync,
+            "workers": self.workers,
+            "seed": self.seed,
+            "converged": self.converged,
+            "reason": self.reason,
+            "objective": _plain(self.objective),
+            "iterations": self.iterations,
+            "seconds": self.seconds,
+            "load_seconds": self.load_seconds,
+            "trace": [
+                [r["seconds"], r["iteration"], _plain(r["objective"]), _plain(r["interval"])] for r in self.rows
+            ],
+            "worker": self.worker,
+            "utilization": self.utilization,
+            "model": self.model,
+            "kernel": self.kernel,
+            "warnings": self.warnings,
+        }
+
+    def __repr__(self) -> str:
+        value = "none" if self.objective is None else f"{self.objective:.6g}"
+        return (
+            f"<Result of {self.name}: objective {value} after {self.iterations} iterations and "
+            f"{self.seconds:.3g} s, {self.reason}>"
+        )
+
+
+def _plain(value: Any) -> Any:
+    """JSON has neither arrays nor NaN."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
+    """The time account of each worker."""
+    return [
+        {
+            "id": w.id,
+            "points": w.points,
+            "visits": w.visits,
+            "passes": w.passes,
+            "compute_seconds": w.compute,
+            "wait_seconds": w.wait,
+            "barrier_seconds": w.respond,
+        }
+        for w in machine.view.workers.values()
+    ]
+
+
+def utilization(workers: list[dict[str, Any]]) -> float:
+    """Mean over workers of computing time over all time (computing, waiting, responding)."""
+    shares = []
+    for w in workers:
+        busy = w["compute_seconds"]
+        shares.append(busy / max(busy + w["wait_seconds"] + w["barrier_seconds"], 1e-12))
+    return float(np.mean(shares)) if shares else 0.0

@@ -1,0 +1,60 @@
+"""From a word on the command line to an algorithm class: a built-in name, or `file.py:Class`."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from flegel.algorithm import Algorithm
+from flegel.algorithms import BUILTINS
+from flegel.errors import AlgorithmError, UsageError, nearest
+from flegel.runtime.trainer import own_traceback
+
+
+def find_algorithm(word: str) -> type[Algorithm]:
+    """The class that `word` names; a sentence that says what to do where there is none."""
+    path, colon, name = word.rpartition(":")
+    if colon and path.endswith(".py"):
+        return _from_file(Path(path), name)
+    if word.endswith(".py"):
+        choices = _classes(Path(word))
+        hint = f", for instance {word}:{choices[0]}" if choices else ""
+        raise UsageError(f"Say which class of {word} is meant{hint}.")
+    if word.lower() not in BUILTINS:
+        raise UsageError(f"No algorithm is called {word!r}{nearest(word, list(BUILTINS))}")
+    module, name = BUILTINS[word.lower()].split(":")
+    found: type[Algorithm] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _classes(path: Path) -> list[str]:
+    if not path.is_file():
+        raise UsageError(f"There is no file {path}.")
+    try:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid Python: {error}.") from None
+    return [node.name for node in body if isinstance(node, ast.ClassDef)]
+
+
+def _from_file(path: Path, name: str) -> type[Algorithm]:
+    choices = _classes(path)
+    if name not in choices:
+        raise UsageError(f"{path} has no class {name!r}{nearest(name, choices) if choices else ''}")
+    module_name = f"flegel_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise AlgorithmError(f"{path} raised {type(error).__name__}: {error}", own_traceback(error)) from error
+    found = getattr(module, name)
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise UsageError(f"{name} in {path} is not a subclass of flegel.Algorithm.")
+    return found

@@ -1,0 +1,243 @@
+"""One job from request to result: data in place, θ(0), kernel compiled once, workers loaded, trained, collected.
+
+Everything that a job needs is prepared here in the order in which it can fail cheaply: names and types first, data
+next, processes last. The decisions during training are the coordinator's.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flegel import tree
+from flegel.algorithm import Algorithm, Sample
+from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.ledger import Ledger
+from flegel.messages import Load
+from flegel.result import Result, utilization, worker_rows
+from flegel.runtime import clock
+from flegel.runtime.code import reference
+from flegel.runtime.compile import Built, build_kernel
+from flegel.runtime.driver import drive
+from flegel.runtime.local import LocalCluster
+from flegel.runtime.rows import SharedRows
+from flegel.runtime.trainer import form_of, own_traceback
+from flegel.share import Sparse, make_share
+from flegel.spec import Criteria, SyncSpec
+from flegel.sync import make_policy
+from flegel.tree import Array, Tree
+
+SAMPLE_ROWS = 100_000
+PROBE_ROWS = 256
+
+
+class FlegelWarning(UserWarning):
+    """Something that works, but not as well as it could."""
+
+
+@dataclass
+class Request:
+    """A job as the caller asks for it."""
+
+    algorithm: Algorithm
+    data: Any
+    """A data set as `flegel.datasets.open_data` returns it."""
+    workers: int
+    sync: SyncSpec = field(default_factory=SyncSpec)
+    criteria: Criteria = field(default_factory=Criteria)
+    seed: int = 0
+    collect_state: bool = False
+    cluster: LocalCluster | None = None
+    watch: Callable[[Coordinator], None] | None = None
+    say: Callable[[str], None] = lambda text: None
+
+
+def default_workers() -> int:
+    """One for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def execute(request: Request) -> Result:
+    """Train and return; leaves nothing behind, whatever happens."""
+    began = clock.now()
+    algorithm = request.algorithm
+    policy = make_policy(request.sync)
+    ref = reference(algorithm)
+    own_cluster = request.cluster is None
+    cluster = request.cluster or LocalCluster(request.workers)
+    rows: SharedRows | None = None
+    try:
+        features, labels = load_rows(request)
+        plan = _Plan(request, features, labels)
+        cluster.start()  # processes come up while the kernel is compiled
+        built = plan.compile()
+        order = np.random.default_rng([request.seed, 1]).permutation(plan.sample.points)
+        rows = SharedRows(features, labels if algorithm.supervised else None, order)
+        del features, labels
+        cluster.wait_ready()
+        loads = {
+            index: Load(
+                algorithm=ref,
+                source=rows.describe(),
+                index=index,
+                count=request.workers,
+                seed=request.seed,
+                parameter=form_of(plan.parameter),
+                statistics=form_of(plan.zero),
+                interpret=built.kind == "interpreted",
+            )
+            for index in range(request.workers)
+        }
+        machine = Coordinator(
+            algorithm=algorithm,
+            policy=policy,
+            criteria=request.criteria,
+            parameter=plan.parameter,
+            ledger=Ledger(algorithm, plan.zero),
+            loads=loads,
+            collect=request.collect_state or algorithm.keep_state,
+            debug=bool(os.environ.get("FLEGEL_DEBUG")),
+        )
+        drive(machine, cluster, request.watch)
+        return _result(request, machine, built, order, machine.began - began)
+    finally:
+        if rows is not None:
+            rows.close()
+        if own_cluster:
+            cluster.close()
+
+
+def load_rows(request: Request) -> tuple[Array | Sparse, Array | None]:
+    """The data, checked against what the algorithm and the number of workers need."""
+    data, algorithm = request.data, request.algorithm
+    name = type(algorithm).__name__
+    features, labels = data.load()
+    points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
+    if points == 0:
+        raise DataError(f"{data.name} has no rows; there is nothing to train on.")
+    if isinstance(features, Sparse) and not algorithm.sparse:
+        raise DataError(f"{name} takes dense rows, but {data.name} is sparse.")
+    if algorithm.supervised and labels is None:
+        raise DataError(f"{name} needs labels, but {data.name} has none; name their column with --label.")
+    if request.workers > points:
+        raise UsageError(f"{request.workers} workers are more than the {points} points of {data.name}; use fewer.")
+    return features, labels
+
+
+class _Plan:
+    """θ(0), the statistics of nothing, and a compiled kernel."""
+
+    def __init__(self, request: Request, features: Array | Sparse, labels: Array | None) -> None:
+        self.request, self.algorithm = request, request.algorithm
+        rng = np.random.default_rng(request.seed)
+        self.sample = take_sample(features, labels, rng)
+        self.algorithm.validate(self.sample)
+        self.parameter: Tree = tree.as_float64(self._hook("initParameter", self.sample, rng))
+        if not tree.is_finite(self.parameter):
+            raise AlgorithmError("initParameter returned numbers that are not finite.")
+        presented = tree.present(self.parameter)
+        self.zero: Tree = tree.zeros_like(self._hook("initAggregator", self.sample, presented))
+        tried = self._hook("objective", self.zero, presented)
+        halts = "voteToHalt" in type(self.algorithm).updateDataPoint.__code__.co_names
+        halts = halts or type(self.algorithm).terminationCheck is not Algorithm.terminationCheck
+        request.criteria.check(has_objective=tried is not None, halts=halts)
+
+    def compile(self) -> Built:
+        """In this process first, so that workers find the code in the cache."""
+        features, labels = self.sample.features, self.sample.labels
+        count = min(PROBE_ROWS, self.sample.points)
+        if isinstance(features, Sparse):
+            end = features.indptr[count]
+            few: Array | Sparse = Sparse(
+                features.indptr[: count + 1], features.indices[:end], features.values[:end], features.columns
+            )
+        else:
+            few = features[:count]
+        labels = labels[:count] if labels is not None and self.algorithm.supervised else None
+        rng = np.random.default_rng(0)
+        state = self.algorithm.initState(count, self.sample.columns, rng)
+        share = make_share(few, labels, state, self.algorithm.layout)
+        built: Built = self._guard("updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero))
+        if built.kind == "interpreted":
+            name = type(self.algorithm).__name__
+            warnings.warn(
+                f"{name}.updateDataPoint runs interpreted, many times slower, because numba cannot compile it: "
+                f"{built.note}",
+                FlegelWarning,
+                stacklevel=2,
+            )
+        return built
+
+    def _hook(self, name: str, *args: Any) -> Any:
+        return self._guard(name, lambda: getattr(self.algorithm, name)(*args))
+
+    def _guard(self, name: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except FlegelError:
+            raise
+        except Exception as error:
+            raise AlgorithmError(
+                f"{name} raised {type(error).__name__}: {error} (before training)", own_traceback(error)
+            ) from error
+
+
+def take_sample(features: Array | Sparse, labels: Array | None, rng: np.random.Generator) -> Sample:
+    """Up to `SAMPLE_ROWS` rows drawn evenly; all of them, in their order, where there are no more."""
+    if isinstance(features, Sparse):
+        points, columns = len(features.indptr) - 1, features.columns
+    else:
+        points, columns = features.shape
+    if points <= SAMPLE_ROWS:
+        return Sample(features, labels, points, columns)
+    chosen = np.sort(rng.choice(points, SAMPLE_ROWS, replace=False))
+    some = labels[chosen] if labels is not None else None
+    if isinstance(features, Sparse):
+        from flegel.runtime.rows import reorder
+
+        return Sample(reorder(features, chosen), some, points, columns)
+    return Sample(features[chosen], some, points, columns)
+
+
+def _result(request: Request, machine: Coordinator, built: Built, order: Array, load_seconds: float) -> Result:
+    algorithm, data = request.algorithm, request.data
+    assert machine.verdict is not None
+    workers = worker_rows(machine)
+    last = machine.trace[-1] if machine.trace else None
+    return Result(
+        algorithm=algorithm,
+        name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,
+        dataset={"name": data.name, "rows": data.rows, "columns": data.columns, "stand_in": data.stand_in},
+        sync=request.sync.name,
+        workers=request.workers,
+        seed=request.seed,
+        converged=machine.verdict.converged,
+        reason=machine.verdict.reason,
+        objective=(last.objective if last.objective is not None else last.estimate) if last else None,
+        iterations=machine.iteration,
+        seconds=machine.seconds,
+        load_seconds=load_seconds,
+        rows=[vars(row) for row in machine.trace],
+        worker=workers,
+        utilization=utilization(workers),
+        parameter=tree.present(machine.parameter),
+        kernel=built.kind,
+        warnings=algorithm.warnings(tree.present(machine.ledger.total), tree.present(machine.parameter)),
+        classes=getattr(data, "classes", None),
+        state=_in_data_order(machine, order) if machine.states else None,
+    )
+
+
+def _in_data_order(machine: Coordinator, order: Array) -> Array:
+    """Workers own the rows in shuffled order; users know them in the order of the data."""
+    parts = [array for _, array in sorted(machine.states.values(), key=lambda pair: pair[0])]
+    shuffled = np.concatenate(parts)
+    restored = np.empty_like(shuffled)
+    restored[order] = shuffled
+    return restored

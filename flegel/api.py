@@ -34,6 +34,7 @@ def run(
     out: str | os.PathLike[str] | None = None,
     cluster: LocalCluster | None = None,
     watch: Callable[[Coordinator], None] | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Train `algorithm` on `data` and return the result.
 
@@ -41,7 +42,7 @@ def run(
     model; `interval` (seconds, or text such as "200ms") fixes the time between two barriers, which `fsp` finds
     by itself otherwise. The first of `target`, `tolerance` (relative change of the objective over a full pass; 0
     switches it off), `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and
-    trace. With a `LocalCluster` workers stay warm between runs.
+    trace. `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers stay warm between runs.
     """
     from flegel.datasets import open_data
     from flegel.runtime import store
@@ -52,10 +53,13 @@ def run(
     count = workers if workers is not None else cluster.workers if cluster else default_workers()
     if cluster is not None and count > cluster.workers:
         raise UsageError(f"{count} workers were asked for, but the cluster has {cluster.workers}.")
+    dataset = open_data(data, label=label)
+    if dataset.note:
+        say(dataset.note)
     result = execute(
         Request(
             algorithm=chosen,
-            data=open_data(data, label=label),
+            data=dataset,
             workers=count,
             sync=SyncSpec(sync, parse_seconds(interval) if isinstance(interval, str) else interval),
             criteria=Criteria(max_iterations, target, tolerance, max_seconds),
@@ -63,6 +67,7 @@ def run(
             collect_state=collect_state,
             cluster=cluster,
             watch=watch,
+            say=say,
         )
     )
     if out is not None:

@@ -1,0 +1,277 @@
+"""The command line. Turns words into a request, and errors into one sentence and an exit code; trains nothing itself.
+
+Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from flegel.errors import AlgorithmError, FlegelError, UsageError
+
+app = typer.Typer(
+    name="flegel",
+    help="Train models on unequal machines: flexible barriers by time, nobody waits for a straggler.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def main() -> None:
+    """Entry point."""
+    signal.signal(signal.SIGTERM, _terminated)
+    app()
+
+
+def _terminated(*_: object) -> NoReturn:
+    raise SystemExit(143)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Errors as people should see them."""
+    try:
+        yield
+    except FlegelError as error:
+        if isinstance(error, AlgorithmError) and error.trace:
+            print(error.trace.rstrip(), file=sys.stderr)
+        print(f"flegel: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        print("flegel: interrupted; all workers were stopped and nothing was saved.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except MemoryError:
+        print("flegel: not enough memory; use fewer rows, or float32 data.", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def submit(
+    algorithm: Annotated[str, typer.Argument(help="A built-in name (see `flegel algorithms`) or file.py:Class.")],
+    data: Annotated[str, typer.Option("--data", help="A data set's name (higgs, higgs:200000) or a path.")],
+    workers: Annotated[int | None, typer.Option(help="Worker processes; one a core by default.")] = None,
+    sync: Annotated[str, typer.Option(help="Synchronization model; see `flegel models`.")] = "fsp",
+    interval: Annotated[
+        str | None, typer.Option(help="Time between barriers, such as 200ms; found by itself if not given.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A hyper-parameter as name=value; repeatable.")
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="Stop when the objective is this good.")] = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Stop when a full pass changes the objective by less, relatively; 0 is off.")
+    ] = 1e-4,
+    max_iterations: Annotated[int | None, typer.Option(help="Stop after so many barriers.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds of training.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
+    label: Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for model, result and trace; a new one under runs/ by default.")
+    ] = None,
+    json_to: Annotated[
+        str | None, typer.Option("--json", help="Write the result as JSON to this file, or - for standard output.")
+    ] = None,
+    save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
+) -> None:
+    """Train a model on workers of this host.
+
+    For example:
+
+        flegel submit kmeans --data higgs --set k=20 --workers 4
+
+        flegel submit my.py:Spherical --data points.csv --sync bsp --max-iterations 50
+    """
+    with sentences():
+        from flegel.display import make_display
+
+        display = make_display(sys.stderr)
+        chosen = _algorithm(algorithm, settings or [])
+        folder = (out or _free_folder(algorithm, data)) if save or out else None
+        with display:
+            result = _train(
+                chosen, data, display,
+                dict(
+                    workers=workers, sync=sync, interval=interval, target=target, tolerance=tolerance,
+                    max_iterations=max_iterations, max_seconds=max_seconds, seed=seed, label=label,
+                ),
+                folder, json_to,
+            )  # fmt: skip
+        display.finish(result)
+
+
+def _train(
+    chosen: Any, data: str, display: Any, options: dict[str, Any], folder: Path | None, json_to: str | None
+) -> Any:
+    import json
+    import warnings
+
+    from flegel.api import run
+    from flegel.runtime import store
+
+    if folder is not None:
+        store.check_target(folder)
+    if json_to not in (None, "-") and not Path(json_to).absolute().parent.is_dir():  # type: ignore[arg-type]
+        raise UsageError(f"There is no folder for {json_to}; make it first.")
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
+        result = run(chosen, data, watch=display.watch, say=display.say, **options)
+    for text in result.warnings:
+        display.say(f"note: {text}")
+    failed: FlegelError | None = None
+    if folder is not None:
+        try:
+            store.save(result, folder)
+        except FlegelError as error:
+            failed = error  # the result itself is still worth telling
+    if json_to == "-":
+        print(json.dumps(result.to_json(), indent=1))
+    elif json_to is not None:
+        store.write_json(result, json_to)
+    if failed is not None:
+        display.finish(result)
+        raise failed
+    return result
+
+
+def _algorithm(word: str, settings: list[str]) -> Any:
+    from flegel.runtime.find import find_algorithm
+
+    cls = find_algorithm(word)
+    hyper: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--set {setting!r} is not of the form name=value.")
+        hyper[name.strip()] = value.strip()
+    return cls(**hyper)
+
+
+def _free_folder(algorithm: str, data: str) -> Path:
+    """The first runs/ALGORITHM-DATA-NNN that does not exist."""
+    stem = "-".join(Path(part.rpartition(":")[2] or part).stem for part in (algorithm, data.partition(":")[0]))
+    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in stem)
+    return next(p for i in range(1, 1_000_000) if not (p := Path("runs") / f"{safe}-{i:03d}").exists())
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
+    data: Annotated[str, typer.Option("--data", help="A data set's name or a path.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write to this .npy or .csv file; one line a row on standard output else.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Label column of a file, to be left out.")] = None,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run the class stored in the model; only for models you trust.")
+    ] = False,
+) -> None:
+    """Apply a saved model to rows."""
+    with sentences():
+        import numpy as np
+
+        from flegel.datasets import open_data
+        from flegel.runtime.store import load
+
+        loaded = load(model, trust_code=trust_code)
+        dataset = open_data(data, label=label)
+        if dataset.note:
+            print(f"flegel: {dataset.note}", file=sys.stderr)
+        found = np.asarray(loaded.predict(dataset.load()[0]))
+        if out is None:
+            _print_rows(found)
+        elif out.suffix in (".npy", ".csv"):
+            _write_rows(found, out)
+        else:
+            raise UsageError(f"{out} should end in .npy or .csv.")
+
+
+def _print_rows(found: Any) -> None:
+    try:
+        for row in found.tolist():
+            print(",".join(map(str, row)) if isinstance(row, list) else row)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader, such as head, has seen enough
+
+
+def _write_rows(found: Any, out: Path) -> None:
+    import numpy as np
+
+    from flegel.errors import StorageError
+
+    try:
+        if out.suffix == ".npy":
+            np.save(out, found, allow_pickle=False)
+        else:
+            np.savetxt(out, found, delimiter=",", fmt="%s" if found.dtype.kind in "OU" else "%.10g")
+    except OSError as error:
+        raise StorageError(f"Could not write {out}: {error.strerror or error}.") from None
+
+
+@app.command()
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="Show this one's hyper-parameters.")] = None,
+) -> None:
+    """List the built-in algorithms, or the hyper-parameters of one (also of file.py:Class)."""
+    with sentences():
+        from flegel.algorithms import BUILTINS
+        from flegel.runtime.find import find_algorithm
+
+        if name is None:
+            for each in BUILTINS:
+                print(f"{each:8} {_summary(find_algorithm(each))}")
+            return
+        cls = find_algorithm(name)
+        print(f"{name}: {_summary(cls)}\n")
+        for parameter in cls.hyper_parameters().values():
+            print(f"  --set {parameter.name}={_shown(parameter.default):14} {parameter.description}")
+
+
+def _summary(cls: type) -> str:
+    return (cls.__doc__ or "").strip().splitlines()[0] if cls.__doc__ else ""
+
+
+def _shown(value: Any) -> str:
+    return "…" if type(value) is object else str(value)
+
+
+@app.command()
+def models() -> None:
+    """List the synchronization models."""
+    with sentences():
+        from flegel.sync import MODELS
+
+        for name, (_, text) in MODELS.items():
+            print(f"{name:11} {text}")
+
+
+@app.command()
+def check(
+    algorithm: Annotated[str, typer.Argument(help="file.py:Class, or a built-in name.")],
+    settings: Annotated[list[str] | None, typer.Option("--set", help="A hyper-parameter as name=value.")] = None,
+) -> None:
+    """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes."""
+    with sentences():
+        from flegel.conformance import check_algorithm
+
+        for line in check_algorithm(_algorithm(algorithm, settings or [])):
+            print(f"ok  {line}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from flegel import __version__
+
+    print(__version__)
+
+
+if __name__ == "__main__":
+    main()

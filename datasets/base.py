@@ -1,0 +1,211 @@
+"""What a source of rows is, and the windows in which rows are moved. Never opens a file, never decides who reads what.
+
+A `Source` is a numbered sequence of rows of which any ranges can be read. A `Stream` can only be read from its
+beginning (compressed text, for example) and becomes a source by way of the columnar cache.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from flegel.datasets.memory import allocate, release
+from flegel.errors import DataError
+from flegel.share import Sparse
+from flegel.tree import Array
+
+Description = dict[str, Any]
+"""Plain JSON types only: it travels to the workers."""
+
+WINDOW_BYTES = 8 << 20
+"""Rows are moved, checked and shuffled in windows of about this many bytes of numbers."""
+
+
+class Rows(NamedTuple):
+    """Rows of a data set: features, labels (None where it has none), and the global number of each row."""
+
+    features: Array | Sparse
+    labels: Array | None
+    ids: Array
+
+
+class Chunk(NamedTuple):
+    """The next rows of a stream. `labels` are class names where the stream says so, else numbers."""
+
+    features: Array | Sparse
+    labels: Array | None
+
+
+class Stream(ABC):
+    """Rows that come in order, once: what the columnar cache is built from."""
+
+    kind: ClassVar[str]
+    columns: int
+    dtype: np.dtype[Any]
+    names: list[str] | None = None
+    labelled: bool = False
+    named_classes: bool = False
+    """True where chunks carry class names rather than numbers as labels."""
+    sparse: bool = False
+    origin: str
+    """What errors call it."""
+
+    @abstractmethod
+    def chunks(self) -> Iterator[Chunk]:
+        """All rows, in order, in pieces that fit into memory."""
+
+    @abstractmethod
+    def describe(self) -> Description: ...
+
+    @classmethod
+    @abstractmethod
+    def from_description(cls, description: Description) -> Stream: ...
+
+
+class Source(ABC):
+    """Numbered rows of which any ranges can be read."""
+
+    kind: ClassVar[str]
+    rows: int
+    columns: int
+    dtype: np.dtype[Any]
+    names: list[str] | None = None
+    labelled: bool = False
+    classes: list[str] | None = None
+    sparse: bool = False
+    origin: str
+
+    @abstractmethod
+    def describe(self) -> Description: ...
+
+    @classmethod
+    @abstractmethod
+    def from_description(cls, description: Description) -> Source: ...
+
+    def edges(self) -> Array | None:
+        """Row numbers at which natural blocks begin, and `rows`; None where any row is as cheap as any other."""
+        return None
+
+    def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
+        """Write the rows of `ranges`, in that order, into `features` and `labels`."""
+        raise NotImplementedError(f"{type(self).__name__} has no dense rows")
+
+    def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
+        """The rows of `ranges`; with `rng`, shuffled within each window. Holds the result and one window."""
+        total = int((ranges[:, 1] - ranges[:, 0]).sum())
+        features = allocate((total, self.columns), self.dtype)
+        labels = np.empty(total) if self.labelled else None
+        ids = expand(ranges)
+        lo = 0
+        for window in self.windows(ranges):
+            hi = lo + int((window[:, 1] - window[:, 0]).sum())
+            part = features[lo:hi]
+            part_labels = None if labels is None else labels[lo:hi]
+            self.fill(window, part, part_labels)
+            check_finite(part, part_labels, ids[lo:hi], self.names, self.origin)
+            if rng is not None:
+                order = rng.permutation(hi - lo)
+                part[...] = part[order]
+                ids[lo:hi] = ids[lo:hi][order]
+                if part_labels is not None:
+                    part_labels[...] = part_labels[order]
+            release(features, lo, hi)
+            lo = hi
+        return Rows(features, labels, ids)
+
+    def windows(self, ranges: Array) -> Iterator[Array]:
+        """`ranges` cut at natural blocks and grouped into windows."""
+        rows = max(1, WINDOW_BYTES // max(1, self.columns * self.dtype.itemsize))
+        edges = self.edges()
+        yield from group(cut(ranges, edges) if edges is not None else ranges, rows, exact=edges is None)
+
+    def column(self, index: int) -> Array:
+        """One whole column of features, or the labels for -1."""
+        values = np.empty(self.rows)
+        lo = 0
+        for window in self.windows(np.array([[0, self.rows]])):
+            hi = lo + int((window[:, 1] - window[:, 0]).sum())
+            part = np.empty((hi - lo, self.columns), self.dtype)
+            labels = np.empty(hi - lo) if self.labelled else None
+            self.fill(window, part, labels)
+            values[lo:hi] = labels if index < 0 else part[:, index]
+            lo = hi
+        return values
+
+
+def expand(ranges: Array) -> Array:
+    """Row numbers of (start, stop) ranges, in order."""
+    lengths = ranges[:, 1] - ranges[:, 0]
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    ids = np.ones(total, np.int64)
+    if total:
+        kept = lengths > 0
+        starts, lengths, ends = ranges[kept, 0], lengths[kept], ends[kept]
+        ids[0] = starts[0]
+        ids[ends[:-1]] = starts[1:] - (starts[:-1] + lengths[:-1] - 1)
+    return np.cumsum(ids, out=ids)
+
+
+def compress(ids: Array) -> Array:
+    """The shortest (start, stop) ranges that give these row numbers in this order."""
+    if not len(ids):
+        return np.empty((0, 2), np.int64)
+    breaks = np.flatnonzero(np.diff(ids) != 1) + 1
+    starts = ids[np.concatenate(([0], breaks))]
+    stops = ids[np.concatenate((breaks - 1, [len(ids) - 1]))] + 1
+    return np.stack([starts, stops], axis=1).astype(np.int64)
+
+
+def cut(ranges: Array, edges: Array) -> Array:
+    """Ranges cut wherever a natural block begins."""
+    pieces: list[tuple[int, int]] = []
+    for start, stop in ranges.tolist():
+        first, last = np.searchsorted(edges, [start, stop - 1], side="right")
+        points = [start, *edges[first:last].tolist(), stop]
+        pieces += [(a, b) for a, b in zip(points[:-1], points[1:], strict=True) if b > a]
+    return np.array(pieces, np.int64).reshape(-1, 2)
+
+
+def group(ranges: Array, rows: int, exact: bool) -> Iterator[Array]:
+    """Consecutive ranges in groups of about `rows` rows; long ranges are cut where `exact`."""
+    held: list[tuple[int, int]] = []
+    size = 0
+    for start, stop in ranges.tolist():
+        while stop > start:
+            end = min(stop, start + rows - size) if exact else stop
+            held.append((start, end))
+            size += end - start
+            start = end
+            if size >= rows:
+                yield np.array(held, np.int64)
+                held, size = [], 0
+    if held:
+        yield np.array(held, np.int64)
+
+
+def check_finite(
+    features: Array, labels: Array | None, ids: Array, names: list[str] | None, origin: str
+) -> None:
+    """Raise for the first NaN or infinity, by row and column."""
+    total = float(features.sum(dtype=np.float64)) if features.size else 0.0
+    if not np.isfinite(total):
+        bad = np.argwhere(~np.isfinite(features))
+        if len(bad):
+            row, column = bad[0]
+            where = column_name(names, int(column))
+            raise DataError(
+                f"{origin}: row {ids[row] + 1}, {where} is {features[row, column]}; every value must be a finite "
+                f"{features.dtype.name} number, so drop or fill such rows first."
+            )
+    if labels is not None and not np.isfinite(labels).all():
+        row = int(np.flatnonzero(~np.isfinite(labels))[0])
+        raise DataError(f"{origin}: row {ids[row] + 1} has the label {labels[row]}; every label must be a finite number.")
+
+
+def column_name(names: list[str] | None, column: int) -> str:
+    """'column 3' or 'column 3 (eta)', counted from 1 as people do."""
+    return f"column {column + 1}" + (f" ({names[column]})" if names else "")

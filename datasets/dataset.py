@@ -1,0 +1,179 @@
+"""`Dataset`: what `open_data` returns; and `read_share`, which a worker calls for its part. Never trains, never sends.
+
+The description that travels is plain JSON. A worker reads from it only its own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flegel.datasets.base import Description, Rows, Source
+from flegel.datasets.cache import SourceStream, columnar
+from flegel.datasets.kinds import source_from
+from flegel.datasets.partition import ENOUGH_BLOCKS, Partition, parse, plan_rows, share_rng
+from flegel.datasets.text_dialect import find_column
+from flegel.errors import DataError
+from flegel.share import Sparse
+from flegel.tree import Array
+
+SAMPLE_BLOCKS = 256
+"""A sample touches at most so many natural blocks, spread evenly over the set."""
+
+
+@dataclass
+class Dataset:
+    """A set of rows, opened but not read."""
+
+    name: str
+    source: Source
+    rows: int
+    stand_in: bool = False
+    note: str | None = None
+    """One line for the user, where the set is not what its name says: a stand-in."""
+
+    @property
+    def columns(self) -> int:
+        return self.source.columns
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the features, float32 or float64."""
+        return self.source.dtype
+
+    @property
+    def sparse(self) -> bool:
+        return self.source.sparse
+
+    @property
+    def labelled(self) -> bool:
+        return self.source.labelled
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Original labels where these are no numbers; the label of a row is then a position in this list."""
+        return self.source.classes
+
+    @property
+    def names(self) -> list[str] | None:
+        """Names of the feature columns, where the set has them."""
+        return self.source.names
+
+    @property
+    def in_memory(self) -> bool:
+        """True for arrays and frames from Python: only this process can load them, and `describe` refuses."""
+        return getattr(self.source, "paths", ...) is None and self.source.kind in ("npy", "csr")
+
+    def load(self) -> tuple[Array | Sparse, Array | None]:
+        """The whole set, in order: features (C-ordered, or CSR) and float64 labels or None."""
+        rows = self.source.take(np.array([[0, self.rows]]))
+        return rows.features, rows.labels
+
+    def sample(self, n: int, seed: int = 0) -> tuple[Array | Sparse, Array | None]:
+        """`n` different rows (all, if there are fewer) drawn evenly over the set, without holding it."""
+        ids = sample_rows(self.rows, self.source.edges(), n, seed)
+        rows = take_rows(self.source, ids)
+        return rows.features, rows.labels
+
+    def describe(self) -> Description:
+        """What `read_share` needs, in plain JSON types."""
+        return {"name": self.name, "rows": self.rows, "source": self.source.describe()}
+
+    def share(self, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
+        """The rows of worker `index` of `count`, read in this process."""
+        return _share(self.source, self.rows, index, count, partition, seed)
+
+    def summary(self) -> dict[str, Any]:
+        """The `dataset` part of a result."""
+        return {"name": self.name, "rows": self.rows, "columns": self.columns, "stand_in": self.stand_in}
+
+
+def read_share(
+    description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0
+) -> Rows:
+    """The rows of worker `index` of `count`: (features, labels or None, global row numbers)."""
+    return _share(source_from(description["source"]), description["rows"], index, count, partition, seed)
+
+
+def _share(source: Source, rows: int, index: int, count: int, partition: str, seed: int) -> Rows:
+    wanted = parse(partition)
+    edges = clip(source.edges(), rows)
+    if edges is not None:
+        few = wanted.kind == "shuffle" and len(edges) - 1 < ENOUGH_BLOCKS * count
+        if wanted.needs_column or few:
+            source, edges = random_access(source), None
+    ranges = plan_rows(rows, index, count, wanted, seed, edges=edges, column=column_reader(source))
+    rng = share_rng(seed, count + index) if edges is not None and wanted.kind == "shuffle" else None
+    return source.take(ranges, rng)
+
+
+def random_access(source: Source) -> Source:
+    """The same rows where any row is as cheap as any other: by way of the columnar cache, or in memory if few."""
+    if source.rows * source.columns * source.dtype.itemsize <= 32 << 20 and not source.sparse:
+        from flegel.datasets.arrays import ArraySource
+
+        rows = source.take(np.array([[0, source.rows]]))
+        assert not isinstance(rows.features, Sparse)
+        return ArraySource(
+            rows.features, rows.labels, origin=source.origin, names=source.names, classes=source.classes
+        )
+    return columnar(SourceStream(source))
+
+
+def column_reader(source: Source) -> Callable[[Partition], Array]:
+    def read(wanted: Partition) -> Array:
+        if wanted.kind == "dirichlet" or (wanted.column == "label" and "label" not in (source.names or ())):
+            if not source.labelled:
+                raise DataError(f"{source.origin} has no labels, which this partition needs; name them with label=…")
+            return source.column(-1)
+        return source.column(find_column(wanted.column, source.names, source.columns, source.origin, "column"))
+
+    return read
+
+
+def clip(edges: Array | None, rows: int) -> Array | None:
+    """Block edges of the first `rows` rows."""
+    return None if edges is None else np.append(edges[edges < rows], rows)
+
+
+def sample_rows(rows: int, edges: Array | None, n: int, seed: int) -> Array:
+    """Row numbers of an even sample, ascending. Of blocks that are read whole, only some are touched."""
+    if n >= rows:
+        return np.arange(rows)
+    rng = np.random.default_rng([seed & (2**64 - 1), 0])
+    if edges is None:
+        bounds = np.linspace(0, rows, n + 1).astype(np.int64)
+        return rng.integers(bounds[:-1], bounds[1:])
+    edges = clip(edges, rows)
+    assert edges is not None
+    sizes = np.diff(edges)
+    blocks = min(len(sizes), SAMPLE_BLOCKS)
+    while True:
+        bounds = np.linspace(0, len(sizes), blocks + 1).astype(np.int64)
+        chosen = rng.integers(bounds[:-1], bounds[1:])
+        if sizes[chosen].sum() >= n:
+            break
+        blocks = min(len(sizes), blocks * 2)
+    pool = np.concatenate([np.arange(edges[b], edges[b + 1]) for b in chosen])
+    return np.sort(rng.choice(pool, n, replace=False))
+
+
+def take_rows(source: Source, ids: Array) -> Rows:
+    """Rows by ascending number; natural blocks are read whole, one window at a time, and cut down."""
+    from flegel.datasets.base import compress
+
+    edges = source.edges()
+    if edges is None:
+        return source.take(compress(ids))
+    blocks = np.unique(np.searchsorted(edges, ids, side="right") - 1)
+    features, labels = [], []
+    for window in source.windows(np.stack([edges[blocks], edges[blocks + 1]], axis=1)):
+        rows = source.take(window)
+        assert not isinstance(rows.features, Sparse)
+        kept = np.isin(rows.ids, ids, assume_unique=True)
+        features.append(rows.features[kept])
+        labels.append(None if rows.labels is None else rows.labels[kept])
+    return Rows(np.concatenate(features), np.concatenate(labels) if source.labelled else None, ids)

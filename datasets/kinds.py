@@ -1,0 +1,31 @@
+"""From a description that came over the wire back to the source or stream that it describes. Knows every kind."""
+
+from __future__ import annotations
+
+from flegel.datasets.arrays import ArraySource, SparseSource
+from flegel.datasets.base import Description, Source, Stream
+from flegel.datasets.cache import SourceStream, columnar
+from flegel.datasets.copula import CopulaSource
+from flegel.datasets.text import TextSource
+from flegel.errors import DataError
+
+_SOURCES: dict[str, type[Source]] = {
+    cls.kind: cls for cls in (ArraySource, SparseSource, TextSource, CopulaSource)
+}
+_STREAMS: dict[str, type[Stream]] = {cls.kind: cls for cls in (SourceStream,)}
+
+
+def source_from(description: Description) -> Source:
+    kind = description.get("kind")
+    if kind == "cached":
+        return columnar(stream_from(description["origin"]))
+    if not isinstance(kind, str) or kind not in _SOURCES:
+        raise DataError(f"This version knows no source of rows of the kind {kind!r}; are all hosts on one version?")
+    return _SOURCES[kind].from_description(description)
+
+
+def stream_from(description: Description) -> Stream:
+    kind = description.get("kind")
+    if not isinstance(kind, str) or kind not in _STREAMS:
+        raise DataError(f"This version knows no stream of rows of the kind {kind!r}; are all hosts on one version?")
+    return _STREAMS[kind].from_description(description)

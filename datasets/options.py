@@ -1,0 +1,16 @@
+"""What a caller may say about a file beyond its path. Plain values; never reads anything."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Options(NamedTuple):
+    """None everywhere means: find out."""
+
+    label: str | int | None = None
+    dtype: str | None = None
+    columns: list[str | int] | None = None
+    delimiter: str | None = None
+    header: bool | None = None
+    format: str | None = None

@@ -1,0 +1,138 @@
+"""Which rows each worker gets. Pure arithmetic on row numbers: never reads a row itself.
+
+`shuffle` deals blocks of rows: of each run of as many consecutive blocks as there are workers, every worker gets
+one, by a seeded draw. So every share covers the whole set evenly, even where the file is sorted by label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from flegel.datasets.base import compress
+from flegel.errors import UsageError
+from flegel.tree import Array
+
+BLOCKS = 4096
+"""A set is dealt in about this many blocks where its format does not dictate others."""
+ENOUGH_BLOCKS = 8
+"""Natural blocks (row groups, runs of lines) are dealt whole if each worker gets at least this many."""
+
+
+class Partition(NamedTuple):
+    """`--partition`, understood."""
+
+    kind: str
+    column: str = ""
+    alpha: float = 0.0
+
+    @property
+    def needs_column(self) -> bool:
+        return self.kind in ("sorted-by", "dirichlet")
+
+
+def parse(text: str) -> Partition:
+    """`shuffle`, `contiguous`, `sorted-by COLUMN`, `dirichlet:ALPHA`."""
+    word = text.strip()
+    if word in ("shuffle", "contiguous"):
+        return Partition(word)
+    for separator in (" ", ":", "="):
+        kind, found, rest = word.partition(separator)
+        if found and kind == "sorted-by" and rest.strip():
+            return Partition("sorted-by", column=rest.strip())
+        if found and kind == "dirichlet":
+            try:
+                alpha = float(rest)
+            except ValueError:
+                alpha = 0.0
+            if not 0 < alpha < float("inf"):
+                raise UsageError(f"dirichlet:{rest} needs a positive number, for example dirichlet:0.3.")
+            return Partition("dirichlet", alpha=alpha)
+    raise UsageError(
+        f"{text!r} is no partition; known are shuffle, contiguous, 'sorted-by COLUMN' and dirichlet:ALPHA."
+    )
+
+
+def block_edges(rows: int, count: int = 1) -> Array:
+    """Equal blocks for a set in which any row is as cheap as any other."""
+    size = max(1, rows // max(BLOCKS, ENOUGH_BLOCKS * count))
+    return np.append(np.arange(0, rows, size, dtype=np.int64), rows)
+
+
+def deal(edges: Array, index: int, count: int, seed: int) -> Array:
+    """This worker's blocks as row ranges, in a shuffled order."""
+    blocks = len(edges) - 1
+    rounds = -(-blocks // count)
+    rng = np.random.Generator(np.random.Philox(key=seed & (2**64 - 1)))
+    owners = rng.permuted(np.tile(np.arange(count), (rounds, 1)), axis=1).ravel()[:blocks]
+    mine = np.flatnonzero(owners == index)
+    order = share_rng(seed, index).permutation(mine)
+    return np.stack([edges[order], edges[order + 1]], axis=1)
+
+
+def contiguous(rows: int, index: int, count: int) -> Array:
+    return np.array([[rows * index // count, rows * (index + 1) // count]], np.int64)
+
+
+def by_order(values: Array, index: int, count: int) -> Array:
+    """Row numbers of one slice of the order by value, in their original order."""
+    order = np.argsort(values, kind="stable")
+    start, stop = contiguous(len(values), index, count)[0]
+    return np.sort(order[start:stop])
+
+
+def by_label(labels: Array, alpha: float, index: int, count: int, seed: int) -> Array:
+    """Row numbers of one worker where each class is spread over workers by a Dirichlet draw."""
+    rng = np.random.Generator(np.random.Philox(key=seed & (2**64 - 1)))
+    owners = np.empty(len(labels), np.int64)
+    for value in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == value))
+        ends = np.round(np.cumsum(rng.dirichlet(np.full(count, alpha))) * len(members)).astype(np.int64)
+        ends[-1] = len(members)
+        owners[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
+    sizes = np.bincount(owners, minlength=count)
+    for empty in np.flatnonzero(sizes == 0):
+        largest = int(sizes.argmax())
+        owners[np.flatnonzero(owners == largest)[0]] = empty
+        sizes[largest] -= 1
+        sizes[empty] += 1
+    return share_rng(seed, index).permutation(np.flatnonzero(owners == index))
+
+
+def share_rng(seed: int, index: int) -> np.random.Generator:
+    """The stream from which one worker draws the order of its own rows."""
+    return np.random.default_rng([seed & (2**64 - 1), 1 + index])
+
+
+def plan_rows(
+    rows: int,
+    index: int,
+    count: int,
+    partition: str | Partition = "shuffle",
+    seed: int = 0,
+    *,
+    edges: Array | None = None,
+    column: Callable[[Partition], Array] | None = None,
+) -> Array:
+    """Row ranges (start, stop) of worker `index` of `count`; together all workers cover each row once.
+
+    `column` is asked for the values that a skewed partition needs (labels, or the column to sort by).
+    """
+    if not 0 <= index < count:
+        raise UsageError(f"There is no worker {index} among {count}.")
+    if rows < count:
+        raise UsageError(f"{count} workers cannot share {rows} rows; use at most {rows} workers.")
+    wanted = parse(partition) if isinstance(partition, str) else partition
+    if wanted.kind == "contiguous":
+        return contiguous(rows, index, count)
+    if wanted.kind == "shuffle":
+        natural = edges is not None and len(edges) - 1 >= ENOUGH_BLOCKS * count
+        return deal(edges if natural and edges is not None else block_edges(rows, count), index, count, seed)
+    if column is None:
+        raise UsageError(f"{wanted.kind} needs the values of a column, and there are none here.")
+    values = column(wanted)[:rows]
+    if wanted.kind == "sorted-by":
+        return compress(by_order(values, index, count))
+    return compress(by_label(values, wanted.alpha, index, count, seed))

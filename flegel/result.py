@@ -77,9 +77,7 @@ class Result:
             "iterations": self.iterations,
             "seconds": self.seconds,
             "load_seconds": self.load_seconds,
-            "trace": [
-                [r["seconds"], r["iteration"], _plain(r["objective"]), _plain(r["interval"])] for r in self.rows
-            ],
+            "trace": [[r["seconds"], r["iteration"], _plain(r["objective"]), _plain(r["interval"])] for r in self.rows],
             "worker": self.worker,
             "utilization": self.utilization,
             "model": self.model,

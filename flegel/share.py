@@ -7,7 +7,7 @@ last tile is padded with zeros. Sparse rows are CSR in either case.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -51,10 +51,9 @@ class Share:
     halted: Array
     points: int
     columns: int
+    ids: Array
+    """Number of each point in the whole data; stays with the point wherever it goes."""
     layout: str = "rows"
-    first: int = 0
-    """Global number of this share's first point, before any migration."""
-    visits: Array = field(default_factory=lambda: np.zeros(1, np.int64))
 
     @property
     def tiles(self) -> int:
@@ -88,7 +87,11 @@ def unpack_tiles(packed: Array, points: int) -> Array:
 
 
 def make_share(
-    features: Array | Sparse, labels: Array | None, state: Array, layout: str = "rows", first: int = 0
+    features: Array | Sparse,
+    labels: Array | None,
+    state: Array,
+    layout: str = "rows",
+    ids: Array | None = None,
 ) -> Share:
     """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy."""
     sparse = isinstance(features, Sparse)
@@ -102,6 +105,6 @@ def make_share(
         halted=np.zeros(points, np.uint8),
         points=points,
         columns=columns,
+        ids=np.arange(points) if ids is None else ids,
         layout="tiles" if tiled and not sparse else "rows",
-        first=first,
     )

@@ -29,8 +29,8 @@ from flegel.sync.base import (
     Updated,
     View,
     Wake,
-    WorkerView,
     Woken,
+    WorkerView,
 )
 from flegel.tree import Array, Tree
 
@@ -137,7 +137,7 @@ class Coordinator:
         self.objective: float | None = None
         self.verdict: Verdict | None = None
         self.trace: list[Row] = []
-        self.states: dict[int, tuple[int, Array]] = {}
+        self.states: dict[int, tuple[Array, Array]] = {}
         self.notes: list[str] = []
         self.loaded: dict[int, Loaded] = {}
         self.began = self.ended = 0.0
@@ -199,8 +199,8 @@ class Coordinator:
                 self._on_loaded(worker, body, now)
             case Report() if self.phase == "training":
                 self._on_report(worker, body, arrays, now)
-            case State(first=first) if self.phase == "collecting":
-                self.states[worker] = (first, arrays[0])
+            case State() if self.phase == "collecting":
+                self.states[worker] = (arrays[0], arrays[1])
                 if len(self.states) == len(self.loads):
                     self._finish()
             case Failed():

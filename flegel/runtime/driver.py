@@ -9,7 +9,17 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-from flegel.machine.coordinator import Command, Coordinator, Died, Done, FromWorker, Note, Send, SetTimer, Timer
+from flegel.machine.coordinator import (
+    Command,
+    Coordinator,
+    Died,
+    Done,
+    FromWorker,
+    Note,
+    Send,
+    SetTimer,
+    Timer,
+)
 from flegel.machine.fence import Fence
 from flegel.messages import Hello
 from flegel.runtime import clock
@@ -84,5 +94,3 @@ class Drive:
                     self._machine.notes.append(text)
                 case Done():
                     self._done = command
-
-

@@ -62,7 +62,12 @@ class LocalCluster:
             self._spawn(worker, f"tcp://127.0.0.1:{port}")
 
     def _spawn(self, worker: int, address: str) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "NUMBA_NUM_THREADS": "1",
+        }
         environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         process = subprocess.Popen(
             [sys.executable, "-m", "flegel.runtime.worker"],

@@ -83,13 +83,13 @@ class Trainer:
     def _load(self, load: Load, arrays: tuple[Array, ...]) -> ShareReady:
         began = clock.now()
         algorithm = instantiate(load.algorithm)
-        features, labels, first = open_rows(load.source, load.index, load.count, load.seed)
+        features, labels, ids = open_rows(load.source, load.index, load.count, load.seed)
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         rng = np.random.default_rng([load.seed, load.index])
         state = algorithm.initState(points, columns, rng)
         layout = "rows" if load.interpret else algorithm.layout
-        self.share = make_share(features, labels, state, layout, first)
+        self.share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
         split = max(len(load.parameter.fields), 1)
         self._parameter = build(load.parameter, arrays[:split], algorithm)
         self.aggregator = tree.copy(build(load.statistics, arrays[split:], algorithm))
@@ -148,6 +148,8 @@ def own_traceback(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     users = [f for f in frames if not f.filename.startswith(package)]
     shown = traceback.format_list(users or frames)
-    return "Traceback (most recent call last):\n" + "".join(shown) + "".join(
-        traceback.format_exception_only(type(error), error)
+    return (
+        "Traceback (most recent call last):\n"
+        + "".join(shown)
+        + "".join(traceback.format_exception_only(type(error), error))
     )

@@ -30,9 +30,7 @@ def encode(envelope: Envelope, arrays: Sequence[Array] = ()) -> list[Any]:
     if not arrays:
         return [_encoder.encode(envelope)]
     ready = [np.ascontiguousarray(a) for a in arrays]
-    described = msgspec.structs.replace(
-        envelope, frames=tuple(Frame(a.dtype.str, np.shape(a)) for a in arrays)
-    )
+    described = msgspec.structs.replace(envelope, frames=tuple(Frame(a.dtype.str, np.shape(a)) for a in arrays))
     return [_encoder.encode(described), *ready]
 
 

@@ -122,7 +122,7 @@ class WorkerProcess:
                 case machine.SendState():
                     share = self._trainer.share
                     assert share is not None
-                    self._say(State(share.first), (share.state_rows(),))
+                    self._say(State(), (share.state_rows(), share.ids))
                 case machine.SetOwnTimer(at, round_):
                     self._timer = (at, round_)
                 case machine.Quit():

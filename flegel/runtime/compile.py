@@ -250,7 +250,7 @@ def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
 
 
 def _generate(
-    cls: type[Algorithm], key: str, used: list[str], sparse: bool, parameter: Tree, zero: Tree,
+    cls: type[Algorithm], used: list[str], sparse: bool, parameter: Tree, zero: Tree,
     algorithm: Algorithm, share: Share,
 ) -> str:  # fmt: skip
     """Fill the template. Arrays are passed one by one and put into their tuples inside the loop's function."""

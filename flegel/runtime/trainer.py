@@ -118,7 +118,7 @@ class Trainer:
             visits=visits,
             exhausted=left <= 0,
             unseen=max(share.points - self.visits, 0),
-            halted=int(share.halted.sum()),
+            halted=int(np.count_nonzero(share.halted)),
             compute=ended - began,
             began=began,
             ended=ended,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from flegel.datasets.base import Description, Rows, Source, check_finite, column_name, expand
 from flegel.datasets.memory import allocate
-
 from flegel.errors import DataError
 from flegel.share import Sparse
 from flegel.tree import Array
@@ -25,11 +25,12 @@ _FEW = 16
 def open_npy(path: Path) -> Array:
     """A `.npy` file as a memory map; pickled objects are refused."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist.") from None
     except (ValueError, EOFError, OSError) as error:
         raise DataError(f"{path} is no NumPy array that can be mapped ({error}).") from None
+    return array
 
 
 def wanted_dtype(stored: np.dtype[Any], dtype: str | None) -> np.dtype[Any]:

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from flegel.datasets.memory import allocate, release
 
+from flegel.datasets.memory import allocate, release
 from flegel.errors import DataError
 from flegel.share import Sparse
 from flegel.tree import Array

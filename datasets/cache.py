@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
 from flegel.datasets.arrays import ArraySource, SparseSource, open_npy
 from flegel.datasets.base import Chunk, Description, Source, Stream, check_finite
-
 from flegel.errors import DataError
 from flegel.share import Sparse
 from flegel.tree import Array
@@ -106,8 +106,8 @@ def _open_entry(folder: Path, stream: Stream, description: Description) -> Sourc
     }
     source: CachedArrays | CachedSparse
     if stream.sparse:
-        arrays = [open_npy(paths[name]) for name in ("indptr", "indices", "values")]
-        source = CachedSparse(Sparse(*arrays, manifest["columns"]), labels, **common)
+        indptr, indices, values = (open_npy(paths[name]) for name in ("indptr", "indices", "values"))
+        source = CachedSparse(Sparse(indptr, indices, values, manifest["columns"]), labels, **common)
     else:
         source = CachedArrays(open_npy(paths["features"]), labels, **common)
     source.description = description

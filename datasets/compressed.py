@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from flegel.errors import DataError
 
@@ -48,7 +48,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         with contextlib.ExitStack() as stack:
             file: IO[bytes]
             if packing == ".gz":
-                file = stack.enter_context(gzip.open(path, "rb"))
+                file = cast("IO[bytes]", stack.enter_context(gzip.open(path, "rb")))
             elif packing == ".bz2":
                 file = stack.enter_context(bz2.open(path, "rb"))
             elif packing == ".xz":

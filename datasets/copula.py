@@ -13,8 +13,8 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-from flegel.datasets.base import Description, Source
 
+from flegel.datasets.base import Description, Source
 from flegel.errors import DataError
 from flegel.tree import Array
 

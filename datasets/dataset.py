@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from flegel.datasets.arrays import ArraySource, SparseSource
 from flegel.datasets.base import Description, Rows, Source, compress
 from flegel.datasets.cache import SourceStream, columnar
 from flegel.datasets.kinds import source_from
 from flegel.datasets.partition import ENOUGH_BLOCKS, Partition, parse, plan_rows, share_rng
 from flegel.datasets.text_dialect import find_column
-
 from flegel.errors import DataError
 from flegel.share import Sparse
 from flegel.tree import Array
@@ -188,11 +188,13 @@ def take_rows(source: Source, ids: Array) -> Rows:
     if edges is None or source.sparse:
         return source.take(compress(ids))
     blocks = np.unique(np.searchsorted(edges, ids, side="right") - 1)
-    features, labels = [], []
+    features: list[Array] = []
+    labels: list[Array] = []
     for window in source.windows(np.stack([edges[blocks], edges[blocks + 1]], axis=1)):
         rows = source.take(window)
         assert not isinstance(rows.features, Sparse)
         kept = np.isin(rows.ids, ids, assume_unique=True)
         features.append(rows.features[kept])
-        labels.append(None if rows.labels is None else rows.labels[kept])
+        if rows.labels is not None:
+            labels.append(rows.labels[kept])
     return Rows(np.concatenate(features), np.concatenate(labels) if source.labelled else None, ids)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+
 from flegel.datasets.base import Rows
 from flegel.datasets.dataset import Dataset
-
 from flegel.errors import StorageError, UsageError
 from flegel.share import Sparse
 from flegel.tree import Array

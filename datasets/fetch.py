@@ -22,7 +22,6 @@ from pathlib import Path
 
 from flegel.datasets.cache import locked
 from flegel.datasets.entry import Entry, Remote
-
 from flegel.errors import DataError, FlegelError, UsageError
 
 Progress = Callable[[str, int, int | None], None]

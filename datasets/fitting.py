@@ -12,8 +12,8 @@ import sys
 from typing import Any
 
 import numpy as np
-from flegel.datasets.copula import SPAN
 
+from flegel.datasets.copula import SPAN
 from flegel.tree import Array
 
 FEW_VALUES = 8

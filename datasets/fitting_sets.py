@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from flegel.datasets.fitting import fit_class
 
 HIGGS_COLUMNS = [

@@ -9,10 +9,10 @@ import functools
 from typing import Any, ClassVar
 
 import numpy as np
+
 from flegel.datasets.base import Description, Rows, Source, expand
 from flegel.datasets.copula import BLOCK, BlockSource, block_rng
 from flegel.datasets.several import join
-
 from flegel.errors import DataError
 from flegel.share import Sparse
 from flegel.tree import Array
@@ -246,7 +246,7 @@ def _distinct(rank: Array, turn: Array, user: Array, degrees: Array, items: int)
     width = items + int(degrees.max()) + 1
     base = user.astype(np.int64) * width
     pushed = np.maximum.accumulate(rank - turn + base) - base + turn
-    return np.minimum(pushed, items - degrees[user] + turn)
+    return np.asarray(np.minimum(pushed, items - degrees[user] + turn))
 
 
 def _select(block: Sparse, rows: Array) -> Sparse:

@@ -18,21 +18,10 @@ from flegel.datasets.svmlight import SvmlightStream
 from flegel.datasets.tables import TableSource, TableStream
 from flegel.datasets.text import TextSource
 from flegel.datasets.text_stream import TextStream
-
 from flegel.errors import DataError
 
-_SOURCES: dict[str, type[Source]] = {
-    cls.kind: cls
-    for cls in (
-        ArraySource,
-        SparseSource,
-        TextSource,
-        TableSource,
-        Several,
-        CopulaSource,
-        *generators.SOURCES,
-    )
-}
+_READ: tuple[type[Source], ...] = (ArraySource, SparseSource, TextSource, TableSource, Several, CopulaSource)
+_SOURCES: dict[str, type[Source]] = {cls.kind: cls for cls in (*_READ, *generators.SOURCES)}
 _STREAMS: dict[str, type[Stream]] = {
     cls.kind: cls
     for cls in (

@@ -13,7 +13,6 @@ from flegel.datasets import registry
 from flegel.datasets.dataset import Dataset
 from flegel.datasets.options import Options
 from flegel.datasets.readers import open_files
-
 from flegel.errors import DataError, UsageError, nearest
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from flegel.datasets.base import compress
 
+from flegel.datasets.base import compress
 from flegel.errors import UsageError
 from flegel.tree import Array
 

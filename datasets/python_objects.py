@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from flegel.datasets.arrays import ArraySource, SparseSource, wanted_dtype
 from flegel.datasets.base import Source, column_name
 from flegel.datasets.options import Options
 from flegel.datasets.text_dialect import find_column
-
 from flegel.errors import DataError, UsageError
 from flegel.share import Sparse
 from flegel.tree import Array
@@ -38,9 +38,9 @@ def source_from_object(value: Any, options: Options) -> Source:
         return SparseSource(
             rows, labels, origin="the given sparse matrix", dtype=options.dtype, classes=classes
         )
-    names, array = named_columns(value)
+    names, columns = named_columns(value)
     if names is not None:
-        return from_columns(names, array, labels, classes, options, f"the given {type(value).__name__}")
+        return from_columns(names, columns, labels, classes, options, f"the given {type(value).__name__}")
     array = to_array(value)
     origin = f"the given {type(value).__name__}"
     at = None

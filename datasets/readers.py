@@ -16,7 +16,6 @@ from flegel.datasets.tables import open_table
 from flegel.datasets.text import TextSource
 from flegel.datasets.text_dialect import HEAD_BYTES, find_column, understand
 from flegel.datasets.text_stream import TextStream
-
 from flegel.errors import DataError, UsageError, nearest
 
 _FORMATS = {

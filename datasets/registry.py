@@ -6,11 +6,11 @@ Never downloads anything.
 from __future__ import annotations
 
 import numpy as np
+
 from flegel.datasets.dataset import Dataset
 from flegel.datasets.entry import Entry
 from flegel.datasets.options import Options
 from flegel.datasets.sets import ENTRIES
-
 from flegel.errors import UsageError, nearest
 
 _BY_NAME: dict[str, type[Entry]] = {entry.name: entry for entry in ENTRIES}

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from flegel.datasets.cache import data_folder, locked
 from flegel.datasets.fetch import Progress, check_name, fetch_url
-
 from flegel.errors import DataError, UsageError
 
 STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")

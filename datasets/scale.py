@@ -1,6 +1,6 @@
 """Standardization computed in a distributed way: each share's moments, merged, applied to each share.
 
-Moments are (count, mean, sum of squared deviations, minimum, maximum) per column, in float64; merging is
+Moments are (rows, mean, sum of squared deviations, minimum, maximum) per column, in float64; merging is
 exact up to rounding and does not depend on how rows are spread. Sparse rows are scaled without being
 shifted, so that they stay sparse. Never looks at labels.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from flegel.datasets.base import WINDOW_BYTES
 
+from flegel.datasets.base import WINDOW_BYTES
 from flegel.errors import UsageError, nearest
 from flegel.share import Sparse
 from flegel.tree import Array
@@ -20,9 +20,9 @@ METHODS = ("none", "standard", "minmax")
 
 
 class Moments(NamedTuple):
-    """Sums over some rows, column by column; an all-zero `count` is the moment of no rows."""
+    """Sums over some rows, column by column; an zero in `rows` is the moment of no rows."""
 
-    count: Array
+    rows: Array
     mean: Array
     squares: Array
     low: Array
@@ -72,14 +72,14 @@ def nothing(columns: int) -> Moments:
 
 def merge(one: Moments, other: Moments) -> Moments:
     """Moments of both sets of rows together."""
-    count = one.count + other.count
+    count = one.rows + other.rows
     if count == 0:
         return one
     delta = other.mean - one.mean
     return Moments(
         count,
-        one.mean + delta * (other.count / count),
-        one.squares + other.squares + delta**2 * (one.count * other.count / count),
+        one.mean + delta * (other.rows / count),
+        one.squares + other.squares + delta**2 * (one.rows * other.rows / count),
         np.minimum(one.low, other.low),
         np.maximum(one.high, other.high),
     )
@@ -103,10 +103,10 @@ def scaling(total: Moments, method: str) -> Scaling:
     """How to scale, from the moments of all rows. A constant column is shifted and otherwise left alone."""
     check_method(method)
     columns = len(total.mean)
-    if method == "none" or total.count == 0:
+    if method == "none" or total.rows == 0:
         return Scaling(np.zeros(columns), np.ones(columns))
     if method == "standard":
-        spread = np.sqrt(total.squares / total.count)
+        spread = np.sqrt(total.squares / total.rows)
         constant = spread <= 1e-12 * np.maximum(1e-300, np.abs(total.mean))
         return Scaling(total.mean.copy(), 1.0 / np.where(constant | (spread == 0), 1.0, spread))
     width = total.high - total.low

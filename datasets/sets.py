@@ -17,7 +17,6 @@ from flegel.datasets.generators import ArbiterPuf, Blobs, Images, Ratings
 from flegel.datasets.options import Options
 from flegel.datasets.readers import open_file
 from flegel.datasets.several import Several
-
 from flegel.errors import DataError
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+
 from flegel.datasets.base import Description, Rows, Source, cut
 from flegel.datasets.partition import block_edges
 from flegel.datasets.text_dialect import is_number
-
 from flegel.errors import DataError
 from flegel.share import Sparse
 from flegel.tree import Array

@@ -7,11 +7,12 @@ apart.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flegel.datasets.copula import SPAN
 
+from flegel.datasets.copula import SPAN
 from flegel.tree import Array
 
 KNOTS = 33
@@ -23,7 +24,7 @@ def _uniform(scores: Array) -> Array:
     return np.array([3**0.5 * erf(s / 2**0.5) for s in scores])
 
 
-_SHAPES = {
+_SHAPES: dict[str, Callable[[Array], Array]] = {
     "normal": lambda s: s,
     "angle": _uniform,
     "positive": lambda s: np.exp(0.6 * s - 0.18),
@@ -39,39 +40,16 @@ SUSY = [
     ("M_TR_2", "positive", 0.9), ("R", "positive", 0.6), ("MT2", "skewed", 0.75), ("S_R", "positive", 0.35),
     ("M_Delta_R", "positive", 0.7), ("dPhi_r_b", "positive", 0.1), ("cos_theta_r1", "positive", -0.1),
 ]  # fmt: skip
+_HEPMASS_DISTANCES = """
+    0.6 0 0 0.7 0 0.1 0.5 0 0 0.2 0.45 0 0 0.2 0.3 0 0 0.1 0.2 0 0 0.1 0.5 0.55 0.1 0.65 1.15
+""".split()  # noqa: SIM905 - easier to read
 HEPMASS = [
-    (f"f{i}", "angle" if i in (2, 8, 12, 16, 20) else "flag" if i in (5, 9, 13, 17, 21) else "normal", shift)
-    for i, shift in enumerate(
-        [
-            0.6,
-            0,
-            0,
-            0.7,
-            0,
-            0.1,
-            0.5,
-            0,
-            0,
-            0.2,
-            0.45,
-            0,
-            0,
-            0.2,
-            0.3,
-            0,
-            0,
-            0.1,
-            0.2,
-            0,
-            0,
-            0.1,
-            0.5,
-            0.55,
-            0.1,
-            0.65,
-            1.15,
-        ]
+    (
+        f"f{k}",
+        "angle" if k in (2, 8, 12, 16, 20) else "flag" if k in (5, 9, 13, 17, 21) else "normal",
+        float(d),
     )
+    for k, d in enumerate(_HEPMASS_DISTANCES)
 ]
 TABLES: dict[str, tuple[list[tuple[str, str, float]], float]] = {
     "susy": (SUSY, 0.4576),

@@ -13,12 +13,12 @@ from typing import Any
 
 import numba
 import numpy as np
+
 from flegel.datasets.base import Chunk, Description, Stream
 from flegel.datasets.cache import signature
 from flegel.datasets.compressed import head_of, line_pieces
 from flegel.datasets.text_dialect import LINE_LIMIT
 from flegel.datasets.text_stream import PIECE, check_unchanged
-
 from flegel.errors import DataError
 from flegel.share import Sparse
 from flegel.tree import Array
@@ -33,7 +33,7 @@ _PROBLEMS = {
 }
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _number(text: Array, at: int, end: int, powers: Array) -> tuple[int, float]:
     """State and value of the decimal number in text[at:end]: 0 exact, 1 not a number, 2 leave it to
     Python.
@@ -86,7 +86,7 @@ def _number(text: Array, at: int, end: int, powers: Array) -> tuple[int, float]:
     return 0, sign * value
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _rows(
     text: Array, powers: Array, labels: Array, indptr: Array, indices: Array, values: Array, slow: Array
 ) -> tuple[int, int, int, int, int, int]:

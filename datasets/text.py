@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from flegel.datasets.base import Description, Source
 from flegel.datasets.text_dialect import LINE_LIMIT, Dialect, diagnose
-
 from flegel.errors import DataError
 from flegel.tree import Array
 

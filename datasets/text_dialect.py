@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flegel.datasets.base import column_name
-
 from flegel.errors import DataError, nearest
 
 HEAD_BYTES = 1 << 18
@@ -135,16 +134,15 @@ def find_column(wanted: str | int, names: list[str] | None, width: int, origin: 
     if isinstance(wanted, str):
         if names and wanted in names:
             return names.index(wanted)
+        word = wanted
         try:
-            wanted = int(wanted)
+            wanted = int(word)
         except ValueError:
             if not names:
                 raise DataError(
                     f"{origin} has no column names, so give the {what} as a number from 0 to {width - 1}."
                 ) from None
-            raise DataError(
-                f"{origin} has no column {wanted!r} for the {what}{nearest(wanted, names)}"
-            ) from None
+            raise DataError(f"{origin} has no column {word!r} for the {what}{nearest(word, names)}") from None
     if not -width <= wanted < width:
         raise DataError(f"{origin} has {width} columns, so there is no {what} {wanted} (they count from 0).")
     return wanted % width

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+
 from flegel.datasets.base import Chunk, Description, Stream
 from flegel.datasets.cache import signature
 from flegel.datasets.compressed import line_pieces
 from flegel.datasets.text import parse
 from flegel.datasets.text_dialect import LINE_LIMIT, Dialect
-
 from flegel.errors import DataError
 
 PIECE = 8 << 20

@@ -242,10 +242,19 @@ def _result(request: Request, machine: Coordinator, built: Built, load_seconds: 
         utilization=utilization(workers),
         parameter=tree.present(machine.parameter),
         kernel=built.kind,
-        warnings=algorithm.warnings(tree.present(machine.ledger.total), tree.present(machine.parameter)),
+        warnings=remarks(machine),
         classes=data.classes,
         state=_in_data_order(machine) if machine.states else None,
     )
+
+
+def remarks(machine: Coordinator) -> list[str]:
+    """What a user should read beside the figures."""
+    found = machine.algorithm.warnings(tree.present(machine.ledger.total), tree.present(machine.parameter))
+    unseen = sum(w.unseen for w in machine.view.workers.values())
+    if unseen and machine.trace and machine.trace[-1].estimate is not None:
+        found = [*found, f"the objective is an estimate: {unseen} of {machine.points} points were never visited"]
+    return found
 
 
 def _in_data_order(machine: Coordinator) -> Array:

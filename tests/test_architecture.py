@@ -13,7 +13,7 @@ PACKAGE = ROOT / "flegel"
 
 LAYERS = [
     {"errors"},
-    {"tree", "share", "algorithm", "spec", "messages"},
+    {"tree", "share", "tiling", "algorithm", "spec", "messages"},
     {"sync", "plan"},
     {"machine"},
     {"runtime", "sim", "result"},
@@ -119,8 +119,10 @@ def test_decisions_have_no_clock_no_thread_no_socket_and_no_dice(folder: str) ->
         assert "np.random" not in text and "default_rng" not in text, f"{path} throws dice"
 
 
-CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime", "time_ns", "monotonic_ns",
-          "perf_counter_ns", "sleep", "gmtime", "localtime", "now", "utcnow", "today"}  # fmt: skip
+CLOCKS = {
+    "time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime", "time_ns", "monotonic_ns",
+    "perf_counter_ns", "sleep", "gmtime", "localtime", "now", "utcnow", "today",
+}  # fmt: skip
 
 
 def clock_readings(path: Path) -> Iterator[str]:

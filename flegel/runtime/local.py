@@ -70,7 +70,7 @@ class LocalCluster:
         }
         environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         process = subprocess.Popen(
-            [sys.executable, "-m", "flegel.runtime.worker"],
+            [sys.executable, "-P", "-m", "flegel.runtime.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=environment,

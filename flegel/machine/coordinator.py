@@ -12,7 +12,7 @@ from typing import Any
 
 from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost
+from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost, own_traceback
 from flegel.machine.ledger import Ledger
 from flegel.messages import Answer, Beat, Failed, Fetch, Load, Loaded, Order, Report, State, Stop, Train
 from flegel.plan.termination import Progress, Termination, Verdict
@@ -238,7 +238,7 @@ class Coordinator:
         if body.visits and body.compute > 0:
             seen.rate = body.visits / body.compute
         if self.verdict is None:
-            self._decide(Reported(worker, body.exhausted), now)
+            self._decide(Reported(worker, body.exhausted and seen.points > 0), now)
         elif not self.view.training():
             self._fold(tuple(self._held), now)
             self._over(now)
@@ -303,7 +303,7 @@ class Coordinator:
             compute += seen.last_compute
         if self.debug and (gap := self.ledger.discrepancy()) > 1e-10:
             raise ProtocolError(f"Statistics and the sum over owners differ by {gap:.2g} in {self._where()}.")
-        self.parameter = tree.as_float64(self._hook("updateParameter", self.ledger.total, self.parameter))
+        self.parameter = self._new_parameter()
         value = self._hook("objective", self.ledger.total, self.parameter)
         self.ledger.spend()
         self.iteration += 1
@@ -326,6 +326,12 @@ class Coordinator:
         self._reason = ""
         return visits, cost
 
+    def _new_parameter(self) -> Tree:
+        new = tree.as_float64(self._hook("updateParameter", self.ledger.total, self.parameter))
+        if not tree.same_shape(new, self.parameter):
+            raise AlgorithmError(f"updateParameter returned θ in another shape in {self._where()}.")
+        return new
+
     def _scaled(self, value: float | None, unseen: int) -> float | None:
         """While some points are unseen, the objective of the rest scaled up to all."""
         if value is None or self.algorithm.averaged or not unseen:
@@ -339,7 +345,7 @@ class Coordinator:
             seconds=now - self.began,
             objective=self.trace[-1].estimate,
             exact=all(w.unseen == 0 for w in workers),
-            slowest_pass=min(w.passes for w in workers),
+            slowest_pass=min((w.passes for w in workers if w.points), default=0.0),
             halted=sum(w.halted for w in workers),
             points=self.points,
         )
@@ -352,11 +358,9 @@ class Coordinator:
         except FlegelError:
             raise
         except Exception as error:
-            import traceback
-
+            where = f"coordinator, {self._where()}"
             raise AlgorithmError(
-                f"{name} raised {type(error).__name__}: {error} (coordinator, {self._where()})",
-                traceback.format_exc(),
+                f"{name} raised {type(error).__name__}: {error} ({where})", own_traceback(error)
             ) from error
 
     # -- endings -------------------------------------------------------------------------------------------

@@ -113,11 +113,15 @@ class Worker:
         self._stop_at: float | None = None
         self._reported_at: float | None = None
         self._wait = 0.0
+        self._stray = 0
+        """Results that the trainer still owes to jobs that are over."""
 
     def handle(self, event: Ordered | ShareReady | TrainerDone | Broke | OwnTimer, now: float) -> list[Command]:
         match event:
             case Ordered(body, arrays):
                 return self._order(body, arrays, now)
+            case ShareReady() | TrainerDone() | Broke() if self._stray:
+                self._stray -= 1
             case ShareReady(loaded) if self.phase == "loading":
                 self.phase = "ready"
                 return [Reply(loaded)]
@@ -142,7 +146,8 @@ class Worker:
             case Fetch() if self.phase == "ready":
                 return [SendState()]
             case Release():
-                busy = self.phase == "training"
+                busy = self.phase in ("loading", "training")
+                self._stray += busy
                 self.phase, self.round, self._reported_at = "idle", -1, None
                 return [RaiseFlag(), Forget()] if busy else [Forget()]
             case Exit():

@@ -17,7 +17,7 @@ import numpy as np
 from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.datasets import Dataset
-from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
+from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError, own_traceback
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.ledger import Ledger
 from flegel.messages import Load
@@ -28,7 +28,7 @@ from flegel.runtime.compile import Built, build_kernel
 from flegel.runtime.driver import drive
 from flegel.runtime.local import LocalCluster
 from flegel.runtime.rows import SharedRows
-from flegel.runtime.trainer import form_of, own_traceback
+from flegel.runtime.trainer import form_of
 from flegel.share import Sparse, make_share
 from flegel.spec import Criteria, SyncSpec
 from flegel.sync import make_policy

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import traceback
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from flegel import tree
-from flegel.errors import UsageError
+from flegel.errors import UsageError, own_traceback
 from flegel.machine.worker import BeginLoad, BeginTrain, Broke, Forget, ShareReady, TrainerDone
 from flegel.messages import Failed, Form, Load, Loaded
 from flegel.runtime import clock
@@ -140,16 +139,3 @@ def build(form: Form, arrays: tuple[Array, ...], algorithm: Any) -> Tree:
 
 def form_of(value: Tree) -> Form:
     return Form(type(value).__name__, tree.names(value)) if tree.is_bundle(value) else Form("array", ())
-
-
-def own_traceback(error: BaseException) -> str:
-    """The traceback from the first line that is not ours."""
-    package = __file__.rsplit("/runtime/", 1)[0]
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [f for f in frames if not f.filename.startswith(package)]
-    shown = traceback.format_list(users or frames)
-    return (
-        "Traceback (most recent call last):\n"
-        + "".join(shown)
-        + "".join(traceback.format_exception_only(type(error), error))
-    )

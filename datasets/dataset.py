@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flegel.datasets.arrays import ArraySource, SparseSource
-from flegel.datasets.base import Description, Rows, Source, compress
+from flegel.datasets.base import Description, Rows, Source, compress, expand
 from flegel.datasets.cache import SourceStream, columnar
 from flegel.datasets.kinds import source_from
 from flegel.datasets.partition import ENOUGH_BLOCKS, Partition, parse, plan_rows, share_rng
@@ -96,6 +96,14 @@ class Dataset:
     def share(self, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
         """The rows of worker `index` of `count`, read in this process."""
         return _share(self.source, self.rows, index, count, partition, seed)
+
+    def owners(self, count: int, partition: str = "shuffle", seed: int = 0) -> list[Array]:
+        """Row numbers by worker, for rows that any worker can reach: those of this process' memory."""
+        wanted = parse(partition)
+        if wanted.kind == "shuffle":
+            return np.array_split(share_rng(seed, 0).permutation(self.rows), count)
+        read = column_reader(self.source)
+        return [expand(plan_rows(self.rows, i, count, wanted, seed, column=read)) for i in range(count)]
 
     def summary(self) -> dict[str, Any]:
         """The `dataset` part of a result."""

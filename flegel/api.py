@@ -30,6 +30,7 @@ def run(
     max_seconds: float | None = None,
     seed: int = 0,
     label: str | int | None = None,
+    partition: str = "shuffle",
     collect_state: bool = False,
     out: str | os.PathLike[str] | None = None,
     cluster: LocalCluster | None = None,
@@ -42,8 +43,9 @@ def run(
     model; `interval` (seconds, or text such as "200ms") fixes the time between two barriers, which `fsp` finds
     by itself otherwise. The first of `target`, `tolerance` (relative change of the objective over a full pass; 0
     switches it off), `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and
-    trace. `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster`
-    workers stay warm between runs.
+    trace. `partition` says who owns which rows: shuffle, contiguous, "sorted-by COLUMN" or dirichlet:ALPHA. `watch`
+    is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers stay
+    warm between runs.
     """
     from flegel.datasets import open_data
     from flegel.runtime import store
@@ -65,6 +67,7 @@ def run(
             sync=SyncSpec(sync, parse_seconds(interval) if isinstance(interval, str) else interval),
             criteria=Criteria(max_iterations, target, tolerance, max_seconds),
             seed=seed,
+            partition=partition,
             collect_state=collect_state,
             cluster=cluster,
             watch=watch,

@@ -81,7 +81,8 @@ def execute(request: Request) -> Result:
         built = plan.compile()
         if request.data.in_memory:
             features, labels = request.data.load()
-            rows = SharedRows(features, labels if algorithm.supervised else None, request.seed)
+            owners = request.data.owners(request.workers, request.partition, request.seed)
+            rows = SharedRows(features, labels if algorithm.supervised else None, owners)
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()

@@ -30,7 +30,21 @@ _HOMES = {
     "FlegelWarning": "flegel.runtime.run",
 }
 
-__all__ = [*_HOMES]
+__all__ = [
+    "Algorithm",
+    "AlgorithmError",
+    "DataError",
+    "DataPoint",
+    "FlegelError",
+    "FlegelWarning",
+    "LocalCluster",
+    "Result",
+    "Sample",
+    "UsageError",
+    "check_algorithm",
+    "load",
+    "run",
+]
 
 if TYPE_CHECKING:
     from flegel.algorithm import Algorithm, Sample

@@ -50,7 +50,8 @@ def run(
     `coordination` ("semi" or "centralized"), `staleness`, `batches` (a pass), `factor` (λ). `straggler` slows
     workers on purpose, such as "0-3:8x" (see flegel/plan/straggler.py). The first of `target`, `tolerance` (relative change of the objective over a full pass; 0
     switches it off), `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and
-    trace. `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers stay warm between runs.
+    trace. `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster`
+    workers stay warm between runs.
     """
     from flegel.datasets import open_data
     from flegel.runtime import store

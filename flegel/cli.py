@@ -74,10 +74,12 @@ def submit(
     seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
     label: Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for model, result and trace; a new one under runs/ by default.")
+        Path | None,
+        typer.Option(help="Folder for model, result and trace; a new one under runs/ by default."),
     ] = None,
     json_to: Annotated[
-        str | None, typer.Option("--json", help="Write the result as JSON to this file, or - for standard output.")
+        str | None,
+        typer.Option("--json", help="Write the result as JSON to this file, or - for standard output."),
     ] = None,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
 ) -> None:
@@ -98,10 +100,10 @@ def submit(
         with display:
             result = _train(
                 chosen, data, display,
-                dict(
-                    workers=workers, sync=sync, interval=interval, target=target, tolerance=tolerance,
-                    max_iterations=max_iterations, max_seconds=max_seconds, seed=seed, label=label,
-                ),
+                {
+                    "workers": workers, "sync": sync, "interval": interval, "target": target, "tolerance": tolerance,
+                    "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
+                },
                 folder, json_to,
             )  # fmt: skip
         display.finish(result)
@@ -166,11 +168,13 @@ def predict(
     model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
     data: Annotated[str, typer.Option("--data", help="A data set's name or a path.")],
     out: Annotated[
-        Path | None, typer.Option(help="Write to this .npy or .csv file; one line a row on standard output else.")
+        Path | None,
+        typer.Option(help="Write to this .npy or .csv file; one line a row on standard output else."),
     ] = None,
     label: Annotated[str | None, typer.Option(help="Label column of a file, to be left out.")] = None,
     trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Run the class stored in the model; only for models you trust.")
+        bool,
+        typer.Option("--trust-code", help="Run the class stored in the model; only for models you trust."),
     ] = False,
 ) -> None:
     """Apply a saved model to rows."""

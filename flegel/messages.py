@@ -13,8 +13,8 @@ import msgspec
 from flegel.spec import AlgorithmRef
 
 
-class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    pass
+class _Message(msgspec.Struct, forbid_unknown_fields=True, tag=True):
+    """What all messages have in common: a tag, and no field that is not declared."""
 
 
 # -- coordinator to worker ---------------------------------------------------------------------------------
@@ -118,9 +118,7 @@ class Beat(_Message):
 
 
 class State(_Message):
-    """The hidden state (frame 0) of the points `first` and following."""
-
-    first: int
+    """The hidden state of the worker's points (frame 0) and their numbers in the whole data (frame 1)."""
 
 
 class Failed(_Message):
@@ -156,3 +154,5 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     body: Body
     frames: tuple[Frame, ...] = ()
+    packed: bool = False
+    """The arrays follow in one raw frame, one after the other, rather than in a frame each."""

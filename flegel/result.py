@@ -79,9 +79,7 @@ class Result:
             "iterations": self.iterations,
             "seconds": self.seconds,
             "load_seconds": self.load_seconds,
-            "trace": [
-                [r["seconds"], r["iteration"], _plain(r["objective"]), _plain(r["interval"])] for r in self.rows
-            ],
+            "trace": [[r["seconds"], r["iteration"], _plain(r["objective"]), _plain(r["interval"])] for r in self.rows],
             "worker": self.worker,
             "utilization": self.utilization,
             "staleness": {str(k): v for k, v in self.staleness.items()},

@@ -7,7 +7,7 @@ last tile is padded with zeros. Sparse rows are CSR in either case.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -51,10 +51,9 @@ class Share:
     halted: Array
     points: int
     columns: int
+    ids: Array
+    """Number of each point in the whole data; stays with the point wherever it goes."""
     layout: str = "rows"
-    first: int = 0
-    """Global number of this share's first point, before any migration."""
-    visits: Array = field(default_factory=lambda: np.zeros(1, np.int64))
 
     @property
     def tiles(self) -> int:
@@ -69,26 +68,31 @@ class Share:
 
 def pack_tiles(rows: Array) -> Array:
     """(n, d) to (tiles, d, TILE), the last tile padded with zeros."""
+    from flegel.tiling import fill_tiles
+
     points, columns = rows.shape
     tiles = -(-points // TILE)
-    packed = np.zeros((tiles, columns, TILE), dtype=rows.dtype)
-    whole = points // TILE
-    if whole:
-        packed[:whole] = rows[: whole * TILE].reshape(whole, TILE, columns).transpose(0, 2, 1)
-    if whole < tiles:
-        packed[whole, :, : points - whole * TILE] = rows[whole * TILE :].T
+    packed = np.empty((tiles, columns, TILE), dtype=rows.dtype)
+    packed[points // TILE :] = 0
+    fill_tiles(rows, packed)
     return packed
 
 
 def unpack_tiles(packed: Array, points: int) -> Array:
     """(tiles, d, TILE) back to (points, d)."""
-    tiles, columns, _ = packed.shape
-    rows = packed.transpose(0, 2, 1).reshape(tiles * TILE, columns)
-    return np.ascontiguousarray(rows[:points])
+    from flegel.tiling import fill_rows
+
+    rows = np.empty((points, packed.shape[1]), dtype=packed.dtype)
+    fill_rows(packed, rows)
+    return rows
 
 
 def make_share(
-    features: Array | Sparse, labels: Array | None, state: Array, layout: str = "rows", first: int = 0
+    features: Array | Sparse,
+    labels: Array | None,
+    state: Array,
+    layout: str = "rows",
+    ids: Array | None = None,
 ) -> Share:
     """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy."""
     sparse = isinstance(features, Sparse)
@@ -102,6 +106,6 @@ def make_share(
         halted=np.zeros(points, np.uint8),
         points=points,
         columns=columns,
+        ids=np.arange(points) if ids is None else ids,
         layout="tiles" if tiled and not sparse else "rows",
-        first=first,
     )

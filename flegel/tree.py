@@ -71,9 +71,7 @@ def clear(target: Tree, fields: Sequence[str] | None = None) -> Tree:
 
 
 def same_shape(a: Tree, b: Tree) -> bool:
-    return names(a) == names(b) and all(
-        np.shape(x) == np.shape(y) for x, y in zip(flatten(a), flatten(b), strict=True)
-    )
+    return names(a) == names(b) and all(np.shape(x) == np.shape(y) for x, y in zip(flatten(a), flatten(b), strict=True))
 
 
 def is_finite(value: Tree) -> bool:

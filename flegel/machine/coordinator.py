@@ -13,7 +13,7 @@ from typing import Any
 
 from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost
+from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost, own_traceback
 from flegel.machine.ledger import Ledger
 from flegel.messages import Answer, Beat, Failed, Fetch, Load, Loaded, Order, Report, State, Stop, Train
 from flegel.plan.termination import Progress, Termination, Verdict
@@ -30,8 +30,8 @@ from flegel.sync.base import (
     Updated,
     View,
     Wake,
-    WorkerView,
     Woken,
+    WorkerView,
 )
 from flegel.tree import Array, Tree
 
@@ -142,7 +142,7 @@ class Coordinator:
         self.objective: float | None = None
         self.verdict: Verdict | None = None
         self.trace: list[Row] = []
-        self.states: dict[int, tuple[int, Array]] = {}
+        self.states: dict[int, tuple[Array, Array]] = {}
         self.notes: list[str] = []
         self.loaded: dict[int, Loaded] = {}
         self.began = self.ended = 0.0
@@ -211,8 +211,8 @@ class Coordinator:
                 self._on_loaded(worker, body, now)
             case Report() if self.phase == "training":
                 self._on_report(worker, body, arrays, now)
-            case State(first=first) if self.phase == "collecting":
-                self.states[worker] = (first, arrays[0])
+            case State() if self.phase == "collecting":
+                self.states[worker] = (arrays[0], arrays[1])
                 if len(self.states) == len(self.loads):
                     self._finish()
             case Failed():
@@ -253,7 +253,7 @@ class Coordinator:
             sent, here = self._ordered_at[worker] - self.began, now - self.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
         if self.verdict is None:
-            self._decide(Reported(worker, body.exhausted), now)
+            self._decide(Reported(worker, body.exhausted and seen.points > 0), now)
         elif not self.view.training():
             self._fold(tuple(self._held), now)
             self._over(now)
@@ -354,6 +354,8 @@ class Coordinator:
     def _new_parameter(self) -> float | None:
         """θ and objective from the statistics. Numbers that are not finite end the job; the last good θ stays."""
         fresh = tree.as_float64(self._hook("updateParameter", self.ledger.total, self.parameter))
+        if not tree.same_shape(fresh, self.parameter):
+            raise AlgorithmError(f"updateParameter returned θ in another shape in {self._where()}.")
         if not tree.is_finite(fresh):
             self._diverged = "θ holds numbers that are not finite"
             return None
@@ -377,7 +379,7 @@ class Coordinator:
             seconds=now - self.began,
             objective=self.trace[-1].estimate,
             exact=all(w.unseen == 0 for w in workers),
-            slowest_pass=min(w.passes for w in workers),
+            slowest_pass=min((w.passes for w in workers if w.points), default=0.0),
             halted=sum(w.halted for w in workers),
             points=self.points,
             diverged=self._diverged,
@@ -391,11 +393,9 @@ class Coordinator:
         except FlegelError:
             raise
         except Exception as error:
-            import traceback
-
+            where = f"coordinator, {self._where()}"
             raise AlgorithmError(
-                f"{name} raised {type(error).__name__}: {error} (coordinator, {self._where()})",
-                traceback.format_exc(),
+                f"{name} raised {type(error).__name__}: {error} ({where})", own_traceback(error)
             ) from error
 
     # -- endings -------------------------------------------------------------------------------------------

@@ -123,11 +123,15 @@ class Worker:
         self._extra_visits = 0
         self._extra_compute = 0.0
         self._next: tuple[Train | Fetch, tuple[Array, ...], float] | None = None
+        self._stray = 0
+        """Results that the trainer still owes to jobs that are over."""
 
     def handle(self, event: Ordered | ShareReady | TrainerDone | Broke | OwnTimer, now: float) -> list[Command]:
         match event:
             case Ordered(body, arrays):
                 return self._order(body, arrays, now)
+            case ShareReady() | TrainerDone() | Broke() if self._stray:
+                self._stray -= 1
             case ShareReady(loaded) if self.phase == "loading":
                 self.phase = "ready"
                 self._points = loaded.points
@@ -159,7 +163,8 @@ class Worker:
             case Fetch() if self.phase == "ready":
                 return [SendState()]
             case Release():
-                busy = self.phase in ("training", "overtime", "turning")
+                busy = self.phase in ("loading", "training", "overtime", "turning")
+                self._stray += busy
                 self.phase, self.round, self._reported_at = "idle", -1, None
                 return [RaiseFlag(), Forget()] if busy else [Forget()]
             case Exit():

@@ -12,7 +12,10 @@ from pathlib import Path
 def code_folder() -> Path:
     """FLEGEL_CACHE, else the user's cache folder, else one that lasts as long as the machine is up."""
     base = os.environ.get("FLEGEL_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    for folder in (Path(base).expanduser() / "flegel" / "code", Path(tempfile.gettempdir()) / f"flegel-{os.getuid()}"):
+    for folder in (
+        Path(base).expanduser() / "flegel" / "code",
+        Path(tempfile.gettempdir()) / f"flegel-{os.getuid()}",
+    ):
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             probe = folder / f".probe-{os.getpid()}"

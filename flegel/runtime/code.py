@@ -7,7 +7,6 @@ and line numbers, so that tracebacks point into the user's own file.
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast

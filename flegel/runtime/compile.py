@@ -38,7 +38,7 @@ from flegel.runtime.flag import raised
 from flegel.share import DataPoint, SparseRow
 import flegel.runtime.compile
 
-_algorithm = flegel.runtime.compile.class_for_glue({key!r})
+_algorithm = flegel.runtime.compile.class_for_glue("@key@")
 _Self = namedtuple("_Self", {self_fields!r})
 {tuples}
 _fast = {{"contract", "reassoc", "nsz", "arcp", "afn"}}
@@ -172,10 +172,10 @@ def _compile(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree) ->
     cls = load_class(reference(algorithm))
     used = _hyper_used(cls, algorithm)
     sparse = isinstance(share.features, Sparse)
-    text_of = lambda key: _generate(cls, key, used, sparse, parameter, zero, algorithm, share)  # noqa: E731
-    key = hashlib.sha256((text_of("") + _class_text(cls) + numba.__version__).encode()).hexdigest()[:20]
+    text = _generate(cls, used, sparse, parameter, zero, algorithm, share)
+    key = hashlib.sha256((text + _class_text(cls) + numba.__version__).encode()).hexdigest()[:20]
     _classes[key] = cls
-    block = _load_glue(key, text_of(key))
+    block = _load_glue(key, text.replace("@key@", key))
     hyper = tuple(getattr(algorithm, name) for name in used)
     halting, place = np.zeros(1, np.uint8), np.zeros(1, np.int64)
 
@@ -250,7 +250,7 @@ def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
 
 
 def _generate(
-    cls: type[Algorithm], key: str, used: list[str], sparse: bool, parameter: Tree, zero: Tree,
+    cls: type[Algorithm], used: list[str], sparse: bool, parameter: Tree, zero: Tree,
     algorithm: Algorithm, share: Share,
 ) -> str:  # fmt: skip
     """Fill the template. Arrays are passed one by one and put into their tuples inside the loop's function."""
@@ -268,13 +268,25 @@ def _generate(
     fold_definition, fold = _fold_code(cls, algorithm, share, parameter, zero)
     return TEMPLATE.format(
         title=cls.__name__,
-        key=key,
         self_fields=(*used, "halting"),
         tuples="\n".join(tuples),
         fold_definition=fold_definition,
         arguments=", ".join(
-            [*hyper, "halting", "place", *data, "labels", "state", "halted", *theta, *sums]
-            + ["start", "end", "iteration", "flag"]
+            [
+                *hyper,
+                "halting",
+                "place",
+                *data,
+                "labels",
+                "state",
+                "halted",
+                *theta,
+                *sums,
+                "start",
+                "end",
+                "iteration",
+                "flag",
+            ]
         ),
         self_values=", ".join([*hyper, "halting"]),
         parameter=f"_Parameter({', '.join(scalars)})" if tree.is_bundle(parameter) else scalars[0],
@@ -292,14 +304,16 @@ def _fold_code(
     fields = list(zip(tree.names(zero), tree.flatten(zero), strict=True))
     if cls.aggregate is Algorithm.aggregate:
         parts = [
-            f"a{i}{'' if a.ndim else '[()]'} += change{f'.{name}' if bundle else ''}" for i, (name, a) in enumerate(fields)
+            f"a{i}{'' if a.ndim else '[()]'} += change{f'.{name}' if bundle else ''}"
+            for i, (name, a) in enumerate(fields)
         ]
         return "", "; ".join(parts)
     definition = "_fold = njit(nogil=True, fastmath=_fast)(_algorithm.aggregate)"
     if _works_in_place(algorithm, share, parameter, zero):
         return definition, "_fold(self, target, change)"
     parts = [
-        f"a{i}[{'...' if a.ndim else '()'}] = result{f'.{name}' if bundle else ''}" for i, (name, a) in enumerate(fields)
+        f"a{i}[{'...' if a.ndim else '()'}] = result{f'.{name}' if bundle else ''}"
+        for i, (name, a) in enumerate(fields)
     ]
     return definition, "result = _fold(self, target, change); " + "; ".join(parts)
 

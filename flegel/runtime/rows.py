@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from flegel.datasets import Rows, read_share
 from flegel.errors import ProtocolError
 from flegel.runtime.memory import SharedArray, open_shared
 from flegel.share import Sparse
 from flegel.tree import Array
-
-Rows = tuple["Array | Sparse", "Array | None", int]
 
 
 def cut(rows: int, index: int, count: int) -> tuple[int, int]:
@@ -20,11 +19,12 @@ def cut(rows: int, index: int, count: int) -> tuple[int, int]:
 
 
 class SharedRows:
-    """The whole data in shared memory, in the order in which workers own it."""
+    """The whole data in shared memory, in the seeded order in which workers own them."""
 
-    def __init__(self, features: Array | Sparse, labels: Array | None, order: Array | None) -> None:
+    def __init__(self, features: Array | Sparse, labels: Array | None, seed: int) -> None:
         self._owned: list[SharedArray] = []
         self.rows = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
+        order = np.random.default_rng([seed, 1]).permutation(self.rows)
         if isinstance(features, Sparse):
             features = reorder(features, order)
             self._features: dict[str, Any] = {
@@ -36,6 +36,7 @@ class SharedRows:
         else:
             self._features = {"dense": self._put(features, order)}
         self._labels = self._put(labels, order) if labels is not None else None
+        self._ids = self._put(order)
 
     def _put(self, values: Array, order: Array | None = None) -> dict[str, Any]:
         shared = SharedArray(values.shape, values.dtype)
@@ -47,7 +48,13 @@ class SharedRows:
         return shared.describe()
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "memory", "rows": self.rows, "features": self._features, "labels": self._labels}
+        return {
+            "kind": "memory",
+            "rows": self.rows,
+            "features": self._features,
+            "labels": self._labels,
+            "ids": self._ids,
+        }
 
     def close(self) -> None:
         for shared in self._owned:
@@ -55,9 +62,8 @@ class SharedRows:
         self._owned.clear()
 
 
-def reorder(features: Sparse, order: Array | None) -> Sparse:
-    if order is None:
-        return features
+def reorder(features: Sparse, order: Array) -> Sparse:
+    """Rows of a sparse matrix in another order, or some of them."""
     lengths = np.diff(features.indptr)[order]
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     gather = np.repeat(features.indptr[:-1][order] - indptr[:-1], lengths) + np.arange(indptr[-1])
@@ -65,14 +71,17 @@ def reorder(features: Sparse, order: Array | None) -> Sparse:
 
 
 def open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows:
-    """This worker's features and labels, and the number of its first row."""
+    """This worker's features and labels, and the numbers of its rows in the whole data."""
+    if source.get("kind") == "dataset":
+        return read_share(source["description"], index, count, source["partition"], seed)
     if source.get("kind") != "memory":
         raise ProtocolError(f"Rows of kind {source.get('kind')!r} are not known.")
     lo, hi = cut(int(source["rows"]), index, count)
     described = source["features"]
     labels = open_shared(source["labels"])[lo:hi] if source["labels"] else None
+    ids = open_shared(source["ids"])[lo:hi]
     if "dense" in described:
-        return open_shared(described["dense"])[lo:hi], labels, lo
+        return Rows(open_shared(described["dense"])[lo:hi], labels, ids)
     indptr = open_shared(described["indptr"])
     first, last = int(indptr[lo]), int(indptr[hi])
     rows = Sparse(
@@ -81,4 +90,4 @@ def open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows
         open_shared(described["values"])[first:last],
         int(described["columns"]),
     )
-    return rows, labels, lo
+    return Rows(rows, labels, ids)

@@ -16,7 +16,8 @@ import numpy as np
 
 from flegel import tree
 from flegel.algorithm import Algorithm, Sample
-from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
+from flegel.datasets import Dataset
+from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError, own_traceback
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.ledger import Ledger
 from flegel.messages import Load
@@ -28,13 +29,14 @@ from flegel.runtime.compile import Built, build_kernel
 from flegel.runtime.driver import drive
 from flegel.runtime.local import LocalCluster
 from flegel.runtime.rows import SharedRows
-from flegel.runtime.trainer import form_of, own_traceback
+from flegel.runtime.trainer import form_of
 from flegel.share import Sparse, make_share
 from flegel.spec import Criteria, SyncSpec
 from flegel.sync import make_policy
 from flegel.tree import Array, Tree
 
 SAMPLE_ROWS = 100_000
+HEAD_ROWS = 1024
 PROBE_ROWS = 256
 
 
@@ -47,13 +49,13 @@ class Request:
     """A job as the caller asks for it."""
 
     algorithm: Algorithm
-    data: Any
-    """A data set as `flegel.datasets.open_data` returns it."""
+    data: Dataset
     workers: int
     sync: SyncSpec = field(default_factory=SyncSpec)
     criteria: Criteria = field(default_factory=Criteria)
     seed: int = 0
     straggler: str = ""
+    partition: str = "shuffle"
     collect_state: bool = False
     cluster: LocalCluster | None = None
     watch: Callable[[Coordinator], None] | None = None
@@ -76,18 +78,20 @@ def execute(request: Request) -> Result:
     cluster = request.cluster or LocalCluster(request.workers)
     rows: SharedRows | None = None
     try:
-        features, labels = load_rows(request)
-        plan = _Plan(request, features, labels)
+        check_data(request)
+        plan = _Plan(request)
         cluster.start()  # processes come up while the kernel is compiled
         built = plan.compile()
-        order = np.random.default_rng([request.seed, 1]).permutation(plan.sample.points)
-        rows = SharedRows(features, labels if algorithm.supervised else None, order)
-        del features, labels
+        if request.data.in_memory:
+            features, labels = request.data.load()
+            rows = SharedRows(features, labels if algorithm.supervised else None, request.seed)
+            del features, labels
+        source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()
         loads = {
             index: Load(
                 algorithm=ref,
-                source=rows.describe(),
+                source=source,
                 index=index,
                 count=request.workers,
                 seed=request.seed,
@@ -109,7 +113,7 @@ def execute(request: Request) -> Result:
             debug=bool(os.environ.get("FLEGEL_DEBUG")),
         )
         drive(machine, cluster, request.watch)
-        return _result(request, machine, built, order, machine.began - began)
+        return _result(request, machine, built, machine.began - began)
     finally:
         if rows is not None:
             rows.close()
@@ -117,30 +121,32 @@ def execute(request: Request) -> Result:
             cluster.close()
 
 
-def load_rows(request: Request) -> tuple[Array | Sparse, Array | None]:
-    """The data, checked against what the algorithm and the number of workers need."""
+def check_data(request: Request) -> None:
+    """The shape of the data against what the algorithm and the number of workers need, before anything is read."""
     data, algorithm = request.data, request.algorithm
     name = type(algorithm).__name__
-    features, labels = data.load()
-    points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
-    if points == 0:
+    if data.rows == 0:
         raise DataError(f"{data.name} has no rows; there is nothing to train on.")
-    if isinstance(features, Sparse) and not algorithm.sparse:
+    if data.sparse and not algorithm.sparse:
         raise DataError(f"{name} takes dense rows, but {data.name} is sparse.")
-    if algorithm.supervised and labels is None:
+    if algorithm.supervised and not data.labelled:
         raise DataError(f"{name} needs labels, but {data.name} has none; name their column with --label.")
-    if request.workers > points:
-        raise UsageError(f"{request.workers} workers are more than the {points} points of {data.name}; use fewer.")
-    return features, labels
+    if request.workers > data.rows:
+        raise UsageError(f"{request.workers} workers are more than the {data.rows} points of {data.name}; use fewer.")
+
+
+def _own_parts(request: Request) -> dict[str, Any]:
+    """Workers read their own parts; nobody holds the whole."""
+    return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
 
 
 class _Plan:
     """θ(0), the statistics of nothing, and a compiled kernel."""
 
-    def __init__(self, request: Request, features: Array | Sparse, labels: Array | None) -> None:
+    def __init__(self, request: Request) -> None:
         self.request, self.algorithm = request, request.algorithm
         rng = np.random.default_rng(request.seed)
-        self.sample = take_sample(features, labels, rng)
+        self.sample = take_sample(request.data, request.seed)
         self.algorithm.validate(self.sample)
         self.parameter: Tree = tree.as_float64(self._hook("initParameter", self.sample, rng))
         if not tree.is_finite(self.parameter):
@@ -156,6 +162,7 @@ class _Plan:
         """In this process first, so that workers find the code in the cache."""
         features, labels = self.sample.features, self.sample.labels
         count = min(PROBE_ROWS, self.sample.points)
+        labels = labels[:count] if labels is not None and self.algorithm.supervised else None
         if isinstance(features, Sparse):
             end = features.indptr[count]
             few: Array | Sparse = Sparse(
@@ -163,11 +170,12 @@ class _Plan:
             )
         else:
             few = features[:count]
-        labels = labels[:count] if labels is not None and self.algorithm.supervised else None
         rng = np.random.default_rng(0)
         state = self.algorithm.initState(count, self.sample.columns, rng)
         share = make_share(few, labels, state, self.algorithm.layout)
-        built: Built = self._guard("updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero))
+        built: Built = self._guard(
+            "updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero)
+        )
         if built.kind == "interpreted":
             name = type(self.algorithm).__name__
             warnings.warn(
@@ -192,24 +200,30 @@ class _Plan:
             ) from error
 
 
-def take_sample(features: Array | Sparse, labels: Array | None, rng: np.random.Generator) -> Sample:
-    """Up to `SAMPLE_ROWS` rows drawn evenly; all of them, in their order, where there are no more."""
-    if isinstance(features, Sparse):
-        points, columns = len(features.indptr) - 1, features.columns
-    else:
-        points, columns = features.shape
-    if points <= SAMPLE_ROWS:
-        return Sample(features, labels, points, columns)
-    chosen = np.sort(rng.choice(points, SAMPLE_ROWS, replace=False))
-    some = labels[chosen] if labels is not None else None
-    if isinstance(features, Sparse):
-        from flegel.runtime.rows import reorder
-
-        return Sample(reorder(features, chosen), some, points, columns)
-    return Sample(features[chosen], some, points, columns)
+def take_sample(data: Dataset, seed: int) -> Sample:
+    """All rows in their order where they are few; else the first `HEAD_ROWS`, then others drawn evenly."""
+    if data.rows <= SAMPLE_ROWS:
+        features, labels = data.load() if data.in_memory else data.sample(data.rows, seed)
+        return Sample(features, labels, data.rows, data.columns)
+    head = data.source.take(np.array([[0, HEAD_ROWS]]))
+    features, labels = data.sample(SAMPLE_ROWS - HEAD_ROWS, seed)
+    if labels is not None and head.labels is not None:
+        labels = np.concatenate([head.labels, labels])
+    return Sample(_stack(head.features, features), labels, data.rows, data.columns)
 
 
-def _result(request: Request, machine: Coordinator, built: Built, order: Array, load_seconds: float) -> Result:
+def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:
+    if isinstance(a, Sparse) and isinstance(b, Sparse):
+        return Sparse(
+            np.concatenate([a.indptr, b.indptr[1:] + a.indptr[-1]]),
+            np.concatenate([a.indices, b.indices]),
+            np.concatenate([a.values, b.values]),
+            a.columns,
+        )
+    return np.concatenate([a, b])  # type: ignore[arg-type, unused-ignore]
+
+
+def _result(request: Request, machine: Coordinator, built: Built, load_seconds: float) -> Result:
     algorithm, data = request.algorithm, request.data
     assert machine.verdict is not None
     workers = worker_rows(machine)
@@ -217,7 +231,7 @@ def _result(request: Request, machine: Coordinator, built: Built, order: Array, 
     return Result(
         algorithm=algorithm,
         name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,
-        dataset={"name": data.name, "rows": data.rows, "columns": data.columns, "stand_in": data.stand_in},
+        dataset=data.summary(),
         sync=request.sync.name,
         workers=request.workers,
         seed=request.seed,
@@ -233,16 +247,25 @@ def _result(request: Request, machine: Coordinator, built: Built, order: Array, 
         staleness=dict(sorted(machine.staleness.items())),
         parameter=tree.present(machine.parameter),
         kernel=built.kind,
-        warnings=algorithm.warnings(tree.present(machine.ledger.total), tree.present(machine.parameter)),
-        classes=getattr(data, "classes", None),
-        state=_in_data_order(machine, order) if machine.states else None,
+        warnings=remarks(machine),
+        classes=data.classes,
+        state=_in_data_order(machine) if machine.states else None,
     )
 
 
-def _in_data_order(machine: Coordinator, order: Array) -> Array:
+def remarks(machine: Coordinator) -> list[str]:
+    """What a user should read beside the figures."""
+    found = machine.algorithm.warnings(tree.present(machine.ledger.total), tree.present(machine.parameter))
+    unseen = sum(w.unseen for w in machine.view.workers.values())
+    if unseen and machine.trace and machine.trace[-1].estimate is not None:
+        found = [*found, f"the objective is an estimate: {unseen} of {machine.points} points were never visited"]
+    return found
+
+
+def _in_data_order(machine: Coordinator) -> Array:
     """Workers own the rows in shuffled order; users know them in the order of the data."""
-    parts = [array for _, array in sorted(machine.states.values(), key=lambda pair: pair[0])]
-    shuffled = np.concatenate(parts)
+    states, numbers = zip(*machine.states.values(), strict=True)
+    shuffled, ids = np.concatenate(states), np.concatenate(numbers)
     restored = np.empty_like(shuffled)
-    restored[order] = shuffled
+    restored[ids] = shuffled
     return restored

@@ -64,9 +64,7 @@ class Model:
     @property
     def parameter(self) -> Tree:
         fields = self.manifest.parameter.fields or ("value",)
-        return tree.present(
-            build(self.manifest.parameter, tuple(self.parameters[f] for f in fields), self.algorithm)
-        )
+        return tree.present(build(self.manifest.parameter, tuple(self.parameters[f] for f in fields), self.algorithm))
 
     @property
     def columns(self) -> int:
@@ -109,9 +107,7 @@ def save(result: Result, folder: str | os.PathLike[str]) -> Path:
     except OSError as error:
         result.model = before
         shutil.rmtree(scratch, ignore_errors=True)
-        raise StorageError(
-            f"Could not save to {path}: {error.strerror or error}; nothing was written there."
-        ) from None
+        raise StorageError(f"Could not save to {path}: {error.strerror or error}; nothing was written there.") from None
     except BaseException:
         result.model = before
         shutil.rmtree(scratch, ignore_errors=True)
@@ -173,9 +169,7 @@ def _flush_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def load(
-    folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, trust_code: bool = False
-) -> Model:
+def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, trust_code: bool = False) -> Model:
     """A saved model. A user's own class runs only when `trust_code` is given, or comes in as `algorithm`."""
     path = Path(folder)
     if not (path / "model.json").is_file():

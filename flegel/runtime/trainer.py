@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import traceback
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from flegel import tree
-from flegel.errors import UsageError
+from flegel.errors import UsageError, own_traceback
 from flegel.machine.worker import BeginLoad, BeginTrain, Broke, Forget, ShareReady, TrainerDone
 from flegel.messages import Failed, Form, Load, Loaded
 from flegel.plan.straggler import parse_stragglers
@@ -89,13 +88,13 @@ class Trainer:
     def _load(self, load: Load, arrays: tuple[Array, ...]) -> ShareReady:
         began = clock.now()
         algorithm = instantiate(load.algorithm)
-        features, labels, first = open_rows(load.source, load.index, load.count, load.seed)
+        features, labels, ids = open_rows(load.source, load.index, load.count, load.seed)
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         rng = np.random.default_rng([load.seed, load.index])
         state = algorithm.initState(points, columns, rng)
         layout = "rows" if load.interpret else algorithm.layout
-        self.share = make_share(features, labels, state, layout, first)
+        self.share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
         split = max(len(load.parameter.fields), 1)
         self._parameter = build(load.parameter, arrays[:split], algorithm)
         self.aggregator = tree.copy(build(load.statistics, arrays[split:], algorithm))
@@ -134,7 +133,7 @@ class Trainer:
             visits=visits,
             exhausted=left <= 0,
             unseen=max(share.points - self.visits, 0),
-            halted=int(share.halted.sum()),
+            halted=int(np.count_nonzero(share.halted)),
             compute=ended - began,
             began=began,
             ended=ended,
@@ -156,14 +155,3 @@ def build(form: Form, arrays: tuple[Array, ...], algorithm: Any) -> Tree:
 
 def form_of(value: Tree) -> Form:
     return Form(type(value).__name__, tree.names(value)) if tree.is_bundle(value) else Form("array", ())
-
-
-def own_traceback(error: BaseException) -> str:
-    """The traceback from the first line that is not ours."""
-    package = __file__.rsplit("/runtime/", 1)[0]
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [f for f in frames if not f.filename.startswith(package)]
-    shown = traceback.format_list(users or frames)
-    return "Traceback (most recent call last):\n" + "".join(shown) + "".join(
-        traceback.format_exception_only(type(error), error)
-    )

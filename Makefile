@@ -1,0 +1,28 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+VENV ?= .venv
+PY := $(VENV)/bin/python
+
+.PHONY: demo test lint clean
+
+$(VENV)/.demo: pyproject.toml
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.demo
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexible barriers
+	$(VENV)/bin/flegel submit kmeans --data higgs --set k=10 --workers 4 --sync fsp
+
+test: $(VENV)/.dev lint  ## everything that CI runs
+	$(PY) -m pytest
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache

@@ -13,6 +13,18 @@ SPREAD_FOR_LOG = 30.0  # largest over smallest: beyond it, a linear axis shows o
 LETTER = 6.4  # width of a letter, about
 
 
+HOUSE = {"fsp": 0, "bsp": 1, "psp": 2, "ssp": 3, "bsp-mini": 4, "fsp-binary": 5, "asp": 7}
+"""Colours that synchronization models keep in every report."""
+
+
+def colours_of(names: Sequence[str]) -> dict[str, int]:
+    """A colour for each: its own where it has one, else one that is free."""
+    found = {name: HOUSE[name] for name in names if name in HOUSE}
+    free = [c for c in (6, 2, 4, 3, 1, 5, 7, 0) if c not in found.values()] or list(range(COLOURS))
+    others = [name for name in names if name not in found]
+    return found | {name: free[i % len(free)] for i, name in enumerate(others)}
+
+
 class Bar(NamedTuple):
     """A bar with an interval; `low` and `high` may equal `value`."""
 
@@ -38,7 +50,7 @@ def bars(rows: Sequence[Bar], width: float, axis: str, show: Callable[[float], s
     bottom = top + line * len(rows)
     for tick in scale.ticks(max(2, int(inside / 80))):
         canvas.add("line", x1=scale(tick), x2=scale(tick), y1=top, y2=bottom, class_="grid")
-        canvas.text(scale(tick), bottom + 15, show(tick), "middle", "soft small")
+        canvas.text(scale(tick), bottom + 15, show(tick) if tick else "0", "middle", "soft small")
     for i, row in enumerate(rows):
         y = top + i * line
         canvas.text(left - 8, y + 17, _cut(row.label, left), "end")
@@ -153,7 +165,8 @@ def _draw_legend(canvas: Canvas, placed: Sequence[tuple[float, float, str, int]]
 
 def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
     """Standing bars, a group for each name, one colour a series."""
-    legend, rows = _legend([(s.name, i % COLOURS) for i, s in enumerate(chart.series)], width)
+    colours = colours_of([s.name for s in chart.series])
+    legend, rows = _legend([(s.name, colours[s.name]) for s in chart.series], width)
     top, left, right, bottom = 28 + 18 * rows, 62.0, width - 10, height + 18 * rows - 46
     values = [v for s in chart.series for _, v in s.points if not chart.log_y or v > 0] or [1.0]
     low = min(values) / 2 if chart.log_y else min(0.0, *values)
@@ -167,7 +180,7 @@ def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
             x = left + slot * (place + 0.1) + thick * i
             if not chart.log_y or value > 0:
                 canvas.add("rect", x=x, y=y(value), width=max(thick - 1, 0.8), height=max(bottom - y(value), 0.5),
-                           class_=f"f{i % COLOURS}", title=f"{series.name}: {short(value)}")  # fmt: skip
+                           class_=f"f{colours[series.name]}", title=f"{series.name}: {short(value)}")  # fmt: skip
     for i, name in enumerate(chart.groups):
         every = max(1, int(-(-len(name) * LETTER // slot))) if len(chart.groups) > 8 else 1
         if i % every == 0:

@@ -7,15 +7,16 @@ from typing import Any
 from flegel.compare.record import Comparison, Picture, Setting
 from flegel.compare.table import COLUMNS, cells, seconds, verdict
 from flegel.report import timeline
-from flegel.report.charts import SPREAD_FOR_LOG, Bar, Curve, bars, curves
+from flegel.report.charts import SPREAD_FOR_LOG, Bar, Curve, bars, colours_of, curves
 from flegel.report.page import details, figure, heading, note, pairs, paragraph, table
-from flegel.report.svg import COLOURS, Canvas, short
+from flegel.report.svg import Canvas, short
 
 
 def contest(comparison: Comparison, brief: bool = False) -> str:
     """Verdict, table, times, curves, timelines; `brief` leaves out what a benchmark of many contests repeats."""
     lines = comparison.lines()
     best = {i for i, line in enumerate(lines) if line.ratio == 1.0 and line.time}
+    colours = colours_of(comparison.contenders)
     parts = [paragraph(verdict(comparison), "lead")]
     parts += [note(text) for text in comparison.notes]
     parts.append(table(COLUMNS, [cells(line) for line in lines], best, {len(COLUMNS) - 1}))
@@ -27,9 +28,9 @@ def contest(comparison: Comparison, brief: bool = False) -> str:
             line.time.low if line.time else 0.0,
             line.time.high if line.time else 0.0,
             seconds(line.time.median) if line.time else _why(line.outcome, comparison.limit),
-            i % COLOURS,
+            colours[line.contender],
         )
-        for i, line in enumerate(lines)
+        for line in lines
     ]
     parts.append(figure(lambda w: bars(rows, w, "seconds to the target"), "Medians; whiskers as in the table."))
     parts.append(objective(comparison))
@@ -69,12 +70,12 @@ def _reading(comparison: Comparison) -> str:
 
 def objective(comparison: Comparison) -> str:
     """F against time, for all contenders."""
-    lines, times = [], []
-    for i, name in enumerate(comparison.contenders):
+    lines, times, colours = [], [], colours_of(comparison.contenders)
+    for name in comparison.contenders:
         shown = comparison.pictures.get(name)
         points = [(t, v) for t, v, _ in shown.curve if v is not None] if shown else []
         if points:
-            lines.append(Curve(name, points, i % COLOURS))
+            lines.append(Curve(name, points, colours[name]))
             times += [points[0][0], points[-1][0]]
     if not lines:
         return ""
@@ -107,11 +108,11 @@ def timelines(comparison: Comparison) -> str:
 
 def intervals(pictures: dict[str, Picture]) -> str:
     """η over time, of those that have one."""
-    lines = []
-    for i, (name, shown) in enumerate(pictures.items()):
+    lines, colours = [], colours_of(list(pictures))
+    for name, shown in pictures.items():
         points = [(t, eta) for t, _, eta in shown.curve if eta]
         if len(points) > 1:
-            lines.append(Curve(name, points, i % COLOURS))
+            lines.append(Curve(name, points, colours[name]))
     if not lines:
         return ""
 
@@ -124,8 +125,8 @@ def intervals(pictures: dict[str, Picture]) -> str:
 
 
 def _busy(worker: dict[str, Any]) -> float:
-    computing: float = worker["compute_seconds"]
-    return computing / max(computing + worker["wait_seconds"] + worker["barrier_seconds"], 1e-12)
+    computing = float(worker["compute_seconds"])
+    return computing / max(computing + float(worker["wait_seconds"]) + float(worker["barrier_seconds"]), 1e-12)
 
 
 def workers(pictures: dict[str, Picture]) -> str:

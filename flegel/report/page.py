@@ -18,18 +18,19 @@ SHEET = """
 @media (prefers-color-scheme:dark){:root{--paper:#14181c;--ink:#e6eaee;--soft:#a3adb7;--rule:#39424b;--tint:#1d2329;
 --link:#6bbcf0}}
 *{box-sizing:border-box}
-body{margin:0 auto;padding:1.2rem;max-width:58rem;background:var(--paper);color:var(--ink);line-height:1.5;
+body{margin:0 auto;padding:1.2rem;max-width:66rem;background:var(--paper);color:var(--ink);line-height:1.5;
 font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 h1{font-size:1.6rem;line-height:1.25;margin:.4em 0}h2{font-size:1.3rem;margin:2.2em 0 .4em;padding-top:.6em;
 border-top:1px solid var(--rule)}h3{font-size:1.05rem;margin:1.8em 0 .3em}
 p{margin:.5em 0;max-width:46rem}.lead{font-size:1.1rem}.soft{color:var(--soft)}a{color:var(--link)}
 .scroll{overflow-x:auto;margin:.6em 0}
-table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
-th,td{padding:.32em .7em;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule)}
+table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums}
+th,td{padding:.32em .6em;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule)}
 th{font-weight:600;color:var(--soft)}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--paper)}
 td.word,th.word{text-align:left}tr.best td{font-weight:600}
-figure{margin:.8em 0 1.4em}figure svg{display:block;width:100%;height:auto}figcaption{font-size:.9rem;color:var(--soft)}
+figure{margin:.8em 0 1.4em;max-width:54rem}
+figure svg{display:block;width:100%;height:auto}figcaption{font-size:.9rem;color:var(--soft)}
 .narrow{display:none}details{margin:.6em 0}summary{cursor:pointer;color:var(--link)}
 .note{border-left:4px solid #e69f00;padding:.3em .8em;background:var(--tint);max-width:46rem;margin:.6em 0}
 nav ul{columns:2;padding-left:1.2em}dl{display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;font-size:.9rem}

@@ -10,11 +10,11 @@ from pathlib import Path
 from flegel.compare.record import Bench, Chart, Comparison, read
 from flegel.errors import StorageError, UsageError
 from flegel.report import single, timeline
-from flegel.report.charts import Curve, curves, groups
+from flegel.report.charts import Curve, colours_of, curves, groups
 from flegel.report.contest import contest, where
 from flegel.report.page import details, figure, heading, note, page, paragraph, table
 from flegel.report.single import Single
-from flegel.report.svg import COLOURS, Canvas
+from flegel.report.svg import Canvas
 
 Item = Comparison | Bench | Single
 
@@ -91,7 +91,8 @@ def draw(chart: Chart, width: float) -> Canvas:
     """A chart of a benchmark."""
     if chart.bars:
         return groups(chart, width)
-    lines = [Curve(s.name, list(s.points), i % COLOURS) for i, s in enumerate(chart.series)]
+    colours = colours_of([s.name for s in chart.series])
+    lines = [Curve(s.name, list(s.points), colours[s.name]) for s in chart.series]
     few = all(len(s.points) < 40 for s in chart.series)
     return curves(lines, width, chart.x, chart.y, log_x=chart.log_x, log_y=chart.log_y, marks=few)
 

@@ -70,7 +70,8 @@ def submit(
         str | None, typer.Option(help="fsp: where the search for the interval begins; measured if not given.")
     ] = None,
     coordination: Annotated[
-        str | None, typer.Option(help="fsp: who ends a round, the workers' own clocks (semi) or a signal (centralized).")
+        str | None,
+        typer.Option(help="fsp: who ends a round, the workers' own clocks (semi) or a signal (centralized)."),
     ] = None,
     staleness: Annotated[int | None, typer.Option(help="ssp: batches a worker may be ahead of the slowest.")] = None,
     batches: Annotated[int | None, typer.Option(help="asp, ssp: batches of a pass over the own share.")] = None,
@@ -92,6 +93,7 @@ def submit(
     partition: Annotated[
         str, typer.Option(help="Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.")
     ] = "shuffle",
+    scale: Annotated[str, typer.Option(help="Scale the columns: none, standard or minmax.")] = "none",
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for model, result and trace; a new one under runs/ by default."),
@@ -122,7 +124,8 @@ def submit(
                 {
                     "workers": workers, "sync": sync, "interval": interval, "target": target, "tolerance": tolerance,
                     "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
-                    "partition": partition, "first_interval": first_interval, "coordination": coordination,
+                    "partition": partition, "scale": scale,
+                    "first_interval": first_interval, "coordination": coordination,
                     "staleness": staleness, "batches": batches, "factor": factor, "straggler": straggler,
                 },
                 folder, json_to,

@@ -1,7 +1,9 @@
-"""How fast do workers read their shares, and in how much memory? `python bench/load.py [--rows N] [--workers 2]`.
+"""How fast do workers read their shares, and in how much memory? `python bench/load.py [--rows N] [--workers
+2]`.
 
-Every figure is a fresh process per worker, started together and timed from a common start signal after imports, so
-that only reading counts. The library's own read of the same file in one process is the yardstick. Nothing is asserted.
+Every figure is a fresh process per worker, started together and timed from a common start signal after
+imports, so that only reading counts. The library's own read of the same file in one process is the
+yardstick. Nothing is asserted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""Each row goes to exactly one worker, whatever the partition; shuffled shares look alike, skewed ones do not."""
+"""Each row goes to exactly one worker, whatever the partition; shuffled shares look alike, skewed ones do
+not.
+"""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -41,7 +45,7 @@ def test_natural_blocks_are_dealt_whole(sizes: list[int], count: int, seed: int)
     parts = [plan_rows(rows, i, count, "shuffle", seed, edges=edges) for i in range(count)]
     assert np.array_equal(np.sort(np.concatenate([expand(p) for p in parts])), np.arange(rows))
     if len(sizes) >= 8 * count:
-        blocks = {(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)}
+        blocks = {(int(a), int(b)) for a, b in itertools.pairwise(edges)}
         assert all((int(a), int(b)) in blocks for part in parts for a, b in part)
 
 

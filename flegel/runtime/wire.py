@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from flegel.errors import DecodeError
+from flegel.errors import DecodeError, UsageError
 from flegel.messages import Body, Envelope, Frame
 from flegel.tree import Array
 
@@ -29,6 +29,9 @@ def encode(envelope: Envelope, arrays: Sequence[Array] = ()) -> list[Any]:
     """Frames for `send_multipart`. Arrays are sent as they lie in memory; they must be C-ordered."""
     if not arrays:
         return [_encoder.encode(envelope)]
+    for a in arrays:
+        if a.dtype.str not in DTYPES:
+            raise UsageError(f"Arrays of type {a.dtype} do not travel; use float32, float64 or integers.")
     ready = [np.ascontiguousarray(a) for a in arrays]
     described = msgspec.structs.replace(envelope, frames=tuple(Frame(a.dtype.str, np.shape(a)) for a in arrays))
     return [_encoder.encode(described), *ready]

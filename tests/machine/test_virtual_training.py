@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def trained(seed: int, sync: str) -> World:
 def test_the_objective_never_gets_worse(seed: int, sync: str) -> None:
     values = trained(seed, sync).objectives()
     assert len(values) >= 2
-    for before, after in zip(values, values[1:], strict=False):
+    for before, after in pairwise(values):
         assert after <= before * (1 + 1e-12)
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from flegel.cli_data import app as data_app
 from flegel.errors import AlgorithmError, FlegelError, UsageError
 
 app = typer.Typer(
@@ -23,6 +24,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+app.add_typer(data_app, name="data")
 
 
 def main() -> None:
@@ -73,6 +77,9 @@ def submit(
     max_seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds of training.")] = None,
     seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
     label: Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")] = None,
+    partition: Annotated[
+        str, typer.Option(help="Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.")
+    ] = "shuffle",
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for model, result and trace; a new one under runs/ by default."),
@@ -103,6 +110,7 @@ def submit(
                 {
                     "workers": workers, "sync": sync, "interval": interval, "target": target, "tolerance": tolerance,
                     "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
+                    "partition": partition,
                 },
                 folder, json_to,
             )  # fmt: skip
@@ -252,7 +260,7 @@ def models() -> None:
     with sentences():
         from flegel.sync import MODELS
 
-        for name, (_, text) in MODELS.items():
+        for name, (_, text, _) in MODELS.items():
             print(f"{name:11} {text}")
 
 

@@ -20,16 +20,19 @@ class Ledger:
     def __init__(self, algorithm: Algorithm, zero: Tree) -> None:
         self._algorithm = algorithm
         self._zero = zero
+        self._names = tree.names(zero)
         self._owners: dict[int, Tree] = {}
         self.total = tree.copy(zero)
 
     def commit(self, owner: int, change: Tree) -> None:
         """Add a worker's change to its own account and to the total."""
-        if not tree.same_shape(change, self._zero):
-            raise ValueError(f"worker {owner} committed statistics of another shape")
-        account = self._owners.setdefault(owner, tree.copy(self._zero))
-        tree.add(account, change)
-        tree.clear(account, self._algorithm.spent)
+        if owner not in self._owners:
+            self._owners[owner] = tree.copy(self._zero)
+        for name, into, extra in zip(self._names, tree.flatten(self._owners[owner]), tree.flatten(change), strict=True):
+            if extra.shape != into.shape:
+                raise ValueError(f"worker {owner} committed {name} in the shape {extra.shape}, not {into.shape}")
+            if name not in self._algorithm.spent:
+                into += extra
         self.total = merge(self._algorithm, self.total, change)
 
     def forget(self, owner: int) -> None:

@@ -34,7 +34,7 @@ from flegel.messages import (
     Stop,
     Train,
 )
-from flegel.runtime.wire import DTYPES, Numbered, decode, encode
+from flegel.runtime.wire import DTYPES, PACK_BELOW, Numbered, Parcel, decode, encode
 from flegel.spec import AlgorithmRef
 
 text = st.text(max_size=20)
@@ -79,14 +79,19 @@ envelopes = st.builds(Envelope, text, number, number, number, number, bodies)
 
 def sent(envelope: Envelope, values: list[np.ndarray]) -> list[bytes]:
     """The frames as a socket would hand them over."""
-    return [f.tobytes() if isinstance(f, np.ndarray) else bytes(f) for f in encode(envelope, values)]
+    return [f.tobytes() if isinstance(f, np.ndarray) else bytes(f) for f in frames_of(envelope, values)]
+
+
+def frames_of(envelope: Envelope, values: list[np.ndarray]) -> list[Any]:
+    parcel = Parcel(values)
+    return encode(msgspec.structs.replace(envelope, frames=parcel.frames, packed=parcel.packed), parcel)
 
 
 @given(envelopes, arrays)
 def test_every_message_survives_the_round_trip(envelope: Envelope, values: list[np.ndarray]) -> None:
     back, got = decode(sent(envelope, values))
     assert back.body == envelope.body
-    assert msgspec.structs.replace(back, frames=()) == envelope
+    assert msgspec.structs.replace(back, frames=(), packed=False) == envelope
     assert len(got) == len(values)
     for a, b in zip(got, values, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
@@ -202,7 +207,7 @@ def test_received_arrays_cannot_be_written_to() -> None:
 @pytest.mark.parametrize("value", [np.zeros(2, complex), np.array(["a"]), np.array([None]), np.zeros(2, ">f8")])
 def test_arrays_that_cannot_travel_are_refused_by_the_sender(value: np.ndarray) -> None:
     with pytest.raises(UsageError, match="do not travel"):
-        encode(Envelope("j", 0, 0, 0, 0, Beat(0)), [value])
+        Parcel([value])
 
 
 def test_arrays_in_any_memory_order_arrive_as_they_were() -> None:
@@ -210,6 +215,22 @@ def test_arrays_in_any_memory_order_arrive_as_they_were() -> None:
     _, got = decode(sent(Envelope("j", 0, 0, 0, 0, Beat(0)), values))
     for a, b in zip(got, values, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("size", [1, PACK_BELOW // 8])
+def test_small_arrays_share_a_frame_and_large_ones_do_not(size: int) -> None:
+    values = [np.arange(float(size)), np.arange(3.0)]
+    frames = sent(Envelope("j", 0, 0, 0, 0, Beat(0)), values)
+    assert len(frames) == (2 if size == 1 else 3)
+    for a, b in zip(decode(frames)[1], values, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_packed_frame_of_the_wrong_size_is_refused() -> None:
+    header, packed = sent(Envelope("j", 0, 0, 0, 0, Beat(0)), [np.arange(2.0), np.arange(3.0)])
+    for wrong in (packed[:-1], packed + b"x", b""):
+        with pytest.raises(DecodeError):
+            decode([header, wrong])
 
 
 def test_what_a_sender_says_is_numbered() -> None:
@@ -231,7 +252,7 @@ def test_a_real_socket_carries_arrays_of_every_shape() -> None:
         one.bind("inproc://wire")
         other.connect("inproc://wire")
         values = [np.zeros((3, 0), "f4"), np.array(2.5), np.arange(6).reshape(2, 3).T, np.zeros(0)]
-        one.send_multipart(encode(Envelope("j", 0, 0, 0, 0, Beat(0)), values))
+        one.send_multipart(frames_of(Envelope("j", 0, 0, 0, 0, Beat(0)), values))
         _, got = decode(other.recv_multipart())
         for a, b in zip(got, values, strict=True):
             assert a.shape == b.shape and a.dtype == b.dtype

@@ -161,9 +161,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_clear_sentence_and_nothing_is_cached(
-    name: str, tmp_path: Path, cache_folder: Path
-) -> None:
+def test_bad_input_is_one_clear_sentence_and_nothing_is_cached(name: str, tmp_path: Path, cache_folder: Path) -> None:
     make, options, words = BAD[name]
     path = make(tmp_path)
     with pytest.raises(DataError if name != "unknown format" else FlegelError, match=words) as caught:

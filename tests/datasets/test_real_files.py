@@ -28,7 +28,9 @@ pytestmark = pytest.mark.data
 )
 def test_tables(real_data: Path, name: str, rows: int, label: str | int | None) -> None:
     separator = "," if ".csv" in name else "\t"
-    theirs = pd.read_csv(real_data / name, sep=separator, header=0 if name.endswith(("sas.csv", "scan.csv.gz")) else None)
+    theirs = pd.read_csv(
+        real_data / name, sep=separator, header=0 if name.endswith(("sas.csv", "scan.csv.gz")) else None
+    )
     data = open_data(real_data / name, label=label)
     features, labels = data.load()
     assert features.shape == (rows, theirs.shape[1] - (label is not None))

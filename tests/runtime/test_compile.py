@@ -36,7 +36,9 @@ def prepare(algorithm: Algorithm, rows: Any = ROWS, layout: str | None = None) -
     return make_share(rows, labels, state, layout or algorithm.layout), parameter, zero
 
 
-def two_passes(algorithm: Algorithm, kind: str | None, rows: Any = ROWS) -> tuple[Built | None, list[np.ndarray], Share]:
+def two_passes(
+    algorithm: Algorithm, kind: str | None, rows: Any = ROWS
+) -> tuple[Built | None, list[np.ndarray], Share]:
     """Statistics after two passes with θ made new in between; `kind` None is the interpreted specification."""
     share, parameter, zero = prepare(algorithm, rows, "rows" if kind is None else None)
     built = None if kind is None else build_kernel(algorithm, share, parameter, zero)

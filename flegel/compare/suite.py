@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from flegel.compare.contender import supported
 from flegel.errors import UsageError, nearest
 
-HELPERS = {"suite", "regress"}
+HELPERS = {"suite", "race", "regress"}
 """Files of bench/ that are no benchmarks."""
 
 
@@ -72,7 +73,7 @@ def read_script(path: Path) -> Script:
         match node:
             case ast.Assign(targets=[ast.Name(id="FIGURE" | "NEEDS" as name)], value=value):
                 named[name] = ast.literal_eval(value)
-    question = (ast.get_docstring(tree) or path.stem).splitlines()[0]
+    question = re.split(r"(?<=[.?])\s", ast.get_docstring(tree) or path.stem)[0]
     ours = any(isinstance(n, ast.ImportFrom | ast.Import) and "suite" in ast.dump(n) for n in tree.body)
     flags = FLAGS[:5] if ours else tuple(f for f in FLAGS if f'"{f}"' in text)
     needs = named.get("NEEDS", ())

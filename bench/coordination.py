@@ -56,9 +56,7 @@ def _show(bench: suite.Suite, found: Comparison, rows: list[list[str]]) -> None:
     if len(sums) == 2:
         central, semi = (sums[name] for name in SYNC)
         bench.record.ratios[f"{found.title}: barrier cost centralized / semi"] = round(central / max(semi, 1e-12), 4)
-        bench.answer(
-            f"{found.title}: semi-centralized barriers cost {semi / max(central, 1e-12):.0%} of centralized ones in all."
-        )
+        bench.answer(f"{found.title}: semi barriers cost {semi / max(central, 1e-12):.0%} of centralized ones in all.")
 
 
 if __name__ == "__main__":

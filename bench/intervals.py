@@ -29,7 +29,7 @@ def main() -> None:
                     continue
                 a_pass = probe.attempts[0].seconds / probe.attempts[0].barriers
                 title = f"{case.name}, {factor} times slower"
-                found = bench.contest(case, sweep(a_pass, bench.scale), straggler, title=title, target=probe.target)
+                found = bench.contest(case, sweep(a_pass, bench.scale), straggler, title=title)
                 if found is not None:
                     _show(bench, found, a_pass)
 

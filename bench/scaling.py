@@ -21,19 +21,15 @@ def main() -> None:
         best = "fsp:balance=async" if supported("balance") else "fsp"
         counts = [w for w in (1, 2, 4, 8, 16, 32) if w < bench.workers] + [bench.workers]
         lines: dict[str, list[tuple[float, float]]] = {}
-        target = None
         for workers in reversed(counts):
             for slowed in (False, True):
                 if slowed and workers < 2:
                     continue
                 straggler = f"{suite.quarter(workers)}:8x" if slowed else ""
                 title = f"kmeans-higgs, {workers} workers" + (", a quarter slowed" if slowed else "")
-                found = bench.contest(
-                    suite.KMEANS, f"bsp-mini,{best}", straggler, workers=workers, title=title, target=target
-                )
+                found = bench.contest(suite.KMEANS, f"bsp-mini,{best}", straggler, workers=workers, title=title)
                 if found is None:
                     continue
-                target = found.target
                 for name in found.contenders:
                     if (time := found.times(name)) is not None:
                         label = name + (", stragglers" if slowed else "")

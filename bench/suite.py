@@ -105,6 +105,7 @@ class Suite:
         )
         self._clusters: dict[int, LocalCluster] = {}
         self._data: tuple[str, Dataset] | None = None
+        self._targets: dict[str, tuple[float, str]] = {}
 
     def __enter__(self) -> Suite:
         return self
@@ -174,6 +175,8 @@ class Suite:
         workers = options.pop("workers", self.workers)
         if not self.has(f"algorithm:{case.algorithm}", for_=what) or self.over(what):
             return None
+        if case.name in self._targets and "target" not in options:
+            options["target"], options["target_note"] = self._targets[case.name]
         try:
             algorithm = resolve(case.algorithm)
             algorithm = type(algorithm)(**case.settings)
@@ -195,6 +198,7 @@ class Suite:
         except FlegelError as error:
             self.skip(what, str(error))
             return None
+        self._targets.setdefault(case.name, (found.target, found.target_note))
         self.record.contests.append(found)
         return found
 

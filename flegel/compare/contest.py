@@ -41,6 +41,7 @@ class Contest:
     repeat: int = 3
     straggler: str = ""
     target: float | None = None
+    target_note: str = "given"
     within: float = WITHIN
     tolerance: float = 1e-4
     max_seconds: float | None = None
@@ -118,7 +119,6 @@ class _Arena:
             names = ", ".join(c.label for c in contest.contenders if c.label in out)
             self.notes.append(f"Not run again after the limit of {limit:g} s was hit: {names}.")
         self._again(out)
-        contest.say("")
         return Comparison(
             title=contest.title or f"{type(contest.algorithm).__name__} on {contest.data.name}",
             algorithm=type(contest.algorithm).__name__,
@@ -142,7 +142,7 @@ class _Arena:
         """The objective to reach, where it comes from, and after how many seconds a run is given up."""
         contest = self.contest
         if contest.target is not None:
-            return contest.target, "given", contest.max_seconds or MOST_LIMIT
+            return contest.target, contest.target_note, contest.max_seconds or MOST_LIMIT
         contest.say("finding the target: bsp, without stragglers")
         cap = contest.max_seconds or MOST_LIMIT
         result = self._run(Contender("bsp", "bsp"), tolerance=contest.tolerance, max_seconds=cap)

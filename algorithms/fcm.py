@@ -50,9 +50,9 @@ class FCM(Algorithm):
     A point on a centroid belongs to it alone (to several that coincide, in equal parts). State of a point:
     w_j = u_j^m, 0 before its first visit.
     Statistics: Σ w, Σ w·y, Σ w·‖y‖², with y = x about a fixed origin in a fixed unit; a visit adds the
-    difference to the point's last one. M-step: c_j = Σ w·x / Σ w; a cluster without points keeps its centroid.
+    difference to the point's last one. M-step: c_j = Σ w·x / Σ w; a cluster of no weight keeps its centroid.
     Objective: Σ_i Σ_j u_ij^m ‖x_i − c_j‖² over visited points, from the statistics alone. It never rises,
-    as both steps are exact minima: to about 1e-12 in float64, and 1e-7 in float32, whose memberships sum to 1
+    as both steps are exact minima: to about 1e-12 in float64, and 1e-7 in float32, where Σ u is 1
     no better.
     Reference: J. Bezdek, Pattern Recognition with Fuzzy Objective Function Algorithms (1981).
     """

@@ -19,17 +19,15 @@ from flegel.errors import UsageError
 from flegel.share import DataPoint, Share
 from flegel.tree import Array
 
-LEAST_VARIANCE = (
-    1e-12  # in units of the column's own variance: what a component may shrink to without regularization
-)
+LEAST_VARIANCE = 1e-12  # of a column's own variance: what regularization is at least
 
 
 class Mixture(NamedTuple):
     """θ, and what follows from it, so that a visit need not invert matrices.
 
-    `covariances` and `whiten` have a row per component: d variances, or the lower triangle row by row. `whiten` is
-    the inverse Cholesky factor in units of `unit`, so ‖whiten·(x − mean)/unit‖² is the squared Mahalanobis distance;
-    `level` is everything in the log density that does not depend on x. `origin` and `unit` never change.
+    `covariances` and `whiten` have a row per component: d variances, or a lower triangle row by row. `whiten`
+    is the inverse Cholesky factor in units of `unit`: ‖whiten·(x − mean)/unit‖² is a squared Mahalanobis
+    distance. `level` is what in the log density does not depend on x. `origin` and `unit` never change.
     """
 
     weights: Array
@@ -42,7 +40,7 @@ class Mixture(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """s, per component: Σ r, Σ r·y and Σ r·y·yᵀ (its diagonal, or lower triangle), with y = (x − origin) / unit; ΣH."""
+    """s: Σ r, Σ r·y, Σ r·y·yᵀ (diagonal or lower triangle) per component, y = (x − origin) / unit; and ΣH."""
 
     counts: Array
     sums: Array
@@ -60,15 +58,16 @@ class Shift(NamedTuple):
 class GMM(Algorithm):
     """Fit a mixture of k Gaussians, with diagonal or full covariance matrices.
 
-    Model: p(x) = Σ w_j N(x; μ_j, Σ_j). State of a point: its responsibilities r_1 … r_k and their entropy, all 0
-    before its first visit. Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and
-    standard deviation of the sample), and the sum of entropies; a visit adds the difference to the point's last one.
-    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance plus `regularization` times each column's variance. A
-    component without points stays as it was, with weight 0.
-    Objective (maximized): F(Q, θ) of the paper's Eq. (2), Σ_i E_r[log w_z p(x_i | z)] + H(r_i) over visited points,
-    exactly, from the statistics. With regularization ε it is that of points blurred by noise of variance ε, for which
-    the M-step above is the exact maximum; so F never falls, to about 1e-12 in float64 and 1e-8 in float32, whose
-    responsibilities sum to 1 no better. After a full-batch pass F is the log likelihood under the previous θ.
+    Model: p(x) = Σ w_j N(x; μ_j, Σ_j). State of a point: its responsibilities r_1 … r_k and their entropy,
+    all 0 before its first visit.
+    Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and standard deviation of
+    the sample), and the sum of entropies; a visit adds the difference to the point's last one.
+    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance plus `regularization` times a column's variance.
+    A component without points stays as it was, with weight 0.
+    Objective (maximized): F(Q, θ) of the paper's Eq. (2), Σ_i E_r[log w_z p(x_i | z)] + H(r_i) over visited
+    points, exactly, from the statistics. With regularization ε it is that of points blurred by noise of
+    variance ε, for which the M-step above is the exact maximum. So F never falls: to about 1e-12 in float64,
+    and 1e-7 in float32, whose responsibilities sum to 1 no better.
     Reference: A. Dempster, N. Laird, D. Rubin (1977); R. Neal, G. Hinton (1998).
     """
 
@@ -173,7 +172,7 @@ class GMM(Algorithm):
         return self._mixture(weights, means, covariances, oldParameter.origin, oldParameter.unit)
 
     def objective(self, aggregator: Moments, parameter: Mixture) -> float:
-        k, d = parameter.means.shape
+        d = parameter.means.shape[1]
         filled = aggregator.counts > 1e-8
         counts = aggregator.counts[filled, None]
         at = (parameter.means[filled] - parameter.origin) / parameter.unit
@@ -197,9 +196,7 @@ class GMM(Algorithm):
         empty = int((aggregator.counts <= 1e-8).sum())
         if not empty:
             return []
-        return [
-            f"{empty} of {self.k} components have lost all their points and have weight 0; a smaller k may do."
-        ]
+        return [f"{empty} of {self.k} components have lost all their points (weight 0); a smaller k may do."]
 
     def transform(self, features: Any, parameter: Mixture) -> tuple[Array, Array]:
         """Responsibilities of each row, and the logarithm of its density."""
@@ -228,7 +225,7 @@ class GMM(Algorithm):
 
     def covariance_matrices(self, parameter: Mixture) -> Array:
         """(k, d, d), in the units of the data."""
-        k, d = parameter.means.shape
+        d = parameter.means.shape[1]
         lower = np.stack([_square(row, d) for row in parameter.covariances])
         return lower + np.transpose(lower, (0, 2, 1)) * (1 - np.eye(d))
 
@@ -251,7 +248,7 @@ class GMM(Algorithm):
         self, weights: Array, means: Array, covariances: Array, origin: Array, unit: Array
     ) -> Mixture:
         """Everything in the units of the data, from means and covariances in standard units."""
-        k, d = means.shape
+        d = means.shape[1]
         width = covariances.shape[1]
         if width == d:
             whiten = 1.0 / np.sqrt(covariances)

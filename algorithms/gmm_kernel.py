@@ -114,7 +114,7 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):  # t
 
 @njit(**OPTIONS)
 def _full(columns, d, at, slopes, offsets, levels, far, lane):  # type: ignore[no-untyped-def]
-    """far[j] = level + ½ squared Mahalanobis distance, with triangular whitening matrices, GROUP rows at a time."""
+    """far[j] = ½ squared Mahalanobis distance − level, by triangular matrices, GROUP rows at a time."""
     points = columns.shape[1]
     bands = -(-d // GROUP)
     for j in range(levels.size):

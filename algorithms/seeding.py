@@ -16,11 +16,11 @@ NAMED = ("k-means++", "random", "first")
 def start_rows(
     rows: Array, k: int, init: str | Array, columns: int, rng: np.random.Generator, owner: str
 ) -> Array:
-    """k starting centroids as `init` says: by a name in NAMED, from a .npy file, or as an array gives them."""
+    """k starting centroids as `init` says: by one of NAMED, from a .npy file, or given as an array."""
     if not (isinstance(init, str) and init in NAMED):
         return given_rows(init, k, columns, owner)
     if k > len(rows):
-        raise UsageError(f"{owner}: k={k} is more than the {len(rows)} points drawn to start from; lower k.")
+        raise UsageError(f"{owner}: k={k} is more than the {len(rows)} points drawn; lower k.")
     return seed_rows(rows, k, init, rng)
 
 

@@ -60,7 +60,7 @@ def soft_buffers(features, k, width, tiles):  # type: ignore[no-untyped-def]
 
 @njit(**OPTIONS)
 def square_distances(columns, d, at, slopes, offsets, levels, far, lane):  # type: ignore[no-untyped-def]
-    """far[j] = levels[j] + Σ_t (slope·x_t + offset)², for LANES points; slopes and offsets in groups of GROUP."""
+    """far[j] = levels[j] + Σ_t (slope·x_t + offset)², for LANES points and GROUP clusters at a time."""
     points = columns.shape[1]
     for first in range(0, levels.size, GROUP):
         values = splats(levels, first, GROUP, LANES)

@@ -36,7 +36,7 @@ from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms import simd
 from flegel.algorithms.kmeans import KMeans
 from flegel.runtime.flag import new_flag
-from flegel.share import make_share, pack_tiles
+from flegel.share import make_share
 
 COLUMNS = 28
 BARRIER = 16384  # points between two barriers of the time-to-quality runs
@@ -127,17 +127,16 @@ class Training:
         self.start = (
             algorithm.initParameter(self.sample, np.random.default_rng(0)) if start is None else start
         )
-        self.share = make_share(rows, None, self._fresh_state(), algorithm.layout)
+        state = algorithm.initState(len(rows), rows.shape[1], np.random.default_rng(0))
+        self.share = make_share(rows, None, state, algorithm.layout)
+        self.unvisited = self.share.state.copy()
         kernel = algorithm.kernel(self.share)
         assert kernel is not None
         self.kernel = kernel
         self.reset()
 
-    def _fresh_state(self) -> np.ndarray:
-        return self.algorithm.initState(len(self.rows), self.rows.shape[1], np.random.default_rng(0))
-
     def reset(self) -> None:
-        self.share.state = pack_tiles(self._fresh_state())
+        self.share.state[...] = self.unvisited
         self.parameter = tree.as_float64(self.start)
         self.statistics = tree.as_float64(self.algorithm.initAggregator(self.sample, self.parameter))
 

@@ -1,6 +1,7 @@
 """K-means as incremental EM: the model, its statistics and the plain per-point hooks.
 
-Never touches a share as a whole: the hooks below are the specification, one point at a time.
+The hooks are the specification, one point at a time; `kmeans_kernel` does the same to whole tiles, fast.
+Never reads data or a clock.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import numpy as np
 from msgspec import Meta
 
 from flegel import tree
-from flegel.algorithm import Algorithm, Evaluation, Sample
+from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithms.kmeans_kernel import kernel_for
 from flegel.algorithms.seeding import given_rows, seed_rows
 from flegel.errors import UsageError
-from flegel.share import DataPoint
+from flegel.share import DataPoint, Share
 from flegel.tree import Array
 
 
@@ -57,6 +59,8 @@ class KMeans(Algorithm):
     algorithm that justifies incremental, sparse, and other variants (1998).
     """
 
+    layout = "tiles"
+
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     init: Annotated[
         str | np.ndarray[Any, Any],
@@ -81,15 +85,15 @@ class KMeans(Algorithm):
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Centroids, iterationNum: int) -> Move:
         x = dataPoint.features
+        last = dataPoint.state[0]
         nearest, least = 0, np.inf
         for j in range(parameter.centroids.shape[0]):
             distance = 0.0
             for t in range(x.shape[0]):
                 difference = x[t] - parameter.centroids[j, t]
                 distance += difference * difference
-            if distance < least:
+            if distance < least or (distance == least and j == last):  # moves only to what is strictly nearer
                 nearest, least = j, distance
-        last = dataPoint.state[0]
         dataPoint.state[0] = nearest
         return Move(x, parameter.origin, last, nearest)
 
@@ -124,6 +128,9 @@ class KMeans(Algorithm):
         away = (parameter.centroids[filled] - parameter.origin) - means
         within = aggregator.squares[0] - counts @ (means**2).sum(axis=1)
         return float(max(within, 0.0) + counts @ (away**2).sum(axis=1))
+
+    def kernel(self, share: Share) -> Kernel | None:
+        return kernel_for(share, self.k) if share.layout == "tiles" else None
 
     def validate(self, sample: Sample) -> None:
         if self.k > sample.points:

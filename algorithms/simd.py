@@ -11,6 +11,7 @@ register. What a kernel chooses by the machine is only its shape: `VECTOR_BYTES`
 
 Positions are flat: elements from the start of a C-contiguous array of any shape, *unchecked*. `lanes` and
 `count` must be constants (module globals or literals). Operators take a vector and a vector or a scalar.
+numba does not notice that this file has changed: after an edit delete the `.nbi` files beside the kernels.
 Nothing here knows an algorithm, and nothing here is for interpreted code: call it from @njit functions only.
 """
 
@@ -126,6 +127,13 @@ def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
     return _call(builder, "llvm.fma", x, y, z) if _HAS_FMA else builder.fadd(builder.fmul(x, y), z)
 
 
+def _less(builder: Any, x: Any, y: Any) -> Any:
+    """The smaller of two numbers in the one instruction that each machine has for it."""
+    if _ARM:
+        return _call(builder, "llvm.minnum", x, y)
+    return builder.select(builder.fcmp_ordered("<", x, y), x, y)
+
+
 def _horner(builder: Any, x: Any, coefficients: list[float]) -> Any:
     """The polynomial with these coefficients, highest power first."""
     value = _constant(x.type, coefficients[0])
@@ -153,7 +161,7 @@ def _size(array: Any) -> int:
 # -- memory -------------------------------------------------------------------------------------------------
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def load(typing: Any, array: Any, at: Any, lanes: Any) -> Any:
     """`lanes` consecutive numbers from flat position `at`."""
     kind = Vector(array.dtype, lanes.literal_value)
@@ -165,7 +173,7 @@ def load(typing: Any, array: Any, at: Any, lanes: Any) -> Any:
     return kind(array, types.intp, lanes), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store(typing: Any, array: Any, at: Any, vector: Any) -> Any:
     """Writes a vector to flat position `at`."""
 
@@ -177,7 +185,7 @@ def store(typing: Any, array: Any, at: Any, vector: Any) -> Any:
     return types.void(array, types.intp, vector), generate
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def splats(typing: Any, array: Any, at: Any, count: Any, lanes: Any) -> Any:
     """A tuple of `count` vectors: the number at `at` in every lane, then the number at `at + 1`, …
 
@@ -201,7 +209,7 @@ def splats(typing: Any, array: Any, at: Any, count: Any, lanes: Any) -> Any:
     return many(array, types.intp, count, lanes), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(typing: Any, array: Any, at: Any) -> Any:
     """Asks for the cache line of flat position `at`; may point anywhere."""
 
@@ -277,7 +285,7 @@ for _symbol, _text in (
 # -- lane by lane -------------------------------------------------------------------------------------------
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def spread(typing: Any, value: Any, like: Any) -> Any:
     """A vector of the shape of `like` with this value in every lane."""
 
@@ -287,13 +295,13 @@ def spread(typing: Any, value: Any, like: Any) -> Any:
     return like(value, like), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def fma(typing: Any, x: Any, y: Any, z: Any) -> Any:
     """x * y + z with one rounding where the machine can."""
     return x(x, y, z), lambda context, builder, sig, args: _fma(builder, *args)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def fma_each(typing: Any, x: Any, ys: Any, sums: Any) -> Any:
     """The tuple `sums[i] + x * ys[i]`: one step of a register tile."""
 
@@ -305,14 +313,39 @@ def fma_each(typing: Any, x: Any, ys: Any, sums: Any) -> Any:
     return sums(x, ys, sums), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
+def least_each(typing: Any, values: Any, first: Any, least: Any, which: Any) -> Any:
+    """Running minimum over the tuple: (least, which) lane by lane, `which` counting values from `first`.
+
+    Of equal values the earliest stays. Values meet in pairs, as in a tournament: a shorter chain of waits.
+    """
+    both = types.UniTuple(least, 2)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        def meet(one: tuple[Any, Any], two: tuple[Any, Any]) -> tuple[Any, Any]:
+            second = builder.fcmp_ordered("<", two[0], one[0])
+            return _less(builder, two[0], one[0]), builder.select(second, two[1], one[1])
+
+        values = cgutils.unpack_tuple(builder, args[0])
+        field = [(value, _constant(value.type, float(i))) for i, value in enumerate(values)]
+        while len(field) > 1:
+            pairs = [meet(*field[i : i + 2]) for i in range(0, len(field) - 1, 2)]
+            field = pairs + field[2 * len(pairs) :]
+        value, place = field[0]
+        place = builder.fadd(place, _as_vector(context, builder, args[1], sig.args[1], which))
+        return context.make_tuple(builder, both, meet((args[2], args[3]), (value, place)))
+
+    return both(values, first, least, which), generate
+
+
+@intrinsic
 def where(typing: Any, mask: Any, yes: Any, no: Any) -> Any:
     """`yes` in the lanes that are true, `no` elsewhere."""
     return yes(mask, yes, no), lambda context, builder, sig, args: builder.select(*args)
 
 
 def _choice(symbol: str) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def choose(typing: Any, x: Any, y: Any) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return builder.select(builder.fcmp_ordered(symbol, *args), *args)
@@ -326,7 +359,7 @@ minimum = _choice("<")
 maximum = _choice(">")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def widen(typing: Any, x: Any) -> Any:
     """float32 lanes as float64 lanes (float64 stays as it is)."""
     wide = Vector(types.float64, x.lanes)
@@ -339,7 +372,7 @@ def widen(typing: Any, x: Any) -> Any:
     return wide(x), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def to_int32(typing: Any, x: Any) -> Any:
     """Floating lanes truncated to int32 lanes."""
     whole = Vector(types.int32, x.lanes)
@@ -353,7 +386,7 @@ def to_int32(typing: Any, x: Any) -> Any:
 # -- across lanes -------------------------------------------------------------------------------------------
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def total(typing: Any, x: Any) -> Any:
     """The sum of all lanes, added pairwise."""
 
@@ -368,7 +401,7 @@ def total(typing: Any, x: Any) -> Any:
     return x.dtype(x), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def any_lane(typing: Any, mask: Any) -> Any:
     """True where at least one lane is."""
 
@@ -411,7 +444,7 @@ _LOG2_PARTS = {32: (0.693359375, _LOG2 - 0.693359375), 64: (0.6931471803691238, 
 _SQRT_HALF_BITS = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def exp(typing: Any, x: Any) -> Any:
     """eˣ to 1 unit in the last place; 0 where that is below normal numbers, finite (1e38, 1e308) above."""
     bits = x.dtype.bitwidth
@@ -436,7 +469,7 @@ def exp(typing: Any, x: Any) -> Any:
     return x(x), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def log(typing: Any, x: Any) -> Any:
     """Natural logarithm of positive normal numbers to 2 units in the last place; meaningless elsewhere."""
     bits = x.dtype.bitwidth

@@ -24,7 +24,8 @@ Kernel = Callable[[Share, Tree, Tree, int, int, int, Array], int]
 """`kernel(share, parameter, aggregator, start, end, iteration, flag) -> position reached`.
 
 Trains points start … end-1, adds their changes to `aggregator` in place, and returns early, at a tile's edge or
-after any point, once `flag[0]` is not 0. `start` is 0 or what an earlier call returned.
+after any point, once `flag[0]` is not 0. `start` and `end` may lie inside a tile: its other points are left alone,
+at the cost of a whole tile. An `end` behind the last point means the last point.
 """
 
 

@@ -69,22 +69,23 @@ class Share:
 
 def pack_tiles(rows: Array) -> Array:
     """(n, d) to (tiles, d, TILE), the last tile padded with zeros."""
+    from flegel.tiling import fill_tiles
+
     points, columns = rows.shape
     tiles = -(-points // TILE)
-    packed = np.zeros((tiles, columns, TILE), dtype=rows.dtype)
-    whole = points // TILE
-    if whole:
-        packed[:whole] = rows[: whole * TILE].reshape(whole, TILE, columns).transpose(0, 2, 1)
-    if whole < tiles:
-        packed[whole, :, : points - whole * TILE] = rows[whole * TILE :].T
+    packed = np.empty((tiles, columns, TILE), dtype=rows.dtype)
+    packed[points // TILE :] = 0
+    fill_tiles(rows, packed)
     return packed
 
 
 def unpack_tiles(packed: Array, points: int) -> Array:
     """(tiles, d, TILE) back to (points, d)."""
-    tiles, columns, _ = packed.shape
-    rows = packed.transpose(0, 2, 1).reshape(tiles * TILE, columns)
-    return np.ascontiguousarray(rows[:points])
+    from flegel.tiling import fill_rows
+
+    rows = np.empty((points, packed.shape[1]), dtype=packed.dtype)
+    fill_rows(packed, rows)
+    return rows
 
 
 def make_share(

@@ -1,0 +1,178 @@
+"""The block kernel of KMeans: assigns tiles of points with vectors, then moves the few that change.
+
+The nearest centroid minimizes ½‖c‖² − x·c, so a tile of points times a group of centroids is a small matrix
+product held in registers. It is taken in the features' precision, and only proposes: a point that was visited
+before moves if it is nearer in float64 too, so the objective cannot rise by rounding. Never reads a clock or
+a file, never allocates more than a tile and the centroids.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from flegel.algorithm import Kernel
+from flegel.algorithms.simd import (
+    REGISTERS,
+    any_lane,
+    fma_each,
+    least_each,
+    load,
+    prefetch,
+    register_lanes,
+    splats,
+    spread,
+    store,
+    to_int32,
+)
+from flegel.runtime.flag import raised
+from flegel.share import TILE, Share
+from flegel.tree import Array
+
+LINE = 16  # numbers of a cache line, at most
+OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
+
+
+def kernel_for(share: Share, k: int) -> Kernel:
+    """The kernel in the shape that this machine's registers, the precision and k ask for."""
+    train = _build(*tile_shape(share.features.dtype, k))
+
+    def kernel(
+        share: Share, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        end = min(end, share.points)
+        return int(train(share.features, share.state, parameter, aggregator, start, end, flag))
+
+    return kernel
+
+
+def tile_shape(dtype: Any, k: int) -> tuple[int, int]:
+    """Lanes of a vector and centroids of a group; their products fill about two thirds of the registers."""
+    room = 20 if REGISTERS == 32 else 12
+    groups = -(-k // (room // 2))
+    group = -(-k // groups)
+    registers = 2 if 4 * group > room else 4
+    return registers * register_lanes(dtype), group
+
+
+@cache
+def _build(lanes: int, group: int) -> Any:
+    @njit(**OPTIONS)
+    def train(features, state, parameter, aggregator, start, end, flag):  # type: ignore[no-untyped-def]
+        columns = features.shape[1]
+        flat, last = features.reshape(-1), state.reshape(-1)
+        centres = parameter.centroids - parameter.origin
+        shifted, scale = _conditioning(centres, parameter.origin, features.itemsize)
+        groups = -(-len(centres) // group)
+        minus, half = _pack(features, centres, parameter.origin, groups, group, shifted, scale)
+        near = np.empty(columns * TILE, features.dtype)
+        nearest = np.empty(lanes, np.int32)
+        point = np.empty(columns)
+        source, at = flat, 0
+        for tile in range(start // TILE, -(-end // TILE)):
+            if raised(flag):
+                return max(start, tile * TILE)
+            at = tile * columns * TILE
+            if shifted:
+                _shift(flat, at, parameter.origin, scale, near)
+                source, at = near, 0
+            for lane in range(0, TILE, lanes):
+                for line in range(0, columns * lanes, LINE):
+                    prefetch(flat, (tile + 1) * columns * TILE + lane * columns + line)
+                zero = spread(0, load(source, at, lanes))
+                least, which = spread(np.inf, zero), zero
+                for g in range(groups):
+                    values = splats(half, g * group, group, lanes)  # will be ½‖c‖² − x·c
+                    x_at, c_at = at + lane, g * columns * group
+                    for _ in range(columns):
+                        x = load(source, x_at, lanes)
+                        values = fma_each(x, splats(minus, c_at, group, lanes), values)
+                        x_at += TILE
+                        c_at += group
+                    least, which = least_each(values, g * group, least, which)
+                first = tile * TILE + lane
+                now = to_int32(which)
+                if any_lane(now != load(last, first, lanes)):
+                    store(nearest, 0, now)
+                    _move(
+                        flat, last, nearest, first, start, end, centres, parameter.origin, aggregator, point
+                    )
+        return end
+
+    return train
+
+
+@njit(**OPTIONS)
+def _conditioning(centres, origin, itemsize):  # type: ignore[no-untyped-def]
+    """Must points be shifted, and scaled by which power of two, for safe products in their precision?"""
+    largest = np.abs(centres).max()
+    bound = 2.0**40 if itemsize == 4 else 2.0**400
+    scale = 1.0
+    if largest > 0 and not 1 / bound < largest < bound:
+        scale = 2.0 ** -np.floor(np.log2(largest))
+    scatter = (centres * scale * (centres * scale)).sum() / len(centres)
+    return scale != 1.0 or (origin * origin).sum() > 4 * scatter, scale
+
+
+@njit(**OPTIONS)
+def _pack(features, centres, origin, groups, group, shifted, scale):  # type: ignore[no-untyped-def]
+    """−c in groups, column by column inside a group, and ½‖c‖²; fillers of the last group are far."""
+    clusters, columns = centres.shape
+    minus = np.zeros(groups * columns * group, features.dtype)
+    half = np.full(groups * group, np.inf, features.dtype)
+    for j in range(clusters):
+        norm, aside = 0.0, 0.0
+        for t in range(columns):
+            c = centres[j, t] * scale
+            norm += c * c
+            aside += c * origin[t]
+            minus[(j // group * columns + t) * group + j % group] = -c
+        half[j] = 0.5 * norm + (0.0 if shifted else aside)  # an unshifted x brings its origin·c along
+    return minus, half
+
+
+@njit(**OPTIONS)
+def _shift(flat, at, origin, scale, near):  # type: ignore[no-untyped-def]
+    """A tile about the origin, in a buffer."""
+    to = near.dtype.type
+    for t in range(origin.size):
+        o = to(origin[t])
+        for lane in range(TILE):
+            near[t * TILE + lane] = (flat[at + t * TILE + lane] - o) * to(scale)
+
+
+@njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"})
+def _move(flat, last, nearest, first, start, end, centres, origin, aggregator, x):  # type: ignore[no-untyped-def]
+    """Take points to their new clusters in the statistics, where float64 agrees that these are nearer."""
+    sums, counts, squares = aggregator
+    columns = origin.size
+    corner = first // TILE * columns * TILE + first % TILE
+    for i in range(nearest.size):
+        old, new = last[first + i], nearest[i]
+        if old == new or not start <= first + i < end:
+            continue
+        for t in range(columns):
+            x[t] = flat[corner + i + t * TILE] - origin[t]
+        if old >= 0:
+            nearer = 0.0
+            for t in range(columns):  # ‖x − old‖² − ‖x − new‖²
+                nearer += (centres[new, t] - centres[old, t]) * (
+                    2.0 * x[t] - centres[new, t] - centres[old, t]
+                )
+            if nearer <= 0.0:
+                continue
+            for t in range(columns):
+                sums[old, t] -= x[t]
+            counts[old] -= 1.0
+        else:
+            square = 0.0
+            for t in range(columns):
+                square += x[t] * x[t]
+            squares[0] += square
+        for t in range(columns):
+            sums[new, t] += x[t]
+        counts[new] += 1.0
+        last[first + i] = new

@@ -1,0 +1,254 @@
+"""KMeans: kernel and hooks agree, statistics are conserved, the objective is exact and never rises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from passes import by_kernel, by_points, data_file, random_stretches, sample_of, start
+
+from flegel import tree
+from flegel.algorithms.kmeans import KMeans
+from flegel.errors import UsageError
+from flegel.runtime.flag import new_flag
+
+BOTH = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def blobs(points: int, columns: int, seed: int = 0, dtype: Any = np.float32, mean: float = 0.0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(6, columns)) * 1.5
+    rows = centres[rng.integers(6, size=points)] + rng.normal(size=(points, columns)) + mean
+    return rows.astype(dtype)
+
+
+def distances(rows: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+    return ((rows[:, None, :].astype(np.float64) - centroids) ** 2).sum(axis=2)
+
+
+@BOTH
+@pytest.mark.parametrize("k", [1, 3, 10, 23])
+@pytest.mark.parametrize(("points", "columns"), [(1000, 7), (64, 1), (129, 28)])
+def test_kernel_does_what_the_hooks_say(dtype: Any, k: int, points: int, columns: int) -> None:
+    rows = blobs(points, columns, dtype=dtype)
+    algorithm = KMeans(k=k, init="random")
+    share, parameter, statistics = start(algorithm, rows)
+    state = algorithm.initState(points, columns, np.random.default_rng(0))
+    plain = tree.copy(statistics)
+    for _ in range(3):
+        by_points(algorithm, rows, state, parameter, plain)
+        by_kernel(algorithm, share, parameter, statistics)
+        apart = np.flatnonzero(share.state_rows()[:, 0] != state[:, 0])
+        both = distances(rows[apart], parameter.centroids)
+        here, there = (np.take_along_axis(both, s[apart].astype(int), 1) for s in (state, share.state_rows()))
+        np.testing.assert_allclose(here, there, rtol=1e-5)  # only ties, to the precision of the features
+        if len(apart) == 0:
+            np.testing.assert_array_equal(statistics.counts, plain.counts)
+            np.testing.assert_allclose(statistics.sums, plain.sums, rtol=1e-10, atol=1e-9)
+        parameter = algorithm.updateParameter(plain, parameter)
+
+
+@BOTH
+def test_a_full_batch_pass_is_lloyds_pass(dtype: Any) -> None:
+    from sklearn.cluster import KMeans as Lloyd
+
+    rows = blobs(5000, 9, dtype=dtype)
+    algorithm = KMeans(k=6, init="first")
+    share, parameter, statistics = start(algorithm, rows)
+    for _ in range(12):
+        by_kernel(algorithm, share, parameter, statistics)
+        parameter = algorithm.updateParameter(statistics, parameter)
+    peer = Lloyd(6, init=rows[:6], n_init=1, max_iter=12, tol=0, algorithm="lloyd").fit(rows)
+    by_kernel(algorithm, share, parameter, statistics)
+    assert algorithm.objective(statistics, parameter) == pytest.approx(peer.inertia_, rel=1e-6)
+    np.testing.assert_allclose(parameter.centroids, peer.cluster_centers_, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_objective_never_rises_whatever_part_is_visited(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = blobs(
+        1500, 5, seed=seed, dtype=rng.choice([np.float32, np.float64]), mean=float(rng.choice([0.0, 1e3]))
+    )
+    algorithm = KMeans(k=int(rng.integers(1, 15)), init="random")
+    share, parameter, statistics = start(algorithm, rows, seed)
+    by_kernel(algorithm, share, parameter, statistics)
+    parameter = algorithm.updateParameter(statistics, parameter)
+    before = algorithm.objective(statistics, parameter)
+    for first, end in random_stretches(len(rows), rng, 40):
+        by_kernel(algorithm, share, parameter, statistics, first, end)
+        after_visit = algorithm.objective(statistics, parameter)
+        parameter = algorithm.updateParameter(statistics, parameter)
+        after = algorithm.objective(statistics, parameter)
+        assert after_visit <= before * (1 + 1e-12)
+        assert after <= after_visit * (1 + 1e-12)
+        before = after
+
+
+@BOTH
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_accumulated_statistics_equal_recomputed_ones(dtype: Any, mean: float) -> None:
+    rows = blobs(3000, 11, dtype=dtype, mean=mean)
+    algorithm = KMeans(k=7)
+    share, parameter, statistics = start(algorithm, rows)
+    for first, end in random_stretches(len(rows), np.random.default_rng(3), 60):
+        by_kernel(algorithm, share, parameter, statistics, first, end)
+        parameter = algorithm.updateParameter(statistics, parameter)
+    by_kernel(algorithm, share, parameter, statistics)
+    labels = share.state_rows()[:, 0]
+    shifted = rows.astype(np.float64) - parameter.origin
+    np.testing.assert_array_equal(statistics.counts, np.bincount(labels, minlength=7))
+    sums = np.stack([shifted[labels == j].sum(axis=0) for j in range(7)])
+    np.testing.assert_allclose(statistics.sums, sums, rtol=1e-10, atol=1e-10 * np.abs(sums).max())
+    assert statistics.squares[0] == pytest.approx((shifted**2).sum(), rel=1e-12)
+    exact = sum(distances(rows[labels == j], parameter.centroids[j : j + 1]).sum() for j in range(7))
+    assert algorithm.objective(statistics, parameter) == pytest.approx(exact, rel=1e-11)
+
+
+def test_a_large_mean_costs_float32_no_assignments() -> None:
+    rows = blobs(2000, 8, mean=0.0)
+    far = rows.astype(np.float64) + 4096.0
+    near = (far.astype(np.float32) - np.float32(4096.0)).astype(np.float32)
+    found = []
+    for data, mean in ((near, 0.0), (far.astype(np.float32), 4096.0)):
+        algorithm = KMeans(k=5, init=near[:5].astype(np.float64) + mean)
+        share, parameter, statistics = start(algorithm, data)
+        for _ in range(5):
+            by_kernel(algorithm, share, parameter, statistics)
+            parameter = algorithm.updateParameter(statistics, parameter)
+        found.append((share.state_rows(), algorithm.objective(statistics, parameter)))
+    assert (found[0][0] != found[1][0]).mean() < 0.001
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-6)
+
+
+@BOTH
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1.0, 1e12, 1e17])
+def test_scale_does_not_matter(dtype: Any, scale: float) -> None:
+    rows = (blobs(500, 4, dtype=np.float64) * scale).astype(dtype)
+    algorithm = KMeans(k=6)
+    share, parameter, statistics = start(algorithm, rows)
+    by_kernel(algorithm, share, parameter, statistics)
+    nearest = distances(rows / scale, parameter.centroids / scale)
+    chosen = np.take_along_axis(nearest, share.state_rows().astype(int), 1)[:, 0]
+    np.testing.assert_allclose(chosen, nearest.min(axis=1), rtol=1e-4, atol=1e-5)
+    assert np.isfinite(algorithm.objective(statistics, algorithm.updateParameter(statistics, parameter)))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("rows", "k"),
+    [
+        (np.ones((100, 3)), 4),
+        (np.array([[2.5, -1.0]]), 1),
+        (np.arange(50.0)[:, None], 50),
+        (np.c_[np.arange(70.0), np.zeros(70)], 3),
+        (np.zeros((65, 1)), 2),
+    ],
+    ids=["duplicates", "one point", "k = n", "constant column", "all zero"],
+)
+def test_degenerate_data_end_in_finite_numbers(rows: np.ndarray, k: int, dtype: Any) -> None:
+    algorithm = KMeans(k=k)
+    share, parameter, statistics = start(algorithm, rows.astype(dtype))
+    for _ in range(3):
+        by_kernel(algorithm, share, parameter, statistics)
+        parameter = algorithm.updateParameter(statistics, parameter)
+    assert tree.is_finite(parameter)
+    assert algorithm.objective(statistics, parameter) >= 0.0
+    assert statistics.counts.sum() == len(rows)
+    assert len(algorithm.warnings(statistics, parameter)) == (1 if (statistics.counts == 0).any() else 0)
+
+
+def test_an_empty_cluster_keeps_its_centroid_and_is_mentioned() -> None:
+    algorithm = KMeans(k=2, init=np.array([[0.0], [1000.0]]))
+    share, parameter, statistics = start(algorithm, np.linspace(0, 1, 30)[:, None])
+    by_kernel(algorithm, share, parameter, statistics)
+    parameter = algorithm.updateParameter(statistics, parameter)
+    np.testing.assert_allclose(parameter.centroids, [[0.5], [1000.0]])
+    assert "1 of 2 clusters are empty (1)" in algorithm.warnings(statistics, parameter)[0]
+
+
+def test_a_raised_flag_stops_the_kernel_before_the_next_tile() -> None:
+    algorithm = KMeans(k=3)
+    share, parameter, statistics = start(algorithm, blobs(1000, 3))
+    flag = new_flag()
+    flag[0] = 1
+    kernel = algorithm.kernel(share)
+    assert kernel is not None
+    assert kernel(share, parameter, statistics, 128, 1000, 0, flag) == 128
+    assert statistics.counts.sum() == 0
+
+
+def test_stretches_may_begin_and_end_inside_a_tile() -> None:
+    algorithm = KMeans(k=3)
+    rows = blobs(1000, 3)
+    share, parameter, statistics = start(algorithm, rows)
+    by_kernel(algorithm, share, parameter, statistics, 0, 10)
+    assert statistics.counts.sum() == 10
+    by_kernel(algorithm, share, parameter, statistics, 10, 75)
+    assert statistics.counts.sum() == 75
+    assert (share.state_rows()[75:] == -1).all()
+
+
+def test_predict_and_evaluate_agree_with_training() -> None:
+    rows = blobs(900, 6)
+    algorithm = KMeans(k=4)
+    share, parameter, statistics = start(algorithm, rows)
+    by_kernel(algorithm, share, parameter, statistics)
+    assert (algorithm.predict(rows, parameter) == share.state_rows()[:, 0]).mean() > 0.999
+    assert algorithm.evaluate(rows, None, parameter).objective == pytest.approx(
+        algorithm.objective(statistics, parameter), rel=1e-6
+    )
+    with pytest.raises(UsageError, match="columns"):
+        algorithm.predict(rows[:, :2], parameter)
+
+
+def test_seeding_says_what_is_wrong(tmp_path: Any) -> None:
+    rows = blobs(20, 3)
+    np.save(tmp_path / "start.npy", rows[:4])
+    assert KMeans(k=4, init=str(tmp_path / "start.npy")).initParameter(
+        sample_of(rows), np.random.default_rng(0)
+    )
+    for wrong, words in [
+        (KMeans(k=21), "points"),
+        (KMeans(k=4, init="kmeans++"), "neither"),
+        (KMeans(k=3, init=str(tmp_path / "start.npy")), "shape"),
+        (KMeans(k=2, init=rows[:3]), "shape"),
+    ]:
+        with pytest.raises(UsageError, match=words):
+            wrong.initParameter(sample_of(rows), np.random.default_rng(0))
+
+
+def test_plus_plus_seeds_better_than_chance() -> None:
+    rng = np.random.default_rng(5)
+    rows = (rng.normal(size=(30, 2)) * 100)[rng.integers(30, size=3000)] + rng.normal(size=(3000, 2))
+    worth = {
+        how: np.median([start_inertia(rows, how, seed) for seed in range(5)])
+        for how in ("k-means++", "random")
+    }
+    assert worth["k-means++"] < 0.5 * worth["random"]
+
+
+def start_inertia(rows: np.ndarray, how: str, seed: int) -> float:
+    algorithm = KMeans(k=30, init=how)
+    parameter = algorithm.initParameter(sample_of(rows), np.random.default_rng(seed))
+    return algorithm.evaluate(rows, None, parameter).objective
+
+
+@pytest.mark.data
+def test_on_higgs_it_ends_where_lloyd_ends() -> None:
+    from sklearn.cluster import KMeans as Lloyd
+
+    with np.load(data_file("higgs", "higgs_real_combined.npz")) as stored:
+        rows = max((stored[name] for name in stored.files), key=lambda a: a.ndim)[:8000, 1:].astype(
+            np.float32
+        )
+    algorithm = KMeans(k=10, init="first")
+    share, parameter, statistics = start(algorithm, rows)
+    for _ in range(20):
+        by_kernel(algorithm, share, parameter, statistics)
+        parameter = algorithm.updateParameter(statistics, parameter)
+    by_kernel(algorithm, share, parameter, statistics)
+    peer = Lloyd(10, init=rows[:10].astype(np.float64), n_init=1, max_iter=20, tol=0, algorithm="lloyd")
+    peer.fit(rows.astype(np.float64))
+    assert algorithm.objective(statistics, parameter) == pytest.approx(peer.inertia_, rel=1e-6)

@@ -13,7 +13,17 @@ from msgspec import Meta
 from flegel import tree
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms import nmf_kernels
-from flegel.algorithms.nmf_rows import EPSILON, fold_in, multiply_row, observed, solve_row, start_row
+from flegel.algorithms.nmf_rows import (
+    EPSILON,
+    add_products,
+    errors,
+    fold_in,
+    multiply_row,
+    observed,
+    solve_row,
+    start_row,
+    step_columns,
+)
 from flegel.errors import UsageError
 from flegel.share import DataPoint, Share, Sparse
 from flegel.tree import Array
@@ -144,46 +154,38 @@ class NMF(Algorithm):
     # -- training ------------------------------------------------------------------------------------------
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Factors, iterationNum: int) -> RowChange:
-        columns, entries = observed(dataPoint.features)
-        factors, scale = parameter.factors, parameter.scale[0]
+        columns, values = observed(dataPoint.features, parameter.scale[0])
+        factors, state = parameter.factors, dataPoint.state
         rank = factors.shape[1]
-        state = dataPoint.state
-        penalty = self.regularization / scale
+        penalty = self.regularization / parameter.scale[0]
         first = state[rank] < 0.0
-        values = entries / scale
-        before = state[:rank].astype(np.float64)
-        weights = before.copy()
+        before, weights = np.zeros(rank), np.zeros(rank)
+        weights[:] = state[:rank]
         if first:
-            before[:] = 0.0
             start_row(factors, columns, values, weights)
+        else:
+            before[:] = weights
         if self.solver == "sgd":
             squares = solve_row(factors, columns, values, weights, penalty, self.sweeps)
         else:
             squares = multiply_row(factors, columns, values, weights, penalty)
-        state[:rank] = weights
-        weights[:] = state[:rank]
         old = 0.0 if first else np.float64(state[rank])
+        state[:rank] = weights
         state[rank] = squares
-        loss = np.float64(state[rank]) - old
-        if self.solver != "sgd":  # the squares of a row never change, and must not be rounded
-            loss = squares if first else 0.0
-        moves = np.zeros((columns.shape[0], rank))
+        weights[:] = state[:rank]
+        entries = columns.shape[0]
+        moves, gram = np.zeros((entries, rank)), np.zeros((0, 0))
+        energy, progress = np.zeros(0), np.zeros(0)
         if self.solver == "sgd":
-            gram = np.zeros((0, 0))
-            energy, progress = np.zeros(columns.shape[0]), np.zeros(columns.shape[0])
-            length = (weights * weights).sum()
-            for t in range(columns.shape[0]):
-                h = factors[columns[t]]
-                error = values[t] - (weights * h).sum()
-                rate = self.learning_rate / np.sqrt(rank * parameter.energy[columns[t]])
-                energy[t] = error * error * length / rank
-                progress[t] = rate * length
-                moves[t] = np.maximum(h + rate * (error * weights - penalty * h), 0.0) - h
+            loss = np.float64(state[rank]) - old
+            energy, progress = np.zeros(entries), np.zeros(entries)
+            rate = self.learning_rate / np.sqrt(rank)
+            energies = parameter.energy
+            step_columns(factors, energies, columns, values, weights, penalty, rate, moves, energy, progress)
         else:
-            energy, progress = np.zeros(0), np.zeros(0)
-            gram = np.outer(weights, weights) - np.outer(before, before)
-            for t in range(columns.shape[0]):
-                moves[t] = values[t] * (weights - before)
+            loss = squares if first else 0.0  # a row's squares never change, and must not be rounded
+            gram = np.zeros((rank, rank))
+            add_products(columns, values, weights, before, moves, gram)
         return RowChange(columns, moves, gram, energy, progress, loss, first)
 
     def aggregate(self, target: Sums, aggregator: Sums | RowChange) -> Sums:
@@ -265,7 +267,7 @@ class NMF(Algorithm):
     def evaluate(self, features: Any, labels: Array | None, parameter: Factors) -> Evaluation:
         """Rows solved anew for the finished H: the objective over their entries, and the RMSE."""
         weights = self.transform(features, parameter)
-        squares, entries, penalty = nmf_kernels.errors(
+        squares, entries, penalty = errors(
             features, weights, parameter.factors, float(parameter.scale[0]), self.solver == "sgd"
         )
         rmse = float(np.sqrt(squares / entries)) if entries else 0.0

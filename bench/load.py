@@ -26,8 +26,16 @@ MB = 1e6
 
 
 def peak() -> int:
-    """Largest resident memory of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Largest resident memory of this program so far, in bytes (getrusage would count the parent's, too)."""
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    return int(line.split()[1]) * 1024
+
+
+def resident() -> int:
+    """Resident memory of this process now, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def warm(file: str) -> None:
@@ -43,7 +51,7 @@ def worker(index: int, count: int, description: str, file: str, start: Any, answ
     from flegel.datasets import read_share
 
     warm(file)
-    before = peak()
+    before = resident()
     start.wait()
     began = time.perf_counter()
     rows = read_share(json.loads(description), index, count)

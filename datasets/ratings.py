@@ -16,8 +16,8 @@ import numpy as np
 from flegel.datasets.base import Chunk, Description, Stream
 from flegel.datasets.cache import check_unchanged, signature
 from flegel.datasets.compressed import head_of, line_pieces
-from flegel.datasets.text import parse
 from flegel.datasets.text_dialect import LINE_LIMIT, Dialect, find_delimiter, head_lines, split, understand
+from flegel.datasets.text_parse import parse
 from flegel.datasets.text_stream import PIECE
 from flegel.errors import DataError
 from flegel.share import Sparse

@@ -95,6 +95,7 @@ class Nbaiot(Entry):
     )
     files = ("**/benign_traffic.csv", "**/benign_traffic.csv.gz")
     default_rows = 500_000
+    advice = "the attack files come as .rar archives inside; unpack them where they lie"
     remark = "with marginals and correlations fitted to 1,196 real rows of one benign and three attack files"
 
     @classmethod

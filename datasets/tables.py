@@ -34,7 +34,7 @@ class _Parquet:
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet
 
-        self.file = parquet.ParquetFile(path, memory_map=True)
+        self.file = parquet.ParquetFile(path)
         meta = self.file.metadata
         self.schema = self.file.schema_arrow
         self.counts = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]

@@ -61,7 +61,10 @@ def split(line: str, delimiter: str) -> list[str]:
     if delimiter == " ":
         return line.split()
     if '"' in line:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
+        try:
+            return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
+        except csv.Error:  # quotes that do not close, or the like: the cell is no number either way
+            return [cell.strip() for cell in line.split(delimiter)]
     return [cell.strip() for cell in line.split(delimiter)]
 
 
@@ -94,6 +97,8 @@ def head_lines(head: bytes, origin: str, whole: bool) -> tuple[list[str], int]:
             break
     while lines and not lines[-1].strip():
         lines.pop()
+    if not lines:
+        raise DataError(f"{origin} is empty.")
     return lines, mark
 
 
@@ -245,8 +250,6 @@ def diagnose(
             check_line(raw.decode("utf-8").removesuffix("\r"), number, dialect, origin)
         except UnicodeDecodeError:
             return DataError(f"{origin}, line {number} is not UTF-8 text.")
-        except csv.Error as problem:
-            return DataError(f"{origin}, line {number} cannot be cut into fields ({problem}).")
         except DataError as problem:
             return problem
     return DataError(f"{origin}, near line {first_line}: {str(error).splitlines()[0]}.")

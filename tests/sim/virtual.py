@@ -74,9 +74,7 @@ def kmeans(
         share = make_share(part, None, state, algorithm.layout)
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
-    job = coordinator(
-        algorithm, zero, theta, workers, spec, criteria or Criteria(max_iterations=400, tolerance=1e-6)
-    )
+    job = coordinator(algorithm, zero, theta, workers, spec, criteria or Criteria(max_iterations=400, tolerance=1e-6))
     job.learners = learners  # type: ignore[attr-defined]
     return simulate(job, paces(workers, rate, straggler, rates), dict(learners), costs)
 

@@ -79,7 +79,7 @@ def test_the_compiled_block_does_what_the_hooks_say(algorithm: Algorithm, dtype:
 
 
 def test_points_that_voted_are_left_out() -> None:
-    _, (sums, count, *_), share = two_passes(users.HaltsWhenLarge(threshold=0.25), "fast")
+    _, (_sums, count, *_), share = two_passes(users.HaltsWhenLarge(threshold=0.25), "fast")
     large = int((ROWS[:, 0] > 0.25).sum())
     assert share.halted.sum() == large
     assert count == large + 2 * (len(ROWS) - large), "once, against twice for the others"

@@ -132,7 +132,16 @@ def _share(source: Source, rows: int, index: int, count: int, partition: str, se
             source, edges = random_access(source), None
     ranges = plan_rows(rows, index, count, wanted, seed, edges=edges, column=column_reader(source))
     rng = share_rng(seed, count + index) if edges is not None and wanted.kind == "shuffle" else None
-    return source.take(ranges, rng)
+    if rows < source.rows:
+        return source.take(ranges, rng)
+    good = False
+    source.record(f"{count} {partition} {seed}")
+    try:
+        found = source.take(ranges, rng)
+        good = True
+    finally:
+        source.finish_recording(index, count, good)
+    return found
 
 
 def random_access(source: Source) -> Source:

@@ -11,7 +11,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flegel.messages import Answer, Exit, Failed, Fetch, Load, Loaded, Order, Release, Report, Stop, Train
+from flegel.messages import (
+    Answer,
+    Exit,
+    Failed,
+    Fetch,
+    Load,
+    Loaded,
+    Order,
+    Release,
+    Report,
+    Stop,
+    Survey,
+    Surveyed,
+    Train,
+)
 from flegel.tree import Array
 
 # -- events ------------------------------------------------------------------------------------------------
@@ -26,6 +40,11 @@ class Ordered:
 @dataclass(frozen=True)
 class ShareReady:
     loaded: Loaded
+
+
+@dataclass(frozen=True)
+class SurveyDone:
+    moments: tuple[Array, ...]
 
 
 @dataclass(frozen=True)
@@ -57,6 +76,11 @@ class OwnTimer:
 
 
 @dataclass(frozen=True)
+class BeginSurvey:
+    survey: Survey
+
+
+@dataclass(frozen=True)
 class BeginLoad:
     load: Load
 
@@ -78,10 +102,11 @@ class RaiseFlag:
 
 @dataclass(frozen=True)
 class Reply:
-    """Send it; `with_changes` attaches the aggregator, `with_state` the hidden state."""
+    """Send it; `with_changes` attaches the aggregator."""
 
     body: Answer
     with_changes: bool = False
+    arrays: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,7 +130,7 @@ class Quit:
     pass
 
 
-Command = BeginLoad | BeginTrain | RaiseFlag | Reply | SendState | SetOwnTimer | Forget | Quit
+Command = BeginSurvey | BeginLoad | BeginTrain | RaiseFlag | Reply | SendState | SetOwnTimer | Forget | Quit
 
 
 class Worker:
@@ -126,12 +151,17 @@ class Worker:
         self._stray = 0
         """Results that the trainer still owes to jobs that are over."""
 
-    def handle(self, event: Ordered | ShareReady | TrainerDone | Broke | OwnTimer, now: float) -> list[Command]:
+    def handle(
+        self, event: Ordered | SurveyDone | ShareReady | TrainerDone | Broke | OwnTimer, now: float
+    ) -> list[Command]:
         match event:
             case Ordered(body, arrays):
                 return self._order(body, arrays, now)
-            case ShareReady() | TrainerDone() | Broke() if self._stray:
+            case SurveyDone() | ShareReady() | TrainerDone() | Broke() if self._stray:
                 self._stray -= 1
+            case SurveyDone(moments) if self.phase == "loading":
+                self.phase = "idle"
+                return [Reply(Surveyed(), arrays=moments)]
             case ShareReady(loaded) if self.phase == "loading":
                 self.phase = "ready"
                 self._points = loaded.points
@@ -149,6 +179,9 @@ class Worker:
 
     def _order(self, body: Order, arrays: tuple[Array, ...], now: float) -> list[Command]:
         match body:
+            case Survey() if self.phase in ("idle", "ready"):
+                self.phase = "loading"
+                return [BeginSurvey(body)]
             case Load() if self.phase in ("idle", "ready"):
                 self.phase, self.round, self._reported_at = "loading", -1, None
                 self._extra_visits, self._extra_compute, self._next = 0, 0.0, None

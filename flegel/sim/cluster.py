@@ -118,6 +118,8 @@ class SimWorker:
             return
         began = self._running[1]
         self._running = None
+        assert self._began is not None
+        self.pace.did(points, began - self._began)
         self._train(points, order.round)
         self.visits += points
         exhausted = points >= min(order.points, self.learner.points)

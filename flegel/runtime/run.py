@@ -28,7 +28,7 @@ from flegel.runtime import clock
 from flegel.runtime.code import reference
 from flegel.runtime.compile import Built, build_kernel
 from flegel.runtime.driver import drive
-from flegel.runtime.local import LocalCluster
+from flegel.runtime.local import MAX_WORKERS, LocalCluster
 from flegel.runtime.rows import SharedRows
 from flegel.runtime.trainer import form_of
 from flegel.share import Sparse, make_share
@@ -72,6 +72,7 @@ def default_workers() -> int:
 def execute(request: Request) -> Result:
     """Train and return; leaves nothing behind, whatever happens."""
     began = clock.now()
+    check_numbers(request)
     algorithm = request.algorithm
     policy = make_policy(request.sync)
     parse_stragglers(request.straggler, request.workers)
@@ -126,6 +127,14 @@ def execute(request: Request) -> Result:
             rows.close()
         if own_cluster:
             cluster.close()
+
+
+def check_numbers(request: Request) -> None:
+    """What can be seen to be wrong without opening anything."""
+    if not 1 <= request.workers <= MAX_WORKERS:
+        raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
+    if not 0 <= request.seed < 2**63:
+        raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {request.seed}.")
 
 
 def check_data(request: Request) -> None:

@@ -60,9 +60,7 @@ class FCM(Algorithm):
     layout = "tiles"
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
-    m: Annotated[float, Meta(gt=1, description="fuzzifier: near 1 is hard, large is fuzzy; 2 is fastest")] = (
-        2.0
-    )
+    m: Annotated[float, Meta(gt=1, description="fuzzifier: near 1 is hard, large is fuzzy; 2 is fastest")] = 2.0
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++, random, first, a .npy file of k centroids, or an array of them"),
@@ -102,9 +100,7 @@ class FCM(Algorithm):
         return Reweigh(changes, y)
 
     def aggregate(self, target: Weights, change: Reweigh | Weights) -> Weights:
-        if len(change) == len(
-            target
-        ):  # a whole report; numba drops this branch when it compiles for a Reweigh
+        if len(change) == len(target):  # a whole report; numba drops this branch when it compiles for a Reweigh
             return tree.add(target, change)
         changes, y = change
         norm = (y * y).sum()

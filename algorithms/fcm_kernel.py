@@ -49,9 +49,7 @@ CUT = -40.0  # a relative membership below e^CUT is none
 def kernel_for(share: Share, k: int, m: float) -> Kernel:
     tiles = tiles_at_once(share.features.dtype, k)
 
-    def kernel(
-        share: Share, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
+    def kernel(share: Share, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, share.points)
         return int(train(share.features, share.state, parameter, aggregator, start, end, flag, tiles, m))
 

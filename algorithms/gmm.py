@@ -75,9 +75,9 @@ class GMM(Algorithm):
     maximize = True
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10
-    covariance: Annotated[
-        Literal["diagonal", "full"], Meta(description="shape of a component: diagonal or full")
-    ] = "diagonal"
+    covariance: Annotated[Literal["diagonal", "full"], Meta(description="shape of a component: diagonal or full")] = (
+        "diagonal"
+    )
     regularization: Annotated[
         float, Meta(ge=0, description="added to variances, as a fraction of each column's variance")
     ] = 1e-6
@@ -181,9 +181,7 @@ class GMM(Algorithm):
         scatter = aggregator.squares[filled] - counts * _outer(own, width) + counts * _outer(own - at, width)
         precision = _precision(parameter.whiten[filled], d)
         distances = (precision * scatter * _twice(d, width)).sum()
-        return float(
-            aggregator.counts[filled] @ parameter.level[filled] - 0.5 * distances + aggregator.entropy[0]
-        )
+        return float(aggregator.counts[filled] @ parameter.level[filled] - 0.5 * distances + aggregator.entropy[0])
 
     def kernel(self, share: Share) -> Kernel | None:
         return kernel_for(share, self.k) if share.layout == "tiles" else None
@@ -244,9 +242,7 @@ class GMM(Algorithm):
         values = np.maximum(values, 0.0) + least
         return _packed(np.einsum("jab,jb,jcb->jac", vectors, values, vectors))
 
-    def _mixture(
-        self, weights: Array, means: Array, covariances: Array, origin: Array, unit: Array
-    ) -> Mixture:
+    def _mixture(self, weights: Array, means: Array, covariances: Array, origin: Array, unit: Array) -> Mixture:
         """Everything in the units of the data, from means and covariances in standard units."""
         d = means.shape[1]
         width = covariances.shape[1]

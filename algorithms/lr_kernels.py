@@ -93,9 +93,7 @@ def _sparse(
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _tiles(
-    features, labels, state, weights, bias, classes, penalty, memory, gradient, sums, start, end, flag
-):  # type: ignore[no-untyped-def]
+def _tiles(features, labels, state, weights, bias, classes, penalty, memory, gradient, sums, start, end, flag):  # type: ignore[no-untyped-def]
     outputs, columns = weights.shape
     scores = np.empty(outputs)
     i = start
@@ -141,17 +139,13 @@ def kernel_for(share: Share, memory: bool) -> Kernel:
     sparse = isinstance(share.features, Sparse)
     keep = 1.0 if memory else 0.0
 
-    def run(
-        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
+    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(5)  # loss, squares, seen, visits, unknown
         model = (parameter.weights, parameter.bias, parameter.classes, float(parameter.penalty[0]), keep)
         where = (aggregator.gradient, sums, start, end, flag)
         if sparse:
             rows = share.features
-            reached = _sparse(
-                rows.indptr, rows.indices, rows.values, share.labels, share.state, *model, *where
-            )
+            reached = _sparse(rows.indptr, rows.indices, rows.values, share.labels, share.state, *model, *where)
         else:
             reached = _tiles(share.features, share.labels, share.state, *model, *where)
         for into, extra in zip(aggregator[1:], sums, strict=True):

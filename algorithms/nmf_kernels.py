@@ -23,6 +23,7 @@ TOGETHER = 128  # entries of a row that are gathered at a time: their factors st
 LANES = min(register_lanes(np.float32), 8)
 """Numbers in a vector. The rank is padded to a multiple of it, so wider ones would mostly multiply zeros."""
 
+
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _gather(local, columns, values, first, count, block, pull):  # type: ignore[no-untyped-def]
     """Factors of the entries into one place, and Σ value·h on the way."""
@@ -36,6 +37,7 @@ def _gather(local, columns, values, first, count, block, pull):  # type: ignore[
     if count % 2:
         for c in range(padded):
             block[count, c] = 0
+
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _add_gram(block, count, gram):  # type: ignore[no-untyped-def]
@@ -60,6 +62,7 @@ def _add_gram(block, count, gram):  # type: ignore[no-untyped-def]
             store(gram, at + padded, a[1] + b[1])
             store(gram, at + 2 * padded, a[2] + b[2])
             store(gram, at + 3 * padded, a[3] + b[3])
+
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _descend(gram, pull, weights, rank, ridge, sweeps, start):  # type: ignore[no-untyped-def]
@@ -93,6 +96,7 @@ def _descend(gram, pull, weights, rank, ridge, sweeps, start):  # type: ignore[n
                     p = load(pull, c, LANES)
                     store(pull, c, fma(spread(-step, p), load(gram, f * padded + c, LANES), p))
 
+
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _move(local, energy, progress, columns, values, first, last, weights, rank, penalty, rate):  # type: ignore[no-untyped-def]
     """One AdaGrad step on the factors of every entry; the sum of squared errors before it."""
@@ -121,6 +125,7 @@ def _move(local, energy, progress, columns, values, first, last, weights, rank, 
             h = fma(take, load(weights, c, LANES), keep * load(local, at + c, LANES))
             store(local, at + c, maximum(h, zero))
     return squares
+
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps, room):  # type: ignore[no-untyped-def]
@@ -154,6 +159,7 @@ def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps,
     old = 0.0 if new else np.float64(state[rank])
     state[rank] = squares
     return np.float64(state[rank]) - old
+
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _sparse_rows(indptr, indices, entries, unit, state, local, numbers, sums, counts, start, end, flag):  # type: ignore[no-untyped-def]
@@ -233,9 +239,7 @@ def solving(share: Share, rank: int, regularization: float, learning_rate: float
     local = np.zeros((share.columns, padded), dtype)
     energy, progress = np.zeros(share.columns, dtype), np.zeros(share.columns, dtype)
 
-    def run(
-        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
+    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         theirs = (parameter.factors, aggregator.moves, parameter.energy, aggregator.energy, aggregator.progress)
         _open(*theirs, local, energy, progress)
         scale = float(parameter.scale[0])
@@ -315,9 +319,7 @@ def _multiply_dense(factors, features, scale, state, penalty, moves, gram, sums,
 def multiplying(regularization: float) -> Kernel:
     """The kernel of the multiplicative solver."""
 
-    def run(
-        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
+    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(2)
         scale = float(parameter.scale[0])
         rest = (scale, share.state, regularization / scale, aggregator.moves, aggregator.gram, sums, start, end, flag)

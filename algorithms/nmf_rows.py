@@ -130,9 +130,7 @@ def step_columns(
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def add_products(
-    columns: Array, values: Array, weights: Array, before: Array, moves: Array, gram: Array
-) -> None:
+def add_products(columns: Array, values: Array, weights: Array, before: Array, moves: Array, gram: Array) -> None:
     """Change of x_ij·w_i, one row an entry, and of w_i·w_iᵀ."""
     for t in range(columns.shape[0]):
         for f in range(weights.shape[0]):

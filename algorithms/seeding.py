@@ -13,9 +13,7 @@ from flegel.tree import Array
 NAMED = ("k-means++", "random", "first")
 
 
-def start_rows(
-    rows: Array, k: int, init: str | Array, columns: int, rng: np.random.Generator, owner: str
-) -> Array:
+def start_rows(rows: Array, k: int, init: str | Array, columns: int, rng: np.random.Generator, owner: str) -> Array:
     """k starting centroids as `init` says: by one of NAMED, from a .npy file, or given as an array."""
     if not (isinstance(init, str) and init in NAMED):
         return given_rows(init, k, columns, owner)

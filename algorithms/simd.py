@@ -369,9 +369,7 @@ def square_each(typing: Any, x: Any, slopes: Any, offsets: Any, sums: Any) -> An
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         parts = []
-        for slope, offset, term in zip(
-            *(cgutils.unpack_tuple(builder, many) for many in args[1:]), strict=True
-        ):
+        for slope, offset, term in zip(*(cgutils.unpack_tuple(builder, many) for many in args[1:]), strict=True):
             z = _fma(builder, args[0], slope, offset)
             parts.append(_fma(builder, z, z, term))
         return context.make_tuple(builder, sums, parts)

@@ -107,9 +107,7 @@ class ArraySource(Source):
         self.names, self.classes = names, classes
         if label_column is not None:
             if not -self.columns <= label_column < self.columns:
-                raise DataError(
-                    f"{origin} has {self.columns} columns, so there is no label column {label_column}."
-                )
+                raise DataError(f"{origin} has {self.columns} columns, so there is no label column {label_column}.")
             self.label_column = label_column % self.columns
             labels = self.array[:, self.label_column]
             self.columns -= 1
@@ -260,9 +258,7 @@ class SparseSource(Source):
             if len(bad):
                 row = ids[np.searchsorted(indptr, bad[0], side="right") - 1]
                 where = column_name(self.names, int(indices[bad[0]]))
-                raise DataError(
-                    f"{self.origin}: row {row + 1}, {where} is {values[bad[0]]}; use finite numbers."
-                )
+                raise DataError(f"{self.origin}: row {row + 1}, {where} is {values[bad[0]]}; use finite numbers.")
         check_finite(np.empty((0, 0)), labels, ids, self.names, self.origin)
 
     def column(self, index: int) -> Array:

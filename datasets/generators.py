@@ -35,9 +35,9 @@ class Blobs(BlockSource):
 
     def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
         which = rng.integers(0, self.centers, self.block_rows)
-        return self.means[which] + rng.standard_normal(
-            (self.block_rows, self.columns), np.float32
-        ), which.astype(np.float64)
+        return self.means[which] + rng.standard_normal((self.block_rows, self.columns), np.float32), which.astype(
+            np.float64
+        )
 
     def describe(self) -> Description:
         plain = {"rows": self.rows, "seed": self.seed, "columns": self.columns, "centers": self.centers}
@@ -161,9 +161,7 @@ class Ratings(Source):
         popularity = (np.arange(items) + 5.0) ** -0.9
         self.cumulative = np.cumsum(popularity / popularity.sum())
         self.place = rng.permutation(items).astype(np.int32)
-        self.item_factors = rng.standard_normal((items, self.FACTORS), np.float32) / np.float32(
-            self.FACTORS**0.5
-        )
+        self.item_factors = rng.standard_normal((items, self.FACTORS), np.float32) / np.float32(self.FACTORS**0.5)
         self.item_bias = (0.35 * rng.standard_normal(items)).astype(np.float32)
 
     def edges(self) -> Array | None:
@@ -209,9 +207,7 @@ class Ratings(Source):
         for number in range(-(-self.rows // self.BLOCK)):
             block = self._block(number)
             at = np.flatnonzero(block.indices == index)
-            values[number * self.BLOCK + np.searchsorted(block.indptr, at, side="right") - 1] = block.values[
-                at
-            ]
+            values[number * self.BLOCK + np.searchsorted(block.indptr, at, side="right") - 1] = block.values[at]
         return values
 
     def describe(self) -> Description:

@@ -129,14 +129,10 @@ class NpzStream(Stream):
                 raise DataError(f"{path} holds a sparse matrix that is not CSR; save matrix.tocsr() instead.")
             self.features_name, self.labels_name = "data", label if isinstance(label, str) else None
         else:
-            self.features_name = next(
-                (n for n in _FEATURE_NAMES if n in members), members[0] if members else ""
-            )
+            self.features_name = next((n for n in _FEATURE_NAMES if n in members), members[0] if members else "")
             self.labels_name = label if isinstance(label, str) else None
             if label is None:
-                self.labels_name = next(
-                    (n for n in _LABEL_NAMES if n in members and n != self.features_name), None
-                )
+                self.labels_name = next((n for n in _LABEL_NAMES if n in members and n != self.features_name), None)
         for name in (self.features_name, self.labels_name):
             if name is not None and name not in members:
                 raise DataError(f"{path} has no array {name!r}; it has: {', '.join(members) or 'none'}.")

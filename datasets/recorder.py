@@ -135,8 +135,7 @@ class Recorder:
 def not_kept(error: OSError) -> None:
     """A cache that cannot be written costs time at the next start, not the job."""
     warnings.warn(
-        f"The columnar cache was not written ({error.strerror or error}); "
-        "the next start parses the text again.",
+        f"The columnar cache was not written ({error.strerror or error}); the next start parses the text again.",
         stacklevel=2,
     )
 

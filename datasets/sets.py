@@ -21,9 +21,7 @@ from flegel.errors import DataError
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 _CC_BY = "CC BY 4.0 (UCI Machine Learning Repository)"
-_GROUPLENS = (
-    "GroupLens: research use with citation, no redistribution without the same conditions, non-commercial"
-)
+_GROUPLENS = "GroupLens: research use with citation, no redistribution without the same conditions, non-commercial"
 
 
 class Higgs(Entry):
@@ -121,9 +119,7 @@ class Puf(Entry):
     licence = _CC_BY
     rows, columns, label = 6_000_000, 128, 128
     suits = ("gmm", "lr")
-    remotes = (
-        Remote("https://archive.ics.uci.edu/static/public/463/physical+unclonable+functions.zip", "puf.zip"),
-    )
+    remotes = (Remote("https://archive.ics.uci.edu/static/public/463/physical+unclonable+functions.zip", "puf.zip"),)
     files = ("**/5xor_128bit/train_*.csv*", "**/train_5xor_128dim.csv*", "puf.csv", "puf.csv.gz")
     default_rows = 500_000
     remark = "a simulation of the same circuit, which is what the real set is too"

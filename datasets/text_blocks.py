@@ -80,9 +80,7 @@ def block_starts(file: TextFile, header: int, block: int, origin: str) -> tuple[
         if at >= end:
             break
         if at - starts[-1] > LINE_LIMIT + block:
-            raise DataError(
-                f"{origin} has a line longer than {LINE_LIMIT:,} bytes; is this a table of numbers?"
-            )
+            raise DataError(f"{origin} has a line longer than {LINE_LIMIT:,} bytes; is this a table of numbers?")
         starts.append(at)
         at = max(at + 1, header + (((at - header) // block) + 1) * block)
     return np.array(starts, np.int64), end

@@ -44,9 +44,7 @@ def parse(
     return columns, labels
 
 
-def _parse(
-    text: bytes | memoryview, dialect: Dialect, dtype: np.dtype[Any]
-) -> tuple[list[Array], Array | None]:
+def _parse(text: bytes | memoryview, dialect: Dialect, dtype: np.dtype[Any]) -> tuple[list[Array], Array | None]:
     wanted = dialect.features if dialect.label is None else [*dialect.features, dialect.label]
     pyarrow = arrow_csv()
     if pyarrow is None or dialect.delimiter == " ":

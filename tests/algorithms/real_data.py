@@ -76,11 +76,7 @@ def jester() -> Any:
         (name,) = [n for n in archive.namelist() if n.endswith((".xls", ".csv"))]
         with archive.open(name) as file:
             try:
-                table = (
-                    pd.read_excel(file, header=None)
-                    if name.endswith(".xls")
-                    else pd.read_csv(file, header=None)
-                )
+                table = pd.read_excel(file, header=None) if name.endswith(".xls") else pd.read_csv(file, header=None)
             except ImportError as missing:
                 pytest.skip(f"reading {name} needs another package: {missing}")
     ratings = table.to_numpy(dtype=np.float64)[:, 1:]

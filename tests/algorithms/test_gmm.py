@@ -77,9 +77,7 @@ def test_f_never_falls_whatever_part_is_visited(seed: int) -> None:
     dtype = rng.choice([np.float32, np.float64])
     slack = 1e-7 if dtype is np.float32 else 1e-12
     rows = clouds(700, 4, seed, dtype)
-    algorithm = GMM(
-        k=int(rng.integers(1, 9)), covariance=rng.choice(["diagonal", "full"]), regularization=1e-3
-    )
+    algorithm = GMM(k=int(rng.integers(1, 9)), covariance=rng.choice(["diagonal", "full"]), regularization=1e-3)
     share, parameter, statistics = start(algorithm, rows, seed)
     by_kernel(algorithm, share, parameter, statistics)
     parameter = algorithm.updateParameter(statistics, parameter)
@@ -212,6 +210,4 @@ def test_on_skin_it_follows_scikit_learn() -> None:
     for _ in range(15):
         by_kernel(algorithm, share, parameter, statistics)
         parameter = algorithm.updateParameter(statistics, parameter)
-    assert algorithm.evaluate(rows, None, parameter).objective == pytest.approx(
-        peer.score(rows) * len(rows), rel=1e-6
-    )
+    assert algorithm.evaluate(rows, None, parameter).objective == pytest.approx(peer.score(rows) * len(rows), rel=1e-6)

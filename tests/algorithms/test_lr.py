@@ -21,9 +21,7 @@ from flegel.runtime.flag import new_flag
 from flegel.share import make_share
 
 
-def problem(
-    points: int = 300, columns: int = 7, classes: int = 2, dtype: Any = np.float64
-) -> tuple[Any, Any]:
+def problem(points: int = 300, columns: int = 7, classes: int = 2, dtype: Any = np.float64) -> tuple[Any, Any]:
     rng = np.random.default_rng(points + columns + classes)
     rows = (rng.standard_normal((points, columns)) * rng.uniform(0.1, 30, columns) + 5).astype(dtype)
     scores = (rows - 5) @ rng.standard_normal((columns, classes)) / 10 + rng.gumbel(size=(points, classes))
@@ -108,9 +106,7 @@ def test_gradient_is_the_derivative_of_the_objective() -> None:
             step[k, t] = 1e-5
             plus = objective(theta.weights + step[:, :-1], theta.bias + step[:, -1])
             minus = objective(theta.weights - step[:, :-1], theta.bias - step[:, -1])
-            assert gradient[k, t] == pytest.approx(
-                (plus - minus) / 2e-5, abs=1e-6 * np.abs(gradient).max() + 1e-7
-            )
+            assert gradient[k, t] == pytest.approx((plus - minus) / 2e-5, abs=1e-6 * np.abs(gradient).max() + 1e-7)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -217,9 +213,7 @@ def test_gradient_descent_without_memory_learns_with_any_schedule(schedule: str)
     best = LogisticRegression(C=1e6, tol=1e-8, max_iter=1000).fit(rows, labels).predict_proba(rows)
     run = start(LR(memory=False, schedule=schedule, decay=0.1), rows, labels).passes(30, interval=100)
     assert run.algorithm.evaluate(rows, labels, run.parameter).objective < 1.02 * log_loss(labels, best)
-    plain = start(LR(scaling=False, learning_rate=1e-3, schedule=schedule), rows, labels).passes(
-        30, interval=100
-    )
+    plain = start(LR(scaling=False, learning_rate=1e-3, schedule=schedule), rows, labels).passes(30, interval=100)
     assert plain.objectives[-1] < math.log(2)
 
 

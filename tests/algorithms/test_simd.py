@@ -114,9 +114,7 @@ def _functions(x, e, logarithm):  # type: ignore[no-untyped-def]
 @BOTH
 def test_exp_and_log_to_two_units_in_the_last_place(dtype: Any) -> None:
     most = 87.0 if dtype is np.float32 else 700.0
-    x = np.concatenate([np.linspace(-most, most, 8192), np.random.default_rng(3).normal(size=8192)]).astype(
-        dtype
-    )
+    x = np.concatenate([np.linspace(-most, most, 8192), np.random.default_rng(3).normal(size=8192)]).astype(dtype)
     x[x == 0] = 1
     e, logarithm = np.empty_like(x), np.empty_like(x)
     _functions(x, e, logarithm)

@@ -55,9 +55,7 @@ def test_a_changed_file_is_parsed_again(tmp_path: Path, small_files_count: None)
     assert open_data(path).load()[0][777].tolist() == [777, 1, 2, 3]
 
 
-def test_an_incomplete_start_leaves_no_entry(
-    tmp_path: Path, small_files_count: None, cache_folder: Path
-) -> None:
+def test_an_incomplete_start_leaves_no_entry(tmp_path: Path, small_files_count: None, cache_folder: Path) -> None:
     data = open_data(table(tmp_path / "t.csv"))
     data.share(0, 2)
     wait_for_writes()
@@ -96,9 +94,7 @@ def test_compressed_text_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert np.array_equal(first[0], second[0])
 
 
-def test_a_cache_folder_that_cannot_be_written_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"1,2\n3,4\n"))
     (tmp_path / "file").write_text("in the way")

@@ -21,9 +21,7 @@ cells = st.one_of(
     st.floats(width=32).map(str), st.integers(-(10**12), 10**12).map(str), st.text(max_size=4), st.just("")
 )
 lines = st.lists(st.lists(cells, min_size=1, max_size=4).map(",".join), max_size=12)
-numbers = st.sampled_from(
-    ["1:1", "2:0.5", "3:-1e3", "0:2", "x", "2:", ":3", "qid:1", "#", "5:nan", "9999999999:1"]
-)
+numbers = st.sampled_from(["1:1", "2:0.5", "3:-1e3", "0:2", "x", "2:", ":3", "qid:1", "#", "5:nan", "9999999999:1"])
 
 
 def reads_or_refuses(name: str, content: bytes) -> None:

@@ -29,9 +29,7 @@ def frame() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("header", [True, False])
-@pytest.mark.parametrize(
-    ("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t"), (".csv", ";"), (".txt", " ")]
-)
+@pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t"), (".csv", ";"), (".txt", " ")])
 @pytest.mark.parametrize("packing", ["", ".gz"])
 def test_text_tables(tmp_path: Path, header: bool, suffix: str, delimiter: str, packing: str) -> None:
     path = tmp_path / f"table{suffix}{packing}"
@@ -85,9 +83,7 @@ def test_a_file_without_pyarrow_reads_the_same(tmp_path: Path, monkeypatch: pyte
         open_data(tmp_path / "t.csv").load()
 
 
-def test_parquet_without_pyarrow_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import sys
 
     frame().to_parquet(tmp_path / "t.parquet")
@@ -233,9 +229,7 @@ def test_ratings_become_sparse_rows_of_users(tmp_path: Path, style: str) -> None
         path.write_text("".join(f"{u}::{i}::{r}::0\n" for u, i, r in triples))
     else:
         path = tmp_path / "ratings.csv"
-        path.write_text(
-            "userId,movieId,rating,timestamp\n" + "".join(f"{u},{i},{r},0\n" for u, i, r in triples)
-        )
+        path.write_text("userId,movieId,rating,timestamp\n" + "".join(f"{u},{i},{r},0\n" for u, i, r in triples))
     data = open_data(path)
     assert (data.rows, data.columns, data.names) == (3, 3, ["10", "20", "30"])
     assert dense(data.load()[0]).tolist() == [[0, 0, 1], [3.5, 0, 2], [0, 5, 0]]

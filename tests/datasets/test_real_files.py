@@ -95,12 +95,8 @@ def test_fashion_mnist(real_data: Path, cache_folder: Path) -> None:
 
     folder = real_data / "fashion-mnist"
     data = open_data(folder / "t10k-images-idx3-ubyte.gz")
-    pixels = np.frombuffer(
-        gzip.decompress((folder / "t10k-images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16
-    )
-    answers = np.frombuffer(
-        gzip.decompress((folder / "t10k-labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8
-    )
+    pixels = np.frombuffer(gzip.decompress((folder / "t10k-images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16)
+    answers = np.frombuffer(gzip.decompress((folder / "t10k-labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8)
     features, labels = data.load()
     assert np.array_equal(features, pixels.reshape(10000, 784))
     assert np.array_equal(labels, answers)

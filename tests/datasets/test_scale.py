@@ -13,9 +13,7 @@ from flegel.errors import UsageError
 from flegel.share import Sparse
 from tests.datasets.helpers import dense
 
-tables = arrays(
-    np.float64, st.tuples(st.integers(1, 60), st.just(3)), elements=st.floats(-1e6, 1e6, width=32)
-)
+tables = arrays(np.float64, st.tuples(st.integers(1, 60), st.just(3)), elements=st.floats(-1e6, 1e6, width=32))
 
 
 @given(tables, st.lists(st.integers(0, 60), max_size=5))

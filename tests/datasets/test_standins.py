@@ -49,9 +49,7 @@ def test_shapes_are_those_of_the_real_sets() -> None:
 def test_every_entry_says_where_it_comes_from() -> None:
     for entry in ENTRIES:
         info = entry.info()
-        assert all(
-            info[key] for key in ("title", "home", "licence", "rows", "columns", "suits", "without_it")
-        )
+        assert all(info[key] for key in ("title", "home", "licence", "rows", "columns", "suits", "without_it"))
         if not entry.generated:
             assert info["files"]
             assert all(file["url"].startswith("http") for file in info["files"])
@@ -111,9 +109,7 @@ def test_the_higgs_stand_in_has_the_marginals_correlations_and_separation_of_rea
     def accuracy(x: np.ndarray, y: np.ndarray) -> float:
         z = (x - x.mean(axis=0)) / x.std(axis=0)
         half = len(z) // 2
-        return float(
-            linear_model.LogisticRegression(max_iter=200).fit(z[:half], y[:half]).score(z[half:], y[half:])
-        )
+        return float(linear_model.LogisticRegression(max_iter=200).fit(z[:half], y[:half]).score(z[half:], y[half:]))
 
     order = np.random.default_rng(0).permutation(len(real))
     assert abs(accuracy(made, labels) - accuracy(real[order], answers[order])) < 0.03

@@ -16,7 +16,7 @@ from pathlib import Path
 from flegel.compare.contender import supported
 from flegel.errors import UsageError, nearest
 
-HELPERS = {"suite", "race", "regress"}
+HELPERS = {"suite", "race", "regress", "picture"}
 """Files of bench/ that are no benchmarks."""
 
 

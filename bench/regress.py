@@ -3,8 +3,8 @@
     python bench/regress.py RESULTS [--floors bench/floors.json] [--record] [--scale small]
 
 RESULTS is a folder of JSON that benchmarks wrote. `--record` writes new floors, at nine tenths of what was measured, so
-that noise alone does not trip them. Ratios inside one run are compared, never seconds of different machines. A floor whose
-benchmark is not among the results is named, and fails nothing.
+that noise alone does not trip them. Ratios inside one run are compared, never seconds of different machines. A floor
+whose benchmark is not among the results is named, and fails nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One rival, or Flegel, in a process of its own: `python run.py CONFIG.json`.
 
-Writes what it measured to the file named in the configuration. The clock stands still while an objective is computed. End to end is everything else, from the start of the process.
+Writes what it measured to the file named in the configuration. The clock stands still while an objective is computed.
+End to end is everything else, from the start of the process.
 """
 
 from __future__ import annotations

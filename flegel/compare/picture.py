@@ -52,6 +52,9 @@ def timeline(spans: Iterable[Span], length: float) -> Timeline:
         by_worker.setdefault(int(span[0]), []).append(span)
     lanes = {worker: segments(mine) for worker, mine in sorted(by_worker.items())}
     length = max([length, *(lane[-1][1] for lane in lanes.values() if lane)])
+    for lane in lanes.values():
+        if lane and length - lane[-1][1] > 1e-9:
+            lane.append((lane[-1][1], length, "wait"))  # its last report is in, those of others are not
     if sum(map(len, lanes.values())) <= SEGMENTS:
         short = {w: [(round(a, 6), round(b, 6), k) for a, b, k in lane] for w, lane in lanes.items()}
         return Timeline(length, [Lane(w, lane) for w, lane in short.items()])

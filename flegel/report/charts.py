@@ -98,12 +98,18 @@ def curves(
     marks: bool = False,
 ) -> Canvas:
     """Lines over a common pair of axes, with a legend above and, where given, a level across."""
+    lines = [
+        line._replace(points=[(x, y) for x, y in line.points if (x > 0 or not log_x) and (y > 0 or not log_y)])
+        for line in lines
+    ]
     lines = [line for line in lines if line.points]
+    if not lines:
+        return _nothing(width, y_label)
     legend, rows = _legend([(line.name, line.colour) for line in lines], width)
     top, left, right, bottom = 28 + 18 * rows, 62.0, width - 14, height + 18 * rows - 46
     canvas = Canvas(width, height + 18 * rows, y_label)
-    xs = [x for line in lines for x, _ in line.points if not log_x or x > 0] or [0.0, 1.0]
-    ys = [y for line in lines for _, y in line.points if not log_y or y > 0] or [0.0, 1.0]
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points]
     ys += [level[0]] if level else []
     x = Scale(min(xs) if log_x else min(0.0, *xs), _above(max(xs), min(xs)), left, right, log_x)
     margin = 0 if log_y else 0.04 * (max(ys) - min(ys))
@@ -123,6 +129,13 @@ def curves(
     return canvas
 
 
+def _nothing(width: float, label: str) -> Canvas:
+    """An honest blank: nothing was measured that could be drawn."""
+    canvas = Canvas(width, 60, label)
+    canvas.text(width / 2, 34, "nothing to draw: no run reached the target", "middle", "soft")
+    return canvas
+
+
 def _above(high: float, low: float) -> float:
     """A range that is not empty."""
     return high if high > low else low + (abs(low) or 1.0)
@@ -131,7 +144,7 @@ def _above(high: float, low: float) -> float:
 def _path(points: Sequence[tuple[float, float]], x: Scale, y: Scale, steps: bool) -> str:
     words: list[str] = []
     before = 0.0
-    for i, (px, py) in enumerate((px, py) for px, py in points if not (x.log and px <= 0) and not (y.log and py <= 0)):
+    for i, (px, py) in enumerate(points):
         at, height = x(px), y(py)
         if i and steps:
             words.append(f"L{at:.1f} {before:.1f}")
@@ -168,16 +181,19 @@ def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
     colours = colours_of([s.name for s in chart.series])
     legend, rows = _legend([(s.name, colours[s.name]) for s in chart.series], width)
     top, left, right, bottom = 28 + 18 * rows, 62.0, width - 10, height + 18 * rows - 46
-    values = [v for s in chart.series for _, v in s.points if not chart.log_y or v > 0] or [1.0]
+    values = [v for s in chart.series for _, v in s.points if not chart.log_y or v > 0]
+    if not values:
+        return _nothing(width, chart.y)
     low = min(values) / 2 if chart.log_y else min(0.0, *values)
     y = Scale(low, _above(max(values), low), bottom, top, chart.log_y)
     canvas = Canvas(width, height + 18 * rows, chart.title)
-    axes(canvas, Scale(0, 1, left, right), y, "", chart.y, lambda _: "")
+    axes(canvas, Scale(0, 1, left, right), y, "", chart.y, ticks=False)
     slot = (right - left) / max(len(chart.groups), 1)
-    thick = slot * 0.8 / max(len(chart.series), 1)
+    thick = min(slot * 0.8 / max(len(chart.series), 1), 44.0)
+    margin = (slot - thick * len(chart.series)) / 2
     for i, series in enumerate(chart.series):
         for place, value in series.points:
-            x = left + slot * (place + 0.1) + thick * i
+            x = left + slot * place + margin + thick * i
             if not chart.log_y or value > 0:
                 canvas.add("rect", x=x, y=y(value), width=max(thick - 1, 0.8), height=max(bottom - y(value), 0.5),
                            class_=f"f{colours[series.name]}", title=f"{series.name}: {short(value)}")  # fmt: skip

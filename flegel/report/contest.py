@@ -101,9 +101,8 @@ def timelines(comparison: Comparison) -> str:
     return heading("Where the time went", level=3) + figure(
         lambda w: timeline.draw(panels, w),
         "A lane for each worker. Waiting: the report is in, the next order has not come. Responding: from being told "
-        "to having done it, including the way of the messages. The pauses of a worker that is slowed on purpose count as "
-        "computing. Where barriers are too dense to draw, the height of a "
-        "colour is its share of the time.",
+        "to having done it, including the way of the messages. The pauses of a worker that is slowed on purpose count "
+        "as computing. Where barriers are too dense to draw, the height of a colour is its share of the time.",
     )
 
 

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b5bd2", "#7a7a7a"]
 DARK = ["#4ba8e0", "#f0803c", "#2fc79a", "#e39cc4", "#f2b83b", "#8fd0f5", "#a79bf0", "#a5a5a5"]
-DASHES = ["", "6 3", "2 3", "9 3 2 3", "4 2", "1 2", "12 4", "7 2 1 2 1 2"]
+DASHES = ["", "6 3", "2 3", "9 3 2 3", "4 2", "10 2 4 2", "12 4", "7 2 1 2 1 2"]
 COLOURS = len(LIGHT)
 
 
@@ -141,14 +141,15 @@ def axes(
     y_label: str,
     show_x: Callable[[float], str] = short,
     show_y: Callable[[float], str] = short,
+    ticks: bool = True,
 ) -> None:
-    """Grid, numbers and names of both axes."""
+    """Grid, numbers and names of both axes; without `ticks` the lower one is left to the caller."""
     top, bottom, left, right = y.end, y.begin, x.begin, x.end
     for tick in y.ticks(5):
         at = y(tick)
         canvas.add("line", x1=left, x2=right, y1=at, y2=at, class_="grid")
         canvas.text(left - 6, at + 4, show_y(tick), "end", "soft small")
-    for tick in x.ticks(max(3, int((right - left) / 80))):
+    for tick in x.ticks(max(3, int((right - left) / 80))) if ticks else ():
         at = x(tick)
         canvas.add("line", x1=at, x2=at, y1=bottom, y2=bottom + 4, class_="axis")
         canvas.text(at, bottom + 17, show_x(tick), "middle", "soft small")

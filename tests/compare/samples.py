@@ -55,6 +55,10 @@ def bench() -> Bench:
         Chart(title="lines", x="x", y="y", series=lines, log_x=True, log_y=True),
         Chart(title="bars", x="", y="y", series=lines, bars=True, groups=["one", "two"] * 5),
         Chart(title="empty", x="x", y="y", series=[]),
+        Chart(
+            title="no bars", x="", y="y", series=[Series(name="bsp", points=[])], bars=True, log_y=True, groups=["a"]
+        ),
+        Chart(title="zero", x="x", y="y", series=[Series(name="bsp", points=[(0.0, 0.0)])], log_x=True, log_y=True),
     ]
     return Bench(
         name="skew", figure="Fig. 9", question="How?", scale="smoke", seconds=1.0, setting=setting(), answer=["So."],

@@ -28,8 +28,8 @@ class Linear(NamedTuple):
     """θ. One row of `weights` an output: one for two classes, otherwise one a class.
 
     `penalty` is ½·l2·‖weights‖² of this very θ, `trained` the visits so far, `points` the size of the data;
-    `pace` holds a factor on the steps, the best mean loss so far, and the passes since the factor last fell; `classes` are the label values in order, and
-    `metric` is fixed at the start (see `precondition`).
+    `pace` holds a factor on the steps, the best mean loss so far, and the passes since the factor last fell;
+    `classes` are the label values in order, and `metric` is fixed at the start (see `precondition`).
     """
 
     weights: Array

@@ -1,8 +1,8 @@
 """Block kernels of the factorization. Called by `nmf`, never by users.
 
-`solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the state and padded to
-whole vectors, and closed into the aggregator again; between the two it does, for each row, what `NMF.updateDataPoint`
-does on `NMF.localParameter`. `multiplying` leaves H alone. Both look at the flag before every row.
+`solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the state and padded
+to whole vectors, and closed into the aggregator again; between the two it does, for each row, what
+`NMF.updateDataPoint` does on `NMF.localParameter`. `multiplying` leaves H alone. Both look at the flag before every row.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles, m):  
         if slot == tiles:
             accumulate(changes, columns, lane_sums)
             slot = 0
-            if held >= FLUSH:
+            if held >= FLUSH * lanes:
                 flush(lane_sums, table)
                 held = 0
     if slot:
@@ -116,18 +116,21 @@ def _memberships(far, lane, k, m, state, tile, active, changes, at):  # type: ig
     power = 1.0 / (m - 1.0)
     mass = zero
     for j in range(k):
-        ratio = least / maximum(minimum(load(far, j * TILE + lane, LANES), most), near)  # at most 1
+        share = least / maximum(minimum(load(far, j * TILE + lane, LANES), most), near)  # at most 1
+        kept = share
         if m != 2.0:
-            logarithm = log(ratio) * power
-            ratio = where(logarithm > CUT, exp(logarithm), zero)
-        mass = mass + ratio
-        store(far, j * TILE + lane, ratio)
-    per_mass = 1.0 / mass
+            kept = log(share) * power
+            share = where(kept > CUT, exp(kept), zero)
+        mass = mass + share
+        store(far, j * TILE + lane, kept)
+    per_mass, log_mass = 1.0 / mass, log(mass)
     for j in range(k):
-        u = load(far, j * TILE + lane, LANES) * per_mass
-        weight = u * u
-        if m != 2.0:
-            weight = where(u > 1e-18, exp(log(maximum(u, near)) * m), zero)
+        kept = load(far, j * TILE + lane, LANES)
+        if m == 2.0:
+            u = kept * per_mass
+            weight = u * u
+        else:
+            weight = where(kept > CUT, exp((kept - log_mass) * m), zero)
         old = load(state, base + j * TILE, LANES)
         new = where(visited, weight, old)
         store(state, base + j * TILE, new)

@@ -95,7 +95,7 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):  # t
         if slot == tiles:
             accumulate(changes, columns, lane_sums)
             slot = 0
-            if held >= FLUSH:
+            if held >= FLUSH * lanes:
                 flush(lane_sums, table)
                 held = 0
     if slot:

@@ -23,8 +23,12 @@ from flegel.algorithms.simd import (
     outer_each,
     register_lanes,
     splats,
+    spread,
     square_each,
+    store,
     store_each,
+    total,
+    widen,
 )
 from flegel.share import TILE
 
@@ -34,7 +38,7 @@ COLS = 4  # columns of a register tile
 AREA = ROWS * COLS
 LANES = TWO_REGISTERS  # points of a register tile of distances
 GROUP = 5 if REGISTERS == 32 else 3  # clusters of it
-FLUSH = 4096  # points whose sums stay in the features' precision
+FLUSH = 256  # sums per lane that stay in the features' precision
 FILLED = 16  # vectors over which a register tile should run, to be worth its loads and stores
 
 
@@ -97,13 +101,10 @@ def flush(lane_sums, table):  # type: ignore[no-untyped-def]
         for col in range(0, table.shape[1], COLS):
             for i in range(ROWS):
                 for j in range(COLS):
-                    value = 0.0
-                    for lane in range(lanes):
-                        value += lane_sums[at + lane]
-                    table[row + i, col + j] += value
+                    some = load(lane_sums, at, ONE_REGISTER)
+                    table[row + i, col + j] += total(widen(some))
+                    store(lane_sums, at, spread(0, some))
                     at += lanes
-    for i in range(lane_sums.size):
-        lane_sums[i] = 0
 
 
 @njit(**OPTIONS)

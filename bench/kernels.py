@@ -3,8 +3,8 @@
 
     python bench/kernels.py [--points 300000] [--rounds 5] [--only kmeans,gmm] [--json kernels.json]
 
-All contenders of a contest take turns in one process, one thread each; figures are medians of CPU seconds
-per pass, given for a million points. A peer that is not installed is named and left out. Never asserts anything.
+All contenders of a contest take turns in one process, one thread each; figures are medians of CPU
+seconds per pass, given for a million points. A peer that is not installed is named and left out. Never asserts anything.
 
 To add an algorithm: write a function that yields `Contest`s and put it into `SUITES`.
 """

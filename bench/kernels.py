@@ -1,10 +1,10 @@
 # ruff: noqa: E402
 """How fast is one core? Every kernel against its peers and against what the machine can do.
 
-    python bench/kernels.py [--points 300000] [--rounds 5] [--only kmeans,gmm] [--json kernels.json]
+    python bench/kernels.py [--points 200000] [--rounds 5] [--only kmeans,gmm] [--json kernels.json]
 
-All contenders of a contest take turns in one process, one thread each; figures are medians of CPU
-seconds per pass, given for a million points. A peer that is not installed is named and left out. Never asserts anything.
+All contenders of a contest take turns in one process, one thread each; figures are medians of CPU seconds
+per pass, given for a million points. A peer that is not installed is named and left out. It asserts nothing.
 
 To add an algorithm: write a function that yields `Contest`s and put it into `SUITES`.
 """
@@ -241,7 +241,7 @@ def _gemm_kmeans(rows: np.ndarray, centres: np.ndarray, chunk: int = 4096) -> An
     return sums
 
 
-# -- mixtures and fuzzy clusters ------------------------------------------------------------------------------
+# -- mixtures and fuzzy clusters ----------------------------------------------------------------------------
 
 
 def gmm_contests(points: int) -> Iterator[Contest]:

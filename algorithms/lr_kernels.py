@@ -219,7 +219,9 @@ def _many_classes(scores, targets, losses):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _keep(state, tile, scores, losses, penalty, memory, sums):  # type: ignore[no-untyped-def]
-    """New residuals and losses into the state; scores become steps. The loss is summed in float64, as stored."""
+    """New residuals and losses into the state; scores become steps. The loss is summed in float64, as
+    stored.
+    """
     outputs = scores.shape[0]
     base = tile * (outputs + 1) * TILE
     squares = spread(0.0, load(scores, 0, FEW))
@@ -244,7 +246,9 @@ def _keep(state, tile, scores, losses, penalty, memory, sums):  # type: ignore[n
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _add_steps(features, at, steps, parts):  # type: ignore[no-untyped-def]
-    """parts[k, t] += step·x over one tile, in `FEW` lanes; the last t is the bias. Fetches the next tile meanwhile."""
+    """parts[k, t] += step·x over one tile, in `FEW` lanes; the last t is the bias. Fetches the next tile
+    meanwhile.
+    """
     line = 64 // features.itemsize
     outputs, columns = parts.shape[0], parts.shape[1] - 1
     for k in range(outputs):

@@ -1,8 +1,9 @@
 """Block kernels of the factorization. Called by `nmf`, never by users.
 
-`solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the state and padded to
-whole vectors, and closed into the aggregator again; between the two it does, for each row, what `NMF.updateDataPoint`
-does on `NMF.localParameter`. `multiplying` leaves H alone. Both look at the flag before every row.
+`solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the
+state and padded to whole vectors, and closed into the aggregator again; between the two it does, for each
+row, what `NMF.updateDataPoint` does on `NMF.localParameter`. `multiplying` leaves H alone. Both look at
+the flag before every row.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ TOGETHER = 128  # entries of a row that are gathered at a time: their factors st
 LANES = min(register_lanes(np.float32), 8)
 """Numbers in a vector. The rank is padded to a multiple of it, so wider ones would mostly multiply zeros."""
 
+
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _gather(local, columns, values, first, count, block, pull):  # type: ignore[no-untyped-def]
     """Factors of the entries into one place, and Σ value·h on the way."""
@@ -36,6 +38,7 @@ def _gather(local, columns, values, first, count, block, pull):  # type: ignore[
     if count % 2:
         for c in range(padded):
             block[count, c] = 0
+
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _add_gram(block, count, gram):  # type: ignore[no-untyped-def]
@@ -60,6 +63,7 @@ def _add_gram(block, count, gram):  # type: ignore[no-untyped-def]
             store(gram, at + padded, a[1] + b[1])
             store(gram, at + 2 * padded, a[2] + b[2])
             store(gram, at + 3 * padded, a[3] + b[3])
+
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _descend(gram, pull, weights, rank, ridge, sweeps, start):  # type: ignore[no-untyped-def]
@@ -93,6 +97,7 @@ def _descend(gram, pull, weights, rank, ridge, sweeps, start):  # type: ignore[n
                     p = load(pull, c, LANES)
                     store(pull, c, fma(spread(-step, p), load(gram, f * padded + c, LANES), p))
 
+
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _move(local, energy, progress, columns, values, first, last, weights, rank, penalty, rate):  # type: ignore[no-untyped-def]
     """One AdaGrad step on the factors of every entry; the sum of squared errors before it."""
@@ -121,6 +126,7 @@ def _move(local, energy, progress, columns, values, first, last, weights, rank, 
             h = fma(take, load(weights, c, LANES), keep * load(local, at + c, LANES))
             store(local, at + c, maximum(h, zero))
     return squares
+
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps, room):  # type: ignore[no-untyped-def]
@@ -154,6 +160,7 @@ def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps,
     old = 0.0 if new else np.float64(state[rank])
     state[rank] = squares
     return np.float64(state[rank]) - old
+
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _sparse_rows(indptr, indices, entries, unit, state, local, numbers, sums, counts, start, end, flag):  # type: ignore[no-untyped-def]
@@ -194,7 +201,9 @@ def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end,
             sums[1] += 1.0
             for t in range(found):
                 counts[columns[t]] += 1.0
-        sums[0] += _row(local, energy, progress, columns[:found], values, state[i], penalty, rate, sweeps, room)
+        sums[0] += _row(
+            local, energy, progress, columns[:found], values, state[i], penalty, rate, sweeps, room
+        )
     return end
 
 
@@ -236,7 +245,13 @@ def solving(share: Share, rank: int, regularization: float, learning_rate: float
     def run(
         share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
     ) -> int:
-        theirs = (parameter.factors, aggregator.moves, parameter.energy, aggregator.energy, aggregator.progress)
+        theirs = (
+            parameter.factors,
+            aggregator.moves,
+            parameter.energy,
+            aggregator.energy,
+            aggregator.progress,
+        )
         _open(*theirs, local, energy, progress)
         scale = float(parameter.scale[0])
         rate = number(learning_rate / np.sqrt(rank))
@@ -285,7 +300,9 @@ def _multiply(factors, gram_h, columns, values, state, penalty, moves, gram, sum
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_sparse(factors, indptr, indices, entries, scale, state, penalty, moves, gram, sums, start, end, flag):  # type: ignore[no-untyped-def]
+def _multiply_sparse(
+    factors, indptr, indices, entries, scale, state, penalty, moves, gram, sums, start, end, flag
+):  # type: ignore[no-untyped-def]
     gram_h = gram_of(factors)
     for i in range(start, end):
         if raised(flag):
@@ -320,7 +337,17 @@ def multiplying(regularization: float) -> Kernel:
     ) -> int:
         sums = np.zeros(2)
         scale = float(parameter.scale[0])
-        rest = (scale, share.state, regularization / scale, aggregator.moves, aggregator.gram, sums, start, end, flag)
+        rest = (
+            scale,
+            share.state,
+            regularization / scale,
+            aggregator.moves,
+            aggregator.gram,
+            sums,
+            start,
+            end,
+            flag,
+        )
         if isinstance(share.features, Sparse):
             rows = share.features
             reached = _multiply_sparse(parameter.factors, rows.indptr, rows.indices, rows.values, *rest)

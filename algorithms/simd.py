@@ -522,7 +522,9 @@ _LOG1P = {32: _fitted_to_unit(_log1p_series, 9), 64: _fitted_to_unit(_log1p_seri
 
 @intrinsic  # type: ignore[untyped-decorator]
 def log1p_unit(typing: Any, x: Any) -> Any:
-    """log(1 + x) for 0 ≤ x ≤ 1 to a few units in the last place, without a division; meaningless elsewhere."""
+    """log(1 + x) for 0 ≤ x ≤ 1 to a few units in the last place, without a division; meaningless
+    elsewhere.
+    """
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.fmul(args[0], _horner(builder, args[0], _LOG1P[x.dtype.bitwidth]))

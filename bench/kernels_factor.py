@@ -2,8 +2,8 @@
 
     python bench/kernels_factor.py [--quick] [--json FILE]
 
-Times are CPU seconds of this process, because other work on a machine must not count. Peers that are not installed
-are left out with a word. Never part of the tests.
+Times are CPU seconds of this process, because other work on a machine must not count. Peers that are not
+installed are left out with a word. Never part of the tests.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ def contest(title: str, rivals: dict[str, Callable[[], Any]], rounds: int) -> li
     return [{"case": title, "who": name, "seconds": t, "ratio": t / ours} for name, t in medians.items()]
 
 
-def set_up(algorithm: Algorithm, features: Any, labels: Any, points: int, columns: int) -> tuple[Share, Any, Any]:
+def set_up(
+    algorithm: Algorithm, features: Any, labels: Any, points: int, columns: int
+) -> tuple[Share, Any, Any]:
     rows = features if hasattr(features, "indptr") else features[:5000]
     sample = Sample(rows, None if labels is None else labels[:5000], points, columns)
     algorithm.validate(sample)
@@ -78,35 +81,36 @@ def chunked_gemm(rows: Any, labels: Any, weights: Any) -> Any:
     return loss, gradient
 
 
-def logistic_regression(points: int, rounds: int) -> list[Row]:
-    found: list[Row] = []
+def logistic_regression(points: int, rounds: int, dtype: Any) -> list[Row]:
     rng = np.random.default_rng(1)
-    for dtype in (np.float32, np.float64):
-        rows = rng.standard_normal((points, 28)).astype(dtype)
-        labels = (rows[:, 0] + rng.standard_normal(points) > 0).astype(np.float64)
-        algorithm = LR()
-        share, parameter, aggregator = set_up(algorithm, rows, labels, points, 28)
-        parameter = parameter._replace(weights=parameter.weights + 0.1)
-        kernel, narrow, weights = algorithm.kernel(share), labels.astype(dtype), np.full(28, 0.1, dtype)
-        rivals: dict[str, Callable[[], Any]] = {
-            "flegel": lambda: kernel(share, parameter, aggregator, 0, points, 0, new_flag()),
-            "chunked GEMM (numpy)": lambda: chunked_gemm(rows, narrow, weights),
-        }
-        try:
-            from sklearn._loss import HalfBinomialLoss
-            from sklearn.linear_model._linear_loss import LinearModelLoss
+    rows = rng.standard_normal((points, 28)).astype(dtype)
+    labels = (rows[:, 0] + rng.standard_normal(points) > 0).astype(np.float64)
+    algorithm = LR()
+    share, parameter, aggregator = set_up(algorithm, rows, labels, points, 28)
+    parameter = parameter._replace(weights=parameter.weights + 0.1)
+    kernel, narrow, weights = algorithm.kernel(share), labels.astype(dtype), np.full(28, 0.1, dtype)
+    rivals: dict[str, Callable[[], Any]] = {
+        "flegel": lambda: kernel(share, parameter, aggregator, 0, points, 0, new_flag()),
+        "chunked GEMM (numpy)": lambda: chunked_gemm(rows, narrow, weights),
+    }
+    try:
+        from sklearn._loss import HalfBinomialLoss
+        from sklearn.linear_model._linear_loss import LinearModelLoss
 
-            model = LinearModelLoss(base_loss=HalfBinomialLoss(), fit_intercept=True)
-            theta = np.full(29, 0.1, dtype)
-            rivals["scikit-learn, one lbfgs gradient"] = lambda: model.loss_gradient(theta, rows, narrow)
-        except ImportError as missing:
-            print(f"scikit-learn left out: {missing}", file=sys.stderr)
-        found += contest(f"LR pass, {points:,} × 28, {np.dtype(dtype).name}", rivals, rounds)
-    return found
+        model = LinearModelLoss(base_loss=HalfBinomialLoss(), fit_intercept=True)
+        theta = np.full(29, 0.1, dtype)
+        rivals["scikit-learn, one lbfgs gradient"] = lambda: model.loss_gradient(theta, rows, narrow)
+    except ImportError as missing:
+        print(f"scikit-learn left out: {missing}", file=sys.stderr)
+    return contest(f"LR pass, {points:,} × 28, {np.dtype(dtype).name}", rivals, rounds)
 
 
-def flegel_to(data: ratings.Ratings, target: float, rank: int, passes: int) -> tuple[float, float, int, float]:
-    """CPU seconds and passes until the held-out RMSE is reached (at most `passes`), a barrier ten times a pass."""
+def flegel_to(
+    data: ratings.Ratings, target: float, rank: int, passes: int
+) -> tuple[float, float, int, float]:
+    """CPU seconds and passes until the held-out RMSE is reached (at most `passes`), a barrier ten times a
+    pass.
+    """
     algorithm = NMF(rank=rank)
     points = len(data.train.indptr) - 1
     share, parameter, aggregator = set_up(algorithm, data.train, None, points, data.train.columns)
@@ -116,17 +120,17 @@ def flegel_to(data: ratings.Ratings, target: float, rank: int, passes: int) -> t
 
     def one_pass() -> None:
         nonlocal parameter
-        for first, last in zip(edges[:-1], edges[1:], strict=True):
+        for first, last in pairwise(edges):
             tree.clear(aggregator, algorithm.spent)
             kernel(share, parameter, aggregator, int(first), int(last), 0, new_flag())
             parameter = algorithm.updateParameter(aggregator, parameter)
 
-    for done in range(1, passes + 1):
+    done, held = 0, np.inf
+    while done < passes and held > target:
+        done += 1
         spent += cpu(one_pass)
         weights = share.state_rows()
         held = algorithm.rmse(weights, parameter, data.rows, data.columns, data.values)
-        if held <= target:
-            break
     rows = np.repeat(np.arange(points), np.diff(data.train.indptr))
     some = slice(None, None, 10)
     train = algorithm.rmse(weights, parameter, rows[some], data.train.indices[some], data.train.values[some])
@@ -188,7 +192,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows there")
     chosen = parser.parse_args()
     size = 10 if chosen.quick else 1
-    found = logistic_regression(1_000_000 // size, 7) + factorization(10_000_000 // size, 3)
+    found = factorization(10_000_000 // size, 3)
+    for dtype in (np.float32, np.float64):
+        found += logistic_regression(1_000_000 // size, 7, dtype)
     show(found)
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=1) + "\n")

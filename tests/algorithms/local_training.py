@@ -7,6 +7,7 @@ spent fields for one barrier only.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,9 @@ class Run:
             self.objectives.append(value)
 
     def passes(self, count: float, interval: int | None = None) -> Run:
-        """Barriers every `interval` points a worker (default: a whole share), until `count` passes are done."""
+        """Barriers every `interval` points a worker (default: a whole share), until `count` passes are
+        done.
+        """
         each = max(max(share.points for share in self.shares), 1)
         interval = each if interval is None else interval
         for _ in range(max(round(count * each / interval), 1)):
@@ -117,7 +120,7 @@ def start(
     parameter = algorithm.initParameter(sample, rng) if parameter is None else parameter
     edges = np.linspace(0, sample.points, workers + 1).astype(int)
     shares = []
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in pairwise(edges):
         state = algorithm.initState(int(last - first), sample.columns, rng)
         own = None if labels is None else labels[first:last]
         shares.append(

@@ -9,8 +9,7 @@ beyond the sample.
 
 A metric is one array of (2 + directions, columns + 1) numbers, because it travels with θ:
 
-    row 0     the mean of every column; in the last place how far a step of 1 moves the bias (0: there is
-    none)
+    row 0     the mean of every column; in the last place how far a step of 1 moves the bias (0: no bias)
     row 1     the unit of every column: a direction that is no leading one moves by gradient / unit²
     row 2 …   leading directions u in those units; H⁻¹ is I − Σ u·uᵀ
 """

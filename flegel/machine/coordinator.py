@@ -369,7 +369,9 @@ class Coordinator:
         return None if value is None else float(value)
 
     def _scaled(self, value: float | None, unseen: int) -> float | None:
-        """While some points are unseen, the objective of the rest scaled up to all."""
+        """While some points are unseen, the objective of the rest scaled up to all; of nothing, none."""
+        if unseen and unseen >= self.points:
+            return None
         if value is None or self.algorithm.averaged or not unseen:
             return value
         return value * self.points / max(self.points - unseen, 1)

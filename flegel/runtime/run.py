@@ -28,7 +28,7 @@ from flegel.runtime import clock
 from flegel.runtime.code import reference
 from flegel.runtime.compile import Built, build_kernel
 from flegel.runtime.driver import drive
-from flegel.runtime.local import LocalCluster
+from flegel.runtime.local import MAX_WORKERS, LocalCluster
 from flegel.runtime.rows import SharedRows
 from flegel.runtime.trainer import form_of
 from flegel.share import Sparse, make_share
@@ -72,6 +72,7 @@ def default_workers() -> int:
 def execute(request: Request) -> Result:
     """Train and return; leaves nothing behind, whatever happens."""
     began = clock.now()
+    check_numbers(request)
     algorithm = request.algorithm
     policy = make_policy(request.sync)
     parse_stragglers(request.straggler, request.workers)
@@ -128,6 +129,14 @@ def execute(request: Request) -> Result:
             cluster.close()
 
 
+def check_numbers(request: Request) -> None:
+    """What can be seen to be wrong without opening anything."""
+    if not 1 <= request.workers <= MAX_WORKERS:
+        raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
+    if not 0 <= request.seed < 2**63:
+        raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {request.seed}.")
+
+
 def check_data(request: Request) -> None:
     """The shape of the data against what the algorithm and the number of workers need, before anything is read."""
     data, algorithm = request.data, request.algorithm
@@ -179,10 +188,9 @@ class _Plan:
             raise AlgorithmError("initParameter returned numbers that are not finite.")
         presented = tree.present(self.parameter)
         self.zero: Tree = tree.zeros_like(self._hook("initAggregator", self.sample, presented))
-        tried = self._hook("objective", self.zero, presented)
         halts = "voteToHalt" in type(self.algorithm).updateDataPoint.__code__.co_names
         halts = halts or type(self.algorithm).terminationCheck is not Algorithm.terminationCheck
-        request.criteria.check(has_objective=tried is not None, halts=halts)
+        request.criteria.check(has_objective=type(self.algorithm).objective is not Algorithm.objective, halts=halts)
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache."""

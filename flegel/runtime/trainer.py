@@ -35,7 +35,7 @@ from flegel.runtime.compile import build_kernel
 from flegel.runtime.drag import Drag
 from flegel.runtime.flag import new_flag
 from flegel.runtime.rows import open_rows
-from flegel.share import Share, make_share
+from flegel.share import TILE, Share, make_share
 from flegel.tree import Array, Tree
 
 
@@ -144,6 +144,12 @@ class Trainer:
         left = min(order.points, share.points)
         asked = left
         drag = self._drag if self._drag is not None and self._drag.look(began).injected else None
+        if left > 0 and self.flag[0]:  # the signal overtook the order: one step all the same, or short rounds never end
+            cursor = self._cursor
+            end = min(cursor + (TILE if share.layout == "tiles" else 1), share.points)
+            reached = self._kernel(share, parameter, self.aggregator, cursor, end, order.round, new_flag())
+            left -= reached - cursor
+            self._cursor = reached % share.points
         while left > 0 and not self.flag[0]:
             cursor, entered = self._cursor, clock.now() if drag else 0.0
             end = drag.slice(cursor, left, share.points) if drag else min(cursor + left, share.points)
@@ -153,7 +159,7 @@ class Trainer:
             if drag:
                 drag.pay(reached - cursor, clock.now() - entered)
         ended = clock.now()
-        visits = asked - max(left, 0)
+        visits = asked - left  # a kernel may go on to the edge of its tile
         self.visits += visits
         return TrainerDone(
             visits=visits,

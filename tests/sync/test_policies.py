@@ -17,8 +17,8 @@ from flegel.sync.base import (
     Updated,
     View,
     Wake,
-    WorkerView,
     Woken,
+    WorkerView,
 )
 from flegel.sync.psp import iterations
 

@@ -143,7 +143,7 @@ def race(bench: Bench, name: str, rows: int, straggler: str, models: list[str]) 
 def sweep(bench: Bench, name: str, rows: int, straggler: str) -> dict[str, Any]:
     algorithm, data = problem(name, rows)
     target = bench.target(algorithm, data)
-    options = dict(sync="fsp", target=target, tolerance=0, straggler=straggler)
+    options = {"sync": "fsp", "target": target, "tolerance": 0, "straggler": straggler}
     print(f"{name}, {rows} points, straggler {straggler or 'none'}: fixed intervals against the adjuster", flush=True)
     fixed: dict[str, list[dict[str, Any]]] = {}
     free: dict[str, list[dict[str, Any]]] = {}
@@ -179,7 +179,7 @@ def semi(bench: Bench, rows: int, straggler: str) -> dict[str, Any]:
                     algorithm, data, sync="fsp", interval=eta, coordination=coordination, straggler=straggler,
                     tolerance=0, max_iterations=60,
                 )  # fmt: skip
-                used = [row for row in result.rows[10:]]
+                used = list(result.rows[10:])
                 runs.append(sum(row["barrier_cost"] for row in used) / max(len(used), 1))
             found[f"{eta} {coordination}"] = statistics.median(runs)
         saved = 1 - found[f"{eta} semi"] / found[f"{eta} centralized"]

@@ -6,6 +6,7 @@ spent fields for one barrier only.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,7 +116,7 @@ def start(
     parameter = algorithm.initParameter(sample, rng) if parameter is None else parameter
     edges = np.linspace(0, sample.points, workers + 1).astype(int)
     shares = []
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in itertools.pairwise(edges):
         state = algorithm.initState(int(last - first), sample.columns, rng)
         own = None if labels is None else labels[first:last]
         shares.append(make_share(rows_between(features, first, last), own, state, algorithm.layout, int(first)))

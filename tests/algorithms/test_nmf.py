@@ -171,7 +171,7 @@ def test_moves_are_summed_when_short_and_averaged_when_long() -> None:
 
 
 def test_rows_and_columns_without_entries_predict_the_mean() -> None:
-    observed, whole, known = ratings(30, 10)
+    _observed, whole, known = ratings(30, 10)
     known[4] = known[:, 7] = False
     data = sparse_of(whole, observed=known)
     for solver in ("sgd", "multiplicative"):

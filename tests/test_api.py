@@ -62,7 +62,9 @@ def test_the_objective_is_that_of_lloyd_and_never_gets_worse(
     result = train(cluster, workers, sync, dtype)
     assert result.objective == pytest.approx(lloyd(dtype).inertia_, rel=1e-3)
     rows, _ = clouds(dtype)
-    assert result.objective == pytest.approx(result.algorithm.evaluate(rows, None, result.parameter).objective, rel=1e-3)
+    assert result.objective == pytest.approx(
+        result.algorithm.evaluate(rows, None, result.parameter).objective, rel=1e-3
+    )
     values = [objective for _, _, objective, _ in result.to_json()["trace"] if objective is not None]
     assert len(values) > 2
     assert all(after <= before * (1 + 1e-12) for before, after in pairwise(values))

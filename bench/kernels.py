@@ -36,7 +36,7 @@ from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms import simd
 from flegel.algorithms.kmeans import KMeans
 from flegel.runtime.flag import new_flag
-from flegel.share import make_share, pack_tiles
+from flegel.share import make_share
 
 COLUMNS = 28
 BARRIER = 16384  # points between two barriers of the time-to-quality runs
@@ -124,20 +124,17 @@ class Training:
     def __init__(self, algorithm: Algorithm, rows: np.ndarray, start: Any = None) -> None:
         self.algorithm, self.rows = algorithm, rows
         self.sample = Sample(rows, None, len(rows), rows.shape[1])
-        self.start = (
-            algorithm.initParameter(self.sample, np.random.default_rng(0)) if start is None else start
-        )
-        self.share = make_share(rows, None, self._fresh_state(), algorithm.layout)
+        self.start = algorithm.initParameter(self.sample, np.random.default_rng(0)) if start is None else start
+        state = algorithm.initState(len(rows), rows.shape[1], np.random.default_rng(0))
+        self.share = make_share(rows, None, state, algorithm.layout)
+        self.unvisited = self.share.state.copy()
         kernel = algorithm.kernel(self.share)
         assert kernel is not None
         self.kernel = kernel
         self.reset()
 
-    def _fresh_state(self) -> np.ndarray:
-        return self.algorithm.initState(len(self.rows), self.rows.shape[1], np.random.default_rng(0))
-
     def reset(self) -> None:
-        self.share.state = pack_tiles(self._fresh_state())
+        self.share.state[...] = self.unvisited
         self.parameter = tree.as_float64(self.start)
         self.statistics = tree.as_float64(self.algorithm.initAggregator(self.sample, self.parameter))
 
@@ -191,9 +188,7 @@ def kmeans_contests(points: int) -> Iterator[Contest]:
                 contenders["sklearnex lloyd"] = _sklearnex_lloyd(rows, k)
             except ImportError:
                 absent.append("sklearnex")
-            contenders["chunked GEMM (NumPy)"] = lambda k=k, rows=rows: clock(
-                lambda: _gemm_kmeans(rows, rows[:k])
-            )
+            contenders["chunked GEMM (NumPy)"] = lambda k=k, rows=rows: clock(lambda: _gemm_kmeans(rows, rows[:k]))
             size = np.dtype(dtype).itemsize * COLUMNS
             title = f"KMeans k={k} {dtype}"
             yield Contest(title, points, contenders, 2.0 * k * COLUMNS, size, dtype, absent)
@@ -356,9 +351,7 @@ def hold(contest: Contest, rounds: int, limits: dict[str, float]) -> dict[str, A
 def show(result: dict[str, Any]) -> None:
     medians = result["seconds_per_pass_of_a_million"]
     limits = f"{result['limit_compute_s']:.4f} multiply-add, {result['limit_memory_s']:.4f} memory"
-    print(
-        f"\n{result['title']}: s per pass of 10⁶ points ({limits}; we reach {result['share_of_limit']:.0%})"
-    )
+    print(f"\n{result['title']}: s per pass of 10⁶ points ({limits}; we reach {result['share_of_limit']:.0%})")
     for name, value in medians.items():
         ratio = "" if name == "flegel" else f"{result['ratio'][name]:7.2f}×"
         print(f"  {name:28s} {value:9.4f} {1 / value:9.2f} Mpoints/s {ratio}")

@@ -26,8 +26,14 @@ MB = 1e6
 
 
 def peak() -> int:
-    """Largest resident memory of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Largest resident memory of this program so far, in bytes (getrusage would count the parent's, too)."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def resident() -> int:
+    """Resident memory of this process now, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def warm(file: str) -> None:
@@ -43,15 +49,13 @@ def worker(index: int, count: int, description: str, file: str, start: Any, answ
     from flegel.datasets import read_share
 
     warm(file)
-    before = peak()
+    before = resident()
     start.wait()
     began = time.perf_counter()
     rows = read_share(json.loads(description), index, count)
     seconds = time.perf_counter() - began
     features: Any = rows.features
-    answers.put(
-        (seconds, features.nbytes + (0 if rows.labels is None else rows.labels.nbytes), peak() - before)
-    )
+    answers.put((seconds, features.nbytes + (0 if rows.labels is None else rows.labels.nbytes), peak() - before))
 
 
 def shares(spec: str, workers: int, **options: Any) -> dict[str, Any]:
@@ -66,8 +70,7 @@ def shares(spec: str, workers: int, **options: Any) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     start, answers = context.Barrier(workers), context.Queue()
     processes = [
-        context.Process(target=worker, args=(i, workers, description, spec, start, answers))
-        for i in range(workers)
+        context.Process(target=worker, args=(i, workers, description, spec, start, answers)) for i in range(workers)
     ]
     for process in processes:
         process.start()
@@ -143,9 +146,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="about 1 GB of CSV")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument(
-        "--generate", type=int, default=11_000_000, help="rows of the stand-in to generate; 0: none"
-    )
+    parser.add_argument("--generate", type=int, default=11_000_000, help="rows of the stand-in to generate; 0: none")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="flegel-bench-") as name:
         folder = Path(name)

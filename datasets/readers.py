@@ -32,9 +32,7 @@ def format_of(path: Path, options: Options) -> str:
     """The format by request, by name, or by the first bytes."""
     if options.format is not None:
         if options.format not in FORMATS:
-            raise UsageError(
-                f"format={options.format!r} is not known{nearest(options.format, list(FORMATS))}"
-            )
+            raise UsageError(f"format={options.format!r} is not known{nearest(options.format, list(FORMATS))}")
         return options.format
     suffix, _ = suffixes(path)
     if "-idx" in path.name or ".idx" in path.name:
@@ -78,14 +76,10 @@ def readable_files(folder: Path, options: Options) -> list[Path]:
     tables = [p for p in files if suffixes_of(p) in _TABLE_LIKE]
     chosen = tables or [p for p in files if suffixes_of(p) in _FORMATS]
     if not chosen:
-        raise DataError(
-            f"The folder {folder} holds no file that can be read (CSV, Parquet, NumPy, LIBSVM, …)."
-        )
+        raise DataError(f"The folder {folder} holds no file that can be read (CSV, Parquet, NumPy, LIBSVM, …).")
     kinds = {format_of(p, options) for p in chosen}
     if len(kinds) > 1:
-        raise DataError(
-            f"The folder {folder} mixes {' and '.join(sorted(kinds))} files; name those that you mean."
-        )
+        raise DataError(f"The folder {folder} mixes {' and '.join(sorted(kinds))} files; name those that you mean.")
     return chosen
 
 

@@ -21,9 +21,7 @@ from flegel.errors import DataError
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 _CC_BY = "CC BY 4.0 (UCI Machine Learning Repository)"
-_GROUPLENS = (
-    "GroupLens: research use with citation, no redistribution without the same conditions, non-commercial"
-)
+_GROUPLENS = "GroupLens: research use with citation, no redistribution without the same conditions, non-commercial"
 
 
 class Higgs(Entry):
@@ -95,6 +93,7 @@ class Nbaiot(Entry):
     )
     files = ("**/benign_traffic.csv", "**/benign_traffic.csv.gz")
     default_rows = 500_000
+    advice = "the attack files come as .rar archives inside; unpack them where they lie"
     remark = "with marginals and correlations fitted to 1,196 real rows of one benign and three attack files"
 
     @classmethod
@@ -120,9 +119,7 @@ class Puf(Entry):
     licence = _CC_BY
     rows, columns, label = 6_000_000, 128, 128
     suits = ("gmm", "lr")
-    remotes = (
-        Remote("https://archive.ics.uci.edu/static/public/463/physical+unclonable+functions.zip", "puf.zip"),
-    )
+    remotes = (Remote("https://archive.ics.uci.edu/static/public/463/physical+unclonable+functions.zip", "puf.zip"),)
     files = ("**/5xor_128bit/train_*.csv*", "**/train_5xor_128dim.csv*", "puf.csv", "puf.csv.gz")
     default_rows = 500_000
     remark = "a simulation of the same circuit, which is what the real set is too"

@@ -97,12 +97,18 @@ def make_share(
     layout: str = "rows",
     ids: Array | None = None,
 ) -> Share:
-    """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy."""
+    """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy.
+
+    A floating state takes the precision of the features.
+    """
     sparse = isinstance(features, Sparse)
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
     columns = features.columns if isinstance(features, Sparse) else features.shape[1]
     tiled = layout == "tiles"
     check_state(state, points)
+    kind = features.values.dtype if isinstance(features, Sparse) else features.dtype
+    if np.issubdtype(state.dtype, np.floating) and np.issubdtype(kind, np.floating):
+        state = state.astype(kind, copy=False)
     return Share(
         features=pack_tiles(features) if tiled and not isinstance(features, Sparse) else features,
         labels=np.zeros(points) if labels is None else np.asarray(labels),

@@ -130,6 +130,7 @@ class MultiStage:
         up = 2.0 * self._eta <= 1.2 * longest
         self._queue = [self._eta * (k if up else 1.0 / k) for k in PROBE]
         self._samples = []
+        self._at_start = (self._phi.mean, self._rate.median)
         changed = f" → η {milliseconds(before)} → {milliseconds(self._eta)}" if self._eta != before else ""
         other = self._queue[2]
         return Step(
@@ -145,6 +146,8 @@ class MultiStage:
         return self._conclude()
 
     def _conclude(self) -> Step:
+        if environment := self._environment():
+            return self._new_stage(environment, self._recommend(self._loss))
         fit = fit_elasticity(self._samples)
         self._hold(fit.quality if fit else None)
         if fit is None:
@@ -173,7 +176,7 @@ class MultiStage:
 
     def _holding(self, last: Round) -> Step:
         self._held += 1
-        if environment := self._environment():
+        if self._held > 3 and (environment := self._environment()):
             return self._new_stage(environment, self._recommend(self._loss))
         if last.gain is None:
             return self._step()
@@ -196,8 +199,6 @@ class MultiStage:
 
     def _environment(self) -> str:
         """Stragglers came or went, workers joined or left: φ or the speed of the whole is another."""
-        if self._held < 4:
-            return ""
         phi, rate = self._at_start
         if _apart(self._rate.median, rate) > CHANGED:
             return f"speed changed from {rate:.3g} to {self._rate.median:.3g} points/s"

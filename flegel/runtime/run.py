@@ -194,10 +194,9 @@ class _Plan:
         hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = tree.zeros_like(made)
-        tried = self._hook("objective", self.zero, presented)
         halts = "voteToHalt" in type(self.algorithm).updateDataPoint.__code__.co_names
         halts = halts or type(self.algorithm).terminationCheck is not Algorithm.terminationCheck
-        request.criteria.check(has_objective=tried is not None, halts=halts)
+        request.criteria.check(has_objective=type(self.algorithm).objective is not Algorithm.objective, halts=halts)
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache."""

@@ -15,7 +15,7 @@ from flegel.compare.table import seconds
 FIGURE = "PSP Tables 1–2, Fig. 5–8"
 NEEDS = ("option:straggler", "sync:psp", "algorithm:lr")
 
-CASE = suite.Case("lr", "mnist", {}, {"smoke": 2_000, "small": 20_000, "paper": 60_000})
+CASE = suite.Case("lr", "mnist", {"l2": 1e-3}, {"smoke": 2_000, "small": 20_000, "paper": 60_000})
 PAPER = {3: {"bsp": 221, "asp": 258, "ssp": 353, "psp": 204}, 6: {"bsp": 208, "asp": 231, "ssp": 445, "psp": 197}}
 SYNC = "bsp,asp,ssp,psp,fsp"
 

@@ -38,6 +38,8 @@ class Case(NamedTuple):
     data: str
     settings: dict[str, Any]
     rows: dict[str, int]
+    within: float = 0.001
+    """How far from what bsp converges to the target lies; more where the last per mille takes most of the time."""
 
     @property
     def name(self) -> str:
@@ -50,22 +52,24 @@ def _rows(smoke: int, small: int, paper: int) -> dict[str, int]:
 
 LARGER = [
     Case("gmm", "puf", {"k": 5}, _rows(4_000, 200_000, 6_000_000)),
-    Case("kmeans", "higgs", {"k": 10}, _rows(20_000, 2_000_000, 11_000_000)),
+    Case("kmeans", "higgs", {"k": 10}, _rows(20_000, 4_000_000, 11_000_000)),
     Case("fcm", "higgs", {"k": 10}, _rows(10_000, 1_000_000, 11_000_000)),
-    Case("lr", "nbaiot", {}, _rows(5_000, 200_000, 6_739_534)),
-    Case("nmf", "ml25m", {}, _rows(2_000, 40_000, 162_541)),
+    Case("lr", "nbaiot", {"l2": 1e-4}, _rows(5_000, 400_000, 6_739_534)),
+    Case("nmf", "ml25m", {}, _rows(2_000, 10_000, 162_541), 0.005),
     Case("cnn", "mnist", {}, _rows(1_000, 10_000, 60_000)),
 ]
-"""The paper's larger tuple, LDT (its Table 1); smaller ones below, SDT."""
+"""The paper's larger tuple, LDT (its Table 1)."""
 
 SMALLER = [
     Case("gmm", "susy", {"k": 5}, _rows(10_000, 500_000, 5_000_000)),
-    Case("kmeans", "hepmass", {"k": 10}, _rows(20_000, 1_500_000, 7_000_000)),
+    Case("kmeans", "hepmass", {"k": 10}, _rows(20_000, 3_000_000, 7_000_000)),
     Case("fcm", "hepmass", {"k": 10}, _rows(10_000, 700_000, 7_000_000)),
-    Case("lr", "higgs", {}, _rows(10_000, 1_000_000, 11_000_000)),
-    Case("nmf", "ml10m", {}, _rows(2_000, 20_000, 69_878)),
+    Case("lr", "higgs", {}, _rows(10_000, 2_000_000, 11_000_000)),
+    Case("nmf", "ml10m", {}, _rows(2_000, 10_000, 69_878), 0.005),
     Case("cnn", "syn", {}, _rows(1_000, 20_000, 120_000)),
 ]
+"""The smaller one, SDT."""
+
 KMEANS = LARGER[1]
 
 
@@ -78,6 +82,7 @@ def arguments(doc: str | None, extra: Sequence[tuple[str, dict[str, Any]]] = ())
     parser.add_argument("--out", type=Path, default=Path("runs/bench"), help="folder for NAME.json")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=None, help="seconds after which no further contest begins")
+    parser.add_argument("--only", default="", help="names of algorithms with commas between; all by default")
     for name, options in extra:
         parser.add_argument(name, **options)
     return parser.parse_args()
@@ -172,6 +177,9 @@ class Suite:
     def contest(self, case: Case, sync: str, straggler: str = "", **options: Any) -> Comparison | None:
         """Hold one, unless it cannot be, or the time is up; then that is in the record."""
         what = options.pop("title", case.name)
+        only = self.options.only
+        if only and case.algorithm not in only.split(","):
+            return None
         workers = options.pop("workers", self.workers)
         if not self.has(f"algorithm:{case.algorithm}", for_=what) or self.over(what):
             return None
@@ -192,7 +200,12 @@ class Suite:
                     cluster=self.cluster(workers),
                     seed=self.options.seed,
                     say=lambda text: self.say(f"    {text}"),
-                    **{"repeat": self.repeat, "max_seconds": LIMIT[self.scale], **options},
+                    **{
+                        "repeat": self.repeat,
+                        "max_seconds": LIMIT[self.scale],
+                        "within": 0.01 if self.scale == "smoke" else case.within,
+                        **options,
+                    },
                 )
             )
         except FlegelError as error:

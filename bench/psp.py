@@ -12,7 +12,7 @@ import suite
 from flegel.compare import Chart, Series, Table
 from flegel.compare.table import seconds
 
-FIGURE = "PSP Tables 1–2, Fig. 5–8"
+FIGURE = "PSP paper"
 NEEDS = ("option:straggler", "sync:psp", "algorithm:lr")
 
 CASE = suite.Case("lr", "mnist", {"l2": 1e-3}, {"smoke": 2_000, "small": 20_000, "paper": 60_000})

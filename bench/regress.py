@@ -28,10 +28,19 @@ def ratios(folder: Path, scale: str) -> dict[str, float]:
         try:
             record = read(path)
         except FlegelError:
-            continue  # a script with a format of its own
+            found |= kernels(path)
+            continue
         if isinstance(record, Bench) and record.scale == scale:
             found |= {f"{record.name}: {key}": value for key, value in record.ratios.items()}
     return found
+
+
+def kernels(path: Path) -> dict[str, float]:
+    """What bench/kernels.py wrote: seconds of each peer over those of the own kernel."""
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    contests = raw.get("contests", []) if isinstance(raw, dict) else []
+    known = [c for c in contests if isinstance(c, dict) and isinstance(c.get("ratio"), dict)]
+    return {f"kernels: {c['title']}: {peer} / flegel": ratio for c in known for peer, ratio in c["ratio"].items()}
 
 
 def check(floors: dict[str, float], measured: dict[str, float]) -> tuple[list[str], list[str]]:

@@ -111,12 +111,16 @@ def list_benches() -> None:
     from flegel.cli import sentences
 
     with sentences():
-        from flegel.compare.suite import folder, scripts
+        from flegel.compare.suite import AWAITED, folder, scripts
 
-        for script in scripts(folder()):
-            print(f"{script.name:14} {script.figure:9} {script.question}")
+        found = scripts(folder())
+        for script in found:
+            print(f"{script.name:19} {script.figure:10} {script.question}")
             for why in script.missing:
-                print(f"{'':24} unavailable: {why}")
+                print(f"{'':30} unavailable: {why}")
+        for name, (figure, question) in AWAITED.items():
+            if name not in [script.name for script in found]:
+                print(f"{name:19} {figure:10} {question}\n{'':30} unavailable: bench/{name}.py is not there yet")
 
 
 @bench_app.command("run")
@@ -144,8 +148,14 @@ def run_benches(
             given = {
                 "--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--out": out,
                 "--json": out / f"{script.name}.raw.json",
+                "--out FILE": out / f"{script.name}.raw.json",
             }  # fmt: skip
-            words = [str(w) for flag, v in given.items() if flag in script.flags and v is not None for w in (flag, v)]
+            words = [
+                str(w)
+                for flag, v in given.items()
+                if flag in script.flags and v is not None
+                for w in (flag.split()[0], v)
+            ]
             out.mkdir(parents=True, exist_ok=True)
             _say(f"{script.name}: {script.question}")
             if subprocess.run([sys.executable, str(script.path), *words], check=False).returncode:

@@ -16,8 +16,8 @@ from pathlib import Path
 from flegel.compare.contender import supported
 from flegel.errors import UsageError, nearest
 
-HELPERS = {"suite", "race", "regress", "picture"}
-"""Files of bench/ that are no benchmarks."""
+HELPERS = {"suite", "race", "regress", "picture", "timeline"}
+"""Files of bench/ that are no benchmarks, besides those that cannot be run at all."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ class Script:
         return [why for need in self.needs if (why := lacking(need))]
 
 
+AWAITED = {"migration": ("Table 2", "How fast do points move under limited bandwidth, and does training notice?")}
+"""Benchmarks of the papers that belong to another file; listed as unavailable while it is not there."""
+
 FLAGS = ("--scale", "--workers", "--repeat", "--out", "--seed", "--json")
 
 
@@ -55,7 +58,8 @@ def folder() -> Path:
 
 def scripts(place: Path) -> list[Script]:
     """All benchmarks, figures of the paper first, in their order."""
-    found = [read_script(path) for path in sorted(place.glob("*.py")) if path.stem not in HELPERS]
+    files = [path for path in sorted(place.glob("*.py")) if path.stem not in HELPERS]
+    found = [read_script(path) for path in files if "__main__" in path.read_text(encoding="utf-8")]
     return sorted(found, key=lambda s: (not s.figure, _order(s.figure), s.name))
 
 
@@ -75,13 +79,15 @@ def read_script(path: Path) -> Script:
                 named[name] = ast.literal_eval(value)
     question = re.split(r"(?<=[.?])\s", ast.get_docstring(tree) or path.stem)[0]
     ours = any(isinstance(n, ast.ImportFrom | ast.Import) and "suite" in ast.dump(n) for n in tree.body)
-    flags = FLAGS[:5] if ours else tuple(f for f in FLAGS if f'"{f}"' in text)
+    flags = FLAGS[:5] if ours else tuple(f for f in FLAGS[1:] if f'"{f}"' in text and f != "--out")
+    if not ours and re.search(r"--out \S+\.json", ast.get_docstring(tree) or ""):
+        flags = (*flags, "--out FILE")
     needs = named.get("NEEDS", ())
     return Script(
         path.stem,
         path,
         question,
-        str(named.get("FIGURE", "")),
+        str(named.get("FIGURE", AWAITED.get(path.stem, ("", ""))[0])),
         tuple(map(str, needs)) if isinstance(needs, tuple) else (),
         flags,
     )

@@ -59,6 +59,16 @@ def test_benchmarks_are_found_by_name_and_by_figure() -> None:
         suite.choose(scripts, ["skev"])
 
 
+def test_scripts_with_options_of_their_own_get_only_those(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        '"""Why? python bench/own.py --out own.json"""\nadd("--workers")\nadd("--out")\nif __name__ == "__main__": 1\n'
+    )
+    (tmp_path / "helper.py").write_text('"""Only imported."""\n')
+    (script,) = suite.scripts(tmp_path)
+    assert script.question == "Why?" and script.flags == ("--workers", "--out FILE")
+
+
 def test_needs_are_looked_up_in_the_engine() -> None:
     assert suite.lacking("algorithm:kmeans") == suite.lacking("sync:fsp") == suite.lacking("option:straggler") == ""
     assert "not built in" in suite.lacking("algorithm:astrology")

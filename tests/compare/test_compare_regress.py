@@ -32,6 +32,15 @@ def test_floors_are_recorded_below_what_was_measured_and_then_hold(tmp_path: Pat
     assert "fallen: skew: bsp / fsp: 12" in done.stdout and "not measured: skew: another" in done.stdout
 
 
+def test_ratios_of_kernels_are_read_too(tmp_path: Path) -> None:
+    raw = {"contests": [{"title": "kmeans k=10", "ratio": {"scikit-learn": 4.0}}]}
+    (tmp_path / "kernels.raw.json").write_text(json.dumps(raw))
+    floors = tmp_path / "floors" / "floors.json"
+    floors.parent.mkdir()
+    floors.write_text(json.dumps({"kernels: kmeans k=10: scikit-learn / flegel": 5.0}))
+    assert regress(str(tmp_path), "--floors", str(floors)).returncode == 1
+
+
 def test_no_results_are_no_success(tmp_path: Path) -> None:
     assert regress(str(tmp_path)).returncode == 2
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import suite
 
 from flegel.compare import Chart, Series
-from flegel.compare.contender import supported
 
 FIGURE = "Fig. 16"
 NEEDS = ("algorithm:kmeans",)
@@ -18,7 +17,6 @@ NEEDS = ("algorithm:kmeans",)
 def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
-        best = "fsp:balance=async" if supported("balance") else "fsp"
         counts = [w for w in (1, 2, 4, 8, 16, 32) if w < bench.workers] + [bench.workers]
         lines: dict[str, list[tuple[float, float]]] = {}
         for workers in reversed(counts):
@@ -27,7 +25,7 @@ def main() -> None:
                     continue
                 straggler = f"{suite.quarter(workers)}:8x" if slowed else ""
                 title = f"kmeans-higgs, {workers} workers" + (", a quarter slowed" if slowed else "")
-                found = bench.contest(suite.KMEANS, f"bsp-mini,{best}", straggler, workers=workers, title=title)
+                found = bench.contest(suite.KMEANS, "bsp-mini,fsp", straggler, workers=workers, title=title)
                 if found is None:
                     continue
                 for name in found.contenders:

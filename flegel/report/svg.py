@@ -45,6 +45,8 @@ class Canvas:
     width: float
     height: float
     label: str = ""
+    origin: str = ""
+    """Where the figures come from; kept inside the file."""
     parts: list[str] = field(default_factory=list)
 
     def add(self, name: str, content: str = "", **attributes: object) -> None:
@@ -67,8 +69,9 @@ class Canvas:
         size = f'width="{_number(self.width)}" height="{_number(self.height)}"' if standalone else ""
         label = f' role="img" aria-label={quoteattr(self.label)}' if self.label else ""
         sheet = f"<style>{style()}</style>" if standalone else ""
+        origin = f"<desc>{escape(self.origin)}</desc>" if self.origin else ""
         ground = '<rect class="paper" width="100%" height="100%"/>' if standalone else ""
-        return f"{head}{size}{label}>{sheet}{ground}{''.join(self.parts)}</svg>"
+        return f"{head}{size}{label}>{origin}{sheet}{ground}{''.join(self.parts)}</svg>"
 
 
 def _number(value: object) -> str:

@@ -113,4 +113,18 @@ def save(text: str, path: Path) -> Path:
 def timeline_picture(comparison: Comparison, names: Sequence[str], title: str, width: float = 820) -> str:
     """A picture of its own: the timelines of some contenders on a common axis."""
     panels = [(name, comparison.pictures[name].timeline) for name in names]
-    return timeline.draw(panels, width, title).svg(standalone=True)
+    canvas = timeline.draw(panels, width, title)
+    canvas.origin = _origin(comparison, names)
+    return canvas.svg(standalone=True)
+
+
+def _origin(comparison: Comparison, names: Sequence[str]) -> str:
+    """Which runs are drawn, in a sentence for whoever opens the file."""
+    runs = [a for name in names for a in comparison.of(name)]
+    quiet = "disturbed by other programs" if any(a.disturbed for a in runs) else "undisturbed"
+    place = comparison.setting
+    where = f" {place.date}, commit {place.commit}, {place.machine.get('cores', '?')} cores." if place else ""
+    data = f"{comparison.dataset['rows']:,} rows of {comparison.dataset['name']}"
+    return (
+        f"A real run of {comparison.algorithm} on {data}, straggler {comparison.straggler or 'none'}, {quiet}.{where}"
+    )

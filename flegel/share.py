@@ -91,11 +91,17 @@ def unpack_tiles(packed: Array, points: int) -> Array:
 def make_share(
     features: Array | Sparse, labels: Array | None, state: Array, layout: str = "rows", first: int = 0
 ) -> Share:
-    """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy."""
+    """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy.
+
+    A floating state takes the precision of the features.
+    """
     sparse = isinstance(features, Sparse)
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
     columns = features.columns if isinstance(features, Sparse) else features.shape[1]
     tiled = layout == "tiles"
+    kind = features.values.dtype if isinstance(features, Sparse) else features.dtype
+    if np.issubdtype(state.dtype, np.floating) and np.issubdtype(kind, np.floating):
+        state = state.astype(kind, copy=False)
     return Share(
         features=pack_tiles(features) if tiled and not isinstance(features, Sparse) else features,
         labels=np.zeros(points) if labels is None else np.asarray(labels),

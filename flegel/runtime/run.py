@@ -31,7 +31,7 @@ from flegel.runtime.driver import drive
 from flegel.runtime.local import MAX_WORKERS, LocalCluster
 from flegel.runtime.rows import SharedRows
 from flegel.runtime.trainer import form_of
-from flegel.share import Sparse, make_share
+from flegel.share import Sparse, check_state, make_share
 from flegel.spec import Criteria, SyncSpec
 from flegel.sync import make_policy
 from flegel.tree import Array, Tree
@@ -187,7 +187,13 @@ class _Plan:
         if not tree.is_finite(self.parameter):
             raise AlgorithmError("initParameter returned numbers that are not finite.")
         presented = tree.present(self.parameter)
-        self.zero: Tree = tree.zeros_like(self._hook("initAggregator", self.sample, presented))
+        count = min(PROBE_ROWS, self.sample.points)
+        self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
+        check_state(self.state, count)
+        default = type(self.algorithm).initAggregator is Algorithm.initAggregator
+        hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
+        made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
+        self.zero: Tree = tree.zeros_like(made)
         halts = "voteToHalt" in type(self.algorithm).updateDataPoint.__code__.co_names
         halts = halts or type(self.algorithm).terminationCheck is not Algorithm.terminationCheck
         request.criteria.check(has_objective=type(self.algorithm).objective is not Algorithm.objective, halts=halts)
@@ -204,9 +210,7 @@ class _Plan:
             )
         else:
             few = features[:count]
-        rng = np.random.default_rng(0)
-        state = self.algorithm.initState(count, self.sample.columns, rng)
-        share = make_share(few, labels, state, self.algorithm.layout)
+        share = make_share(few, labels, self.state, self.algorithm.layout)
         built: Built = self._guard(
             "updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero)
         )

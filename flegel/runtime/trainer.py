@@ -79,19 +79,22 @@ class Trainer:
                         self._drag.close()
                         self._drag = None
                 case BeginSurvey(survey):
-                    self._guarded("loading", -1, lambda survey=survey: self._survey(survey))
+                    self._doing = "loading"
+                    self._guarded(-1, lambda survey=survey: self._survey(survey))
                 case BeginLoad(load):
-                    self._guarded("loading", -1, lambda load=load, arrays=arrays: self._load(load, arrays))
+                    self._doing = "loading"
+                    self._guarded(-1, lambda load=load, arrays=arrays: self._load(load, arrays))
                 case BeginTrain():
-                    self._guarded("updateDataPoint", command.round, lambda c=command: self._train(c))
+                    self._doing = "updateDataPoint"
+                    self._guarded(command.round, lambda c=command: self._train(c))
 
-    def _guarded(self, where: str, round_: int, work: Any) -> None:
+    def _guarded(self, round_: int, work: Any) -> None:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - a hook may raise anything; it must reach the user
             text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
             usage = isinstance(error, UsageError)
-            result = Broke(Failed(where, round_, text, own_traceback(error), usage))
+            result = Broke(Failed(self._doing, round_, text, own_traceback(error), usage))
         self.results.put(result)
         with contextlib.suppress(OSError):
             os.write(self._bell, b"!")
@@ -118,7 +121,9 @@ class Trainer:
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         rng = np.random.default_rng([load.seed, load.index])
+        self._doing = "initState"
         state = algorithm.initState(points, columns, rng)
+        self._doing = "loading"
         layout = "rows" if load.interpret else algorithm.layout
         self.share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
         split = max(len(load.parameter.fields), 1)

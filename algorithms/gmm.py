@@ -61,8 +61,9 @@ class GMM(Algorithm):
     Model: p(x) = Σ w_j N(x; μ_j, Σ_j). State of a point: its responsibilities r_1 … r_k and their entropy,
     all 0 before its first visit.
     Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and standard deviation of
-    the sample), and the sum of entropies; a visit adds the difference to the point's last one.
-    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance plus `regularization` times a column's variance.
+    the sample, the latter to a power of two), and the sum of entropies; a visit adds the difference to the
+    point's last one.
+    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance plus `regularization` times a unit's square.
     A component without points stays as it was, with weight 0.
     Objective (maximized): F(Q, θ) of the paper's Eq. (2), Σ_i E_r[log w_z p(x_i | z)] + H(r_i) over visited
     points, exactly, from the statistics. With regularization ε it is that of points blurred by noise of
@@ -79,7 +80,7 @@ class GMM(Algorithm):
         "diagonal"
     )
     regularization: Annotated[
-        float, Meta(ge=0, description="added to variances, as a fraction of each column's variance")
+        float, Meta(ge=0, description="added to variances, as a fraction of about a column's variance")
     ] = 1e-6
     init: Annotated[
         str | np.ndarray[Any, Any],
@@ -87,7 +88,7 @@ class GMM(Algorithm):
     ] = "k-means++"
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Mixture:
-        rows = np.asarray(sample.features, dtype=np.float64)
+        rows = np.asarray(sample.features)
         origin, unit = standard_units(rows)
         y = (rows - origin) / unit
         means = (start_rows(rows, self.k, self.init, sample.columns, rng, "GMM") - origin) / unit

@@ -1,7 +1,8 @@
 """The block kernel of GMM: logits of a tile in registers, softmax with vectors, statistics by `soft_kernel`.
 
-Distances are sums of squares of whitened points, never differences of large numbers, so float32 stays usable
-for narrow components. Never decides about the model: what it needs is packed into the parameter.
+Diagonal logits are a product of (y, y²) with packed coefficients where that loses no digits that matter;
+else, and for full matrices, sums of squares of whitened points, never differences of large numbers.
+Never decides about the model: what it needs is packed into the parameter.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from flegel.algorithms.simd import (
     load,
     log,
     minimum,
-    prefetch,
     splats,
     spread,
     store,
@@ -34,10 +34,13 @@ from flegel.algorithms.soft_kernel import (
     GROUP,
     LANES,
     OPTIONS,
+    WIDE,
     accumulate,
+    fetch,
     flush,
     forget,
     mark_active,
+    products,
     soft_buffers,
     square_distances,
     standardized,
@@ -66,7 +69,12 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):  # t
     d = features.shape[1]
     lanes = lane_count(features, LANES)
     k, width = parameter.whiten.shape
-    slopes, offsets, levels = _pack(features, parameter)
+    means = np.empty((k, d))
+    for j in range(k):
+        for t in range(d):
+            means[j, t] = (parameter.means[j, t] - parameter.origin[t]) / parameter.unit[t]
+    expanded = _expandable(parameter, means, features.itemsize)
+    slopes, offsets, levels = _pack(features, parameter, means, expanded)
     changes, columns, lane_sums, table = soft_buffers(features, k, d + width + 1, tiles)
     for point in range(columns.shape[1]):
         columns[d + width, point] = 1
@@ -81,19 +89,19 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):  # t
         standardized(features, tile, parameter.origin, parameter.unit, columns, at)
         _products(columns, d, width, at)
         mark_active(active, tile, start, end)
-        for lane in range(0, TILE, lanes):
-            for line in range(0, d * lanes, 16):
-                prefetch(features, (tile + 1) * d * TILE + lane * d + line)
-            if width == d:
-                square_distances(columns, d, at + lane, slopes, offsets, levels, far, lane)
-            else:
-                _full(columns, d, at + lane, slopes, offsets, levels, far, lane)
-            entropy += _softmax(far, lane, k, state, tile, active, changes, at + lane)
+        fetch(features, tile + 1)
+        if expanded:
+            products(columns, 2 * d, at, slopes, levels, far)
+        elif width == d:
+            square_distances(columns, d, at, slopes, offsets, levels, far)
+        else:
+            _full(columns, d, at, slopes, offsets, levels, far)
+        entropy += _softmax(far, k, state, tile, active, changes, at)
         slot, held = slot + 1, held + TILE
         if slot == tiles:
             accumulate(changes, columns, lane_sums)
             slot = 0
-            if held >= FLUSH:
+            if held >= FLUSH * lanes:
                 flush(lane_sums, table)
                 held = 0
     if slot:
@@ -111,50 +119,69 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):  # t
 
 
 @njit(**OPTIONS)
-def _full(columns, d, at, slopes, offsets, levels, far, lane):  # type: ignore[no-untyped-def]
-    """far[j] = ½ squared Mahalanobis distance − level, by triangular matrices, GROUP rows at a time."""
+def _full(columns, d, at, slopes, offsets, levels, far):  # type: ignore[no-untyped-def]
+    """far[j] = ½‖whitened difference‖² − level, for a tile, by triangular matrices, GROUP rows at a time."""
     points = columns.shape[1]
     bands = -(-d // GROUP)
-    for j in range(levels.size):
-        value = spread(levels[j], load(columns, at, LANES))
-        for band in range(bands):
-            rows = splats(offsets, (j * bands + band) * GROUP, GROUP, LANES)
-            place = (j * bands + band) * d * GROUP
-            for t in range(min(d, (band + 1) * GROUP)):
-                x = load(columns, t * points + at, LANES)
-                rows = fma_each(x, splats(slopes, place + t * GROUP, GROUP, LANES), rows)
-            value = sum_squares(rows, value)
-        store(far, j * TILE + lane, value)
+    for lane in range(0, TILE, lane_count(columns, LANES)):
+        for j in range(levels.size):
+            value = spread(levels[j], load(columns, at, LANES))
+            for band in range(bands):
+                rows = splats(offsets, (j * bands + band) * GROUP, GROUP, LANES)
+                place = (j * bands + band) * d * GROUP
+                for t in range(min(d, (band + 1) * GROUP)):
+                    x = load(columns, t * points + at + lane, LANES)
+                    rows = fma_each(x, splats(slopes, place + t * GROUP, GROUP, LANES), rows)
+                value = sum_squares(rows, value)
+            store(far, j * TILE + lane, value)
 
 
 @njit(**OPTIONS)
-def _softmax(far, lane, k, state, tile, active, changes, at):  # type: ignore[no-untyped-def]
+def _softmax(far, k, state, tile, active, changes, at):  # type: ignore[no-untyped-def]
     """Responsibilities into the state, their changes into `changes`; returns the change of entropy."""
     points = changes.shape[1]
-    base = tile * (k + 1) * TILE + lane
-    visited = load(active, lane, LANES) > 0
-    zero = spread(0, load(far, lane, LANES))
-    most = spread(MOST, zero)
-    least = most
+    entropy = 0.0
+    for lane in range(0, TILE, lane_count(far, LANES)):
+        base = tile * (k + 1) * TILE + lane
+        visited = load(active, lane, LANES) > 0
+        zero = spread(0, load(far, lane, LANES))
+        most = spread(MOST, zero)
+        least = most
+        for j in range(k):
+            least = minimum(load(far, j * TILE + lane, LANES), least)
+        mass, moment = zero, zero
+        for j in range(k):
+            below = least - minimum(load(far, j * TILE + lane, LANES), most)
+            share = where(below > CUT, exp(below), zero)
+            mass = mass + share
+            moment = fma(share, where(below > CUT, below, zero), moment)
+            store(far, j * TILE + lane, share)
+        per_mass = 1.0 / mass
+        for j in range(k):
+            old = load(state, base + j * TILE, LANES)
+            new = where(visited, load(far, j * TILE + lane, LANES) * per_mass, old)
+            store(state, base + j * TILE, new)
+            store(changes, j * points + at + lane, new - old)
+        old = load(state, base + k * TILE, LANES)
+        new = where(visited, log(mass) - moment * per_mass, old)
+        store(state, base + k * TILE, new)
+        entropy += total(widen(new) - widen(old))
+    return entropy
+
+
+@njit(**OPTIONS)
+def _expandable(parameter, means, itemsize):  # type: ignore[no-untyped-def]
+    """Is ½ Σ (y² + m²)/σ², what cancels in an expanded distance, small enough for the precision?"""
+    k, d = means.shape
+    if parameter.whiten.shape[1] != d:
+        return False
+    largest = 0.0
     for j in range(k):
-        least = minimum(load(far, j * TILE + lane, LANES), least)
-    mass, moment = zero, zero
-    for j in range(k):
-        below = least - minimum(load(far, j * TILE + lane, LANES), most)
-        share = where(below > CUT, exp(below), zero)
-        mass = mass + share
-        moment = fma(share, where(below > CUT, below, zero), moment)
-        store(far, j * TILE + lane, share)
-    per_mass = 1.0 / mass
-    for j in range(k):
-        old = load(state, base + j * TILE, LANES)
-        new = where(visited, load(far, j * TILE + lane, LANES) * per_mass, old)
-        store(state, base + j * TILE, new)
-        store(changes, j * points + at, new - old)
-    old = load(state, base + k * TILE, LANES)
-    new = where(visited, log(mass) - moment * per_mass, old)
-    store(state, base + k * TILE, new)
-    return total(widen(new) - widen(old))
+        size = 0.0
+        for t in range(d):
+            size += 0.5 * (1.0 + means[j, t] ** 2) * parameter.whiten[j, t] ** 2
+        largest = max(largest, size)
+    return largest * (2.0**-23 if itemsize == 4 else 2.0**-52) < 1e-4
 
 
 @njit(**OPTIONS)
@@ -169,19 +196,30 @@ def _products(columns, d, width, at):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def _pack(features, parameter):  # type: ignore[no-untyped-def]
+def _pack(features, parameter, means, expanded):  # type: ignore[no-untyped-def]
     """Whitening matrices as slopes and offsets in the order in which the kernel reads them; −level of each.
 
-    Both carry √½, so that a sum of squares is half a distance. Diagonal: groups of components, column by
-    column. Full: for each component bands of rows, column by column. Fillers are far, or add nothing.
+    Expanded: coefficients of y and of y² in groups of components, column by column inside a group. Else both
+    carry √½, so that a sum of squares is half a distance. Diagonal: groups of components, alike. Full: for
+    each component bands of rows, column by column. Fillers are far, or add nothing.
     """
     k, d = parameter.means.shape
     width = parameter.whiten.shape[1]
     half = np.sqrt(0.5)
-    means = np.empty((k, d))
-    for j in range(k):
-        for t in range(d):
-            means[j, t] = (parameter.means[j, t] - parameter.origin[t]) / parameter.unit[t]
+    if expanded:
+        rows = -(-k // WIDE) * WIDE
+        slopes = np.zeros(rows * 2 * d, features.dtype)
+        levels = np.full(rows, np.inf, features.dtype)
+        for j in range(k):
+            level = -parameter.level[j]
+            for t in range(d):
+                place = (j // WIDE * 2 * d + t) * WIDE + j % WIDE
+                precision = parameter.whiten[j, t] ** 2
+                slopes[place] = -precision * means[j, t]
+                slopes[place + d * WIDE] = 0.5 * precision
+                level += 0.5 * precision * means[j, t] ** 2
+            levels[j] = level
+        return slopes, slopes, levels
     if width == d:
         rows = -(-k // GROUP) * GROUP
         slopes = np.zeros(rows * d, features.dtype)

@@ -14,7 +14,7 @@ from msgspec import Meta
 from flegel import tree
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.kmeans_kernel import kernel_for
-from flegel.algorithms.seeding import start_rows
+from flegel.algorithms.seeding import origin_of, start_rows
 from flegel.errors import UsageError
 from flegel.share import DataPoint, Share
 from flegel.tree import Array
@@ -70,7 +70,7 @@ class KMeans(Algorithm):
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Centroids:
         rows = np.asarray(sample.features)
         start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans")
-        return Centroids(start, rows.mean(axis=0, dtype=np.float64))
+        return Centroids(start, origin_of(rows))
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.full((points, 1), -1, np.int32)

@@ -28,8 +28,9 @@ class Linear(NamedTuple):
     """θ. One row of `weights` an output: one for two classes, otherwise one a class.
 
     `penalty` is ½·l2·‖weights‖² of this very θ, `trained` the visits so far, `points` the size of the data;
-    `pace` holds a factor on the steps, the best mean loss so far, and the passes since the factor last fell; `classes` are the label values in order, and
-    `metric` is fixed at the start (see `precondition`).
+    `pace` holds a factor on the steps, the best mean loss so far, and the passes since the factor last
+    fell; `classes` are the label values in order, and `metric` is fixed at the start (see
+    `precondition`).
     """
 
     weights: Array
@@ -43,7 +44,7 @@ class Linear(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """s: Σ residual·x (last column: the bias), Σ loss, Σ residual², points seen; this interval's visits, strangers.
+    """s: Σ residual·x (last column: the bias), Σ loss, Σ residual², points seen, visits and strangers of now.
 
     A stranger is a visit to a point whose label is not among the classes.
     """
@@ -59,23 +60,24 @@ class Gradients(NamedTuple):
 class LR(Algorithm):
     """Logistic regression with L2 penalty, for two or more classes.
 
-    Model: P(class | x) = softmax(W·x + b); two classes need one output, P = 1 / (1 + exp(−w·x − b)). The bias is
-    not penalized. State of a point: its last residual (P − target, one number an output) and its last loss,
-    −1 before the first visit.
-    Statistics: G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic average
-    gradient: noise vanishes as θ settles, whatever the interval); or, without memory, the sum over the
-    interval's visits (the paper's Eq. 1). Both are the full gradient when every barrier covers one pass.
-    Step: θ ← θ − α·P·(G / n + l2·W) with α = learning_rate · schedule · min(1, 2 · visits / points), so a pass goes
-    equally far in ten intervals or in a thousand. P is the inverse of the loss's bounding curvature on the
-    sample, which makes the steps independent of scale and offset of the features; they lengthen as the mean
-    of residual² shows the bound to be loose.
+    Model: P(class | x) = softmax(W·x + b); two classes need one output, P = 1 / (1 + exp(−w·x − b)). The
+    bias is not penalized. State of a point: its last residual (P − target, one number an output) and its
+    last loss, −1 before the first visit.
+    Statistics: G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic
+    average gradient: noise vanishes as θ settles, whatever the interval); or, without memory, the sum
+    over the interval's visits (the paper's Eq. 1). Both are the full gradient when every barrier covers
+    one pass.
+    Step: θ ← θ − α·P·(G / n + l2·W) with α = learning_rate · schedule · min(1, 2 · visits / points), so a
+    pass goes equally far in ten intervals or in a thousand. P is the inverse of the loss's bounding
+    curvature on the sample, which makes the steps independent of scale and offset of the features; they
+    lengthen as the mean of residual² shows the bound to be loose.
     Objective: mean over the points seen of log-loss + penalty, each with the θ of its last visit, kept by
     difference. When the interval is one pass, that is the objective of the θ that was trained with.
     Reference: D. Böhning, Multinomial logistic regression algorithm (1992); M. Schmidt, N. Le Roux, F. Bach,
     Minimizing finite sums with the stochastic average gradient (2017).
 
-    Labels are numbers (a reader turns text into class numbers); `classes` lists those that occur, and `validate`
-    takes them from the sample where they were not given.
+    Labels are numbers (a reader turns text into class numbers); `classes` lists those that occur, and
+    `validate` takes them from the sample where they were not given.
     """
 
     layout = "tiles"
@@ -85,13 +87,17 @@ class LR(Algorithm):
     classes: Annotated[
         list[float] | None, Meta(description="all label values in order; taken from a sample by default")
     ] = None
-    l2: Annotated[float, Meta(ge=0, description="strength of the penalty ½·l2·‖weights‖² on the mean loss")] = 0.0
+    l2: Annotated[
+        float, Meta(ge=0, description="strength of the penalty ½·l2·‖weights‖² on the mean loss")
+    ] = 0.0
     intercept: Annotated[bool, Meta(description="fit a bias besides the weights")] = True
     memory: Annotated[
         bool,
         Meta(description="remember every point's last gradient; false: plain mini-batch gradient descent"),
     ] = True
-    learning_rate: Annotated[float, Meta(gt=0, description="factor on every step; 1 suits the automatic scaling")] = 1.0
+    learning_rate: Annotated[
+        float, Meta(gt=0, description="factor on every step; 1 suits the automatic scaling")
+    ] = 1.0
     schedule: Annotated[
         Literal["constant", "inverse", "sqrt"],
         Meta(description="learning rate over passes p: constant, 1/(1+decay·p), or 1/√(1+decay·p)"),
@@ -124,7 +130,9 @@ class LR(Algorithm):
         found = np.unique(labels.astype(np.float64))
         if self.classes is None:
             if len(found) > 1000:
-                raise UsageError(f"LR: {len(found)} different labels in a sample look like a quantity, not classes.")
+                raise UsageError(
+                    f"LR: {len(found)} different labels in a sample look like a quantity, not classes."
+                )
             self.classes = [float(value) for value in found]
         self._check_classes(found)
 
@@ -134,7 +142,9 @@ class LR(Algorithm):
             raise UsageError("LR: classes must name at least one label value, and none twice.")
         strange = sorted(set(found.tolist()) - set(self.classes))
         if strange:
-            raise UsageError(f"LR: label {strange[0]:g} is not among classes={self.classes}; list it there too.")
+            raise UsageError(
+                f"LR: label {strange[0]:g} is not among classes={self.classes}; list it there too."
+            )
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Linear:
         self.validate(sample)
@@ -243,7 +253,9 @@ class LR(Algorithm):
         return np.array([min(1.0, pace * 1.1 ** min(share, 1.0)), min(best, mean), since])
 
     def _looseness(self, aggregator: Gradients, parameter: Linear) -> float:
-        """By how much the bounding curvature exceeds the mean one, which is E[residual²] where the model is right."""
+        """By how much the bounding curvature exceeds the mean one, which is E[residual²] where the model
+        is right.
+        """
         if not self.scaling or aggregator.seen[0] < parameter.points[0]:
             return 1.0
         mean = 1.25 * float(aggregator.squares[0] / aggregator.seen[0])
@@ -260,8 +272,8 @@ class LR(Algorithm):
     def _complain_about_strangers(self, aggregator: Gradients, parameter: Linear) -> None:
         if aggregator.unknown[0] > 0:
             raise UsageError(
-                f"LR: {int(aggregator.unknown[0])} points carry labels outside classes={parameter.classes.tolist()}, "
-                "which were taken from a sample; list all of them with classes=…"
+                f"LR: {int(aggregator.unknown[0])} points carry labels outside "
+                f"classes={parameter.classes.tolist()}, taken from a sample; list all of them with classes=…"
             )
 
     def objective(self, aggregator: Gradients, parameter: Linear) -> float | None:

@@ -1,6 +1,7 @@
 """Non-negative matrix factorization: the model, its statistics and the per-point hooks, for two solvers.
 
-Never looks at a share as a whole; the block kernels are in `nmf_kernels`, the arithmetic of one row in `nmf_rows`.
+Never looks at a share as a whole; the block kernels are in `nmf_kernels`, the arithmetic of one row in
+`nmf_rows`.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ class Factors(NamedTuple):
 class Sums(NamedTuple):
     """s. What a field means depends on the solver; fields that it does not need are empty.
 
-    moves: sgd: how far this interval moved h_j; multiplicative: Σ x_ij·w_i. gram (multiplicative): Σ w_i·w_iᵀ.
-    energy, progress, spread (sgd, this interval): Σ of squared gradients, Σ of step lengths and its square, a column.
+    moves: sgd: how far this interval moved h_j; multiplicative: Σ x_ij·w_i. gram (multiplicative): Σ
+    w_i·w_iᵀ.
+    energy, progress, spread (sgd, this interval): Σ of squared gradients, Σ of step lengths and its
+    square, a column.
     counts (sgd): entries seen, a column. loss: see `NMF`. seen: rows visited.
     """
 
@@ -77,22 +80,26 @@ class RowChange(NamedTuple):
 class NMF(Algorithm):
     """Factorize a non-negative matrix, rows as points: x_ij ≈ scale · w_i·h_j with w, h ≥ 0.
 
-    Model: H (`factors`, columns × rank) is θ, w_i is the state of point i, besides its last loss (−1: never visited).
-    A row that was never visited begins with equal weights that fit it best; one without entries keeps weights that
-    predict the mean.
+    Model: H (`factors`, columns × rank) is θ, w_i is the state of point i, besides its last loss (−1:
+    never visited).
+    A row that was never visited begins with equal weights that fit it best; one without entries keeps
+    weights that predict the mean.
 
-    solver=sgd: only observed entries count (the stored ones of a sparse row, all but NaN of a dense one). A visit
-    solves w_i for the H at hand (coordinate descent), then takes one AdaGrad step on h_j for every entry, in place, on
-    the worker's own copy of H. The barrier joins the copies (see docs/adr/nmf-updates.md). Objective:
-    Σ [e_ij² + regularization·(‖w_i‖² + ‖h_j‖²)] over the entries of rows seen, where e and w are those of the row's
-    last visit, with the H that it saw, and h_j is the present one. Kept by difference.
+    solver=sgd: only observed entries count (the stored ones of a sparse row, all but NaN of a dense one).
+    A visit solves w_i for the H at hand (coordinate descent), then takes one AdaGrad step on h_j for
+    every entry, in place, on the worker's own copy of H. The barrier joins the copies (see
+    docs/adr/nmf-updates.md). Objective:
+    Σ [e_ij² + regularization·(‖w_i‖² + ‖h_j‖²)] over the entries of rows seen, where e and w are those of
+    the row's last visit, with the H that it saw, and h_j is the present one. Kept by difference.
 
-    solver=multiplicative: Lee and Seung's rule over the whole matrix; entries that a sparse row does not store are 0.
-    Statistics Σ x·w and Σ w·wᵀ are kept by difference, so the objective, ‖X − W·Hᵀ‖² plus the penalty, is that of
-    the present W and H over rows seen, and never rises.
+    solver=multiplicative: Lee and Seung's rule over the whole matrix; entries that a sparse row does not
+    store are 0.
+    Statistics Σ x·w and Σ w·wᵀ are kept by difference, so the objective, ‖X − W·Hᵀ‖² plus the penalty, is
+    that of the present W and H over rows seen, and never rises.
 
-    Reference: D. Lee, S. Seung, Algorithms for non-negative matrix factorization (2000); A. Cichocki, A.-H. Phan,
-    Fast local algorithms for large scale NMF (2009); J. Duchi et al., Adaptive subgradient methods (2011).
+    Reference: D. Lee, S. Seung, Algorithms for non-negative matrix factorization (2000); A. Cichocki,
+    A.-H. Phan, Fast local algorithms for large scale NMF (2009); J. Duchi et al., Adaptive subgradient
+    methods (2011).
     """
 
     sparse = True
@@ -106,7 +113,7 @@ class NMF(Algorithm):
         float, Meta(ge=0, description="penalty per entry on the squared length of its row and column factors")
     ] = 0.05
     learning_rate: Annotated[float, Meta(gt=0, description="length of AdaGrad's steps on H (sgd)")] = 0.4
-    sweeps: Annotated[int, Meta(ge=1, description="coordinate descent sweeps on a row at each visit (sgd)")] = 3
+    sweeps: Annotated[int, Meta(ge=1, description="coordinate descent sweeps a row and visit (sgd)")] = 3
     precision: Annotated[
         Literal["float32", "float64"], Meta(description="precision of the row factors and the arithmetic")
     ] = "float32"
@@ -125,7 +132,9 @@ class NMF(Algorithm):
             raise UsageError("NMF: an entry is infinite; leave it out.")
         dense = not isinstance(sample.features, Sparse)
         if self.solver == "multiplicative" and dense and np.isnan(np.asarray(sample.features)).any():
-            raise UsageError("NMF: the multiplicative solver needs every entry; use solver=sgd for missing ones.")
+            raise UsageError(
+                "NMF: the multiplicative solver needs every entry; use solver=sgd for missing ones."
+            )
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Factors:
         values = _values(sample.features).astype(np.float64)
@@ -135,7 +144,9 @@ class NMF(Algorithm):
         scale = float(values.sum() / cells) if cells and values.sum() > 0 else 1.0
         spread = float(((values / scale - 1.0) ** 2).mean()) if len(values) else 1.0
         size = 1.0 / np.sqrt(self.rank)  # entries near this size predict the mean
-        energy = np.full(sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank)
+        energy = np.full(
+            sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank
+        )
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
         return Factors(factors, energy, np.array([scale]))
 
@@ -251,7 +262,9 @@ class NMF(Algorithm):
 
     def predict(self, features: Any, parameter: Factors) -> Array:
         """Every entry of the rows, also those that are not observed, as the model sees them."""
-        return np.asarray(float(parameter.scale[0]) * self.transform(features, parameter) @ parameter.factors.T)
+        return np.asarray(
+            float(parameter.scale[0]) * self.transform(features, parameter) @ parameter.factors.T
+        )
 
     def ratings(self, weights: Array, parameter: Factors, rows: Array, columns: Array) -> Array:
         """The entries (rows[t], columns[t]) for given row weights, such as the states of trained points."""
@@ -277,9 +290,9 @@ class NMF(Algorithm):
 def joined(sums: Sums) -> Array:
     """Factor, a column, on the sum of all workers' moves.
 
-    A worker whose steps on a column add up to the length x came 1 − exp(−x) of the way to where its own rows pull; W
-    alike, together, may come 1 − exp(−W·x) of the way to the mean of their ends. So the sum of short moves is right,
-    and of long ones the mean. W is the effective number of workers, (Σx)² / Σx².
+    A worker whose steps on a column add up to the length x came 1 − exp(−x) of the way to where its own rows
+    pull; W alike, together, may come 1 − exp(−W·x) of the way to the mean of their ends. So the sum of short
+    moves is right, and of long ones the mean. W is the effective number of workers, (Σx)² / Σx².
     """
     total = sums.progress
     workers = np.maximum(total**2 / np.maximum(sums.spread, 1e-300), 1.0)

@@ -1,8 +1,9 @@
 """Block kernels of the factorization. Called by `nmf`, never by users.
 
-`solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the state and padded to
-whole vectors, and closed into the aggregator again; between the two it does, for each row, what `NMF.updateDataPoint`
-does on `NMF.localParameter`. `multiplying` leaves H alone. Both look at the flag before every row.
+`solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the
+state and padded to whole vectors, and closed into the aggregator again; between the two it does, for each
+row, what `NMF.updateDataPoint` does on `NMF.localParameter`. `multiplying` leaves H alone. Both look at
+the flag before every row.
 """
 
 from __future__ import annotations
@@ -200,7 +201,9 @@ def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end,
             sums[1] += 1.0
             for t in range(found):
                 counts[columns[t]] += 1.0
-        sums[0] += _row(local, energy, progress, columns[:found], values, state[i], penalty, rate, sweeps, room)
+        sums[0] += _row(
+            local, energy, progress, columns[:found], values, state[i], penalty, rate, sweeps, room
+        )
     return end
 
 
@@ -239,8 +242,16 @@ def solving(share: Share, rank: int, regularization: float, learning_rate: float
     local = np.zeros((share.columns, padded), dtype)
     energy, progress = np.zeros(share.columns, dtype), np.zeros(share.columns, dtype)
 
-    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
-        theirs = (parameter.factors, aggregator.moves, parameter.energy, aggregator.energy, aggregator.progress)
+    def run(
+        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        theirs = (
+            parameter.factors,
+            aggregator.moves,
+            parameter.energy,
+            aggregator.energy,
+            aggregator.progress,
+        )
         _open(*theirs, local, energy, progress)
         scale = float(parameter.scale[0])
         rate = number(learning_rate / np.sqrt(rank))
@@ -289,7 +300,9 @@ def _multiply(factors, gram_h, columns, values, state, penalty, moves, gram, sum
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_sparse(factors, indptr, indices, entries, scale, state, penalty, moves, gram, sums, start, end, flag):  # type: ignore[no-untyped-def]
+def _multiply_sparse(
+    factors, indptr, indices, entries, scale, state, penalty, moves, gram, sums, start, end, flag
+):  # type: ignore[no-untyped-def]
     gram_h = gram_of(factors)
     for i in range(start, end):
         if raised(flag):
@@ -319,10 +332,22 @@ def _multiply_dense(factors, features, scale, state, penalty, moves, gram, sums,
 def multiplying(regularization: float) -> Kernel:
     """The kernel of the multiplicative solver."""
 
-    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+    def run(
+        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
         sums = np.zeros(2)
         scale = float(parameter.scale[0])
-        rest = (scale, share.state, regularization / scale, aggregator.moves, aggregator.gram, sums, start, end, flag)
+        rest = (
+            scale,
+            share.state,
+            regularization / scale,
+            aggregator.moves,
+            aggregator.gram,
+            sums,
+            start,
+            end,
+            flag,
+        )
         if isinstance(share.features, Sparse):
             rows = share.features
             reached = _multiply_sparse(parameter.factors, rows.indptr, rows.indices, rows.values, *rest)

@@ -1,7 +1,7 @@
 """One row of a factorization: its observed entries, its first weights, and the two ways to improve them.
 
-Plain compiled code in float64, called by the per-point hooks and for new rows. Never touches statistics; the block
-kernels have a faster form of `solve_row`.
+Plain compiled code in float64, called by the per-point hooks and for new rows. Never touches statistics;
+the block kernels have a faster form of `solve_row`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def start_row(factors: Array, columns: Array, values: Array, weights: Array) -> 
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def solve_row(factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int) -> float:
+def solve_row(
+    factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int
+) -> float:
     """Coordinate descent on Σ(x − w·h)² + n·penalty·‖w‖², w ≥ 0, in place; the value reached."""
     rank, entries = weights.shape[0], columns.shape[0]
     if entries == 0:
@@ -113,10 +115,12 @@ def _product(x: Array, y: Array) -> float:
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def step_columns(
-    factors: Array, energies: Array, columns: Array, values: Array, weights: Array, penalty: float, rate: float,
-    moves: Array, energy: Array, progress: Array,
+    factors: Array, energies: Array, columns: Array, values: Array, weights: Array, penalty: float, rate:
+    float, moves: Array, energy: Array, progress: Array,
 ) -> None:  # fmt: skip
-    """One AdaGrad step on h_j for every entry of a row: how far, with how much gradient, and how long a step."""
+    """One AdaGrad step on h_j for every entry of a row: how far, with how much gradient, and how long a
+    step.
+    """
     rank = weights.shape[0]
     length = _product(weights, weights)
     for t in range(columns.shape[0]):
@@ -142,7 +146,9 @@ def add_products(columns: Array, values: Array, weights: Array, before: Array, m
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def multiply_row(factors: Array, columns: Array, values: Array, weights: Array, penalty: float) -> float:
-    """Lee and Seung's rule for one row, in place; the sum of its squares. Needs all of H, for the gram of H."""
+    """Lee and Seung's rule for one row, in place; the sum of its squares. Needs all of H, for the gram of
+    H.
+    """
     return multiply_row_with(factors, gram_of(factors), columns, values, weights, penalty)
 
 
@@ -179,7 +185,9 @@ def gram_of(factors: Array) -> Array:
 
 
 def fold_in(features: Any, factors: Array, scale: float, penalty: float, only_observed: bool) -> Array:
-    """Weights of new rows for a given H: each solved to convergence, over observed entries or over all columns."""
+    """Weights of new rows for a given H: each solved to convergence, over observed entries or over all
+    columns.
+    """
     factors = np.ascontiguousarray(factors, dtype=np.float64)
     rows = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
     weights = np.zeros((rows, factors.shape[1]))
@@ -190,7 +198,9 @@ def fold_in(features: Any, factors: Array, scale: float, penalty: float, only_ob
         if only_observed:
             solve_row(factors, columns, values, weights[i], penalty, 50)
         else:
-            _solve_whole(gram + len(factors) * penalty * np.eye(len(gram)), factors[columns].T @ values, weights[i])
+            _solve_whole(
+                gram + len(factors) * penalty * np.eye(len(gram)), factors[columns].T @ values, weights[i]
+            )
     return weights
 
 

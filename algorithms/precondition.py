@@ -1,14 +1,15 @@
 """The metric in which a linear model takes its steps: gradient descent that does not mind scales and offsets.
 
 With scores z = w·x + b and curvature of the loss by z at most c, the quadratic with curvature
-H = c·mean((x, 1)(x, 1)ᵀ) + l2 bounds the loss from above, and θ − H⁻¹·gradient never overshoots. H is estimated
-once, on the sample, about the mean and in units of the standard deviation. Its leading directions are inverted
-exactly, as many as fit into `BUDGET` numbers; all the rest count as the steepest of them, which is slower and
-still safe. The minimum is the same in any metric; only the path differs. Never sees data beyond the sample.
+H = c·mean((x, 1)(x, 1)ᵀ) + l2 bounds the loss from above, and θ − H⁻¹·gradient never overshoots. H is
+estimated once, on the sample, about the mean and in units of the standard deviation. Its leading directions
+are inverted exactly, as many as fit into `BUDGET` numbers; all the rest count as the steepest of them, which
+is slower and still safe. The minimum is the same in any metric; only the path differs. Never sees data
+beyond the sample.
 
 A metric is one array of (2 + directions, columns + 1) numbers, because it travels with θ:
 
-    row 0     the mean of every column; in the last place how far a step of 1 moves the bias (0: there is none)
+    row 0     the mean of every column; in the last place how far a step of 1 moves the bias (0: no bias)
     row 1     the unit of every column: a direction that is no leading one moves by gradient / unit²
     row 2 …   leading directions u in those units; H⁻¹ is I − Σ u·uᵀ
 """

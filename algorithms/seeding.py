@@ -22,13 +22,22 @@ def start_rows(rows: Array, k: int, init: str | Array, columns: int, rng: np.ran
     return seed_rows(rows, k, init, rng)
 
 
+def origin_of(rows: Array) -> Array:
+    """The mean of each column, as a number that the rows' own precision holds exactly."""
+    return rows.mean(axis=0, dtype=np.float64).astype(rows.dtype).astype(np.float64)
+
+
 def standard_units(rows: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each column; 1 where a column does not vary."""
-    origin = rows.mean(axis=0, dtype=np.float64)
+    """Origin, and standard deviation of each column to a power of two; 1 where a column does not vary.
+
+    Both are exact in the rows' precision, so shifting and scaling there costs no more than one rounding.
+    """
+    origin = origin_of(rows)
     largest = np.abs(rows - origin).max(axis=0)
     safe = np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers must stay representable
-    unit = safe * np.sqrt((((rows - origin) / safe) ** 2).mean(axis=0))
-    return origin, np.where((unit > 1e-13 * np.abs(origin)) & (largest > 0), unit, 1.0)
+    deviation = safe * np.sqrt((((rows - origin) / safe) ** 2).mean(axis=0))
+    varies = (largest > 0) & (deviation > 1e-13 * np.abs(origin))
+    return origin, np.where(varies, 2.0 ** np.round(np.log2(np.where(varies, deviation, 1.0))), 1.0)
 
 
 def numbered(rows: Array, centres: Array, chunk: int = 8192) -> Array:

@@ -462,6 +462,19 @@ def widen(typing: Any, x: Any) -> Any:
     return wide(x), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def cast_like(typing: Any, x: Any, other: Any) -> Any:
+    """Floating lanes in the precision of `other`, which has as many."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if x == other:
+            return args[0]
+        change = builder.fpext if other.dtype.bitwidth > x.dtype.bitwidth else builder.fptrunc
+        return change(args[0], ir.VectorType(_LLVM[other.dtype], other.lanes))
+
+    return other(x, other), generate
+
+
 @intrinsic
 def to_int32(typing: Any, x: Any) -> Any:
     """Floating lanes truncated to int32 lanes."""
@@ -578,5 +591,32 @@ def log(typing: Any, x: Any) -> Any:
         for part in reversed(_LOG2_PARTS[bits]):
             tail = _fma(builder, power, _constant(kind, part), tail)
         return tail
+
+    return x(x), generate
+
+
+def _log1p_series(x: Any) -> Any:
+    """log(1 + x) / x, exact at 0."""
+    x = np.asarray(x, dtype=np.float64)
+    return np.divide(np.log1p(x), x, out=np.ones_like(x), where=x != 0)
+
+
+def _fitted_to_unit(function: Callable[[Any], Any], degree: int) -> list[float]:
+    """Coefficients, highest power first, of the interpolation at Chebyshev's points of [0, 1]."""
+    series = np.polynomial.Chebyshev.interpolate(function, degree, domain=[0.0, 1.0])
+    return [float(c) for c in series.convert(kind=np.polynomial.Polynomial).coef[::-1]]
+
+
+_LOG1P = {32: _fitted_to_unit(_log1p_series, 9), 64: _fitted_to_unit(_log1p_series, 20)}
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def log1p_unit(typing: Any, x: Any) -> Any:
+    """log(1 + x) for 0 ≤ x ≤ 1 to a few units in the last place, without a division; meaningless
+    elsewhere.
+    """
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.fmul(args[0], _horner(builder, args[0], _LOG1P[x.dtype.bitwidth]))
 
     return x(x), generate

@@ -17,14 +17,20 @@ from flegel.algorithms.simd import (
     ONE_REGISTER,
     REGISTERS,
     TWO_REGISTERS,
+    fma_each,
     lane_count,
     load,
     loads,
     outer_each,
+    prefetch,
     register_lanes,
     splats,
+    spread,
     square_each,
+    store,
     store_each,
+    total,
+    widen,
 )
 from flegel.share import TILE
 
@@ -33,8 +39,9 @@ ROWS = 4 if REGISTERS == 32 else 2  # clusters of a register tile
 COLS = 4  # columns of a register tile
 AREA = ROWS * COLS
 LANES = TWO_REGISTERS  # points of a register tile of distances
-GROUP = 5 if REGISTERS == 32 else 3  # clusters of it
-FLUSH = 4096  # points whose sums stay in the features' precision
+WIDE = 10 if REGISTERS == 32 else 5  # clusters of it
+GROUP = 5 if REGISTERS == 32 else 3  # clusters, or rows of a matrix, where each takes two steps
+FLUSH = 256  # sums per lane that stay in the features' precision
 FILLED = 16  # vectors over which a register tile should run, to be worth its loads and stores
 
 
@@ -59,16 +66,40 @@ def soft_buffers(features, k, width, tiles):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def square_distances(columns, d, at, slopes, offsets, levels, far, lane):  # type: ignore[no-untyped-def]
-    """far[j] = levels[j] + Σ_t (slope·x_t + offset)², for LANES points and GROUP clusters at a time."""
+def products(columns, count, at, slopes, levels, far):  # type: ignore[no-untyped-def]
+    """far[j] = levels[j] + Σ_c slopes[j, c] · columns[c], for a tile; slopes are packed in groups of WIDE."""
     points = columns.shape[1]
-    for first in range(0, levels.size, GROUP):
-        values = splats(levels, first, GROUP, LANES)
-        for t in range(d):
-            place = first * d + t * GROUP
-            slope, offset = splats(slopes, place, GROUP, LANES), splats(offsets, place, GROUP, LANES)
-            values = square_each(load(columns, t * points + at, LANES), slope, offset, values)
-        store_each(far, first * TILE + lane, TILE, values)
+    for lane in range(0, TILE, lane_count(columns, LANES)):
+        for first in range(0, levels.size, WIDE):
+            values = splats(levels, first, WIDE, LANES)
+            x_at, place = at + lane, first * count
+            for _ in range(count):
+                values = fma_each(load(columns, x_at, LANES), splats(slopes, place, WIDE, LANES), values)
+                x_at += points
+                place += WIDE
+            store_each(far, first * TILE + lane, TILE, values)
+
+
+@njit(**OPTIONS)
+def square_distances(columns, d, at, slopes, offsets, levels, far):  # type: ignore[no-untyped-def]
+    """far[j] = levels[j] + Σ_t (slope·x_t + offset)², for a tile; packed in groups of GROUP."""
+    points = columns.shape[1]
+    for lane in range(0, TILE, lane_count(columns, LANES)):
+        for first in range(0, levels.size, GROUP):
+            values = splats(levels, first, GROUP, LANES)
+            for t in range(d):
+                place = first * d + t * GROUP
+                slope, offset = splats(slopes, place, GROUP, LANES), splats(offsets, place, GROUP, LANES)
+                values = square_each(load(columns, t * points + at + lane, LANES), slope, offset, values)
+            store_each(far, first * TILE + lane, TILE, values)
+
+
+@njit(**OPTIONS)
+def fetch(features, tile):  # type: ignore[no-untyped-def]
+    """Asks for a tile before it is needed."""
+    size = features.shape[1] * TILE
+    for line in range(0, size, 64 // features.itemsize):
+        prefetch(features, tile * size + line)
 
 
 @njit(**OPTIONS)
@@ -97,13 +128,10 @@ def flush(lane_sums, table):  # type: ignore[no-untyped-def]
         for col in range(0, table.shape[1], COLS):
             for i in range(ROWS):
                 for j in range(COLS):
-                    value = 0.0
-                    for lane in range(lanes):
-                        value += lane_sums[at + lane]
-                    table[row + i, col + j] += value
+                    some = load(lane_sums, at, ONE_REGISTER)
+                    table[row + i, col + j] += total(widen(some))
+                    store(lane_sums, at, spread(0, some))
                     at += lanes
-    for i in range(lane_sums.size):
-        lane_sums[i] = 0
 
 
 @njit(**OPTIONS)

@@ -1,10 +1,10 @@
 # ruff: noqa: E402
 """How fast is one core? Every kernel against its peers and against what the machine can do.
 
-    python bench/kernels.py [--points 300000] [--rounds 5] [--only kmeans,gmm] [--json kernels.json]
+    python bench/kernels.py [--points 200000] [--rounds 5] [--only kmeans,gmm] [--json kernels.json]
 
-All contenders of a contest take turns in one process, one thread each; figures are medians of seconds per
-pass, given for a million points. A peer that is not installed is named and left out. Never asserts anything.
+All contenders of a contest take turns in one process, one thread each; figures are medians of CPU seconds
+per pass, given for a million points. A peer that is not installed is named and left out. It asserts nothing.
 
 To add an algorithm: write a function that yields `Contest`s and put it into `SUITES`.
 """
@@ -34,6 +34,8 @@ from numba import njit
 from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms import simd
+from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.runtime.flag import new_flag
 from flegel.share import make_share
@@ -57,9 +59,10 @@ class Contest:
 
 
 def clock(work: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
+    """CPU seconds. All contenders are single-threaded, so this is wall time without the neighbours' share."""
+    begin = time.process_time()
     work()
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 # -- the machine's limits -----------------------------------------------------------------------------------
@@ -234,6 +237,98 @@ def _gemm_kmeans(rows: np.ndarray, centres: np.ndarray, chunk: int = 4096) -> An
     return sums
 
 
+# -- mixtures and fuzzy clusters ----------------------------------------------------------------------------
+
+
+def gmm_contests(points: int) -> Iterator[Contest]:
+    for k, dtype in ((10, "float32"), (100, "float32"), (10, "float64"), (100, "float64")):
+        some = max(2048, points // (1 if k == 10 else 8))
+        rows = overlapping(some, k, dtype)
+        training = Training(GMM(k=k, init="first"), rows)
+        contenders: dict[str, Callable[[], float]] = {
+            "flegel": lambda training=training: training.passes(1, 2),
+            "scikit-learn EM": lambda k=k, rows=rows: between_fits(_mixture(rows, k), 1, 3),
+            "chunked GEMM (NumPy)": lambda k=k, rows=rows: clock(lambda: _gemm_gmm(rows, rows[:k])),
+        }
+        size = np.dtype(dtype).itemsize * (COLUMNS + 2 * (k + 1))
+        yield Contest(f"GMM diagonal k={k} {dtype}", some, contenders, 8.0 * k * COLUMNS, size, dtype)
+
+
+def _mixture(rows: np.ndarray, k: int) -> Callable[[int], Any]:
+    from sklearn.mixture import GaussianMixture
+
+    start = {
+        "means_init": rows[:k],
+        "weights_init": np.full(k, 1 / k),
+        "precisions_init": np.ones((k, COLUMNS)),
+    }
+
+    def fit(iterations: int) -> Any:
+        peer = GaussianMixture(
+            k, covariance_type="diag", tol=0, max_iter=iterations, init_params="random_from_data", **start
+        )
+        return _quietly(lambda: peer.fit(rows))
+
+    return fit
+
+
+def _gemm_gmm(rows: np.ndarray, means: np.ndarray, chunk: int = 4096) -> Any:
+    """An EM pass with unit variances to start from: logits, softmax and moments as matrix products."""
+    precision = np.ones_like(means)
+    linear, level = means * precision, -0.5 * (means**2 * precision).sum(axis=1)
+    counts, sums, squares = np.zeros(len(means)), np.zeros(means.shape), np.zeros(means.shape)
+    for at in range(0, len(rows), chunk):
+        x = rows[at : at + chunk]
+        xx = x * x
+        logits = x @ linear.T - 0.5 * (xx @ precision.T) + level
+        logits -= logits.max(axis=1, keepdims=True)
+        np.exp(logits, out=logits)
+        logits /= logits.sum(axis=1, keepdims=True)
+        counts += logits.sum(axis=0)
+        sums += logits.T @ x
+        squares += logits.T @ xx
+    return counts, sums, squares
+
+
+def fcm_contests(points: int) -> Iterator[Contest]:
+    for k, dtype in ((10, "float32"), (100, "float32"), (10, "float64")):
+        some = max(2048, points // (1 if k == 10 else 8))
+        rows = overlapping(some, k, dtype)
+        start = rows[:k] + np.asarray(
+            0.01, dtype
+        )  # off the points, where a plain quotient would divide by zero
+        training = Training(FCM(k=k, init=start), rows)
+        contenders: dict[str, Callable[[], float]] = {
+            "flegel": lambda training=training: training.passes(1, 2),
+            "scikit-fuzzy": lambda k=k, rows=rows: between_fits(_skfuzzy(rows, k), 1, 3),
+            "chunked GEMM (NumPy)": lambda rows=rows, start=start: clock(lambda: _gemm_fcm(rows, start)),
+        }
+        size = np.dtype(dtype).itemsize * (COLUMNS + 2 * k)
+        yield Contest(f"FCM m=2 k={k} {dtype}", some, contenders, 6.0 * k * COLUMNS, size, dtype)
+
+
+def _skfuzzy(rows: np.ndarray, k: int) -> Callable[[int], Any]:
+    from skfuzzy.cluster import cmeans
+
+    columns = np.ascontiguousarray(rows.T)
+    return lambda iterations: cmeans(columns, k, 2.0, error=0.0, maxiter=iterations, seed=0)
+
+
+def _gemm_fcm(rows: np.ndarray, centres: np.ndarray, chunk: int = 4096) -> Any:
+    half = (centres**2).sum(axis=1)
+    counts, sums, value = np.zeros(len(centres)), np.zeros(centres.shape), 0.0
+    for at in range(0, len(rows), chunk):
+        x = rows[at : at + chunk]
+        squared = np.maximum((x * x).sum(axis=1, keepdims=True) - 2 * (x @ centres.T) + half, 1e-12)
+        w = 1.0 / squared
+        w /= w.sum(axis=1, keepdims=True)
+        w *= w
+        counts += w.sum(axis=0)
+        sums += w.T @ x
+        value += float((w * squared).sum())
+    return counts, sums, value
+
+
 # -- time to quality ----------------------------------------------------------------------------------------
 
 
@@ -295,12 +390,12 @@ def _incremental(training: Training, target: float, most: int = 60) -> tuple[flo
     """A barrier every BARRIER points; None where it settles in a worse optimum than Lloyd's."""
     training.reset()
     points = training.share.points
-    begin = time.perf_counter()
+    begin = time.process_time()
     for done in range(most):
         for first in range(0, points, BARRIER):
             training.step(first, min(first + BARRIER, points))
             if done and training.objective() <= target:
-                return time.perf_counter() - begin, done + min(first + BARRIER, points) / points
+                return time.process_time() - begin, done + min(first + BARRIER, points) / points
     return None, None
 
 
@@ -315,7 +410,11 @@ def _lloyd_seconds(rows: np.ndarray, start: np.ndarray, k: int, iterations: int)
 
 # -- the run ------------------------------------------------------------------------------------------------
 
-SUITES: dict[str, Callable[[int], Iterator[Contest]]] = {"kmeans": kmeans_contests}
+SUITES: dict[str, Callable[[int], Iterator[Contest]]] = {
+    "kmeans": kmeans_contests,
+    "gmm": gmm_contests,
+    "fcm": fcm_contests,
+}
 
 
 def hold(contest: Contest, rounds: int, limits: dict[str, float]) -> dict[str, Any]:

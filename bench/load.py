@@ -27,7 +27,9 @@ MB = 1e6
 
 def peak() -> int:
     """Largest resident memory of this program so far, in bytes (getrusage would count the parent's, too)."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) * 1024
 
 
@@ -36,33 +38,41 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def warm(file: str) -> None:
-    """Imports and first-call costs out of the way, on a few rows of the same kind."""
+def warm() -> None:
+    """Imports and first-call costs out of the way, on a few rows of each kind."""
+    import pyarrow
+    import pyarrow.parquet
+
     from flegel.datasets import open_data
 
-    if Path(file).exists():
-        pass
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a.csv").write_text("1,2\n3,4\n")
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1.0, 2.0]}), f"{folder}/a.parquet")
+        for name in ("a.csv", "a.parquet"):
+            open_data(f"{folder}/{name}").load()
     open_data("higgs:100").load()
 
 
-def worker(index: int, count: int, description: str, file: str, start: Any, answers: Any) -> None:
+def worker(index: int, count: int, description: str, start: Any, answers: Any) -> None:
     from flegel.datasets import read_share
 
-    warm(file)
+    warm()
     before = resident()
     start.wait()
     began = time.perf_counter()
     rows = read_share(json.loads(description), index, count)
     seconds = time.perf_counter() - began
     features: Any = rows.features
-    answers.put((seconds, features.nbytes + (0 if rows.labels is None else rows.labels.nbytes), peak() - before))
+    answers.put(
+        (seconds, features.nbytes + (0 if rows.labels is None else rows.labels.nbytes), peak() - before)
+    )
 
 
 def shares(spec: str, workers: int, **options: Any) -> dict[str, Any]:
     """Open and read by `workers` processes."""
     from flegel.datasets import open_data
 
-    warm(spec)
+    warm()
     began = time.perf_counter()
     data = open_data(spec, **options)
     opened = time.perf_counter() - began
@@ -70,7 +80,7 @@ def shares(spec: str, workers: int, **options: Any) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     start, answers = context.Barrier(workers), context.Queue()
     processes = [
-        context.Process(target=worker, args=(i, workers, description, spec, start, answers)) for i in range(workers)
+        context.Process(target=worker, args=(i, workers, description, start, answers)) for i in range(workers)
     ]
     for process in processes:
         process.start()
@@ -146,7 +156,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="about 1 GB of CSV")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--generate", type=int, default=11_000_000, help="rows of the stand-in to generate; 0: none")
+    parser.add_argument(
+        "--generate", type=int, default=11_000_000, help="rows of the stand-in to generate; 0: none"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="flegel-bench-") as name:
         folder = Path(name)

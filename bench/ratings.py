@@ -24,7 +24,9 @@ class Ratings(NamedTuple):
 def make(
     count: int = 10_000_000, users: int = 69_878, films: int = 10_677, held: float = 0.05, seed: int = 0
 ) -> Ratings:
-    """About `count` ratings; user activity is log-normal from 20 up, film popularity falls like a power law."""
+    """About `count` ratings; user activity is log-normal from 20 up, film popularity falls like a power
+    law.
+    """
     rng = np.random.default_rng(seed)
     activity = np.maximum(rng.lognormal(4.2, 1.1, users), 20.0)
     activity *= 1.27 * count / activity.sum()

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from flegel.datasets.base import Description, Rows, Source, check_finite, column_name, expand
-from flegel.datasets.memory import allocate
+from flegel.datasets.memory import allocate, limit, release
 from flegel.errors import DataError
 from flegel.share import Sparse
 from flegel.tree import Array
@@ -157,13 +157,10 @@ class ArraySource(Source):
                 step = max(1, (32 << 20) // max(1, features.strides[0]))
                 for lo in range(0, stop - start, step):
                     part = slice(lo, lo + step)
-                    check_finite(
-                        features[part],
-                        None if labels is None else labels[part],
-                        ids[part],
-                        self.names,
-                        self.origin,
-                    )
+                    given = None if labels is None else labels[part]
+                    check_finite(features[part], given, ids[part], self.names, self.origin)
+                    if self.mapped is not None and features.nbytes > limit():
+                        release(self.mapped, start + lo, start + min(lo + step, stop - start))
                 return Rows(features, labels, ids)
         return super().take(ranges, rng)
 

@@ -29,6 +29,9 @@ class Entry:
     rows: ClassVar[int]
     columns: ClassVar[int]
     label: ClassVar[str | int | None] = None
+    """Column of the label in the real file, where it is a column."""
+    meaning: ClassVar[str | None] = None
+    """What the label is, where it is no column of the file."""
     suits: ClassVar[tuple[str, ...]] = ()
     remotes: ClassVar[tuple[Remote, ...]] = ()
     files: ClassVar[tuple[str, ...]] = ()
@@ -74,7 +77,7 @@ class Entry:
             "title": cls.title,
             "rows": cls.rows,
             "columns": cls.columns,
-            "label": cls.label,
+            "label": cls.meaning or (None if cls.label is None else f"column {cls.label}"),
             "suits": list(cls.suits),
             "home": cls.home,
             "licence": cls.licence,

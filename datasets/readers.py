@@ -28,6 +28,22 @@ FORMATS = ("text", "table", "npy", "npz", "svmlight", "idx", "ratings", "jester"
 _TABLE_LIKE = {".csv", ".tsv", ".parquet", ".pq", ".arrow", ".feather", ".npy", ".npz", ".libsvm", ".svm"}
 
 
+_KNOWS = {
+    "text": {"label", "columns", "delimiter", "header"},
+    "table": {"label", "columns"},
+    "npy": {"label"},
+    "npz": {"label"},
+    "svmlight": {"width"},
+}
+
+
+def check_options(kind: str, options: Options, path: Path) -> None:
+    """Refuse what would be ignored."""
+    for name, value in options._asdict().items():
+        if value is not None and name not in ("dtype", "format") and name not in _KNOWS.get(kind, ()):
+            raise UsageError(f"{path} is read as {kind}, for which {name}={value!r} means nothing.")
+
+
 def format_of(path: Path, options: Options) -> str:
     """The format by request, by name, or by the first bytes."""
     if options.format is not None:
@@ -101,6 +117,7 @@ def open_file(path: Path, options: Options) -> Source:
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
     kind = format_of(path, options)
+    check_options(kind, options, path)
     suffix, _ = suffixes(path)
     dtype = options.dtype or "float32"
     match kind:

@@ -95,17 +95,27 @@ class Recorder:
             at = end
 
     def finish(self, index: int, count: int) -> None:
-        """This worker is done; whoever is last completes the entry, in the background."""
-        self._close()
-        with locked(self.folder.with_suffix(".lock")):
-            if not self.half.exists():
-                return  # another worker found bad rows and gave it up
-            (self.half / f"done-{index}").touch()
-            complete = len(list(self.half.glob("done-*"))) == count
-        if complete:
-            thread = threading.Thread(target=self._complete, name="flegel-cache")
-            _writing.append(thread)
-            thread.start()
+        """This worker's rows are written; what remains (to the disk, and the name) happens in the
+        background.
+        """
+        thread = threading.Thread(target=self._finish, args=(index, count), name="flegel-cache")
+        _writing.append(thread)
+        thread.start()
+
+    def _finish(self, index: int, count: int) -> None:
+        try:
+            for rows in (self.features, self.labels):
+                if rows is not None:
+                    os.fsync(rows.file.fileno())
+            self._close()
+            with locked(self.folder.with_suffix(".lock")):
+                if not self.half.exists():
+                    return  # another worker found bad rows and gave it up, or another job was first
+                (self.half / f"done-{index}").touch()
+                if len(list(self.half.glob("done-*"))) == count:
+                    self._complete()
+        except OSError as error:
+            not_kept(error)
 
     def _close(self) -> None:
         self.features.file.close()
@@ -118,18 +128,15 @@ class Recorder:
         shutil.rmtree(self.half, ignore_errors=True)
 
     def _complete(self) -> None:
-        try:
-            with locked(self.folder.with_suffix(".lock")):
-                if self.folder.exists():
-                    shutil.rmtree(self.half, ignore_errors=True)
-                    return
-                (self.half / "manifest.json").write_text(json.dumps(self.manifest))
-                for file in self.half.iterdir():
-                    with file.open("rb") as opened:
-                        os.fsync(opened.fileno())
-                self.half.rename(self.folder)
-        except OSError as error:
-            not_kept(error)
+        """All workers are done: the manifest, and the name that makes it an entry."""
+        if self.folder.exists():
+            shutil.rmtree(self.half, ignore_errors=True)
+            return
+        with (self.half / "manifest.json").open("w") as file:
+            json.dump(self.manifest, file)
+            file.flush()
+            os.fsync(file.fileno())
+        self.half.rename(self.folder)
 
 
 def not_kept(error: OSError) -> None:

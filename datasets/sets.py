@@ -83,7 +83,8 @@ class Nbaiot(Entry):
     )
     home = "https://archive.ics.uci.edu/dataset/442/detection+of+iot+botnet+attacks+n+baiot"
     licence = _CC_BY
-    rows, columns, label = 7_062_606, 115, "attack (1) or benign (0), by file"
+    rows, columns = 7_062_606, 115
+    meaning = "attack (1) or benign (0), by file"
     suits = ("lr", "kmeans")
     remotes = (
         Remote(
@@ -176,14 +177,11 @@ class Ml25m(_MovieLens):
 
 
 class _Images(Entry):
-    rows, columns, label = 60_000, 784, "the digit or class, from the file of labels"
+    rows, columns = 60_000, 784
+    meaning = "the digit or class, from the file of labels"
     suits = ("cnn", "lr", "kmeans")
     default_rows = 60_000
     remark = "ten smooth figures, moved, dimmed and noisy"
-
-    @classmethod
-    def open_real(cls, path: Path, options: Options) -> Source:
-        return super().open_real(path, options._replace(label=None))
 
     @classmethod
     def stand_in(cls, rows: int) -> Source:
@@ -231,7 +229,8 @@ class FashionMnist(_Images):
 class Cifar10(_Images):
     name, title = "cifar10", "CIFAR-10: photographs of ten kinds of things, 32 × 32 in colour (Krizhevsky)"
     home, licence = "https://www.cs.toronto.edu/~kriz/cifar.html", "none stated; research use with citation"
-    rows, columns, label = 50_000, 3072, "the class, from the record"
+    rows, columns = 50_000, 3072
+    meaning = "the class, from the record"
     default_rows = 50_000
     remotes = (
         Remote(
@@ -255,13 +254,14 @@ class Syn(_Images):
     name, title = "syn", "SYN: 120,000 generated images of 28 × 28 with 10 labels, as in the paper"
     home, licence = "generated", "Apache-2.0"
     rows, default_rows, generated = 120_000, 120_000, True
-    label = "the class"
+    meaning = "the class"
 
 
 class BlobsEntry(Entry):
     name, title = "blobs", "Ten round clusters in 16 columns; blobs:N has N points"
     home, licence = "generated", "Apache-2.0"
-    rows, columns, label = 100_000, 16, "the cluster"
+    rows, columns = 100_000, 16
+    meaning = "the cluster"
     suits = ("kmeans", "gmm", "fcm")
     generated, default_rows = True, 100_000
 

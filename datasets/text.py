@@ -64,7 +64,12 @@ class TextSource(Source):
             return
         self._parse(ranges, features, labels)
         if self.recorder is not None:
-            self.recorder.put(ranges, features, labels)
+            try:
+                self.recorder.put(ranges, features, labels)
+            except OSError as error:
+                self.recorder.abandon()
+                self.recorder = None
+                recorder.not_kept(error)
 
     def record(self, job: str) -> None:
         if self.known is None and recorder.enabled(self.file.size):
@@ -81,13 +86,10 @@ class TextSource(Source):
 
     def finish_recording(self, index: int, count: int, good: bool) -> None:
         if self.recorder is not None:
-            try:
-                if good:
-                    self.recorder.finish(index, count)
-                else:
-                    self.recorder.abandon()
-            except OSError as error:
-                recorder.not_kept(error)
+            if good:
+                self.recorder.finish(index, count)
+            else:
+                self.recorder.abandon()
             self.recorder = None
 
     def _parse(self, ranges: Array, features: Array, labels: Array | None) -> None:

@@ -96,7 +96,7 @@ def test_the_result_has_every_field_of_the_contract(cluster: LocalCluster) -> No
     }  # fmt: skip
     assert said["dataset"].keys() >= {"name", "rows", "columns", "stand_in"}
     assert said["worker"][0].keys() >= {
-        "id", "points", "visits", "passes", "compute_seconds", "wait_seconds", "barrier_seconds",
+        "id", "points", "visits", "passes", "compute_seconds", "wait_seconds", "barrier_seconds", "merge_seconds",
     }  # fmt: skip
     assert all(len(row) == 4 for row in said["trace"]) and len(said["trace"]) == said["iterations"]
     assert [w["id"] for w in said["worker"]] == [0, 1]

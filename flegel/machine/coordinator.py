@@ -229,6 +229,9 @@ class Coordinator:
         for each in sorted(self.loaded):
             points = self.loaded[each].points
             self.view.workers[each] = WorkerView(each, points, unseen=points)
+        size = max(sum(a.size for a in tree.flatten(self.parameter)), 1)
+        columns = max(each.columns for each in self.loaded.values())
+        self.view.evidence = self.points * columns / size
         self.phase = "training"
         self.began = self.ended = self._updated_at = now
         if self.criteria.max_seconds:

@@ -76,7 +76,6 @@ def execute(request: Request) -> Result:
     algorithm = request.algorithm
     policy = make_policy(request.sync)
     parse_stragglers(request.straggler, request.workers)
-    ref = reference(algorithm)
     own_cluster = request.cluster is None
     cluster = request.cluster or LocalCluster(request.workers)
     rows: SharedRows | None = None
@@ -93,6 +92,7 @@ def execute(request: Request) -> Result:
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()
+        ref = reference(algorithm)
         loads = {
             index: Load(
                 algorithm=ref,

@@ -7,6 +7,7 @@ spent fields for one barrier only.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ def sparse_of(dense: Any, dtype: Any = np.float64, observed: Any = None) -> Spar
     mask = (np.asarray(dense) != 0) if observed is None else observed
     row, column = np.nonzero(mask)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(dense)))]).astype(np.int64)
-    return Sparse(indptr, column.astype(np.int32), np.asarray(dense)[row, column].astype(dtype), dense.shape[1])
+    return Sparse(
+        indptr, column.astype(np.int32), np.asarray(dense)[row, column].astype(dtype), dense.shape[1]
+    )
 
 
 def rows_between(features: Any, first: int, last: int) -> Any:
@@ -93,7 +96,9 @@ class Run:
             self.objectives.append(value)
 
     def passes(self, count: float, interval: int | None = None) -> Run:
-        """Barriers every `interval` points a worker (default: a whole share), until `count` passes are done."""
+        """Barriers every `interval` points a worker (default: a whole share), until `count` passes are
+        done.
+        """
         each = max(max(share.points for share in self.shares), 1)
         interval = each if interval is None else interval
         for _ in range(max(round(count * each / interval), 1)):
@@ -115,9 +120,11 @@ def start(
     parameter = algorithm.initParameter(sample, rng) if parameter is None else parameter
     edges = np.linspace(0, sample.points, workers + 1).astype(int)
     shares = []
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in pairwise(edges):
         state = algorithm.initState(int(last - first), sample.columns, rng)
         own = None if labels is None else labels[first:last]
-        shares.append(make_share(rows_between(features, first, last), own, state, algorithm.layout, int(first)))
+        shares.append(
+            make_share(rows_between(features, first, last), own, state, algorithm.layout, int(first))
+        )
     statistics = tree.as_float64(algorithm.initAggregator(sample, parameter))
     return Run(algorithm, sample, shares, parameter, statistics, [0] * workers)

@@ -57,11 +57,12 @@ def test_full_batch_passes_are_the_textbooks(m: float, dtype: Any) -> None:
     algorithm = FCM(k=4, m=m, init=clouds(4, 5, seed=9))
     share, parameter, statistics = start(algorithm, rows)
     centroids = parameter.centroids
+    within = 5e-6 if dtype is np.float32 and m != 2.0 else 1e-6  # a power in float32 keeps fewer digits
     for _ in range(8):
         by_kernel(algorithm, share, parameter, statistics)
         expected, value = textbook(rows, centroids, m)
-        assert algorithm.objective(statistics, parameter) == pytest.approx(value, rel=1e-6)
-        assert algorithm.evaluate(rows, None, parameter).objective == pytest.approx(value, rel=1e-6)
+        assert algorithm.objective(statistics, parameter) == pytest.approx(value, rel=within)
+        assert algorithm.evaluate(rows, None, parameter).objective == pytest.approx(value, rel=within)
         parameter, centroids = algorithm.updateParameter(statistics, parameter), expected
     close = 1e-5 if dtype is np.float32 else 1e-9
     np.testing.assert_allclose(parameter.centroids, centroids, rtol=close, atol=close)

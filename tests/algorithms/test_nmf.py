@@ -1,4 +1,6 @@
-"""Factorization: hooks and kernels agree, oracles, conservation, barriers of any length, edge cases, real data."""
+"""Factorization: hooks and kernels agree, oracles, conservation, barriers of any length, edge cases, real
+data.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,14 @@ from flegel.share import Sparse, make_share
 
 def matrix(rows: int = 60, columns: int = 17, rank: int = 4, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
-    return rng.gamma(2.0, size=(rows, rank)) @ rng.gamma(2.0, size=(rank, columns)) + rng.random((rows, columns))
+    return rng.gamma(2.0, size=(rows, rank)) @ rng.gamma(2.0, size=(rank, columns)) + rng.random(
+        (rows, columns)
+    )
 
 
-def ratings(rows: int = 200, columns: int = 50, density: float = 0.4, seed: int = 0) -> tuple[Sparse, Any, Any]:
+def ratings(
+    rows: int = 200, columns: int = 50, density: float = 0.4, seed: int = 0
+) -> tuple[Sparse, Any, Any]:
     """A matrix with holes: the entries to train on, the whole, and which entries are known."""
     whole = matrix(rows, columns, seed=seed)
     whole *= 3.0 / whole.mean()
@@ -171,7 +177,7 @@ def test_moves_are_summed_when_short_and_averaged_when_long() -> None:
 
 
 def test_rows_and_columns_without_entries_predict_the_mean() -> None:
-    observed, whole, known = ratings(30, 10)
+    _, whole, known = ratings(30, 10)
     known[4] = known[:, 7] = False
     data = sparse_of(whole, observed=known)
     for solver in ("sgd", "multiplicative"):
@@ -179,7 +185,11 @@ def test_rows_and_columns_without_entries_predict_the_mean() -> None:
         assert run.algorithm.predict(data, run.parameter).shape == (30, 10)
     run = start(NMF(rank=3), data).passes(5, interval=7)
     assert (weights_of(run)[4] > 0).all()
-    assert 0.2 * 3.0 < run.algorithm.ratings(weights_of(run), run.parameter, np.array([4]), np.array([7]))[0] < 6.0  # type: ignore[attr-defined]
+    assert (
+        0.2 * 3.0
+        < run.algorithm.ratings(weights_of(run), run.parameter, np.array([4]), np.array([7]))[0]
+        < 6.0
+    )  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e6, 1e30])
@@ -194,7 +204,8 @@ def test_huge_and_tiny_entries_are_learned_as_well_as_others(scale: float, solve
 
 @pytest.mark.parametrize("solver", ["sgd", "multiplicative"])
 @pytest.mark.parametrize(
-    "data", [np.zeros((5, 3)), np.ones((1, 1)), np.ones((4, 1)), np.eye(6), np.array([[0.0, 5.0]]), np.ones((0, 3))]
+    "data",
+    [np.zeros((5, 3)), np.ones((1, 1)), np.ones((4, 1)), np.eye(6), np.array([[0.0, 5.0]]), np.ones((0, 3))],
 )
 def test_degenerate_matrices_give_numbers(data: Any, solver: str) -> None:
     for features in (data, data.astype(np.float32), sparse_of(data)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from virtual import counting, kmeans
+from virtual_jobs import counting, kmeans
 
 from flegel.result import utilization, worker_rows
 from flegel.sim.cluster import Costs
@@ -169,7 +169,7 @@ def test_what_was_learned_while_waiting_is_merged() -> None:
 
 
 def test_asynchronous_divergence_ends_the_job_and_says_so() -> None:
-    from virtual import Counter, coordinator, paces
+    from virtual_jobs import Counter, coordinator, paces
 
     from flegel.algorithm import Algorithm
     from flegel.sim.cluster import simulate

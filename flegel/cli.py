@@ -52,6 +52,10 @@ def sentences() -> Iterator[None]:
     except KeyboardInterrupt:
         print("flegel: interrupted; all workers were stopped and nothing was saved.", file=sys.stderr)
         raise typer.Exit(130) from None
+    except SystemExit as stop:
+        if stop.code == 143:
+            print("flegel: terminated; all workers were stopped and nothing was saved.", file=sys.stderr)
+        raise
     except MemoryError:
         print("flegel: not enough memory; use fewer rows, or float32 data.", file=sys.stderr)
         raise typer.Exit(1) from None

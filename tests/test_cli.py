@@ -91,7 +91,7 @@ WRONG = [
     ("kmeans --data rows.npy --set kk=2", "no hyper-parameter 'kk'; did you mean 'k'?"),
     ("kmeans --data rows.npy --set k", "not of the form name=value"),
     ("kmeans --data rows.npy --set init=nowhere.npy", "nowhere.npy"),
-    ("kmeans --data rows.npy --sync bps", "did you mean 'bsp'?"),
+    ("kmeans --data rows.npy --sync bspp", "did you mean 'bsp'?"),
     ("kmeans --data rows.npy --interval soon", "no duration"),
     ("kmeans --data rows.npy --interval -3ms", "no duration"),
     ("kmeans --data rows.npy --tolerance 0", "Nothing would ever end this job"),

@@ -42,7 +42,9 @@ PARTS = {"kmeans": ("centroids",), "gmm": ("weights", "means", "covariances"), "
 
 
 def main() -> None:
-    options = suite.arguments(__doc__)
+    options = suite.arguments(
+        __doc__, [("--within", {"type": float, "default": None, "help": "how far the target is from the best; 0.001"})]
+    )
     with suite.Suite(__file__, __doc__, options) as bench:
         rows: list[list[str]] = []
         by_size: dict[str, list[tuple[float, float]]] = {}
@@ -107,7 +109,8 @@ def _prepare(bench: suite.Suite, case: suite.Case, folder: Path) -> dict[str, An
     bench._clusters.clear()
     objective, maximize = OBJECTIVES[case.algorithm]
     best = objective(X, y, full.parameters)
-    target = loosened(best, 0.001, maximize)
+    within = bench.options.within or (0.01 if bench.scale == "smoke" else 0.001)
+    target = loosened(best, within, maximize)
     curve = [(float(row["iteration"]), row["objective"]) for row in full.rows]
     rounds = first_reaching(curve, target, maximize) or full.iterations
     return {

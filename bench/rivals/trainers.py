@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,13 @@ class RayServer(Rival):
 
         super().__init__(task)
         self._ray = ray
-        ray.init(num_cpus=task.threads + 1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        ray.init(
+            num_cpus=task.threads + 1,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}},
+        )
 
         @ray.remote
         class Server:

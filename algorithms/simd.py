@@ -351,7 +351,7 @@ def fma(typing: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 @intrinsic
-def emit_fmaeach(typing: Any, x: Any, ys: Any, sums: Any) -> Any:
+def fma_each(typing: Any, x: Any, ys: Any, sums: Any) -> Any:
     """The tuple `sums[i] + x * ys[i]`: one step of a register tile."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -35,6 +35,7 @@ from flegel.tree import Array, Tree
 TEMPLATE = '''"""Generated: the loop over a block of points for {title}."""
 from collections import namedtuple
 from numba import njit
+from flegel.runtime.borrow import borrowed
 from flegel.runtime.flag import raised
 from flegel.share import DataPoint, SparseRow
 import flegel.runtime.compile
@@ -48,6 +49,7 @@ _update = njit(**_how)(_algorithm.updateDataPoint)
 
 @njit(nogil=True, error_model="numpy", cache=True)
 def block({arguments}):
+    {borrowing}
     self = _Self({self_values})
     parameter = {parameter}
     target = {target}
@@ -127,6 +129,14 @@ def data_point(share: Share, i: int) -> DataPoint:
     return DataPoint(share.features[i], share.labels[i], share.state[i])
 
 
+def as_hooks_see(algorithm: Algorithm, parameter: Tree, share: Share) -> Tree:
+    """θ in the precision that the algorithm wants for its points. A copy for one call of a kernel, not for a point."""
+    kind = share.features.values.dtype if isinstance(share.features, Sparse) else share.features.dtype
+    if not algorithm.narrow_parameter or not np.issubdtype(kind, np.floating):
+        return parameter
+    return tree.unflatten(parameter, [a.astype(kind, copy=False) for a in tree.flatten(parameter)])
+
+
 def fold_change(algorithm: Algorithm, target: Tree, change: Tree) -> None:
     """`aggregate` in place, whether the user's version works in place or returns a new value."""
     result = algorithm.aggregate(target, change)
@@ -143,7 +153,7 @@ def interpreted(algorithm: Algorithm) -> Kernel:
     ) -> int:
         if share.layout != "rows":
             raise ValueError("the interpreted loop reads rows")
-        presented = tree.present(parameter)
+        presented = tree.present(as_hooks_see(algorithm, parameter, share))
         for i in range(start, end):
             if flag[0]:
                 return i
@@ -187,7 +197,7 @@ def _compile(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree) ->
     ) -> int:
         features = share.features
         data = (features.indptr, features.indices, features.values) if isinstance(features, Sparse) else (features,)
-        theta = tree.flatten(parameter)
+        theta = tree.flatten(as_hooks_see(algorithm, parameter, share))
         place[0] = -1
         try:
             return int(
@@ -206,7 +216,8 @@ def _compile(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree) ->
 
 def _again(algorithm: Algorithm, share: Share, i: int, parameter: Tree, aggregator: Tree, iteration: int) -> None:
     """Compiled code raised at point i: run that point interpreted, so that the traceback shows the user's lines."""
-    change = algorithm.updateDataPoint(data_point(share, i), tree.present(parameter), iteration)
+    presented = tree.present(as_hooks_see(algorithm, parameter, share))
+    change = algorithm.updateDataPoint(data_point(share, i), presented, iteration)
     fold_change(algorithm, tree.copy(aggregator), change)
 
 
@@ -289,28 +300,14 @@ def _generate(
     ]
     lo_hi = "indptr[i] : indptr[i + 1]"
     fold_definition, fold = _fold_code(cls, algorithm, share, parameter, zero)
+    arrays = ["halting", "place", *data, "labels", "state", "halted", *theta, *sums]
     return TEMPLATE.format(
         title=cls.__name__,
         self_fields=(*used, "halting"),
         tuples="\n".join(tuples),
         fold_definition=fold_definition,
-        arguments=", ".join(
-            [
-                *hyper,
-                "halting",
-                "place",
-                *data,
-                "labels",
-                "state",
-                "halted",
-                *theta,
-                *sums,
-                "start",
-                "end",
-                "iteration",
-                "flag",
-            ]
-        ),
+        arguments=", ".join([*hyper, *arrays, "start", "end", "iteration", "flag"]),
+        borrowing="; ".join(f"{name} = borrowed({name})" for name in arrays),
         self_values=", ".join([*hyper, "halting"]),
         parameter=f"_Parameter({', '.join(scalars)})" if tree.is_bundle(parameter) else scalars[0],
         target=f"_Statistics({', '.join(sums)})" if tree.is_bundle(zero) else sums[0],
@@ -346,7 +343,8 @@ def _works_in_place(algorithm: Algorithm, share: Share, parameter: Tree, zero: T
     probe = data_point(share, 0)
     probe = probe._replace(state=probe.state.copy())
     target = tree.copy(zero)
-    change = algorithm.updateDataPoint(probe, tree.present(parameter), 0)
+    presented = tree.present(as_hooks_see(algorithm, parameter, share))
+    change = algorithm.updateDataPoint(probe, presented, 0)
     result = algorithm.aggregate(target, change)
     algorithm._halting = False
     return result is None or result is target

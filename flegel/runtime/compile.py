@@ -43,7 +43,7 @@ import flegel.runtime.compile
 _algorithm = flegel.runtime.compile.class_for_glue("@key@")
 _Self = namedtuple("_Self", {self_fields!r})
 {tuples}
-_how = {{"nogil": True, "error_model": "numpy", "fastmath": {{"contract", "reassoc", "nsz", "arcp", "afn"}}}}
+_how = {{"nogil": True, "forceinline": True, "error_model": "numpy", "fastmath": {{"contract", "reassoc", "nsz", "arcp", "afn"}}}}
 _update = njit(**_how)(_algorithm.updateDataPoint)
 {fold_definition}
 

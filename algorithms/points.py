@@ -19,7 +19,15 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from flegel.algorithms.simd_rows import dots, least_of, squared_distances, vectors_fit
+from flegel.algorithms.simd_rows import (
+    dots,
+    first_lane,
+    first_of_least,
+    least_of,
+    none_yet,
+    squared_distances,
+    vectors_fit,
+)
 
 _OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "forceinline": True}
 
@@ -28,7 +36,7 @@ _OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "forceinline":
 def nearest(x, rows):  # type: ignore[no-untyped-def]
     """Index of the row of `rows` at the least squared distance from `x`; of equal ones the first.
 
-    Works on four rows at a time, which share what is read of `x`. Faster if both have the same dtype: see
+    Works on up to eight rows at a time, which share what is read of `x`. Faster if both have the same dtype: see
     `Algorithm.narrow_parameter`.
     """
     if x.shape[0] != rows.shape[1] or rows.shape[0] == 0:
@@ -95,18 +103,20 @@ def _(x: Any, rows: Any) -> Any:
     def vectors(x: Any, rows: Any) -> Any:
         if x.shape[0] < shortest:
             return plain_code(x, rows)
-        best, least = 0, infinite
-        last = rows.shape[0] - 3
-        j = 0
-        while j < last:
-            best, least = least_of(squared_distances(x, rows, j, 4), j, best, least)
+        count, j = rows.shape[0], 0
+        best, least = none_yet(x, rows)
+        while j + 8 <= count:
+            best, least = least_of(squared_distances(x, rows, j, 8), j, 8, best, least)
+            j += 8
+        if j + 4 <= count:
+            best, least = least_of(squared_distances(x, rows, j, 4), j, 4, best, least)
             j += 4
-        if j < last + 2:
-            best, least = least_of(squared_distances(x, rows, j, 2), j, best, least)
+        if j + 2 <= count:
+            best, least = least_of(squared_distances(x, rows, j, 2), j, 2, best, least)
             j += 2
-        if j < last + 3:
-            best, least = least_of(squared_distances(x, rows, j, 1), j, best, least)
-        return best
+        if j < count:
+            best, least = least_of(squared_distances(x, rows, j, 1), j, 1, best, least)
+        return first_of_least(best, least)
 
     shortest = vectors_fit(x, rows)
     plain_code = njit(error_model="numpy")(plain)
@@ -125,7 +135,7 @@ def _(x: Any, y: Any) -> Any:
         return total
 
     def vectors(x: Any, y: Any) -> Any:
-        return squared_distances(x, y, 0, 1)[0] if x.shape[0] >= shortest else plain_code(x, y)
+        return first_lane(squared_distances(x, y, 0, 1)[0]) if x.shape[0] >= shortest else plain_code(x, y)
 
     shortest = vectors_fit(x, y)
     plain_code = njit(error_model="numpy")(plain)
@@ -143,7 +153,7 @@ def _(x: Any, y: Any) -> Any:
         return total
 
     def vectors(x: Any, y: Any) -> Any:
-        return dots(x, y, 0, 1)[0] if x.shape[0] >= shortest else plain_code(x, y)
+        return first_lane(dots(x, y, 0, 1)[0]) if x.shape[0] >= shortest else plain_code(x, y)
 
     shortest = vectors_fit(x, y)
     plain_code = njit(error_model="numpy")(plain)

@@ -36,13 +36,15 @@ def _common(x: Any, rows: Any) -> Any:
 def _summing(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
     """An intrinsic `sums(x, rows, first, count)`: for `count` rows from `first` on, the sum of `term` over columns.
 
-    `count` is a constant, a power of two. The result is a tuple of numbers in the wider of the two precisions.
+    `count` is a constant, a power of two. The result is a tuple of vectors of 16 bytes in the wider of the two
+    precisions, one row a lane; fewer rows than lanes are repeated.
     """
 
     @intrinsic(prefer_literal=True)
     def sums(typing: Any, x: Any, rows: Any, first: Any, count: Any) -> Any:
         kind, many = _common(x, rows), int(count.literal_value)
-        result = types.UniTuple(kind, many)
+        lanes = _LEAST_BYTES * 8 // int(kind.bitwidth)
+        result = types.UniTuple(simd.Vector(kind, lanes), -(-many // lanes))
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             point = context.make_array(sig.args[0])(context, builder, args[0])
@@ -67,8 +69,9 @@ class _Columns:
         self.bytes = int(kind.bitwidth) // 8
 
     def totals(self) -> list[Any]:
-        """The sum over all columns for each row, as scalars."""
-        builder, lanes = self.builder, 2 * simd.VECTOR_BYTES // self.bytes
+        """The sum over all columns for each row, a row a lane."""
+        registers = 1 if len(self.rows) > 1 else 2  # rows are chains of additions that do not wait for each other
+        builder, lanes = self.builder, registers * simd.VECTOR_BYTES // self.bytes
         zero = ir.Constant(ir.VectorType(self.number, lanes), None)
         slots = self.slots([zero] * len(self.rows))
         whole = builder.udiv(self.columns, _I64(lanes))
@@ -98,8 +101,9 @@ class _Columns:
             before = builder.load(slot)
             after = self.term(builder, x, self.load(row, at, lanes), before)
             if counted is not None:
-                numbers = ir.Constant(ir.VectorType(_I64, lanes), list(range(lanes)))
-                old = builder.icmp_signed("<", numbers, simd._spread(builder, counted, lanes))
+                numbers = _numbers(8 * self.bytes, lanes)
+                limit = simd._spread(builder, builder.trunc(counted, _I32), lanes)
+                old = builder.icmp_signed("<", numbers, limit if self.bytes == 4 else builder.sext(limit, numbers.type))
                 after = builder.select(old, before, after)
             builder.store(after, slot)
 
@@ -118,17 +122,18 @@ class _Columns:
     def across(self, sums: list[Any]) -> list[Any]:
         """The sum over lanes of each vector: neighbouring lanes are added, of two vectors at once."""
         builder, lanes = self.builder, sums[0].type.count
-        even, odd = (
-            ir.Constant(ir.VectorType(_I32, lanes), list(range(at, 2 * lanes, 2))) for at in (0, 1)
-        )
-        vectors, left = sums, lanes
-        while left > 1:
-            pairs = [(vectors[i], vectors[min(i + 1, len(vectors) - 1)]) for i in range(0, len(vectors), 2)]
-            vectors = [
+        even, odd = (ir.Constant(ir.VectorType(_I32, lanes), list(range(at, 2 * lanes, 2))) for at in (0, 1))
+        for _ in range(lanes.bit_length() - 1):
+            pairs = [(sums[i], sums[min(i + 1, len(sums) - 1)]) for i in range(0, len(sums), 2)]
+            sums = [
                 builder.fadd(builder.shuffle_vector(a, b, even), builder.shuffle_vector(a, b, odd)) for a, b in pairs
             ]
-            left //= 2
-        return [builder.extract_element(vectors[i // lanes], _I32(i % lanes)) for i in range(len(sums))]
+        return sums
+
+
+def _numbers(bits: int, lanes: int, count: int = 0, first: int = 0) -> Any:
+    """The vector first, first + 1, …; from the beginning again after `count` lanes."""
+    return ir.Constant(ir.VectorType(ir.IntType(bits), lanes), [first + i % (count or lanes) for i in range(lanes)])
 
 
 def _square(builder: Any, x: Any, y: Any, before: Any) -> Any:
@@ -141,19 +146,64 @@ dots = _summing(lambda builder, x, y, before: simd._fma(builder, x, y, before))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def least_of(typing: Any, values: Any, first: Any, best: Any, least: Any) -> Any:
-    """(best, least) with the tuple's numbers taken in, which count from `first`; of equal ones the earlier stays."""
-    both = types.Tuple((types.intp, values.dtype))
+def none_yet(typing: Any, x: Any, rows: Any) -> Any:
+    """(best, least) for `least_of` to begin with: row 0 at an infinite distance, in every lane."""
+    kind = _common(x, rows)
+    lanes = _LEAST_BYTES * 8 // int(kind.bitwidth)
+    whole = types.int32 if kind == types.float32 else types.int64
+    both = types.Tuple((simd.Vector(whole, lanes), simd.Vector(kind, lanes)))
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        def meet(one: tuple[Any, Any], two: tuple[Any, Any]) -> tuple[Any, Any]:
-            nearer = builder.fcmp_ordered("<", two[1], one[1])
-            return builder.select(nearer, two[0], one[0]), builder.select(nearer, two[1], one[1])
+        best, least = (context.get_value_type(part) for part in both)
+        parts = [ir.Constant(best, [0] * lanes), ir.Constant(least, [float("inf")] * lanes)]
+        return context.make_tuple(builder, both, parts)
 
-        numbers = cgutils.unpack_tuple(builder, args[0])
-        field = [(builder.add(args[1], _I64(i)), value) for i, value in enumerate(numbers)]
-        while len(field) > 1:
-            field = [meet(field[i], field[i + 1]) for i in range(0, len(field), 2)]
-        return context.make_tuple(builder, both, meet((args[2], args[3]), field[0]))
+    return both(x, rows), generate
 
-    return both(values, types.intp, types.intp, values.dtype), generate
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def least_of(typing: Any, sums: Any, first: Any, count: Any, best: Any, least: Any) -> Any:
+    """(best, least) with the sums of `count` rows from `first` on taken in, lane by lane; the earlier of equals stays."""
+    both = types.Tuple((best, least))
+    many = int(count.literal_value)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        bits, lanes = int(best.dtype.bitwidth), best.lanes
+        begin = args[1] if bits == 64 else builder.trunc(args[1], _I32)
+        rows = simd._spread(builder, begin, lanes)
+        which, value = args[3:]
+        for i, these in enumerate(cgutils.unpack_tuple(builder, args[0])):
+            numbers = builder.add(rows, _numbers(bits, lanes, min(many, lanes), i * lanes))
+            nearer = builder.fcmp_ordered("<", these, value)
+            which = builder.select(nearer, numbers, which)
+            value = builder.select(nearer, these, value)
+        return context.make_tuple(builder, both, [which, value])
+
+    return both(sums, types.intp, count, best, least), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def first_of_least(typing: Any, best: Any, least: Any) -> Any:
+    """The row of the lane with the least sum; of equal ones the first row."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        lanes, width = best.lanes, best.lanes
+        which, value = args
+        while width > 1:
+            width //= 2
+            turn = [(i + width) % lanes for i in range(lanes)]
+            other_row, other = (simd._shuffle(builder, v, turn) for v in (which, value))
+            earlier = builder.and_(builder.fcmp_ordered("==", other, value), builder.icmp_signed("<", other_row, which))
+            nearer = builder.or_(builder.fcmp_ordered("<", other, value), earlier)
+            which = builder.select(nearer, other_row, which)
+            value = builder.select(nearer, other, value)
+        row = builder.extract_element(which, _I32(0))
+        return row if best.dtype == types.int64 else builder.sext(row, _I64)
+
+    return types.intp(best, least), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def first_lane(typing: Any, x: Any) -> Any:
+    """The number in the first lane."""
+    return x.dtype(x), lambda context, builder, sig, args: builder.extract_element(args[0], _I32(0))

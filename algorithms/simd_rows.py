@@ -187,20 +187,22 @@ def first_of_least(typing: Any, best: Any, least: Any) -> Any:
     """The row of the lane with the least sum; of equal ones the first row."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        lanes, width = best.lanes, best.lanes
         which, value = args
-        while width > 1:
-            width //= 2
-            turn = [(i + width) % lanes for i in range(lanes)]
-            other_row, other = (simd._shuffle(builder, v, turn) for v in (which, value))
-            earlier = builder.and_(builder.fcmp_ordered("==", other, value), builder.icmp_signed("<", other_row, which))
-            nearer = builder.or_(builder.fcmp_ordered("<", other, value), earlier)
-            which = builder.select(nearer, other_row, which)
-            value = builder.select(nearer, other, value)
-        row = builder.extract_element(which, _I32(0))
+        lowest = simd._spread(builder, _across(builder, "fmin", value), best.lanes)
+        never = ir.Constant(which.type, [2 ** (best.dtype.bitwidth - 1) - 1] * best.lanes)
+        row = _across(builder, "smin", builder.select(builder.fcmp_ordered("==", value, lowest), which, never))
         return row if best.dtype == types.int64 else builder.sext(row, _I64)
 
     return types.intp(best, least), generate
+
+
+def _across(builder: Any, name: str, value: Any) -> Any:
+    """One of LLVM's own reductions over the lanes of a vector without NaN."""
+    kind = value.type
+    letter = "i" if isinstance(kind.element, ir.IntType) else "f"
+    name = f"llvm.vector.reduce.{name}.v{kind.count}{letter}{_LEAST_BYTES * 8 // kind.count}"
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind.element, [kind]), name)
+    return builder.call(function, [value], fastmath=("nnan",) if letter == "f" else ())
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -105,17 +105,18 @@ def _(x: Any, rows: Any) -> Any:
             return plain_code(x, rows)
         count, j = rows.shape[0], 0
         best, least = none_yet(x, rows)
-        while j + 8 <= count:
-            best, least = least_of(squared_distances(x, rows, j, 8), j, 8, best, least)
-            j += 8
-        if j + 4 <= count:
-            best, least = least_of(squared_distances(x, rows, j, 4), j, 4, best, least)
-            j += 4
-        if j + 2 <= count:
+        if count & 1:
+            best, least = least_of(squared_distances(x, rows, j, 1), j, 1, best, least)
+            j += 1
+        if count & 2:
             best, least = least_of(squared_distances(x, rows, j, 2), j, 2, best, least)
             j += 2
-        if j < count:
-            best, least = least_of(squared_distances(x, rows, j, 1), j, 1, best, least)
+        if count & 4:
+            best, least = least_of(squared_distances(x, rows, j, 4), j, 4, best, least)
+            j += 4
+        while j < count:
+            best, least = least_of(squared_distances(x, rows, j, 8), j, 8, best, least)
+            j += 8
         return first_of_least(best, least)
 
     shortest = vectors_fit(x, rows)

@@ -2,7 +2,8 @@
 
 The steps over the columns get shorter as the end comes near: two machine registers, one, and halves of it down to
 16 bytes; the last step overlaps the one before and leaves out the lanes that were counted. So no number is read
-outside the arrays, and no element is treated alone. Nothing here knows an algorithm; call it from @njit functions only.
+outside the arrays, and no element is treated alone. As with `simd`, numba does not notice that this file has changed:
+after an edit delete the `.nbi` files beside `points`. Nothing here knows an algorithm; for @njit functions only.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def none_yet(typing: Any, x: Any, rows: Any) -> Any:
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def least_of(typing: Any, sums: Any, first: Any, count: Any, best: Any, least: Any) -> Any:
-    """(best, least) with the sums of `count` rows from `first` on taken in, lane by lane; the earlier of equals stays."""
+    """(best, least) with the sums of `count` rows from `first` on taken in, lane by lane; of equals the earlier."""
     both = types.Tuple((best, least))
     many = int(count.literal_value)
 

@@ -3,8 +3,8 @@
 
     python bench/user_class.py [--points 40000] [--columns 28] [--k 10] [--rounds 21] [--json user_class.json]
 
-All contenders take turns in one process on one thread, over float32 rows that no longer change clusters; figures are CPU
-nanoseconds a point, medians and minima. `share` is the kernel's time over the contender's. It asserts nothing.
+All contenders take turns in one process on one thread, over float32 rows that no longer change clusters; figures are
+CPU nanoseconds a point, medians and minima. `share` is the kernel's time over the contender's. It asserts nothing.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 
@@ -23,7 +22,7 @@ def borrowed(typing_context: Any, array: Any) -> Any:
         for field in ("data", "nitems", "itemsize", "shape", "strides"):
             setattr(result, field, getattr(lent, field))
         for field in ("meminfo", "parent"):
-            setattr(result, field, cgutils.get_null_value(getattr(result, field).type))
+            setattr(result, field, getattr(result, field).type(None))
         return result._getvalue()
 
     return array(array), generate

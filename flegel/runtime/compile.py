@@ -43,7 +43,8 @@ import flegel.runtime.compile
 _algorithm = flegel.runtime.compile.class_for_glue("@key@")
 _Self = namedtuple("_Self", {self_fields!r})
 {tuples}
-_how = {{"nogil": True, "forceinline": True, "error_model": "numpy", "fastmath": {{"contract", "reassoc", "nsz", "arcp", "afn"}}}}
+_fast = {{"contract", "reassoc", "nsz", "arcp", "afn"}}
+_how = {{"nogil": True, "forceinline": True, "error_model": "numpy", "fastmath": _fast}}
 _update = njit(**_how)(_algorithm.updateDataPoint)
 {fold_definition}
 
@@ -238,10 +239,30 @@ def _class_text(cls: type) -> str:
     """Everything that decides what is compiled, as text: the class with its helpers, and files they come from."""
     module = sys.modules[cls.__module__]
     carried = getattr(module, "__flegel_source__", None)
-    homes = {sys.modules.get(function.__module__) for function in _helpers(cls).values()} - {module}
-    files = sorted(f for home in homes if (f := getattr(home, "__file__", None)))
+    homes = {sys.modules.get(function.__module__) for function in _helpers(cls).values()} - {module, None}
+    files = sorted(f for home in _with_neighbours(homes) if (f := getattr(home, "__file__", None)))
     texts = [str(carried) if carried is not None else inspect.getsource(module)]
     return "".join([*texts, *(Path(f).read_text(encoding="utf-8", errors="replace") for f in files)])
+
+
+def _with_neighbours(homes: set[Any]) -> set[Any]:
+    """Modules, and those of the same package that they take names from: a helper compiles its own helpers in."""
+    found, waiting = set(), set(homes)
+    while waiting:
+        home = waiting.pop()
+        found.add(home)
+        used = {v if isinstance(v, types.ModuleType) else _home_of(v) for v in list(vars(home).values())}
+        waiting |= {m for m in used if m is not None and _package(m) and _package(m) == _package(home)} - found
+    return found
+
+
+def _home_of(value: Any) -> Any:
+    name = getattr(value, "__module__", None)
+    return sys.modules.get(name) if isinstance(name, str) else None
+
+
+def _package(module: Any) -> str:
+    return str(module.__name__).rpartition(".")[0]
 
 
 def _helpers(cls: type) -> dict[str, types.FunctionType]:

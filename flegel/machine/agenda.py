@@ -104,24 +104,34 @@ class Agenda:
 
     def next(self, most: int) -> Run | None:
         """The next run of at most so many points; None when all were visited under this θ."""
-        best: Segment | None = None
-        for s in self.segments:
-            if s.status == "active" and not s.seen and (best is None or s.passes < best.passes):
-                best = s
-        if best is None:
+        best = -1
+        for i, s in enumerate(self.segments):
+            if s.status == "active" and not s.seen and (best < 0 or s.passes < self.segments[best].passes):
+                best = i
+        if best < 0:
             return None
-        return Run(best.share, best.start, min(best.end, best.start + most))
+        first = last = self.segments[best]
+        for s in self.segments[best + 1 :]:  # parcels that lie side by side make one run
+            if (s.share, s.start) != (last.share, last.end) or s.status != "active" or s.seen:
+                break
+            if s.passes != first.passes or last.end - first.start >= most:
+                break
+            last = s
+        return Run(first.share, first.start, min(last.end, first.start + most))
 
     def advance(self, run: Run, reached: int) -> None:
         """The kernel was given `run` and came to `reached`."""
         if reached <= run.start:
             return
         at = self._index(run.share, run.start)
-        self._split(at, reached)
-        done = self.segments[at]
-        done.passes += 1
-        done.seen = True
-        self._join(at)
+        first = at
+        while at < len(self.segments) and self.segments[at].share == run.share and self.segments[at].start < reached:
+            self._split(at, reached)
+            self.segments[at].passes += 1
+            self.segments[at].seen = True
+            at += 1
+        for i in range(at - 1, first - 1, -1):
+            self._join(i)
 
     # -- giving --------------------------------------------------------------------------------------------
 
@@ -185,10 +195,11 @@ class Agenda:
         segment.status, segment.passes, segment.seen = "active", passes, False
         return segment
 
-    def admit(self, parcel: Parcel, share: int, points: int, passes: int) -> Segment:
-        """A new share of points that came from another worker."""
-        segment = Segment(share, 0, points, passes, parcel=parcel)
-        self.segments.append(segment)
+    def admit(self, parcel: Parcel, share: int, points: int, passes: int, start: int = 0) -> Segment:
+        """Points that came from another worker, at this place of a share."""
+        segment = Segment(share, start, start + points, passes, parcel=parcel)
+        at = next((i for i, s in enumerate(self.segments) if (s.share, s.start) > (share, start)), len(self.segments))
+        self.segments.insert(at, segment)
         return segment
 
     # -- borders -------------------------------------------------------------------------------------------

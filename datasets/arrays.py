@@ -1,4 +1,6 @@
-"""Rows in arrays: in this process' memory, or mapped from `.npy` files. Never parses text, never copies a whole set.
+"""Rows in arrays: in this process' memory, or mapped from `.npy` files.
+
+Never parses text, never copies a whole set.
 
 Dense rows are a matrix of any number type, converted as they are read. Sparse rows are CSR.
 """
@@ -23,11 +25,12 @@ _FEW = 16
 def open_npy(path: Path) -> Array:
     """A `.npy` file as a memory map; pickled objects are refused."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist.") from None
     except (ValueError, EOFError, OSError) as error:
         raise DataError(f"{path} is no NumPy array that can be mapped ({error}).") from None
+    return array
 
 
 def wanted_dtype(stored: np.dtype[Any], dtype: str | None) -> np.dtype[Any]:
@@ -72,7 +75,9 @@ class ArraySource(Source):
         self.names, self.classes = names, classes
         if label_column is not None:
             if not -self.columns <= label_column < self.columns:
-                raise DataError(f"{origin} has {self.columns} columns, so there is no label column {label_column}.")
+                raise DataError(
+                    f"{origin} has {self.columns} columns, so there is no label column {label_column}."
+                )
             self.label_column = label_column % self.columns
             labels = self.array[:, self.label_column]
             self.columns -= 1
@@ -114,7 +119,11 @@ class ArraySource(Source):
                 for lo in range(0, stop - start, step):
                     part = slice(lo, lo + step)
                     check_finite(
-                        features[part], None if labels is None else labels[part], ids[part], self.names, self.origin
+                        features[part],
+                        None if labels is None else labels[part],
+                        ids[part],
+                        self.names,
+                        self.origin,
                     )
                 return Rows(features, labels, ids)
         return super().take(ranges, rng)
@@ -210,7 +219,9 @@ class SparseSource(Source):
             if len(bad):
                 row = ids[np.searchsorted(indptr, bad[0], side="right") - 1]
                 where = column_name(self.names, int(indices[bad[0]]))
-                raise DataError(f"{self.origin}: row {row + 1}, {where} is {values[bad[0]]}; use finite numbers.")
+                raise DataError(
+                    f"{self.origin}: row {row + 1}, {where} is {values[bad[0]]}; use finite numbers."
+                )
         check_finite(np.empty((0, 0)), labels, ids, self.names, self.origin)
 
     def column(self, index: int) -> Array:

@@ -1,13 +1,16 @@
-"""What a source of rows is, and the windows in which rows are moved. Never opens a file, never decides who reads what.
+"""What a source of rows is, and the windows in which rows are moved.
 
-A `Source` is a numbered sequence of rows of which any ranges can be read. A `Stream` can only be read from its
-beginning (compressed text, for example) and becomes a source by way of the columnar cache.
+Never opens a file, never decides who reads what.
+
+A `Source` is a numbered sequence of rows of which any ranges can be read. A `Stream` can only be read from
+its beginning (compressed text, for example) and becomes a source by way of the columnar cache.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -86,7 +89,9 @@ class Source(ABC):
     def from_description(cls, description: Description) -> Source: ...
 
     def edges(self) -> Array | None:
-        """Row numbers at which natural blocks begin, and `rows`; None where any row is as cheap as any other."""
+        """Row numbers at which natural blocks begin, and `rows`; None where any row is as cheap as any
+        other.
+        """
         return None
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
@@ -166,7 +171,7 @@ def cut(ranges: Array, edges: Array) -> Array:
     for start, stop in ranges.tolist():
         first, last = np.searchsorted(edges, [start, stop - 1], side="right")
         points = [start, *edges[first:last].tolist(), stop]
-        pieces += [(a, b) for a, b in zip(points[:-1], points[1:], strict=True) if b > a]
+        pieces += [(a, b) for a, b in pairwise(points) if b > a]
     return np.array(pieces, np.int64).reshape(-1, 2)
 
 
@@ -198,12 +203,14 @@ def check_finite(
             row, column = bad[0]
             where = column_name(names, int(column))
             raise DataError(
-                f"{origin}: row {ids[row] + 1}, {where} is {features[row, column]}; every value must be a finite "
-                f"{features.dtype.name} number, so drop or fill such rows first."
+                f"{origin}: row {ids[row] + 1}, {where} is {features[row, column]}; every value must be a "
+                f"finite {features.dtype.name} number, so drop or fill such rows first."
             )
     if labels is not None and not np.isfinite(labels).all():
         row = int(np.flatnonzero(~np.isfinite(labels))[0])
-        raise DataError(f"{origin}: row {ids[row] + 1} has the label {labels[row]}; every label must be a finite number.")
+        raise DataError(
+            f"{origin}: row {ids[row] + 1} has the label {labels[row]}; every label must be a finite number."
+        )
 
 
 def column_name(names: list[str] | None, column: int) -> str:

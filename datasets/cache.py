@@ -1,7 +1,7 @@
 """The cache folder, and the columnar cache in it: what a set was read into once, ready to be mapped.
 
-An entry is a folder of `.npy` files beside a manifest, written elsewhere and renamed into place when complete, so a
-half-written entry is never seen. Never decides what is worth caching.
+An entry is a folder of `.npy` files beside a manifest, written elsewhere and renamed into place when
+complete, so a half-written entry is never seen. Never decides what is worth caching.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def columnar(stream: Stream) -> Source:
                 shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise DataError(
-            f"{stream.origin} could not be converted in the cache folder {folder.parent} ({error.strerror or error}); "
+            f"{stream.origin} could not be converted in the cache folder {folder.parent} "
+            f"({error.strerror or error}); "
             "point FLEGEL_DATA to a folder with space that you may write to."
         ) from None
     opened = _open_entry(folder, stream, description)
@@ -105,8 +106,8 @@ def _open_entry(folder: Path, stream: Stream, description: Description) -> Sourc
     }
     source: CachedArrays | CachedSparse
     if stream.sparse:
-        arrays = [open_npy(paths[name]) for name in ("indptr", "indices", "values")]
-        source = CachedSparse(Sparse(*arrays, manifest["columns"]), labels, **common)
+        indptr, indices, values = (open_npy(paths[name]) for name in ("indptr", "indices", "values"))
+        source = CachedSparse(Sparse(indptr, indices, values, manifest["columns"]), labels, **common)
     else:
         source = CachedArrays(open_npy(paths["features"]), labels, **common)
     source.description = description
@@ -152,7 +153,9 @@ class _Column:
 
     def close(self) -> None:
         shape = (self.rows,) if self.width is None else (self.rows, self.width)
-        text = repr({"descr": (self.dtype or np.dtype(np.float64)).str, "fortran_order": False, "shape": shape})
+        text = repr(
+            {"descr": (self.dtype or np.dtype(np.float64)).str, "fortran_order": False, "shape": shape}
+        )
         header = text.ljust(117).encode() + b"\n"
         self.file.seek(0)
         self.file.write(np.lib.format.magic(1, 0) + len(header).to_bytes(2, "little") + header)
@@ -216,7 +219,9 @@ def _append(
     if stream.named_classes and labels is not None:
         labels = np.array([codes.setdefault(str(name), len(codes)) for name in labels.tolist()], np.float64)
     dense = features.values.reshape(-1, 1)[:0] if isinstance(features, Sparse) else features
-    check_finite(dense, None if labels is None else np.asarray(labels, np.float64), ids, stream.names, stream.origin)
+    check_finite(
+        dense, None if labels is None else np.asarray(labels, np.float64), ids, stream.names, stream.origin
+    )
     if labels is not None:
         columns["labels"].append(np.asarray(labels, np.float64))
     return rows + count, width

@@ -1,8 +1,8 @@
 """Stand-ins fitted to figures of a real set: per class, the marginal of each column and their correlation.
 
-A row is drawn from a Gaussian copula: correlated normals, each mapped through its column's quantiles. Rows come in
-blocks of fixed size, each from its own counter of a counter-based generator, so any worker makes any rows, and the
-result does not depend on how many workers there are. Never holds a row of the real set.
+A row is drawn from a Gaussian copula: correlated normals, each mapped through its column's quantiles. Rows
+come in blocks of fixed size, each from its own counter of a counter-based generator, so any worker makes any
+rows, and the result does not depend on how many workers there are. Never holds a row of the real set.
 """
 
 from __future__ import annotations
@@ -61,7 +61,11 @@ class BlockSource(Source):
 
 @functools.cache
 def fitted(name: str) -> Figures:
-    """The committed figures of one set."""
+    """The committed figures of one set, or those made from what is published about it."""
+    from flegel.datasets import shapes
+
+    if name in shapes.TABLES:
+        return Figures(shapes.figures(name))
     text = resources.files("flegel.datasets").joinpath("fitted", f"{name}.json").read_text()
     return Figures(json.loads(text))
 
@@ -72,7 +76,7 @@ class Figures:
     def __init__(self, plain: dict[str, Any]) -> None:
         self.names: list[str] = plain["names"]
         self.shares = np.cumsum([part["share"] for part in plain["classes"]])
-        self.classes: list[str] = [part["name"] for part in plain["classes"]]
+        self.labels = [float(part["label"]) for part in plain["classes"]]
         self.parts = [_Part(part, len(self.names)) for part in plain["classes"]]
 
 
@@ -99,7 +103,8 @@ class _Part:
         if self.residual is not None:
             scores += rng.standard_normal(scores.shape, np.float32) * self.residual
         at = (scores + np.float32(SPAN)) * np.float32((self.knots - 1) / (2 * SPAN))
-        low = np.clip(at, 0, self.knots - 2).astype(np.int32)
+        np.maximum(at, 0, out=at)  # nothing lies below the smallest value; large values are extended
+        low = np.minimum(at, self.knots - 2).astype(np.int32)
         at -= low
         at *= self.steps.ravel()[low + self.step_offsets]
         at += self.table.ravel()[low + self.offsets]
@@ -120,14 +125,12 @@ class CopulaSource(BlockSource):
         self.columns = len(self.figures.names)
         self.names = self.figures.names
         self.labelled = True
-        numbers = all(c.lstrip("-").isdigit() for c in self.figures.classes)
-        self.classes = None if numbers else self.figures.classes
-        self.values = np.array(
-            [float(c) for c in self.figures.classes] if numbers else range(len(self.figures.classes)), np.float64
-        )
+        self.values = np.array(self.figures.labels)
 
     def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
-        which = np.searchsorted(self.figures.shares, rng.random(BLOCK) * self.figures.shares[-1], side="right")
+        which = np.searchsorted(
+            self.figures.shares, rng.random(BLOCK) * self.figures.shares[-1], side="right"
+        )
         rows = np.empty((BLOCK, self.columns), np.float32)
         for number, part in enumerate(self.figures.parts):
             members = np.flatnonzero(which == number)

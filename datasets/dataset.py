@@ -1,4 +1,6 @@
-"""`Dataset`: what `open_data` returns; and `read_share`, which a worker calls for its part. Never trains, never sends.
+"""`Dataset`: what `open_data` returns; and `read_share`, which a worker calls for its part.
+
+Never trains, never sends.
 
 The description that travels is plain JSON. A worker reads from it only its own rows.
 """
@@ -11,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from flegel.datasets.base import Description, Rows, Source
+from flegel.datasets.arrays import ArraySource, SparseSource
+from flegel.datasets.base import Description, Rows, Source, compress
 from flegel.datasets.cache import SourceStream, columnar
 from flegel.datasets.kinds import source_from
 from flegel.datasets.partition import ENOUGH_BLOCKS, Partition, parse, plan_rows, share_rng
@@ -34,6 +37,8 @@ class Dataset:
     stand_in: bool = False
     note: str | None = None
     """One line for the user, where the set is not what its name says: a stand-in."""
+    remote: str | None = None
+    """The address of a set that was downloaded, so that other hosts can get it too."""
 
     @property
     def columns(self) -> int:
@@ -80,7 +85,13 @@ class Dataset:
 
     def describe(self) -> Description:
         """What `read_share` needs, in plain JSON types."""
-        return {"name": self.name, "rows": self.rows, "source": self.source.describe()}
+        return {
+            "name": self.name,
+            "rows": self.rows,
+            "dtype": self.dtype.name,
+            "remote": self.remote,
+            "source": self.source.describe(),
+        }
 
     def share(self, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
         """The rows of worker `index` of `count`, read in this process."""
@@ -95,7 +106,13 @@ def read_share(
     description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0
 ) -> Rows:
     """The rows of worker `index` of `count`: (features, labels or None, global row numbers)."""
-    return _share(source_from(description["source"]), description["rows"], index, count, partition, seed)
+    if description["remote"] is not None:
+        from flegel.datasets.remote import stage
+
+        stage(description["remote"])
+    source = source_from(description["source"])
+    source.dtype = np.dtype(description["dtype"])
+    return _share(source, description["rows"], index, count, partition, seed)
 
 
 def _share(source: Source, rows: int, index: int, count: int, partition: str, seed: int) -> Rows:
@@ -111,25 +128,29 @@ def _share(source: Source, rows: int, index: int, count: int, partition: str, se
 
 
 def random_access(source: Source) -> Source:
-    """The same rows where any row is as cheap as any other: by way of the columnar cache, or in memory if few."""
-    if source.rows * source.columns * source.dtype.itemsize <= 32 << 20 and not source.sparse:
-        from flegel.datasets.arrays import ArraySource
-
-        rows = source.take(np.array([[0, source.rows]]))
-        assert not isinstance(rows.features, Sparse)
-        return ArraySource(
-            rows.features, rows.labels, origin=source.origin, names=source.names, classes=source.classes
-        )
-    return columnar(SourceStream(source))
+    """The same rows where any row is as cheap as any other: by way of the columnar cache, or in memory if
+    few.
+    """
+    width = min(source.columns, 256) if source.sparse else source.columns
+    if source.rows * width * source.dtype.itemsize > 32 << 20:
+        return columnar(SourceStream(source))
+    rows = source.take(np.array([[0, source.rows]]))
+    if isinstance(rows.features, Sparse):
+        return SparseSource(rows.features, rows.labels, origin=source.origin, names=source.names)
+    return ArraySource(rows.features, rows.labels, origin=source.origin, names=source.names)
 
 
 def column_reader(source: Source) -> Callable[[Partition], Array]:
     def read(wanted: Partition) -> Array:
         if wanted.kind == "dirichlet" or (wanted.column == "label" and "label" not in (source.names or ())):
             if not source.labelled:
-                raise DataError(f"{source.origin} has no labels, which this partition needs; name them with label=…")
+                raise DataError(
+                    f"{source.origin} has no labels, which this partition needs; name them with label=…"
+                )
             return source.column(-1)
-        return source.column(find_column(wanted.column, source.names, source.columns, source.origin, "column"))
+        return source.column(
+            find_column(wanted.column, source.names, source.columns, source.origin, "column")
+        )
 
     return read
 
@@ -163,17 +184,17 @@ def sample_rows(rows: int, edges: Array | None, n: int, seed: int) -> Array:
 
 def take_rows(source: Source, ids: Array) -> Rows:
     """Rows by ascending number; natural blocks are read whole, one window at a time, and cut down."""
-    from flegel.datasets.base import compress
-
     edges = source.edges()
-    if edges is None:
+    if edges is None or source.sparse:
         return source.take(compress(ids))
     blocks = np.unique(np.searchsorted(edges, ids, side="right") - 1)
-    features, labels = [], []
+    features: list[Array] = []
+    labels: list[Array] = []
     for window in source.windows(np.stack([edges[blocks], edges[blocks + 1]], axis=1)):
         rows = source.take(window)
         assert not isinstance(rows.features, Sparse)
         kept = np.isin(rows.ids, ids, assume_unique=True)
         features.append(rows.features[kept])
-        labels.append(None if rows.labels is None else rows.labels[kept])
+        if rows.labels is not None:
+            labels.append(rows.labels[kept])
     return Rows(np.concatenate(features), np.concatenate(labels) if source.labelled else None, ids)

@@ -1,4 +1,6 @@
-"""Fit the figures of a stand-in to real rows: `python -m flegel.datasets.fitting NAME FILE... > fitted/NAME.json`.
+"""Fit the figures of a stand-in to real rows: `python -m flegel.datasets.fitting NAME FILE...
+
+> fitted/NAME.json`.
 
 Keeps class shares, quantiles rounded to four digits, and correlations of normal scores; never keeps a row.
 """
@@ -30,16 +32,8 @@ def normal_scores(ranks: Array) -> Array:
     return np.interp(ranks, normal_cdf(grid), grid)
 
 
-def fit(features: Array, labels: Array, names: list[str], classes: dict[float, str], factors: int, knots: int) -> Any:
-    """Figures of a labelled set as plain types."""
-    parts = [
-        fit_class(features[labels == value].astype(np.float64), name, len(labels), factors, knots)
-        for value, name in classes.items()
-    ]
-    return {"names": names, "classes": parts}
-
-
-def fit_class(rows: Array, name: str, total: int, factors: int, knots: int) -> Any:
+def fit_class(rows: Array, label: int, share: float, factors: int, knots: int) -> dict[str, Any]:
+    """Figures of the rows of one class as plain types."""
     count, columns = rows.shape
     at = normal_cdf(np.linspace(-SPAN, SPAN, knots))
     table = np.quantile(rows, at, axis=0).T
@@ -59,8 +53,8 @@ def fit_class(rows: Array, name: str, total: int, factors: int, knots: int) -> A
     kept = np.argsort(values)[::-1][:factors]
     loadings = vectors[:, kept] * np.sqrt(np.maximum(values[kept], 0.0))
     return {
-        "name": name,
-        "share": round(count / total, 6),
+        "label": label,
+        "share": round(share, 6),
         "quantiles": rounded(table),
         "loadings": np.round(loadings, 4).tolist(),
         "atoms": atoms,

@@ -1,18 +1,41 @@
-"""From a description that came over the wire back to the source or stream that it describes. Knows every kind."""
+"""From a description that came over the wire back to the source or stream that it describes.
+
+Knows every kind.
+"""
 
 from __future__ import annotations
 
+from flegel.datasets import generators
 from flegel.datasets.arrays import ArraySource, SparseSource
 from flegel.datasets.base import Description, Source, Stream
 from flegel.datasets.cache import SourceStream, columnar
+from flegel.datasets.cifar import CifarStream
 from flegel.datasets.copula import CopulaSource
+from flegel.datasets.packed_arrays import IdxStream, NpzStream
+from flegel.datasets.ratings import JesterStream, RatingsStream
+from flegel.datasets.several import Several
+from flegel.datasets.svmlight import SvmlightStream
+from flegel.datasets.tables import TableSource, TableStream
 from flegel.datasets.text import TextSource
+from flegel.datasets.text_stream import TextStream
 from flegel.errors import DataError
 
-_SOURCES: dict[str, type[Source]] = {
-    cls.kind: cls for cls in (ArraySource, SparseSource, TextSource, CopulaSource)
+_READ: tuple[type[Source], ...] = (ArraySource, SparseSource, TextSource, TableSource, Several, CopulaSource)
+_SOURCES: dict[str, type[Source]] = {cls.kind: cls for cls in (*_READ, *generators.SOURCES)}
+_STREAMS: dict[str, type[Stream]] = {
+    cls.kind: cls
+    for cls in (
+        SourceStream,
+        TextStream,
+        TableStream,
+        SvmlightStream,
+        IdxStream,
+        NpzStream,
+        RatingsStream,
+        JesterStream,
+        CifarStream,
+    )
 }
-_STREAMS: dict[str, type[Stream]] = {cls.kind: cls for cls in (SourceStream,)}
 
 
 def source_from(description: Description) -> Source:
@@ -20,12 +43,16 @@ def source_from(description: Description) -> Source:
     if kind == "cached":
         return columnar(stream_from(description["origin"]))
     if not isinstance(kind, str) or kind not in _SOURCES:
-        raise DataError(f"This version knows no source of rows of the kind {kind!r}; are all hosts on one version?")
+        raise DataError(
+            f"This version knows no source of rows of the kind {kind!r}; are all hosts on one version?"
+        )
     return _SOURCES[kind].from_description(description)
 
 
 def stream_from(description: Description) -> Stream:
     kind = description.get("kind")
     if not isinstance(kind, str) or kind not in _STREAMS:
-        raise DataError(f"This version knows no stream of rows of the kind {kind!r}; are all hosts on one version?")
+        raise DataError(
+            f"This version knows no stream of rows of the kind {kind!r}; are all hosts on one version?"
+        )
     return _STREAMS[kind].from_description(description)

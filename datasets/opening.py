@@ -1,11 +1,13 @@
-"""`open_data`: from a name, a path or a Python object to a `Dataset`. Never reads more than it needs to know its shape."""
+"""`open_data`: from a name, a path or a Python object to a `Dataset`.
+
+Never reads more than it needs to know its shape.
+"""
 
 from __future__ import annotations
 
 import glob
 from pathlib import Path
 from typing import Any
-
 
 from flegel.datasets import registry
 from flegel.datasets.dataset import Dataset
@@ -24,17 +26,19 @@ def open_data(
     delimiter: str | None = None,
     header: bool | None = None,
     format: str | None = None,
+    width: int | None = None,
 ) -> Dataset:
     """Open a registered name (`higgs`, `blobs:100000`), a file, folder, glob or URL, or rows from Python.
 
-    `label` is a column's name or number (from 0); `rows` keeps the first so many; `columns` chooses the features;
-    `dtype` is float32 or float64. `delimiter`, `header` and `format` override what is guessed from a file.
+    `label` is a column's name or number (from 0); `rows` keeps the first so many; `columns` chooses the
+    features; `dtype` is float32 or float64. `delimiter`, `header` and `format` override what is guessed from
+    a file; `width` is the least number of columns of sparse rows.
     """
     if dtype not in (None, "float32", "float64"):
         raise UsageError(f"dtype={dtype!r} is not float32 or float64.")
     if rows is not None and rows < 1:
         raise UsageError(f"rows={rows} leaves no rows.")
-    options = Options(label, dtype, columns, delimiter, header, format)
+    options = Options(label, dtype, columns, delimiter, header, format, width)
     if isinstance(spec, Dataset):
         return spec
     if isinstance(spec, str | Path):
@@ -56,15 +60,27 @@ def _open_text(spec: str, rows: int | None, options: Options) -> Dataset:
             try:
                 rows = int(float(number.replace("_", "")))
             except ValueError:
-                raise UsageError(f"{spec!r}: {number!r} is no number of rows; write for example {name}:200000.") from None
+                raise UsageError(
+                    f"{spec!r}: {number!r} is no number of rows; write for example {name}:200000."
+                ) from None
             if rows < 1:
                 raise UsageError(f"{spec!r} asks for no rows.")
         return registry.open_registered(name, rows, options)
+    if "://" in spec:
+        from flegel.datasets.remote import stage
+
+        data = _limited(Dataset(spec, open_files([stage(spec)], options, spec), 0), rows)
+        data.remote = spec
+        return data
     if not spec.strip():
         raise UsageError("The name of the data is empty.")
     path = Path(spec).expanduser()
     if glob.has_magic(spec) and not path.exists():
-        files = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+        files = sorted(
+            Path(p)
+            for p in glob.glob(str(path), recursive=True)  # noqa: PTH207 - absolute patterns
+            if Path(p).is_file()
+        )
         if not files:
             raise DataError(f"No file matches {spec}.")
         return _limited(Dataset(spec, open_files(files, options, spec), 0), rows)
@@ -73,5 +89,3 @@ def _open_text(spec: str, rows: int | None, options: Options) -> Dataset:
     if "/" in spec or "." in spec or "\\" in spec:
         raise DataError(f"{spec} does not exist.")
     raise UsageError(f"There is no data set and no file {spec!r}{nearest(name, registry.names())}")
-
-

@@ -14,3 +14,5 @@ class Options(NamedTuple):
     delimiter: str | None = None
     header: bool | None = None
     format: str | None = None
+    width: int | None = None
+    """Columns that sparse rows have at least, where a file happens not to use the last ones."""

@@ -1,7 +1,8 @@
 """Which rows each worker gets. Pure arithmetic on row numbers: never reads a row itself.
 
-`shuffle` deals blocks of rows: of each run of as many consecutive blocks as there are workers, every worker gets
-one, by a seeded draw. So every share covers the whole set evenly, even where the file is sorted by label.
+`shuffle` deals blocks of rows: of each run of as many consecutive blocks as there are workers, every worker
+gets one, by a seeded draw. So every share covers the whole set evenly, even where the file is sorted by
+label.
 """
 
 from __future__ import annotations

@@ -1,17 +1,48 @@
-"""Data sets by name: where each comes from, its shape, and what stands in for it. Never downloads anything."""
+"""Data sets by name: the real rows where they are in the cache, a stand-in where not.
+
+Never downloads anything.
+"""
 
 from __future__ import annotations
 
-from flegel.datasets.copula import CopulaSource
+import numpy as np
+
 from flegel.datasets.dataset import Dataset
+from flegel.datasets.entry import Entry
 from flegel.datasets.options import Options
+from flegel.datasets.sets import ENTRIES
+from flegel.errors import UsageError, nearest
+
+_BY_NAME: dict[str, type[Entry]] = {entry.name: entry for entry in ENTRIES}
 
 
 def names() -> list[str]:
-    return ["higgs"]
+    return list(_BY_NAME)
+
+
+def entry(name: str) -> type[Entry]:
+    if name not in _BY_NAME:
+        raise UsageError(f"There is no data set {name!r}{nearest(name, names())}")
+    return _BY_NAME[name]
 
 
 def open_registered(name: str, rows: int | None, options: Options) -> Dataset:
-    rows = rows or 1_000_000
-    note = f"{name}: the real file is not in the cache, so a stand-in of {rows:,} generated rows is used."
-    return Dataset(name, CopulaSource(name, rows), rows, stand_in=True, note=note)
+    """The set by this name with its first `rows` rows, real if they are here."""
+    known = entry(name)
+    path = None if known.generated else known.real_path()
+    if path is not None:
+        source = known.open_real(path, options)
+        return Dataset(name, source, source.rows if rows is None else min(rows, source.rows))
+    for option, value in zip(options._fields, options, strict=True):
+        if value is not None and option != "dtype":
+            raise UsageError(f"{name} is generated here, so {option}={value!r} means nothing.")
+    source = known.stand_in(rows or known.default_rows)
+    if options.dtype is not None:
+        source.dtype = np.dtype(options.dtype)
+    note = None
+    if not known.generated:
+        note = (
+            f"{name}: the real data are not in the cache, so {source.rows:,} generated rows stand in "
+            f"for them ({known.remark}); `flegel data fetch {name}` gets the real ones."
+        )
+    return Dataset(name, source, source.rows, stand_in=not known.generated, note=note)

@@ -6,6 +6,7 @@ help to find its blocks. Lines are counted once, when the set is opened. Never r
 
 from __future__ import annotations
 
+import functools
 import io
 import mmap
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +23,16 @@ from flegel.tree import Array
 MIN_BLOCK, MAX_BLOCK, BLOCKS = 4 << 10, 4 << 20, 4096
 _COUNT_BYTES = 1 << 18
 
-try:
-    import pyarrow
-    import pyarrow.csv
-except ImportError:
-    pyarrow = None
+
+@functools.cache
+def arrow_csv() -> Any:
+    """PyArrow with its CSV reader, or None; imported when the first text is parsed."""
+    try:
+        import pyarrow
+        import pyarrow.csv
+    except ImportError:
+        return None
+    return pyarrow
 
 
 class Mapped:
@@ -57,7 +63,9 @@ def block_starts(file: Mapped, header: int, block: int, origin: str) -> tuple[Ar
         if at <= 0 or at >= end:
             break
         if at - starts[-1] > LINE_LIMIT + block:
-            raise DataError(f"{origin} has a line longer than {LINE_LIMIT:,} bytes; is this a table of numbers?")
+            raise DataError(
+                f"{origin} has a line longer than {LINE_LIMIT:,} bytes; is this a table of numbers?"
+            )
         starts.append(at)
         at = max(at + 1, header + (((at - header) // block) + 1) * block)
     return np.array(starts, np.int64), end
@@ -96,6 +104,7 @@ def parse(
 
 def _parse(text: bytes, dialect: Dialect, dtype: np.dtype[Any]) -> tuple[list[Array], Array | None]:
     wanted = dialect.features if dialect.label is None else [*dialect.features, dialect.label]
+    pyarrow = arrow_csv()
     if pyarrow is None or dialect.delimiter == " ":
         return _parse_pandas(text, dialect, dtype, wanted)
     number = pyarrow.float32() if dtype == np.float32 else pyarrow.float64()
@@ -172,28 +181,38 @@ class TextSource(Source):
         return self._edges
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
-        """Runs of whole blocks are parsed in one go, parts of a block by parsing the block."""
+        """All blocks of the ranges are parsed in one go; of a block that is wanted in part, the rest is
+        dropped.
+        """
         stops = np.append(self.starts[1:], self.end)
-        at = 0
+        pieces: list[tuple[int, int]] = []
+        kept: list[Array] = []
+        seen = 0
         for start, stop in ranges.tolist():
             first = int(np.searchsorted(self._edges, start, side="right")) - 1
             last = int(np.searchsorted(self._edges, stop, side="left"))
-            text = self.file.map[int(self.starts[first]) : int(stops[last - 1])]
             base = int(self._edges[first])
-            columns, values = parse(
-                text,
-                self.dialect,
-                self.dtype,
-                int(self._edges[last]) - base,
-                self.dialect.skip_lines + base + 1,
-                self.origin,
-            )
-            part = slice(start - base, stop - base)
-            for k, column in enumerate(columns):
-                features[at : at + stop - start, k] = column[part]
-            if labels is not None and values is not None:
-                labels[at : at + stop - start] = values[part]
-            at += stop - start
+            kept.append(np.arange(seen + start - base, seen + stop - base))
+            seen += int(self._edges[last]) - base
+            pieces.append((first, last))
+        text = b"".join(self._text(first, last, stops) for first, last in pieces)
+        try:
+            columns, values = parse(text, self.dialect, self.dtype, seen, 1, self.origin)
+        except DataError:
+            for first, last in pieces:  # once more, one by one, for the number of the line
+                base = int(self._edges[first])
+                lines, line = int(self._edges[last]) - base, self.dialect.skip_lines + base + 1
+                parse(self._text(first, last, stops), self.dialect, self.dtype, lines, line, self.origin)
+            raise
+        rows = None if seen == len(features) else np.concatenate(kept)
+        for k, column in enumerate(columns):
+            features[:, k] = column if rows is None else column[rows]
+        if labels is not None and values is not None:
+            labels[...] = values if rows is None else values[rows]
+
+    def _text(self, first: int, last: int, stops: Array) -> bytes:
+        text = self.file.map[int(self.starts[first]) : int(stops[last - 1])]
+        return text if text.endswith(b"\n") else text + b"\n"
 
     def describe(self) -> Description:
         return {

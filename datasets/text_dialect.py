@@ -1,4 +1,5 @@
-"""How a text table is written: delimiter, header, columns, label; and what is wrong with a line that does not parse.
+"""How a text table is written: delimiter, header, columns, label; and what is wrong with a line that does
+not parse.
 
 Looks at the beginning of a file only; never reads a whole one.
 """
@@ -73,11 +74,15 @@ def head_lines(head: bytes, origin: str, whole: bool) -> tuple[list[str], int]:
     mark = 3 if head[:3] == b"\xef\xbb\xbf" else 0
     body = head[mark:]
     if b"\0" in body:
-        raise DataError(f"{origin} is not text (it contains zero bytes); its extension says that it should be.")
+        raise DataError(
+            f"{origin} is not text (it contains zero bytes); its extension says that it should be."
+        )
     if not whole:
         end = body.rfind(b"\n") + 1
         if end == 0:
-            raise DataError(f"{origin}: line 1 is longer than {len(body):,} bytes; is this a table of numbers?")
+            raise DataError(
+                f"{origin}: line 1 is longer than {len(body):,} bytes; is this a table of numbers?"
+            )
         body = body[:end]
     lines: list[str] = []
     for number, raw in enumerate(body.split(b"\n"), 1):
@@ -98,7 +103,9 @@ def find_delimiter(lines: list[str], suffix: str, given: str | None) -> str:
         return {"tab": "\t", "\\t": "\t", "space": " "}.get(given, given)
     candidates = _CANDIDATES.get(suffix, ",\t;| ")
     some = lines[:50]
-    widths = {c: [len(split(line, c)) for line in some] for c in candidates + ("" if " " in candidates else " ")}
+    widths = {
+        c: [len(split(line, c)) for line in some] for c in candidates + ("" if " " in candidates else " ")
+    }
     for candidate, counts in widths.items():
         if counts[0] > 1 and len(set(counts)) == 1:
             return candidate
@@ -127,14 +134,15 @@ def find_column(wanted: str | int, names: list[str] | None, width: int, origin: 
     if isinstance(wanted, str):
         if names and wanted in names:
             return names.index(wanted)
+        word = wanted
         try:
-            wanted = int(wanted)
+            wanted = int(word)
         except ValueError:
             if not names:
                 raise DataError(
                     f"{origin} has no column names, so give the {what} as a number from 0 to {width - 1}."
                 ) from None
-            raise DataError(f"{origin} has no column {wanted!r} for the {what}{nearest(wanted, names)}") from None
+            raise DataError(f"{origin} has no column {word!r} for the {what}{nearest(word, names)}") from None
     if not -width <= wanted < width:
         raise DataError(f"{origin} has {width} columns, so there is no {what} {wanted} (they count from 0).")
     return wanted % width
@@ -203,7 +211,11 @@ def check_line(line: str, number: int, dialect: Dialect, origin: str) -> None:
             f"{where} has {len(cells)} field{'s' * (len(cells) != 1)} where {dialect.width} are expected "
             f"(fields are cut at {sign})."
         )
-    wanted = dialect.features if dialect.text_label or dialect.label is None else [*dialect.features, dialect.label]
+    wanted = (
+        dialect.features
+        if dialect.text_label or dialect.label is None
+        else [*dialect.features, dialect.label]
+    )
     for column in sorted(wanted):
         cell = cells[column]
         if is_number(cell):
@@ -222,7 +234,9 @@ def check_line(line: str, number: int, dialect: Dialect, origin: str) -> None:
         raise DataError(f"{where}, {name}: {cell[:40]!r} is not a number{hint}.")
 
 
-def diagnose(text: bytes, first_line: int, dialect: Dialect, origin: str, error: Exception | str) -> DataError:
+def diagnose(
+    text: bytes, first_line: int, dialect: Dialect, origin: str, error: Exception | str
+) -> DataError:
     """The error that names the first bad line of a piece of text which a reader refused."""
     for number, raw in enumerate(text.removesuffix(b"\n").split(b"\n"), first_line):
         if len(raw) > LINE_LIMIT:

@@ -28,6 +28,12 @@ def run(
     tolerance: float = 1e-4,
     max_iterations: int | None = None,
     max_seconds: float | None = None,
+    first_interval: float | str | None = None,
+    coordination: str | None = None,
+    staleness: int | None = None,
+    batches: int | None = None,
+    factor: float | None = None,
+    straggler: str = "",
     seed: int = 0,
     label: str | int | None = None,
     collect_state: bool = False,
@@ -40,7 +46,9 @@ def run(
 
     `data` is an array, a pair (X, y), a frame, a path or the name of a data set. `sync` is the synchronization
     model; `interval` (seconds, or text such as "200ms") fixes the time between two barriers, which `fsp` finds
-    by itself otherwise. The first of `target`, `tolerance` (relative change of the objective over a full pass; 0
+    by itself otherwise. Further switches of the models: `first_interval` (where the search begins),
+    `coordination` ("semi" or "centralized"), `staleness`, `batches` (a pass), `factor` (λ). `straggler` slows
+    workers on purpose, such as "0-3:8x" (see flegel/plan/straggler.py). The first of `target`, `tolerance` (relative change of the objective over a full pass; 0
     switches it off), `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and
     trace. `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster`
     workers stay warm between runs.
@@ -62,9 +70,12 @@ def run(
             algorithm=chosen,
             data=dataset,
             workers=count,
-            sync=SyncSpec(sync, parse_seconds(interval) if isinstance(interval, str) else interval),
+            sync=SyncSpec(
+                sync, _seconds(interval), _seconds(first_interval), coordination, staleness, batches, factor
+            ),
             criteria=Criteria(max_iterations, target, tolerance, max_seconds),
             seed=seed,
+            straggler=straggler,
             collect_state=collect_state,
             cluster=cluster,
             watch=watch,
@@ -74,6 +85,10 @@ def run(
     if out is not None:
         store.save(result, out)
     return result
+
+
+def _seconds(value: float | str | None) -> float | None:
+    return parse_seconds(value) if isinstance(value, str) else value
 
 
 def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:

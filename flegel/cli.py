@@ -252,7 +252,7 @@ def models() -> None:
     with sentences():
         from flegel.sync import MODELS
 
-        for name, (_, text) in MODELS.items():
+        for name, (_, text, _) in MODELS.items():
             print(f"{name:11} {text}")
 
 

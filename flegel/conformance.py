@@ -15,11 +15,11 @@ import numpy as np
 from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.errors import ConformanceError, FlegelError, UsageError
-from flegel.messages import Beat, Envelope
+from flegel.messages import Beat
 from flegel.runtime.code import instantiate, reference
 from flegel.runtime.compile import Built, build_kernel, interpreted
 from flegel.runtime.flag import new_flag
-from flegel.runtime.wire import decode, encode
+from flegel.runtime.wire import Numbered, Parcel, decode
 from flegel.share import Share, Sparse, make_share
 from flegel.spec import AlgorithmRef
 from flegel.tree import Array, Tree
@@ -101,8 +101,7 @@ def _close(a: Tree, b: Tree, relative: float) -> bool:
 
 
 def _serializes(trial: _Trial) -> None:
-    envelope = Envelope("job", 0, 0, 0, 0, Beat(0))
-    frames = [bytes(memoryview(f)) for f in encode(envelope, tree.flatten(trial.parameter))]
+    frames = Numbered("job", 0, 0, 0).wrap(Beat(0), Parcel(tree.flatten(trial.parameter)))
     _, arrays = decode(frames)
     trial.require(
         all(np.array_equal(a, b) for a, b in zip(arrays, tree.flatten(trial.parameter), strict=True)),

@@ -6,6 +6,12 @@ work failed (exit code 1). A message is one sentence that says what happened and
 
 from __future__ import annotations
 
+import difflib
+import traceback
+from pathlib import Path
+
+_HERE = str(Path(__file__).parent / "_").removesuffix("_")
+
 
 class FlegelError(Exception):
     """Something failed; the text is fit to be shown to a person as it is."""
@@ -57,7 +63,17 @@ class Diverged(FlegelError):
 
 def nearest(word: str, known: list[str]) -> str:
     """A suffix such as '; did you mean kmeans?', or the whole list where nothing comes near."""
-    import difflib
-
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(known))}"
+
+
+def own_traceback(error: BaseException) -> str:
+    """The traceback as the user should see it: without the lines of this package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [f for f in frames if not f.filename.startswith(_HERE)]
+    shown = traceback.format_list(users or frames)
+    return (
+        "Traceback (most recent call last):\n"
+        + "".join(shown)
+        + "".join(traceback.format_exception_only(type(error), error))
+    )

@@ -41,6 +41,8 @@ class Load(_Message):
     parameter: Form
     statistics: Form
     interpret: bool = False
+    straggler: str = ""
+    """Slowness made on purpose (see plan/straggler.py)."""
 
 
 class Train(_Message):
@@ -49,6 +51,8 @@ class Train(_Message):
     round: int
     points: int
     seconds: float | None = None
+    linger: bool = False
+    """After the report, go on under the same θ until the next order; that is part of the next report."""
 
 
 class Stop(_Message):
@@ -236,3 +240,5 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     body: Body
     frames: tuple[Frame, ...] = ()
+    packed: bool = False
+    """The arrays follow in one raw frame, one after the other, rather than in a frame each."""

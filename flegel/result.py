@@ -38,6 +38,8 @@ class Result:
     worker: list[dict[str, Any]]
     utilization: float
     parameter: Tree
+    staleness: dict[int, int] = field(default_factory=dict)
+    """How many reports were made under a θ so many updates old."""
     kernel: str = ""
     warnings: list[str] = field(default_factory=list)
     classes: list[str] | None = None
@@ -80,6 +82,7 @@ class Result:
             "trace": [[r["seconds"], r["iteration"], _plain(r["objective"]), _plain(r["interval"])] for r in self.rows],
             "worker": self.worker,
             "utilization": self.utilization,
+            "staleness": {str(k): v for k, v in self.staleness.items()},
             "model": self.model,
             "kernel": self.kernel,
             "warnings": self.warnings,

@@ -54,6 +54,16 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "fsp"
     interval: float | None = None
     """Seconds between barriers; None lets the model find it."""
+    first_interval: float | None = None
+    """Seconds of the first interval of a model that finds its own; None measures first."""
+    coordination: str | None = None
+    """`semi` or `centralized`; None is the model's default."""
+    staleness: int | None = None
+    """How many batches a worker may be ahead of the slowest (`ssp`)."""
+    batches: int | None = None
+    """Batches that a worker makes of a pass over its share."""
+    factor: float | None = None
+    """λ of the recursive search (`fsp-binary`, `bsp-mini`)."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,12 +7,13 @@ reads a clock, opens a socket or starts a thread; when to synchronize is the pol
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost
+from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost, own_traceback
 from flegel.machine.ledger import Ledger
 from flegel.messages import Answer, Beat, Failed, Fetch, Load, Loaded, Order, Report, State, Stop, Train
 from flegel.plan.termination import Progress, Termination, Verdict
@@ -35,6 +36,7 @@ from flegel.sync.base import (
 from flegel.tree import Array, Tree
 
 WATCH = 1.0  # seconds between two looks at who is silent
+SPANS_UP_TO = 256  # workers; beyond that the trace holds sums only
 
 # -- events ------------------------------------------------------------------------------------------------
 
@@ -105,6 +107,9 @@ class Row:
     visits: int
     barrier_cost: float
     reason: str
+    spans: list[tuple[int, float, float, int, float, float, float]] = field(default_factory=list)
+    """Of each worker folded in: id, order sent, report here (seconds since the start), visits, then seconds of
+    computing, of responding, and of waiting before that order."""
 
 
 @dataclass
@@ -143,7 +148,14 @@ class Coordinator:
         self.began = self.ended = 0.0
         self._termination = Termination(self.criteria, self.algorithm.maximize)
         self._held: dict[int, Tree] = {}
+        self.staleness: dict[int, int] = {}
+        """How often a report was made under a θ so many updates old."""
         self._order: dict[int, int] = {}
+        self._ordered_at: dict[int, float] = {}
+        self._spans: dict[int, tuple[int, float, float, int, float, float, float]] = {}
+        self._estimate: float | None = None
+        self._gain: float | None = None
+        self._diverged = ""
         self._asked_at: dict[int, float] = {}
         self._heard_at: dict[int, float] = {}
         self._updated_at = 0.0
@@ -237,8 +249,11 @@ class Coordinator:
         seen.wait += body.wait
         if body.visits and body.compute > 0:
             seen.rate = body.visits / body.compute
+        if len(self.view.workers) <= SPANS_UP_TO:
+            sent, here = self._ordered_at[worker] - self.began, now - self.began
+            self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
         if self.verdict is None:
-            self._decide(Reported(worker, body.exhausted), now)
+            self._decide(Reported(worker, body.exhausted and seen.points > 0), now)
         elif not self.view.training():
             self._fold(tuple(self._held), now)
             self._over(now)
@@ -269,8 +284,9 @@ class Coordinator:
             points = seen.points if action.points is None else action.points[worker]
             seen.phase, seen.stopping = "training", False
             self._order[worker] = self.view.round
-            self._asked_at[worker] = now
-            self._out.append(Send(worker, Train(self.view.round, points, action.seconds), arrays))
+            self._asked_at[worker] = self._ordered_at[worker] = now
+            seconds = None if action.seconds is None else action.seconds[worker]
+            self._out.append(Send(worker, Train(self.view.round, points, seconds, action.linger), arrays))
 
     def _stop(self, workers: tuple[int, ...], now: float) -> None:
         for worker in workers:
@@ -279,6 +295,7 @@ class Coordinator:
             self._out.append(Send(worker, Stop(self._order[worker])))
 
     def _update(self, workers: tuple[int, ...], now: float) -> None:
+        seconds = now - self._updated_at
         visits, cost = self._fold(workers, now)
         self.view.round += 1
         progress = self._progress(now)
@@ -290,7 +307,8 @@ class Coordinator:
             self._end(self.verdict, now)
             return
         estimate = self.trace[-1].estimate
-        self._decide(Updated(self.view.round, workers, estimate, progress.exact, visits, cost), now)
+        event = Updated(self.view.round, workers, estimate, progress.exact, visits, cost, self._gain, seconds)
+        self._decide(event, now)
 
     def _fold(self, workers: tuple[int, ...], now: float) -> tuple[int, float]:
         """Fold held reports into the statistics, make θ new, write a line of the trace."""
@@ -301,30 +319,52 @@ class Coordinator:
             seen.phase = "idle"
             visits += seen.last_visits
             compute += seen.last_compute
+            behind = self.view.round - self._order[worker]
+            self.staleness[behind] = self.staleness.get(behind, 0) + 1
         if self.debug and (gap := self.ledger.discrepancy()) > 1e-10:
             raise ProtocolError(f"Statistics and the sum over owners differ by {gap:.2g} in {self._where()}.")
-        self.parameter = tree.as_float64(self._hook("updateParameter", self.ledger.total, self.parameter))
-        value = self._hook("objective", self.ledger.total, self.parameter)
+        value = self._new_parameter()
         self.ledger.spend()
         self.iteration += 1
         cost = max(0.0, now - self._updated_at - compute / max(len(workers), 1))
         self._updated_at = now
         unseen = sum(w.unseen for w in self.view.workers.values())
         self.objective = float(value) if value is not None and not unseen else None
+        estimate = self._scaled(value, unseen)
+        better = -1.0 if self.algorithm.maximize else 1.0
+        known = self._estimate is not None and estimate is not None
+        self._gain = better * (self._estimate - estimate) if known else None  # type: ignore[operator]
+        self._estimate = estimate
         self.trace.append(
             Row(
                 now - self.began,
                 self.iteration,
                 self.objective,
                 self.policy.interval,
-                self._scaled(value, unseen),
+                estimate,
                 visits,
                 cost,
                 self._reason,
+                [self._spans.pop(w) for w in sorted(workers) if w in self._spans],
             )
         )
         self._reason = ""
         return visits, cost
+
+    def _new_parameter(self) -> float | None:
+        """θ and objective from the statistics. Numbers that are not finite end the job; the last good θ stays."""
+        fresh = tree.as_float64(self._hook("updateParameter", self.ledger.total, self.parameter))
+        if not tree.same_shape(fresh, self.parameter):
+            raise AlgorithmError(f"updateParameter returned θ in another shape in {self._where()}.")
+        if not tree.is_finite(fresh):
+            self._diverged = "θ holds numbers that are not finite"
+            return None
+        value = self._hook("objective", self.ledger.total, fresh)
+        if value is not None and not math.isfinite(value):
+            self._diverged = f"the objective became {value}"
+            return None
+        self.parameter = fresh
+        return None if value is None else float(value)
 
     def _scaled(self, value: float | None, unseen: int) -> float | None:
         """While some points are unseen, the objective of the rest scaled up to all."""
@@ -339,9 +379,10 @@ class Coordinator:
             seconds=now - self.began,
             objective=self.trace[-1].estimate,
             exact=all(w.unseen == 0 for w in workers),
-            slowest_pass=min(w.passes for w in workers),
+            slowest_pass=min((w.passes for w in workers if w.points), default=0.0),
             halted=sum(w.halted for w in workers),
             points=self.points,
+            diverged=self._diverged,
         )
 
     def _hook(self, name: str, *args: Any) -> Any:
@@ -352,11 +393,9 @@ class Coordinator:
         except FlegelError:
             raise
         except Exception as error:
-            import traceback
-
+            where = f"coordinator, {self._where()}"
             raise AlgorithmError(
-                f"{name} raised {type(error).__name__}: {error} (coordinator, {self._where()})",
-                traceback.format_exc(),
+                f"{name} raised {type(error).__name__}: {error} ({where})", own_traceback(error)
             ) from error
 
     # -- endings -------------------------------------------------------------------------------------------

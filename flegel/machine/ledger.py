@@ -24,17 +24,22 @@ class Ledger:
     def __init__(self, algorithm: Algorithm, zero: Tree) -> None:
         self._algorithm = algorithm
         self._zero = zero
+        self._names = tree.names(zero)
         self._accounts: dict[int, Tree] = {}
         self._account_of: dict[int, int] = {}
         self.total = tree.copy(zero)
 
     def commit(self, owner: int, change: Tree) -> None:
         """Add a worker's change to its own account and to the total."""
-        if not tree.same_shape(change, self._zero):
-            raise ValueError(f"worker {owner} committed statistics of another shape")
-        account = self._accounts.setdefault(self._account_of.setdefault(owner, owner), tree.copy(self._zero))
-        tree.add(account, change)
-        tree.clear(account, self._algorithm.spent)
+        account = self._account_of.setdefault(owner, owner)
+        if account not in self._accounts:
+            self._accounts[account] = tree.copy(self._zero)
+        kept = tree.flatten(self._accounts[account])
+        for name, into, extra in zip(self._names, kept, tree.flatten(change), strict=True):
+            if extra.shape != into.shape:
+                raise ValueError(f"worker {owner} committed {name} in the shape {extra.shape}, not {into.shape}")
+            if name not in self._algorithm.spent:
+                into += extra
         self.total = merge(self._algorithm, self.total, change)
 
     def join(self, one: int, other: int) -> None:

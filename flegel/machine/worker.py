@@ -1,6 +1,8 @@
 """A worker as a state machine: orders in, commands to its trainer and answers out.
 
 Life cycle:   idle → loading → ready ⇄ training → (idle) → gone
+A worker that was told to linger reports and goes on: training → overtime → turning → training; what it does in
+overtime is part of its next report.
 It keeps the time account (computing, responding, waiting) from the times that its events carry. It never touches
 a socket, a thread or an array of data.
 """
@@ -61,9 +63,12 @@ class BeginLoad:
 
 @dataclass(frozen=True)
 class BeginTrain:
+    """No arrays: go on under the θ of before. `keep`: what is in the aggregator belongs to the coming report."""
+
     round: int
     points: int
     arrays: tuple[Array, ...]
+    keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,16 +118,28 @@ class Worker:
         self._stop_at: float | None = None
         self._reported_at: float | None = None
         self._wait = 0.0
+        self._linger = False
+        self._points = 0
+        self._extra_visits = 0
+        self._extra_compute = 0.0
+        self._next: tuple[Train | Fetch, tuple[Array, ...], float] | None = None
+        self._stray = 0
+        """Results that the trainer still owes to jobs that are over."""
 
     def handle(self, event: Ordered | ShareReady | TrainerDone | Broke | OwnTimer, now: float) -> list[Command]:
         match event:
             case Ordered(body, arrays):
                 return self._order(body, arrays, now)
+            case ShareReady() | TrainerDone() | Broke() if self._stray:
+                self._stray -= 1
             case ShareReady(loaded) if self.phase == "loading":
                 self.phase = "ready"
+                self._points = loaded.points
                 return [Reply(loaded)]
             case TrainerDone() if self.phase == "training":
                 return self._commit(event, now)
+            case TrainerDone() if self.phase in ("overtime", "turning"):
+                return self._end_overtime(event, now)
             case OwnTimer(round=wanted) if self.phase == "training" and wanted == self.round:
                 return self._raise(now)
             case Broke(failed):
@@ -134,7 +151,11 @@ class Worker:
         match body:
             case Load() if self.phase in ("idle", "ready"):
                 self.phase, self.round, self._reported_at = "loading", -1, None
+                self._extra_visits, self._extra_compute, self._next = 0, 0.0, None
                 return [BeginLoad(body)]
+            case Train() | Fetch() if self.phase == "overtime":
+                self.phase, self._next = "turning", (body, arrays, now)
+                return [RaiseFlag()]
             case Train() if self.phase == "ready" and body.round > self.round:
                 return self._begin(body, arrays, now)
             case Stop(round=wanted) if self.phase == "training" and wanted == self.round:
@@ -142,7 +163,8 @@ class Worker:
             case Fetch() if self.phase == "ready":
                 return [SendState()]
             case Release():
-                busy = self.phase == "training"
+                busy = self.phase in ("loading", "training", "overtime", "turning")
+                self._stray += busy
                 self.phase, self.round, self._reported_at = "idle", -1, None
                 return [RaiseFlag(), Forget()] if busy else [Forget()]
             case Exit():
@@ -151,10 +173,11 @@ class Worker:
         return []  # late or doubled: the coordinator has moved on
 
     def _begin(self, body: Train, arrays: tuple[Array, ...], now: float) -> list[Command]:
-        self.phase, self.round = "training", body.round
+        self.phase, self.round, self._linger = "training", body.round, body.linger
         self._told_at, self._stop_at = now, None
-        self._wait = now - self._reported_at if self._reported_at is not None else 0.0
-        commands: list[Command] = [BeginTrain(body.round, body.points, arrays)]
+        idle = now - self._reported_at if self._reported_at is not None else 0.0
+        self._wait = max(0.0, idle - self._extra_compute)
+        commands: list[Command] = [BeginTrain(body.round, body.points, arrays, keep=self._extra_visits > 0)]
         if body.seconds is not None:
             commands.append(SetOwnTimer(now + body.seconds, body.round))
         return commands
@@ -168,15 +191,34 @@ class Worker:
     def _commit(self, done: TrainerDone, now: float) -> list[Command]:
         self.phase = "ready"
         self._reported_at = now
+        visits, compute = done.visits + self._extra_visits, done.compute + self._extra_compute
+        self._extra_visits, self._extra_compute = 0, 0.0
         asked = self._stop_at if self._stop_at is not None and not done.exhausted else done.ended
         report = Report(
             round=self.round,
-            visits=done.visits,
+            visits=visits,
             exhausted=done.exhausted,
             unseen=done.unseen,
             halted=done.halted,
-            compute=done.compute,
+            compute=compute,
             respond=max(0.0, done.began - self._told_at) + max(0.0, now - asked),
             wait=self._wait,
         )
-        return [Reply(report, with_changes=True)]
+        left = self._points - done.visits
+        if not (self._linger and done.exhausted and left > 0):
+            return [Reply(report, with_changes=True)]
+        self.phase = "overtime"  # points of this share that θ has not seen yet
+        return [Reply(report, with_changes=True), BeginTrain(self.round, left, ())]
+
+    def _end_overtime(self, done: TrainerDone, now: float) -> list[Command]:
+        """Overtime is over, because a new order came or because all points are done."""
+        self._extra_visits, self._extra_compute = done.visits, done.compute
+        self.phase = "ready"
+        if self._next is None:
+            return []
+        (body, arrays, came), self._next = self._next, None
+        if isinstance(body, Fetch):
+            return [SendState()]
+        commands = self._begin(body, arrays, now)
+        self._told_at = came
+        return commands

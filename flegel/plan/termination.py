@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from flegel.spec import Criteria
 
 
+FAR_WORSE = 10.0  # times the size of the first objective: no transient of a working run goes there
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Why the job ends. `converged` is False where a limit rather than quality ended it."""
@@ -32,6 +35,8 @@ class Progress:
     """Passes of the worker that has the fewest."""
     halted: int
     points: int
+    diverged: str = ""
+    """What is no longer finite; empty while all is well."""
 
 
 class Termination:
@@ -42,6 +47,7 @@ class Termination:
         self._sign = -1.0 if maximize else 1.0
         self._checked_at = 0.0
         self._checked: float | None = None
+        self._first: float | None = None
 
     def due(self, progress: Progress) -> bool:
         """A further full pass of the slowest worker is over: time for the checks that need one."""
@@ -51,8 +57,8 @@ class Termination:
         """Called at every barrier; `user_says_stop` is `terminationCheck`, asked only when due."""
         criteria = self._criteria
         value = progress.objective
-        if value is not None and not math.isfinite(value):
-            return Verdict(False, f"diverged: the objective became {value} in iteration {progress.iteration}")
+        if lost := self._divergence(progress):
+            return lost
         verdict = self._quality(progress)
         if self.due(progress):
             verdict = verdict or self._change(progress)
@@ -66,6 +72,26 @@ class Termination:
             return Verdict(False, f"reached {criteria.max_iterations} iterations")
         if criteria.max_seconds and progress.seconds >= criteria.max_seconds:
             return Verdict(False, f"reached {criteria.max_seconds:g} s")
+        return None
+
+    def _divergence(self, progress: Progress) -> Verdict | None:
+        """Numbers that are not finite, or an objective that left its start far behind in the wrong direction."""
+        value, where = progress.objective, f"in iteration {progress.iteration}"
+        if progress.diverged:
+            return Verdict(False, f"diverged: {progress.diverged} {where}")
+        if value is None:
+            return None
+        if not math.isfinite(value):
+            return Verdict(False, f"diverged: the objective became {value} {where}")
+        if self._first is None:
+            self._first = value
+        worse = self._sign * (value - self._first)
+        if worse > FAR_WORSE * max(abs(self._first), 1e-300):
+            return Verdict(
+                False,
+                f"diverged: the objective went from {self._first:.4g} to {value:.4g} {where}; a smaller step, "
+                "more frequent barriers or less staleness may help",
+            )
         return None
 
     def _quality(self, progress: Progress) -> Verdict | None:

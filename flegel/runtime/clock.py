@@ -10,6 +10,13 @@ def now() -> float:
     return time.monotonic()
 
 
+def sleep(seconds: float) -> float:
+    """Suspend this thread; returns how long that really took."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return time.monotonic() - began
+
+
 def wall() -> str:
     """Date and time for people, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

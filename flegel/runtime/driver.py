@@ -24,6 +24,8 @@ from flegel.machine.fence import Fence
 from flegel.messages import Hello
 from flegel.runtime import clock
 from flegel.runtime.local import LocalCluster
+from flegel.runtime.wire import EMPTY, Parcel
+from flegel.tree import Array
 
 LOOK_AROUND = 0.1  # seconds between two looks at the processes and the display
 
@@ -46,6 +48,8 @@ class Drive:
         for worker, incarnation in cluster.incarnations().items():
             self._fence.admit(worker, incarnation)
         self._done: Done | None = None
+        self._arrays: tuple[Array, ...] = ()
+        self._parcel = EMPTY
 
     def run(self) -> None:
         try:
@@ -87,7 +91,9 @@ class Drive:
         for command in commands:
             match command:
                 case Send(worker, body, arrays):
-                    self._cluster.send(worker, body, arrays)
+                    if arrays is not self._arrays:  # θ goes to everybody: made ready once
+                        self._arrays, self._parcel = arrays, Parcel(arrays)
+                    self._cluster.send(worker, body, self._parcel)
                 case SetTimer(at, timer):
                     heapq.heappush(self._timers, (at, next(self._count), timer))
                 case Note(text):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from flegel.algorithm import Algorithm
 from flegel.algorithms import BUILTINS
-from flegel.errors import AlgorithmError, UsageError, nearest
-from flegel.runtime.trainer import own_traceback
+from flegel.errors import AlgorithmError, UsageError, nearest, own_traceback
 
 
 def find_algorithm(word: str) -> type[Algorithm]:

@@ -21,8 +21,8 @@ import zmq
 from flegel.errors import DecodeError, FlegelError, UsageError, WorkerLost
 from flegel.messages import Answer, Envelope, Exit, Hello, Order, Release
 from flegel.runtime import clock
-from flegel.runtime.poll import wait
-from flegel.runtime.wire import Numbered, decode
+from flegel.runtime.poll import Sleeper
+from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
 from flegel.runtime.worker import Birth, identity
 from flegel.tree import Array
 
@@ -58,6 +58,7 @@ class LocalCluster:
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self._sleeper = Sleeper(self._socket)
         for worker in range(self.workers):
             self._spawn(worker, f"tcp://127.0.0.1:{port}")
 
@@ -70,7 +71,7 @@ class LocalCluster:
         }
         environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         process = subprocess.Popen(
-            [sys.executable, "-m", "flegel.runtime.worker"],
+            [sys.executable, "-P", "-m", "flegel.runtime.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=environment,
@@ -148,12 +149,12 @@ class LocalCluster:
                 with contextlib.suppress(FlegelError):
                     self.send(worker, Release())
 
-    def send(self, worker: int, body: Order, arrays: tuple[Array, ...] = ()) -> None:
+    def send(self, worker: int, body: Order, parcel: Parcel = EMPTY) -> None:
         if self._socket is None:
             raise UsageError("This LocalCluster is closed; make a new one.")
         voice = self._voices[worker]
         try:
-            self._socket.send_multipart([identity(worker, voice.incarnation), *voice.wrap(body, arrays)])
+            self._socket.send_multipart([identity(worker, voice.incarnation), *voice.wrap(body, parcel)])
         except zmq.ZMQError as error:
             why = dict(self.deaths()).get(worker, f"cannot be reached ({error})")
             raise WorkerLost(f"Worker {worker} {why}.") from None
@@ -162,12 +163,17 @@ class LocalCluster:
         """Messages that have arrived, after waiting for the first one at most so long."""
         if self._socket is None:
             raise UsageError("This LocalCluster is closed; make a new one.")
-        wait([self._socket], [], timeout)
+        waited = False
         while True:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                if waited:
+                    return
+                self._sleeper.wait(timeout)
+                waited = True
+                continue
+            waited = True
             try:
                 envelope, arrays = decode(frames[1:])
             except DecodeError as error:

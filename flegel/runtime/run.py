@@ -17,10 +17,11 @@ import numpy as np
 from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.datasets import Dataset
-from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
+from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError, own_traceback
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.ledger import Ledger
 from flegel.messages import Load
+from flegel.plan.straggler import parse_stragglers
 from flegel.result import Result, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.code import reference
@@ -28,7 +29,7 @@ from flegel.runtime.compile import Built, build_kernel
 from flegel.runtime.driver import drive
 from flegel.runtime.local import LocalCluster
 from flegel.runtime.rows import SharedRows
-from flegel.runtime.trainer import form_of, own_traceback
+from flegel.runtime.trainer import form_of
 from flegel.share import Sparse, make_share
 from flegel.spec import Criteria, SyncSpec
 from flegel.sync import make_policy
@@ -53,6 +54,7 @@ class Request:
     sync: SyncSpec = field(default_factory=SyncSpec)
     criteria: Criteria = field(default_factory=Criteria)
     seed: int = 0
+    straggler: str = ""
     partition: str = "shuffle"
     collect_state: bool = False
     cluster: LocalCluster | None = None
@@ -70,6 +72,7 @@ def execute(request: Request) -> Result:
     began = clock.now()
     algorithm = request.algorithm
     policy = make_policy(request.sync)
+    parse_stragglers(request.straggler, request.workers)
     ref = reference(algorithm)
     own_cluster = request.cluster is None
     cluster = request.cluster or LocalCluster(request.workers)
@@ -95,6 +98,7 @@ def execute(request: Request) -> Result:
                 parameter=form_of(plan.parameter),
                 statistics=form_of(plan.zero),
                 interpret=built.kind == "interpreted",
+                straggler=request.straggler,
             )
             for index in range(request.workers)
         }
@@ -223,7 +227,7 @@ def _result(request: Request, machine: Coordinator, built: Built, load_seconds: 
     algorithm, data = request.algorithm, request.data
     assert machine.verdict is not None
     workers = worker_rows(machine)
-    last = machine.trace[-1] if machine.trace else None
+    values = (row.estimate for row in reversed(machine.trace))
     return Result(
         algorithm=algorithm,
         name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,
@@ -233,13 +237,14 @@ def _result(request: Request, machine: Coordinator, built: Built, load_seconds: 
         seed=request.seed,
         converged=machine.verdict.converged,
         reason=machine.verdict.reason,
-        objective=(last.objective if last.objective is not None else last.estimate) if last else None,
+        objective=next((value for value in values if value is not None), None),
         iterations=machine.iteration,
         seconds=machine.seconds,
         load_seconds=load_seconds,
         rows=[vars(row) for row in machine.trace],
         worker=workers,
         utilization=utilization(workers),
+        staleness=dict(sorted(machine.staleness.items())),
         parameter=tree.present(machine.parameter),
         kernel=built.kind,
         warnings=remarks(machine),

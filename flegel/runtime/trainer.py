@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import traceback
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from flegel import tree
-from flegel.errors import UsageError
+from flegel.errors import UsageError, own_traceback
 from flegel.machine.worker import BeginLoad, BeginTrain, Broke, Forget, ShareReady, TrainerDone
 from flegel.messages import Failed, Form, Load, Loaded
+from flegel.plan.straggler import parse_stragglers
 from flegel.runtime import clock
 from flegel.runtime.code import instantiate
 from flegel.runtime.compile import build_kernel
+from flegel.runtime.drag import Drag
 from flegel.runtime.flag import new_flag
 from flegel.runtime.rows import open_rows
 from flegel.share import Share, make_share
@@ -41,6 +42,7 @@ class Trainer:
         self.share: Share | None = None
         self.aggregator: Tree = None
         self.visits = 0
+        self._drag: Drag | None = None
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
@@ -64,6 +66,9 @@ class Trainer:
                     return
                 case Forget():
                     self.share = self.aggregator = None
+                    if self._drag is not None:
+                        self._drag.close()
+                        self._drag = None
                 case BeginLoad(load):
                     self._guarded("loading", -1, lambda load=load, arrays=arrays: self._load(load, arrays))
                 case BeginTrain():
@@ -96,21 +101,31 @@ class Trainer:
         built = build_kernel(algorithm, self.share, self._parameter, self.aggregator, load.interpret)
         self._kernel = built.kernel
         self._cursor, self.visits = 0, 0
+        self._drag = None
+        if load.straggler:
+            self._drag = Drag(parse_stragglers(load.straggler, load.count, load.seed), load.index, load.count)
         return ShareReady(Loaded(points, columns, built.kind, built.note, clock.now() - began))
 
     def _train(self, order: BeginTrain) -> TrainerDone:
         share = self.share
         assert share is not None
         began = clock.now()
-        parameter = tree.unflatten(self._parameter, order.arrays)
-        tree.clear(self.aggregator)
+        if order.arrays:
+            self._parameter = tree.unflatten(self._parameter, order.arrays)
+        parameter = self._parameter
+        if not order.keep:
+            tree.clear(self.aggregator)
         left = min(order.points, share.points)
         asked = left
+        drag = self._drag if self._drag is not None and self._drag.look(began).injected else None
         while left > 0 and not self.flag[0]:
-            end = min(self._cursor + left, share.points)
-            reached = self._kernel(share, parameter, self.aggregator, self._cursor, end, order.round, self.flag)
-            left -= reached - self._cursor
+            cursor, entered = self._cursor, clock.now() if drag else 0.0
+            end = drag.slice(cursor, left, share.points) if drag else min(cursor + left, share.points)
+            reached = self._kernel(share, parameter, self.aggregator, cursor, end, order.round, self.flag)
+            left -= reached - cursor
             self._cursor = reached % share.points
+            if drag:
+                drag.pay(reached - cursor, clock.now() - entered)
         ended = clock.now()
         visits = asked - max(left, 0)
         self.visits += visits
@@ -118,7 +133,7 @@ class Trainer:
             visits=visits,
             exhausted=left <= 0,
             unseen=max(share.points - self.visits, 0),
-            halted=int(share.halted.sum()),
+            halted=int(np.count_nonzero(share.halted)),
             compute=ended - began,
             began=began,
             ended=ended,
@@ -140,16 +155,3 @@ def build(form: Form, arrays: tuple[Array, ...], algorithm: Any) -> Tree:
 
 def form_of(value: Tree) -> Form:
     return Form(type(value).__name__, tree.names(value)) if tree.is_bundle(value) else Form("array", ())
-
-
-def own_traceback(error: BaseException) -> str:
-    """The traceback from the first line that is not ours."""
-    package = __file__.rsplit("/runtime/", 1)[0]
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [f for f in frames if not f.filename.startswith(package)]
-    shown = traceback.format_list(users or frames)
-    return (
-        "Traceback (most recent call last):\n"
-        + "".join(shown)
-        + "".join(traceback.format_exception_only(type(error), error))
-    )

@@ -5,6 +5,7 @@ Everything is capped before it is decoded, and `decode` raises `DecodeError` and
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,47 +20,78 @@ MAX_HEADER = 8 << 20
 MAX_FRAMES = 256
 MAX_FRAME = 4 << 30
 MAX_DIMENSIONS = 8
-DTYPES = frozenset({"<f8", "<f4", "<i8", "<i4", "<u8", "<u4", "|u1", "|i1", "<i2", "<u2", "|b1"})
+DTYPES = {
+    name: np.dtype(name).itemsize
+    for name in ("<f8", "<f4", "<i8", "<i4", "<u8", "<u4", "|u1", "|i1", "<i2", "<u2", "|b1")
+}
+PACK_BELOW = 64 << 10
+"""Arrays of together at most so many bytes travel in one frame; larger ones are not worth the copy."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
-def encode(envelope: Envelope, arrays: Sequence[Array] = ()) -> list[Any]:
-    """Frames for `send_multipart`. Arrays are sent as they lie in memory; they must be C-ordered."""
-    if not arrays:
-        return [_encoder.encode(envelope)]
-    ready = [np.ascontiguousarray(a) for a in arrays]
-    described = msgspec.structs.replace(envelope, frames=tuple(Frame(a.dtype.str, np.shape(a)) for a in arrays))
-    return [_encoder.encode(described), *ready]
+class Parcel:
+    """Arrays made ready once, to be sent to any number of workers. Small ones share a frame: frames cost more."""
+
+    def __init__(self, arrays: Sequence[Array] = ()) -> None:
+        self.frames = tuple(Frame(a.dtype.str, np.shape(a)) for a in arrays)
+        ready = [np.ascontiguousarray(a) for a in arrays]
+        self.packed = len(ready) > 1 and sum(a.nbytes for a in ready) <= PACK_BELOW
+        self.parts: list[Any] = [b"".join(a.tobytes() for a in ready)] if self.packed else ready
+
+
+EMPTY = Parcel()
+
+
+def encode(envelope: Envelope, parcel: Parcel = EMPTY) -> list[Any]:
+    """Frames for `send_multipart`; the envelope must describe the parcel (see `Numbered`)."""
+    return [_encoder.encode(envelope), *parcel.parts]
 
 
 def decode(frames: Sequence[Any]) -> tuple[Envelope, tuple[Array, ...]]:
     """The message and its arrays, which are read-only views of the received bytes."""
     if not 1 <= len(frames) <= MAX_FRAMES + 1:
         raise DecodeError(f"A message has 1 to {MAX_FRAMES + 1} frames, not {len(frames)}.")
-    views = [memoryview(f) for f in frames]
-    if views[0].nbytes > MAX_HEADER:
-        raise DecodeError(f"A header has at most {MAX_HEADER} bytes, not {views[0].nbytes}.")
+    header = memoryview(frames[0])
+    if header.nbytes > MAX_HEADER:
+        raise DecodeError(f"A header has at most {MAX_HEADER} bytes, not {header.nbytes}.")
     try:
-        envelope = _decoder.decode(views[0])
+        envelope = _decoder.decode(header)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, ValueError) as error:
         raise DecodeError(f"Not a message of ours: {error}.") from None
-    if len(envelope.frames) != len(views) - 1:
-        raise DecodeError(f"{len(envelope.frames)} arrays were announced, {len(views) - 1} came.")
-    return envelope, tuple(_array(f, v) for f, v in zip(envelope.frames, views[1:], strict=True))
+    views = [memoryview(f) for f in frames[1:]]
+    sizes = [_size(frame) for frame in envelope.frames]
+    if envelope.packed:
+        views = _cut(views, sizes)
+    if len(sizes) != len(views):
+        raise DecodeError(f"{len(sizes)} arrays were announced, {len(views)} came.")
+    return envelope, tuple(map(_array, envelope.frames, sizes, views))
 
 
-def _array(frame: Frame, view: memoryview) -> Array:
+def _cut(views: list[memoryview], sizes: list[int]) -> list[memoryview]:
+    """The one frame of packed arrays in its pieces."""
+    if len(views) != 1 or views[0].nbytes != sum(sizes):
+        raise DecodeError(f"Packed arrays of {sum(sizes)} bytes were announced and did not come in one frame.")
+    ends = itertools.accumulate(sizes)
+    return [views[0][end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def _size(frame: Frame) -> int:
+    """Bytes that an array of this description has; refuses what cannot be."""
     if frame.dtype not in DTYPES or len(frame.shape) > MAX_DIMENSIONS:
         raise DecodeError(f"Arrays of type {frame.dtype[:20]!r} and {len(frame.shape)} dimensions do not travel.")
-    size = int(np.dtype(frame.dtype).itemsize)
+    size = DTYPES[frame.dtype]
     for extent in frame.shape:
         if not 0 <= extent <= MAX_FRAME:
             raise DecodeError(f"An array cannot have an extent of {extent}.")
         size *= extent
         if size > MAX_FRAME:
             raise DecodeError(f"An array has at most {MAX_FRAME} bytes.")
+    return size
+
+
+def _array(frame: Frame, size: int, view: memoryview) -> Array:
     if size != view.nbytes:
         raise DecodeError(f"An array of {size} bytes was announced, {view.nbytes} came.")
     return np.frombuffer(view, dtype=frame.dtype).reshape(frame.shape)
@@ -72,7 +104,10 @@ class Numbered:
         self.job, self.epoch, self.worker, self.incarnation = job, epoch, worker, incarnation
         self._next = 0
 
-    def wrap(self, body: Body, arrays: Sequence[Array] = ()) -> list[Any]:
-        envelope = Envelope(self.job, self.epoch, self.worker, self.incarnation, self._next, body)
+    def wrap(self, body: Body, parcel: Parcel = EMPTY) -> list[Any]:
+        number = self._next
         self._next += 1
-        return encode(envelope, arrays)
+        envelope = Envelope(
+            self.job, self.epoch, self.worker, self.incarnation, number, body, parcel.frames, parcel.packed
+        )
+        return encode(envelope, parcel)

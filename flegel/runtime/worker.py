@@ -20,9 +20,9 @@ from flegel.errors import DecodeError
 from flegel.machine import worker as machine
 from flegel.messages import Answer, Beat, Hello, Load, State
 from flegel.runtime import clock
-from flegel.runtime.poll import wait
+from flegel.runtime.poll import Sleeper
 from flegel.runtime.trainer import Trainer
-from flegel.runtime.wire import Numbered, decode
+from flegel.runtime.wire import Numbered, Parcel, decode
 
 BEAT = 1.0
 
@@ -58,17 +58,18 @@ class WorkerProcess:
     def run(self) -> None:
         self._say(Hello(os.getpid(), socket.gethostname()))
         parent = sys.stdin.fileno()
+        bell = self._trainer.wakeup
+        sleeper = Sleeper(self._socket, (bell, parent))
         while self._alive:
             now = clock.now()
             due = min(self._beat_at, self._timer[0] if self._timer else float("inf"))
-            readable, pipes = wait([self._socket], [self._trainer.wakeup, parent], due - now)
-            if 1 in pipes and not os.read(parent, 4096):
+            pipes = sleeper.wait(due - now)
+            if parent in pipes and not os.read(parent, 4096):
                 break
-            if 0 in pipes:
-                os.read(self._trainer.wakeup, 4096)
+            if bell in pipes:
+                os.read(bell, 4096)
                 self._take_results()
-            if readable:
-                self._receive()
+            self._receive()
             self._tick(clock.now())
         self._trainer.quit()
         self._socket.close()
@@ -134,7 +135,7 @@ class WorkerProcess:
         return tuple(tree.flatten(self._trainer.aggregator))
 
     def _say(self, body: Answer, arrays: tuple[Any, ...] = ()) -> None:
-        self._socket.send_multipart(self._voice.wrap(body, arrays))
+        self._socket.send_multipart(self._voice.wrap(body, Parcel(arrays)))
 
 
 def identity(worker: int, incarnation: int) -> bytes:

@@ -47,6 +47,10 @@ class View:
     workers: dict[int, WorkerView] = field(default_factory=dict)
     round: int = 0
 
+    @property
+    def points(self) -> int:
+        return sum(w.points for w in self.workers.values())
+
     def training(self) -> tuple[int, ...]:
         return tuple(w.id for w in self.workers.values() if w.phase == "training")
 
@@ -83,6 +87,10 @@ class Updated:
     visits: int
     barrier_cost: float
     """φ: seconds of this round in which the average worker did not compute."""
+    gain: float | None = None
+    """How much better the objective (or its estimate) is than after the round before."""
+    seconds: float = 0.0
+    """Since the round before."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +109,10 @@ class TrainWorkers:
 
     workers: tuple[int, ...]
     points: dict[int, int] | None = None
-    seconds: float | None = None
-    """The worker stops by its own clock after so long."""
+    seconds: dict[int, float] | None = None
+    """Each worker stops by its own clock after so long."""
+    linger: bool = False
+    """A worker that has reported goes on training while it waits."""
 
 
 @dataclass(frozen=True)

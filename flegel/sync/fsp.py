@@ -2,15 +2,17 @@
 
 Every round has the same θ on every worker. The round ends η seconds after it began, or as soon as one worker has
 gone through its whole share, because visiting a point twice under one θ teaches nothing. This file holds the
-barrier; an `Interval` says how long η is.
+barrier; an `Interval` says how long η is. The barrier is signalled by the coordinator (`centralized`), or kept by
+each worker's own clock at η + δ_i with the coordinator's signal as a fallback (`semi`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from flegel.plan.interval import Interval, Round, Step
+from flegel.sync.arrival import Arrivals
 from flegel.sync.base import (
     NOTHING,
+    Action,
     Decision,
     Event,
     Reported,
@@ -25,60 +27,76 @@ from flegel.sync.base import (
 )
 
 
-class Interval(Protocol):
-    """Says how long the next round should be."""
-
-    def first(self, view: View) -> tuple[float, str]: ...
-
-    def next(self, event: Updated, view: View) -> tuple[float, str]: ...
-
-
-class FixedInterval:
-    """η as the user gave it."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def first(self, view: View) -> tuple[float, str]:
-        return self.seconds, f"fixed interval {self.seconds * 1e3:g} ms"
-
-    def next(self, event: Updated, view: View) -> tuple[float, str]:
-        return self.seconds, ""
-
-
 class FSP:
-    """Flexible barriers; the coordinator's signal ends each round."""
+    """Flexible barriers."""
 
-    name = "fsp"
-
-    def __init__(self, interval: Interval) -> None:
+    def __init__(self, interval: Interval, semi: bool = True, name: str = "fsp") -> None:
+        self.name = name
         self._interval = interval
-        self._eta: float | None = None
+        self._arrivals = Arrivals() if semi else None
+        self._step = Step(None)
 
     @property
     def interval(self) -> float | None:
-        return self._eta
+        return self._step.seconds
+
+    @property
+    def deltas(self) -> dict[int, float]:
+        """δ by worker, as learned so far."""
+        return dict(self._arrivals.delta) if self._arrivals else {}
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
         match event:
             case Started():
-                self._eta, reason = self._interval.first(view)
-                return self._begin(view, now, reason)
+                self._step = self._interval.first()
+                return self._begin(view, now)
             case Updated():
-                self._eta, reason = self._interval.next(event, view)
-                return self._begin(view, now, reason)
+                self._step = self._interval.next(summary(event, view))
+                return self._begin(view, now)
             case Woken(tag=tag) if tag == view.round:
-                return self._stop(view, f"interval of {self._eta or 0:.4g} s is over")
-            case Reported() if view.all_reported():
-                return Decision((Update(tuple(view.workers)),), "all committed")
-            case Reported(worker=worker, exhausted=True):
-                return self._stop(view, f"worker {worker} finished a full pass")
+                return self._stop(view, f"interval of {self._step.seconds or 0:.4g} s is over")
+            case Reported(worker=worker, exhausted=exhausted):
+                if self._arrivals and not exhausted:
+                    self._arrivals.arrived(worker, now)
+                if view.all_reported():
+                    return Decision((Update(tuple(view.workers)),))
+                if exhausted:
+                    return self._stop(view, f"worker {worker} finished its part")
         return NOTHING
 
-    def _begin(self, view: View, now: float, reason: str) -> Decision:
-        assert self._eta is not None
-        return Decision((TrainWorkers(tuple(view.workers)), Wake(now + self._eta, view.round)), reason)
+    def _begin(self, view: View, now: float) -> Decision:
+        workers, eta = tuple(view.workers), self._step.seconds
+        points = None
+        if self._step.fraction < 1.0:
+            points = {w.id: max(1, round(self._step.fraction * w.points)) for w in view.workers.values()}
+        actions: tuple[Action, ...]
+        if eta is None:
+            actions = (TrainWorkers(workers, points),)
+        elif self._arrivals is None:
+            actions = (TrainWorkers(workers, points), Wake(now + eta, view.round))
+        else:
+            seconds = self._arrivals.begin(now, eta, workers)
+            fallback = now + max(eta, max(seconds.values())) + self._arrivals.grace
+            actions = (TrainWorkers(workers, points, seconds), Wake(fallback, view.round))
+        return Decision(actions, self._step.reason)
 
     def _stop(self, view: View, reason: str) -> Decision:
+        if self._arrivals:
+            self._arrivals.cut()
         late = tuple(w for w in view.training() if not view.workers[w].stopping)
-        return Decision((StopWorkers(late),), reason) if late else NOTHING
+        return Decision((StopWorkers(late),)) if late else NOTHING
+
+
+def summary(event: Updated, view: View) -> Round:
+    """The round as an interval sees it."""
+    workers = [view.workers[w] for w in event.workers]
+    laps = [w.points / w.rate for w in workers if w.rate > 0 and w.points]
+    quickest = min(laps, default=0.0)
+    return Round(
+        visits=event.visits,
+        seconds=event.seconds,
+        barrier_cost=event.barrier_cost,
+        gain=event.gain,
+        full_pass=sum(w.rate * quickest for w in workers) or float(view.points),
+        laps=max((w.passes for w in workers), default=0.0),
+    )

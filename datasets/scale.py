@@ -1,0 +1,127 @@
+"""Standardization computed in a distributed way: each share's moments, merged, applied to each share.
+
+Moments are (rows, mean, sum of squared deviations, minimum, maximum) per column, in float64; merging is
+exact up to rounding and does not depend on how rows are spread. Sparse rows are scaled without being
+shifted, so that they stay sparse. Never looks at labels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flegel.datasets.base import WINDOW_BYTES
+from flegel.errors import UsageError, nearest
+from flegel.share import Sparse
+from flegel.tree import Array
+
+METHODS = ("none", "standard", "minmax")
+
+
+class Moments(NamedTuple):
+    """Sums over some rows, column by column; an zero in `rows` is the moment of no rows."""
+
+    rows: Array
+    mean: Array
+    squares: Array
+    low: Array
+    high: Array
+
+
+class Scaling(NamedTuple):
+    """A row is scaled as (row - shift) * factor."""
+
+    shift: Array
+    factor: Array
+
+
+def check_method(method: str) -> str:
+    if method not in METHODS:
+        raise UsageError(f"scale={method!r} is not known{nearest(method, list(METHODS))}")
+    return method
+
+
+def moments(features: Array | Sparse) -> Moments:
+    """Moments of the rows of one share, window by window. Missing entries of sparse rows are zeros."""
+    if isinstance(features, Sparse):
+        return _sparse_moments(features)
+    rows, columns = features.shape
+    found = nothing(columns)
+    step = max(1, WINDOW_BYTES // max(1, columns * 8))
+    for lo in range(0, rows, step):
+        part = features[lo : lo + step].astype(np.float64)
+        mean = part.mean(axis=0)
+        low, high = part.min(axis=0), part.max(axis=0)
+        part -= mean
+        squares = np.einsum("ij,ij->j", part, part)
+        found = merge(found, Moments(np.array(float(len(part))), mean, squares, low, high))
+    return found
+
+
+def nothing(columns: int) -> Moments:
+    """The moments of no rows."""
+    return Moments(
+        np.array(0.0),
+        np.zeros(columns),
+        np.zeros(columns),
+        np.full(columns, np.inf),
+        np.full(columns, -np.inf),
+    )
+
+
+def merge(one: Moments, other: Moments) -> Moments:
+    """Moments of both sets of rows together."""
+    count = one.rows + other.rows
+    if count == 0:
+        return one
+    delta = other.mean - one.mean
+    return Moments(
+        count,
+        one.mean + delta * (other.rows / count),
+        one.squares + other.squares + delta**2 * (one.rows * other.rows / count),
+        np.minimum(one.low, other.low),
+        np.maximum(one.high, other.high),
+    )
+
+
+def _sparse_moments(rows: Sparse) -> Moments:
+    count = len(rows.indptr) - 1
+    values = np.asarray(rows.values, np.float64)
+    filled = np.bincount(rows.indices, minlength=rows.columns)
+    mean = np.bincount(rows.indices, values, rows.columns) / max(1, count)
+    around = np.bincount(rows.indices, (values - mean[rows.indices]) ** 2, rows.columns)
+    low, high = np.full(rows.columns, np.inf), np.full(rows.columns, -np.inf)
+    np.minimum.at(low, rows.indices, values)
+    np.maximum.at(high, rows.indices, values)
+    gaps = filled < count
+    low[gaps], high[gaps] = np.minimum(low[gaps], 0.0), np.maximum(high[gaps], 0.0)
+    return Moments(np.array(float(count)), mean, around + (count - filled) * mean**2, low, high)
+
+
+def scaling(total: Moments, method: str) -> Scaling:
+    """How to scale, from the moments of all rows. A constant column is shifted and otherwise left alone."""
+    check_method(method)
+    columns = len(total.mean)
+    if method == "none" or total.rows == 0:
+        return Scaling(np.zeros(columns), np.ones(columns))
+    if method == "standard":
+        spread = np.sqrt(total.squares / total.rows)
+        constant = spread <= 1e-12 * np.maximum(1e-300, np.abs(total.mean))
+        return Scaling(total.mean.copy(), 1.0 / np.where(constant | (spread == 0), 1.0, spread))
+    width = total.high - total.low
+    return Scaling(total.low.copy(), 1.0 / np.where(width == 0, 1.0, width))
+
+
+def apply(features: Array | Sparse, how: Scaling) -> Array | Sparse:
+    """Scaled rows, in place where the array may be written to. Sparse rows are not shifted."""
+    if isinstance(features, Sparse):
+        values = (features.values * how.factor[features.indices]).astype(features.values.dtype)
+        return features._replace(values=values)
+    if not features.flags.writeable:
+        features = features.copy()
+    step = max(1, WINDOW_BYTES // max(1, features.shape[1] * 8))
+    for lo in range(0, len(features), step):
+        part = features[lo : lo + step]
+        part[...] = (part - how.shift) * how.factor
+    return features

@@ -1,0 +1,97 @@
+"""Carries out slowness made on purpose inside a worker: sleeps in the trainer thread, or real load on its core.
+
+As in the paper, the training thread is suspended and nothing interrupts it: a straggler is slow to respond to the
+barrier as well, by up to one pause. Decides nothing; `plan/straggler.py` says who is slow when.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from numba import njit
+
+from flegel.plan.straggler import NONE, Slowdown, Stragglers
+from flegel.runtime import clock
+from flegel.runtime.flag import new_flag, raised
+from flegel.share import TILE
+
+SLICE = 0.00025  # seconds of computing between two sleeps where a worker is slowed by a factor
+
+
+class Drag:
+    """Of one worker; used by the trainer thread only."""
+
+    def __init__(self, stragglers: Stragglers, worker: int, workers: int) -> None:
+        self._stragglers, self._worker, self._workers = stragglers, worker, workers
+        self._began: float | None = None
+        self._debt = 0.0
+        self._size = TILE
+        self._load: Load | None = None
+        self.now = NONE
+
+    def look(self, now: float) -> Slowdown:
+        """What holds this worker back at this moment."""
+        if self._began is None:
+            self._began = now
+        self.now = self._stragglers.slowdown(self._worker, self._workers, now - self._began)
+        self._press(self.now.load)
+        return self.now
+
+    def slice(self, cursor: int, left: int, points: int) -> int:
+        """Where to stop next, so that sleeps fall where they should; a tile's edge, or the end."""
+        size = self.now.every if self.now.pause else self._size
+        end = cursor + max(size, TILE)
+        end -= end % TILE
+        return min(max(end, cursor + 1), cursor + left, points)
+
+    def pay(self, points: int, compute: float) -> None:
+        """Sleep for what was computed; parts of a pause are carried over."""
+        self._debt += self.now.delay(points, compute)
+        if compute > 0:
+            self._size = int(points / compute * SLICE)
+        unit = self.now.pause or 1e-4
+        if self._debt >= unit:
+            due = self._debt // unit * unit if self.now.pause else self._debt
+            slept = clock.sleep(due)
+            self._debt -= due if self.now.pause else slept
+
+    def close(self) -> None:
+        self._press(0)
+
+    def _press(self, threads: int) -> None:
+        if self._load is not None and self._load.threads != threads:
+            self._load.stop()
+            self._load = None
+        if threads and self._load is None:
+            self._load = Load(threads, self._worker)
+
+
+class Load:
+    """Busy threads on the core that this worker is pinned to as long as they run."""
+
+    def __init__(self, threads: int, worker: int) -> None:
+        self.threads = threads
+        self._stop = new_flag()
+        self._before = os.sched_getaffinity(0)
+        cores = sorted(self._before)
+        self._cores = {cores[worker % len(cores)]}
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(thread), self._cores)
+        for _ in range(threads):
+            threading.Thread(target=self._burn, name="load", daemon=True).start()
+
+    def _burn(self) -> None:
+        os.sched_setaffinity(0, self._cores)
+        _spin(self._stop)
+
+    def stop(self) -> None:
+        self._stop[0] = 1
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(thread), self._before)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _spin(flag):  # type: ignore[no-untyped-def]
+    while not raised(flag):
+        pass

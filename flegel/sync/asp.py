@@ -1,0 +1,17 @@
+"""Asynchronous parallelism: no barrier; each report is folded in when it comes, and its worker goes on at once.
+
+Others train meanwhile under an older θ. That may diverge; the job then ends and says so.
+"""
+
+from __future__ import annotations
+
+import math
+
+from flegel.sync.ssp import SSP
+
+
+class ASP(SSP):
+    """`ssp` without a bound."""
+
+    def __init__(self, batches: int) -> None:
+        super().__init__(math.inf, batches, name="asp")

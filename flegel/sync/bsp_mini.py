@@ -1,0 +1,51 @@
+"""Mini-batch bulk synchronous parallelism (the paper's BSPV): a barrier after the same share of a pass everywhere.
+
+The size of the batch is searched at the beginning, by cost and benefit: half of it is kept while the objective then
+improves faster per second, barriers and waiting included. Afterwards it is fixed.
+"""
+
+from __future__ import annotations
+
+from flegel.plan.interval import Halving
+from flegel.sync.base import (
+    NOTHING,
+    Decision,
+    Event,
+    Reported,
+    Started,
+    TrainWorkers,
+    Update,
+    Updated,
+    View,
+)
+
+
+class BSPMini:
+    """A barrier after each batch."""
+
+    name = "bsp-mini"
+    interval: float | None = None
+
+    def __init__(self, batches: int | None = None, factor: float = 2.0) -> None:
+        self._search = Halving(1.0 / batches if batches else 1.0, factor)
+        self._search.settled = batches is not None
+
+    @property
+    def fraction(self) -> float:
+        """Of a pass, in the coming round."""
+        return self._search.trial
+
+    def decide(self, event: Event, view: View, now: float) -> Decision:
+        match event:
+            case Started():
+                return self._train(view, "")
+            case Updated(gain=gain, seconds=seconds):
+                return self._train(view, self._search.feed(gain, seconds))
+            case Reported() if view.all_reported():
+                return Decision((Update(tuple(view.workers)),))
+        return NOTHING
+
+    def _train(self, view: View, why: str) -> Decision:
+        points = {w.id: max(1, round(self.fraction * w.points)) for w in view.workers.values()}
+        text = f"{why} → batches of {self.fraction:.3g} of a pass" if why or view.round == 0 else ""
+        return Decision((TrainWorkers(tuple(view.workers), points),), text.removeprefix(" → "))

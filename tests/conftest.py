@@ -1,0 +1,54 @@
+"""What tests share: a cache for compiled code that outlives the run, small data, warm workers.
+
+Compiled code is kept below pytest's own cache folder, so that a second run of the suite compiles nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "flegel", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("flegel")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("FLEGEL_CACHE", str(config.cache.mkdir("flegel")))
+
+
+def blobs(rows: int = 3000, columns: int = 6, centres: int = 5, seed: int = 0, dtype: str = "float64") -> np.ndarray:
+    """Overlapping clouds, so that k-means needs more than two passes."""
+    rng = np.random.default_rng(seed)
+    means = rng.normal(scale=2.0, size=(centres, columns))
+    return (means[rng.integers(centres, size=rows)] + rng.normal(size=(rows, columns))).astype(dtype)
+
+
+@pytest.fixture(scope="session")
+def points() -> np.ndarray:
+    return blobs()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[object]:
+    """Two warm workers for every test that only needs some."""
+    from flegel import LocalCluster
+
+    with LocalCluster(workers=2) as warm:
+        yield warm
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Real data sets beside the project; tests that need them are skipped where there are none."""
+    named = os.environ.get("FLEGEL_TEST_DATA")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no real data: set FLEGEL_TEST_DATA to the folder that holds them")
+    return folder

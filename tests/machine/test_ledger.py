@@ -1,0 +1,120 @@
+"""Conservation: whatever is committed or lost in whatever order, the total is the sum over owners."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flegel import tree
+from flegel.algorithm import Algorithm
+from flegel.machine.ledger import Ledger, merge
+
+
+class Sums(NamedTuple):
+    counts: Any
+    sums: Any
+    gradient: Any
+
+
+class Kept(Algorithm):
+    spent: ClassVar[tuple[str, ...]] = ("gradient",)
+
+
+def zero() -> Sums:
+    return Sums(np.zeros(3), np.zeros((3, 2)), np.zeros(2))
+
+
+finite = st.floats(-1e6, 1e6)
+counts = st.lists(st.integers(-1000, 1000), min_size=3, max_size=3)
+commit = st.tuples(
+    st.just("commit"), st.integers(0, 4), counts, st.lists(finite, min_size=6, max_size=6), st.floats(-1, 1)
+)
+forget = st.tuples(st.just("forget"), st.integers(0, 4))
+
+
+@given(st.lists(st.one_of(commit, commit, forget), max_size=40))
+def test_the_total_is_the_sum_over_owners_after_any_history(history: list[Any]) -> None:
+    ledger = Ledger(Kept(), zero())
+    owners: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    scale = 1.0
+    for step in history:
+        if step[0] == "forget":
+            ledger.forget(step[1])
+            owners.pop(step[1], None)
+            continue
+        _, owner, whole, sums, gradient = step
+        change = Sums(np.array(whole, float), np.array(sums).reshape(3, 2), np.full(2, gradient))
+        ledger.commit(owner, change)
+        old = owners.get(owner, (np.zeros(3), np.zeros((3, 2))))
+        owners[owner] = (old[0] + change.counts, old[1] + change.sums)
+        scale += float(np.abs(change.sums).sum())
+    expected_counts = sum((c for c, _ in owners.values()), np.zeros(3))
+    expected_sums = sum((s for _, s in owners.values()), np.zeros((3, 2)))
+    np.testing.assert_array_equal(ledger.total.counts, expected_counts)
+    np.testing.assert_allclose(ledger.total.sums, expected_sums, rtol=0, atol=1e-10 * scale)
+
+
+@given(st.permutations(range(6)))
+def test_the_order_of_commits_does_not_matter(order: list[int]) -> None:
+    changes = [Sums(np.arange(3.0) + i, np.full((3, 2), i / 7), np.zeros(2)) for i in range(6)]
+    ledger = Ledger(Kept(), zero())
+    for i in order:
+        ledger.commit(i % 3, changes[i])
+    np.testing.assert_array_equal(ledger.total.counts, sum(c.counts for c in changes))
+    np.testing.assert_allclose(ledger.total.sums, sum(c.sums for c in changes), rtol=1e-10)
+
+
+def test_gradients_belong_to_no_owner_and_are_used_once() -> None:
+    ledger = Ledger(Kept(), zero())
+    ledger.commit(0, Sums(np.ones(3), np.ones((3, 2)), np.array([5.0, 6.0])))
+    np.testing.assert_array_equal(ledger.total.gradient, [5.0, 6.0])
+    ledger.spend()
+    np.testing.assert_array_equal(ledger.total.gradient, [0.0, 0.0])
+    np.testing.assert_array_equal(ledger.total.counts, np.ones(3))
+    ledger.forget(0)
+    np.testing.assert_array_equal(ledger.total.gradient, [0.0, 0.0])
+    np.testing.assert_array_equal(ledger.total.counts, np.zeros(3))
+
+
+def test_a_discrepancy_is_noticed() -> None:
+    ledger = Ledger(Kept(), zero())
+    ledger.commit(0, Sums(np.ones(3), np.ones((3, 2)), np.zeros(2)))
+    assert ledger.discrepancy() == 0.0
+    ledger.total.sums[1, 1] += 0.5
+    assert ledger.discrepancy() == pytest.approx(0.5)
+
+
+def test_statistics_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match="worker 3"):
+        Ledger(Kept(), zero()).commit(3, Sums(np.ones(2), np.ones((3, 2)), np.zeros(2)))
+
+
+def test_read_only_reports_are_folded_in_without_being_written_to() -> None:
+    change = Sums(np.ones(3), np.ones((3, 2)), np.ones(2))
+    for array in change:
+        array.setflags(write=False)
+    ledger = Ledger(Kept(), zero())
+    ledger.commit(0, change)
+    ledger.commit(0, change)
+    np.testing.assert_array_equal(ledger.total.counts, 2 * np.ones(3))
+
+
+def test_an_aggregate_that_returns_a_new_value_is_merged_as_well() -> None:
+    class Functional(Algorithm):
+        def aggregate(self, target: Any, aggregator: Any) -> Any:
+            return target + aggregator
+
+    total = merge(Functional(), np.ones(2), np.full(2, 3.0))
+    np.testing.assert_array_equal(total, [4.0, 4.0])
+
+
+def test_forgetting_somebody_unknown_changes_nothing() -> None:
+    ledger = Ledger(Kept(), zero())
+    ledger.commit(0, Sums(np.ones(3), np.ones((3, 2)), np.zeros(2)))
+    before = tree.copy(ledger.total)
+    ledger.forget(9)
+    np.testing.assert_array_equal(ledger.total.counts, before.counts)

@@ -33,6 +33,7 @@ def run(
     staleness: int | None = None,
     batches: int | None = None,
     factor: float | None = None,
+    balance: str | None = None,
     straggler: str = "",
     seed: int = 0,
     label: str | int | None = None,
@@ -47,7 +48,8 @@ def run(
     `data` is an array, a pair (X, y), a frame, a path or the name of a data set. `sync` is the synchronization
     model; `interval` (seconds, or text such as "200ms") fixes the time between two barriers, which `fsp` finds
     by itself otherwise. Further switches of the models: `first_interval` (where the search begins),
-    `coordination` ("semi" or "centralized"), `staleness`, `batches` (a pass), `factor` (λ). `straggler` slows
+    `coordination` ("semi" or "centralized"), `staleness`, `batches` (a pass), `factor` (λ), `balance` ("async", "sync" or
+    "off": points move to faster workers so that all data are traversed equally often). `straggler` slows
     workers on purpose, such as "0-3:8x" (see flegel/plan/straggler.py). The first of `target`, `tolerance` (relative change of the objective over a full pass; 0
     switches it off), `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and
     trace. `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster`
@@ -71,7 +73,7 @@ def run(
             data=dataset,
             workers=count,
             sync=SyncSpec(
-                sync, _seconds(interval), _seconds(first_interval), coordination, staleness, batches, factor
+                sync, _seconds(interval), _seconds(first_interval), coordination, staleness, batches, factor, balance
             ),
             criteria=Criteria(max_iterations, target, tolerance, max_seconds),
             seed=seed,

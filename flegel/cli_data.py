@@ -16,15 +16,11 @@ from rich.table import Table
 
 from flegel.errors import FlegelError
 
-app = typer.Typer(
-    help="Data sets by name: what there is, where it comes from, and getting it.", no_args_is_help=True
-)
+app = typer.Typer(help="Data sets by name: what there is, where it comes from, and getting it.", no_args_is_help=True)
 _out = Console()
 _err = Console(stderr=True)
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A data set's name; `flegel data list` shows them.")
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set's name; `flegel data list` shows them.")]
 
 
 def _fail(error: FlegelError) -> typer.Exit:
@@ -44,9 +40,7 @@ def list_sets(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = F
     table = Table("name", "rows", "columns", "suits", "here", "what")
     for entry, info in zip(ENTRIES, infos, strict=True):
         here = "generated" if entry.generated else "real" if info["in_cache"] else "stand-in"
-        table.add_row(
-            entry.name, f"{entry.rows:,}", f"{entry.columns:,}", ", ".join(entry.suits), here, entry.title
-        )
+        table.add_row(entry.name, f"{entry.rows:,}", f"{entry.columns:,}", ", ".join(entry.suits), here, entry.title)
     _out.print(table)
 
 
@@ -69,11 +63,7 @@ def info(name: Name, json: Annotated[bool, typer.Option("--json", help="As JSON.
         elif value is not None:
             _line(
                 key,
-                ", ".join(value)
-                if isinstance(value, list)
-                else f"{value:,}"
-                if isinstance(value, int)
-                else value,
+                ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value,
             )
 
 
@@ -87,9 +77,7 @@ def fetch(name: Name) -> None:
     from flegel.datasets.fetch import fetch_entry
     from flegel.datasets.registry import entry
 
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=_err
-    )
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=_err)
     tasks: dict[str, TaskID] = {}
 
     def show(file: str, size: int, total: int | None) -> None:
@@ -120,9 +108,7 @@ def generate(
         known = entry(name)
         source = known.stand_in(rows or known.default_rows)
         data = Dataset(name, source, source.rows, stand_in=not known.generated)
-        path = write(
-            data, out or Path(f"{name}-{rows or known.default_rows}{'.csv' if data.sparse else '.npy'}")
-        )
+        path = write(data, out or Path(f"{name}-{rows or known.default_rows}{'.csv' if data.sparse else '.npy'}"))
     except FlegelError as error:
         raise _fail(error) from None
     if data.stand_in:
@@ -144,8 +130,6 @@ def path(name: Name) -> None:
         raise _fail(error) from None
     found = known.real_path()
     if found is None:
-        _err.print(
-            f"{name} is not in the cache; it belongs into {known.folder()}.", highlight=False, soft_wrap=True
-        )
+        _err.print(f"{name} is not in the cache; it belongs into {known.folder()}.", highlight=False, soft_wrap=True)
         raise typer.Exit(1)
     typer.echo(str(found))

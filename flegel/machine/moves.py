@@ -125,9 +125,7 @@ class Moves:
                     closed.setdefault(worker, []).append(move.number)
                 del self.open[move.number]
         orders = {
-            worker: Settle(
-                tuple(given.get(worker, ())), tuple(taken.get(worker, ())), tuple(closed.get(worker, ()))
-            )
+            worker: Settle(tuple(given.get(worker, ())), tuple(taken.get(worker, ())), tuple(closed.get(worker, ())))
             for worker in {*given, *taken, *closed}
         }
         return changes, orders

@@ -11,7 +11,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flegel.messages import Answer, Exit, Failed, Fetch, Load, Loaded, Order, Release, Report, Stop, Train
+from flegel.messages import (
+    Answer,
+    Exit,
+    Failed,
+    Fetch,
+    Give,
+    Load,
+    Loaded,
+    Order,
+    Release,
+    Report,
+    Settle,
+    Stop,
+    Take,
+    Train,
+)
 from flegel.tree import Array
 
 # -- events ------------------------------------------------------------------------------------------------
@@ -96,6 +111,20 @@ class SetOwnTimer:
 
 
 @dataclass(frozen=True)
+class Move:
+    """Begin to take or to give points."""
+
+    order: Take | Give
+
+
+@dataclass(frozen=True)
+class Rebook:
+    """Ownership of windows changes before the next point is trained."""
+
+    settle: Settle
+
+
+@dataclass(frozen=True)
 class Forget:
     """Drop the share."""
 
@@ -105,7 +134,7 @@ class Quit:
     pass
 
 
-Command = BeginLoad | BeginTrain | RaiseFlag | Reply | SendState | SetOwnTimer | Forget | Quit
+Command = BeginLoad | BeginTrain | RaiseFlag | Reply | SendState | SetOwnTimer | Move | Rebook | Forget | Quit
 
 
 class Worker:
@@ -162,6 +191,10 @@ class Worker:
                 return self._raise(now)
             case Fetch() if self.phase == "ready":
                 return [SendState()]
+            case Take() | Give() if self.phase in ("ready", "training"):
+                return [Move(body)]
+            case Settle() if self.phase in ("ready", "training"):
+                return [Rebook(body)]
             case Release():
                 busy = self.phase in ("loading", "training", "overtime", "turning")
                 self._stray += busy

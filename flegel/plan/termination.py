@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from flegel.spec import Criteria
 
-
 FAR_WORSE = 10.0  # times the size of the first objective: no transient of a working run goes there
 
 

@@ -18,11 +18,12 @@ from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.datasets import Dataset
 from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError, own_traceback
+from flegel.machine.balancing import Balancing
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.ledger import Ledger
 from flegel.messages import Load
 from flegel.plan.straggler import parse_stragglers
-from flegel.result import Result, utilization, worker_rows
+from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.code import reference
 from flegel.runtime.compile import Built, build_kernel
@@ -32,7 +33,7 @@ from flegel.runtime.rows import SharedRows
 from flegel.runtime.trainer import form_of
 from flegel.share import Sparse, make_share
 from flegel.spec import Criteria, SyncSpec
-from flegel.sync import make_policy
+from flegel.sync import balance_mode, make_policy
 from flegel.tree import Array, Tree
 
 SAMPLE_ROWS = 100_000
@@ -56,6 +57,8 @@ class Request:
     seed: int = 0
     straggler: str = ""
     partition: str = "shuffle"
+    attribute: bool = False
+    """Keep each worker's share of the progress of the objective."""
     collect_state: bool = False
     cluster: LocalCluster | None = None
     watch: Callable[[Coordinator], None] | None = None
@@ -111,6 +114,8 @@ def execute(request: Request) -> Result:
             loads=loads,
             collect=request.collect_state or algorithm.keep_state,
             debug=bool(os.environ.get("FLEGEL_DEBUG")),
+            balancing=_balancing(request),
+            attribute=request.attribute,
         )
         drive(machine, cluster, request.watch)
         return _result(request, machine, built, machine.began - began)
@@ -119,6 +124,11 @@ def execute(request: Request) -> Result:
             rows.close()
         if own_cluster:
             cluster.close()
+
+
+def _balancing(request: Request) -> Balancing | None:
+    mode = balance_mode(request.sync, request.workers)
+    return None if mode == "off" else Balancing(mode, request.criteria)
 
 
 def check_data(request: Request) -> None:
@@ -250,6 +260,7 @@ def _result(request: Request, machine: Coordinator, built: Built, load_seconds: 
         warnings=remarks(machine),
         classes=data.classes,
         state=_in_data_order(machine) if machine.states else None,
+        balance=balance_row(machine),
     )
 
 

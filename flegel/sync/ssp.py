@@ -52,9 +52,7 @@ class SSP:
     def _released(self, view: View) -> tuple[int, ...]:
         """Who is not training and not too far ahead."""
         least = self._slowest(view)
-        return tuple(
-            w.id for w in view.workers.values() if w.phase != "training" and w.clock - least <= self.staleness
-        )
+        return tuple(w.id for w in view.workers.values() if w.phase != "training" and w.clock - least <= self.staleness)
 
     def _train(self, view: View, reason: str) -> Decision:
         free = self._released(view)

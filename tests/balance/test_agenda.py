@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -183,5 +185,5 @@ def test_whatever_happens_points_and_passes_are_kept(points: int, script: list[t
         assert agenda.unseen == sum(p == 0 for p in mine.values())
         assert agenda.active == len(mine) - sum(map(len, flying.values()))
         covered = sorted((s.share, s.start, s.end) for s in agenda.segments)
-        for one, two in zip(covered, covered[1:], strict=False):
+        for one, two in itertools.pairwise(covered):
             assert one[0] < two[0] or one[2] == two[1]

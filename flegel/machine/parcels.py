@@ -81,7 +81,6 @@ class Incoming:
     halted: Array
     place: tuple[Share, int] | None = None
     """Share and first point, where data came along."""
-    share_number: int = -1
 
 
 def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> Incoming:
@@ -156,9 +155,7 @@ class Berth:
             layout=native.layout,
         )
 
-    def _sparse(
-        self, native: Share, points: int, state: Array, labels: Array, ids: Array, data: list[Array]
-    ) -> Share:
+    def _sparse(self, native: Share, points: int, state: Array, labels: Array, ids: Array, data: list[Array]) -> Share:
         assert isinstance(native.features, Sparse)
         indptr, indices, values = data
         if len(indptr) != points + 1 or not len(indices) == len(values) == int(indptr[-1]):
@@ -170,7 +167,7 @@ class Berth:
         if not labels.size:
             labels = np.zeros(points)
         return Share(
-            features=Sparse(*made, native.features.columns),
+            features=Sparse(made[0], made[1], made[2], native.features.columns),
             labels=_as(native.labels, np.array(labels, dtype=native.labels.dtype)),
             state=np.array(state),
             halted=np.zeros(points, np.uint8),

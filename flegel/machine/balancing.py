@@ -6,13 +6,12 @@ it wants is told as orders to workers, and every plan carries its reason.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 from flegel.machine.ledger import Ledger
 from flegel.machine.moves import Change, Moves
 from flegel.messages import Arrived, Order, Ready, Refused, Sent
-from flegel.plan.balance import Balance, Rules, WorkerLoad
+from flegel.plan.balance import Balance, Rules, Speed, WorkerLoad
 from flegel.plan.horizon import Horizon
 from flegel.spec import Criteria
 from flegel.sync.base import View
@@ -32,12 +31,15 @@ class Balancing:
         self.reason = ""
         self._balance = Balance(rules or Rules())
         self._horizon = Horizon(criteria)
-        self._since: tuple[float, dict[int, int]] | None = None
+        self._speeds: dict[int, Speed] = {}
+        self._now = 0.0
+        self._duty = 1.0
         self._barriers = 0
         self._told: set[str] = set()
 
     def start(self, view: View, now: float) -> None:
-        self._since = (now, {w.id: w.visits for w in view.workers.values()})
+        self._speeds = {w: Speed(self._balance.rules.memory) for w in view.workers}
+        self._now = now
 
     def waits(self) -> bool:
         """Nobody trains while points move."""
@@ -54,18 +56,27 @@ class Balancing:
             ledger.join(change.source, change.target)
         return list(settles.items())
 
-    def note(self, seconds: float, iteration: int, objective: float | None, slowest_pass: float) -> None:
+    def note(
+        self, view: View, now: float, seconds: float, iteration: int, objective: float | None, slowest_pass: float
+    ) -> None:
+        """What the round that just ended says about speeds and about the time that is left."""
         self._barriers += 1
         self._horizon.note(seconds, iteration, objective, slowest_pass)
+        for w in view.workers.values():
+            self._speeds[w.id].note(w.last_visits, w.last_compute)
+        busiest = max((w.last_compute for w in view.workers.values()), default=0.0)
+        took, self._now = now - self._now, now
+        if took > 0:
+            memory = self._balance.rules.memory
+            self._duty = memory * self._duty + (1 - memory) * min(busiest / took, 1.0)
 
     def plan(self, view: View, now: float) -> Orders:
         """Begin new moves where the plan wants some; `reason` says why or why not."""
         self.reason = ""
-        if self._since is None or self._barriers < WARM_UP or not self._balance.due(now):
+        if self._barriers < WARM_UP or not self._balance.due(now):
             return []
         remaining, why = self._horizon.remaining()
-        plan = self._balance.plan(self._loads(view, now), remaining, now)
-        self._since = (now, {w.id: w.visits for w in view.workers.values()})
+        plan = self._balance.plan(self._loads(view), remaining, now)
         kind = plan.reason.split(":")[0]
         if plan.proposals or kind not in self._told:
             self.reason = f"{plan.reason} (T by {why})"
@@ -79,16 +90,16 @@ class Balancing:
             )
         return orders
 
-    def _loads(self, view: View, now: float) -> list[WorkerLoad]:
-        assert self._since is not None
-        began, before = self._since
+    def _loads(self, view: View) -> list[WorkerLoad]:
+        """V is what a point takes of the time that passes: computing, stretched by what barriers cost everybody."""
         busy = self.moves.busy()
         return [
             WorkerLoad(
                 worker=w.id,
                 points=w.points,
-                seconds=(now - began) / done if (done := w.visits - before.get(w.id, 0)) > 0 else math.inf,
+                seconds=self._speeds[w.id].seconds / max(self._duty, 1e-3),
                 passes=w.passes,
+                doubt=self._speeds[w.id].doubt,
                 busy=w.id in busy,
                 full=self.moves.full.get(w.id, ""),
             )

@@ -352,7 +352,8 @@ class Coordinator:
     def _rebalance(self, balancing: Balancing, workers: tuple[int, ...], progress: Progress, now: float) -> None:
         """Between commit and the next order: windows change hands, then new moves begin."""
         self._send_all(balancing.settle(self.view, self.ledger, workers, now))
-        balancing.note(progress.seconds, progress.iteration, self.trace[-1].estimate, progress.slowest_pass)
+        estimate, slowest = self.trace[-1].estimate, progress.slowest_pass
+        balancing.note(self.view, now, progress.seconds, progress.iteration, estimate, slowest)
         self._send_all(balancing.plan(self.view, now))
         if balancing.reason:
             self._reason = f"balance: {balancing.reason}"

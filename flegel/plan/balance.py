@@ -26,6 +26,8 @@ class WorkerLoad:
     seconds: float
     """V: seconds per point."""
     passes: float
+    doubt: float = 0.0
+    """Relative standard error of V."""
     busy: bool = False
     """A migration is under way here; it neither gives nor takes before that is over."""
     full: str = ""
@@ -49,6 +51,10 @@ class SuperWorker:
     @property
     def passes(self) -> float:
         return sum(m.passes for m in self.members) / len(self.members)
+
+    @property
+    def doubt(self) -> float:
+        return sum(m.doubt for m in self.members) / len(self.members)
 
     def after(self, seconds: float) -> float:
         """P̃: passes after so long, if nothing is moved."""
@@ -89,8 +95,45 @@ class Rules:
     """Relative difference of N and V up to which two workers are the same super worker."""
     least: float = 0.02
     """A worker gives at least this part of its points, or none."""
+    certainty: float = 2.0
+    """Standard errors of the measured speeds that a difference must exceed."""
+    memory: float = 0.9
+    """How much of what is known of a speed is kept from one round to the next."""
     reversal: float = 2.0
     """Points go back along the way they came only for a difference so many times ε."""
+
+
+class Speed:
+    """V of one worker from its rounds: mean and standard error, old rounds slowly forgotten."""
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self._weight = self._points = self._seconds = self._square = self._weight2 = 0.0
+
+    def note(self, points: int, seconds: float) -> None:
+        """A round in which so many points took so long."""
+        if points <= 0 or seconds <= 0:
+            return
+        keep = self._memory
+        self._weight = keep * self._weight + 1
+        self._weight2 = keep * keep * self._weight2 + 1
+        self._points = keep * self._points + points
+        self._seconds = keep * self._seconds + seconds
+        off = seconds - points * self.seconds
+        self._square = keep * self._square + off * off
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per point; infinite while nothing is known."""
+        return self._seconds / self._points if self._points else math.inf
+
+    @property
+    def doubt(self) -> float:
+        """Relative standard error."""
+        if self._weight <= 1 or not self._seconds:
+            return 1.0
+        spread = math.sqrt(self._square / self._weight)
+        return spread * math.sqrt(self._weight2) / self._seconds
 
 
 def super_workers(loads: Sequence[WorkerLoad], rules: Rules) -> list[SuperWorker]:
@@ -193,8 +236,10 @@ def _match(
     last: dict[tuple[int, int], float],
 ) -> tuple[list[Proposal], str]:
     gap = fast.after(remaining) - slow.after(remaining)
-    if gap <= rules.epsilon:
-        return [], f"{slow} and {fast} will differ by {gap:.2f} passes only"
+    grown = [(g.after(remaining) - g.passes) * g.doubt for g in (slow, fast)]
+    noise = rules.certainty * math.hypot(*grown)
+    if gap - noise <= rules.epsilon:
+        return [], f"{slow} and {fast} will differ by {gap:.2f} ± {noise:.2f} passes only"
     if any(m.busy for m in (*slow.members, *fast.members)):
         return [], f"{slow} or {fast} has a migration under way"
     if fast.members[0].full:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -86,7 +87,7 @@ class Trainer:
                 case Errands():
                     self._quietly("moving points", self._run_errands)
                 case Rebook(settle):
-                    self._quietly("moving points", lambda settle=settle: self._rebook(settle))
+                    self._quietly("moving points", partial(self._rebook, settle))
                 case Forget():
                     self.holdings = self.aggregator = None
                     self.migrating = False

@@ -63,27 +63,29 @@ def _build(lanes: int, group: int) -> Any:
     @njit(**OPTIONS)
     def train(features, state, parameter, aggregator, start, end, flag):  # type: ignore[no-untyped-def]
         columns = features.shape[1]
-        clusters = parameter.centroids.shape[0]
-        groups = -(-clusters // group)
-        shifted, scale = _conditioning(parameter, features)
-        minus, half = _pack(parameter, features, groups, group, shifted, scale)
-        scratch = np.empty(columns * TILE, features.dtype)
-        nearest = np.empty(TILE, np.int32)
-        source, at = features.reshape(-1), 0
+        flat, last = features.reshape(-1), state.reshape(-1)
+        centres = parameter.centroids - parameter.origin
+        shifted, scale = _conditioning(centres, parameter.origin, features.itemsize)
+        groups = -(-len(centres) // group)
+        minus, half = _pack(features, centres, parameter.origin, groups, group, shifted, scale)
+        near = np.empty(columns * TILE, features.dtype)
+        nearest = np.empty(lanes, np.int32)
+        point = np.empty(columns)
+        source, at = flat, 0
         for tile in range(start // TILE, -(-end // TILE)):
             if raised(flag):
                 return max(start, tile * TILE)
             at = tile * columns * TILE
             if shifted:
-                _shift(features, tile, parameter.origin, scale, scratch)
-                source, at = scratch, 0
+                _shift(flat, at, parameter.origin, scale, near)
+                source, at = near, 0
             for lane in range(0, TILE, lanes):
                 for line in range(0, columns * lanes, LINE):
-                    prefetch(features, (tile + 1) * columns * TILE + lane * columns + line)
+                    prefetch(flat, (tile + 1) * columns * TILE + lane * columns + line)
                 zero = spread(0, load(source, at, lanes))
                 least, which = spread(np.inf, zero), zero
                 for g in range(groups):
-                    values = splats(half, g * group, group, lanes)
+                    values = splats(half, g * group, group, lanes)  # will be ½‖c‖² − x·c
                     x_at, c_at = at + lane, g * columns * group
                     for _ in range(columns):
                         x = load(source, x_at, lanes)
@@ -91,84 +93,86 @@ def _build(lanes: int, group: int) -> Any:
                         x_at += TILE
                         c_at += group
                     least, which = least_each(values, g * group, least, which)
-                new = to_int32(which)
-                if any_lane(new != load(state, tile * TILE + lane, lanes)):
-                    store(nearest, 0, new)
-                    for i in range(lanes):
-                        if state[tile, 0, lane + i] != nearest[i] and start <= tile * TILE + lane + i < end:
-                            _move(features, state, tile, lane + i, nearest[i], parameter, aggregator)
+                first = tile * TILE + lane
+                now = to_int32(which)
+                if any_lane(now != load(last, first, lanes)):
+                    store(nearest, 0, now)
+                    _move(
+                        flat, last, nearest, first, start, end, centres, parameter.origin, aggregator, point
+                    )
         return end
 
     return train
 
 
 @njit(**OPTIONS)
-def _conditioning(parameter, features):  # type: ignore[no-untyped-def]
-    """Must points be shifted, and scaled by which power of two, for safe products in their precision?."""
-    clusters, columns = parameter.centroids.shape
-    spread_, away, largest = 0.0, 0.0, 0.0
-    for t in range(columns):
-        away += parameter.origin[t] ** 2
-        for j in range(clusters):
-            difference = abs(parameter.centroids[j, t] - parameter.origin[t])
-            largest = max(largest, difference)
-            spread_ += difference**2 / clusters
+def _conditioning(centres, origin, itemsize):  # type: ignore[no-untyped-def]
+    """Must points be shifted, and scaled by which power of two, for safe products in their precision?"""
+    largest = np.abs(centres).max()
+    bound = 2.0**40 if itemsize == 4 else 2.0**400
     scale = 1.0
-    bound = 2.0**40 if features.itemsize == 4 else 2.0**400
     if largest > 0 and not 1 / bound < largest < bound:
         scale = 2.0 ** -np.floor(np.log2(largest))
-    return away > 4 * spread_ or scale != 1.0, scale
+    scatter = (centres * scale * (centres * scale)).sum() / len(centres)
+    return scale != 1.0 or (origin * origin).sum() > 4 * scatter, scale
 
 
 @njit(**OPTIONS)
-def _pack(parameter, features, groups, group, shifted, scale):  # type: ignore[no-untyped-def]
+def _pack(features, centres, origin, groups, group, shifted, scale):  # type: ignore[no-untyped-def]
     """−c in groups, column by column inside a group, and ½‖c‖²; fillers of the last group are far."""
-    clusters, columns = parameter.centroids.shape
+    clusters, columns = centres.shape
     minus = np.zeros(groups * columns * group, features.dtype)
     half = np.full(groups * group, np.inf, features.dtype)
     for j in range(clusters):
         norm, aside = 0.0, 0.0
         for t in range(columns):
-            c = (parameter.centroids[j, t] - parameter.origin[t]) * scale
+            c = centres[j, t] * scale
             norm += c * c
-            aside += c * parameter.origin[t]
+            aside += c * origin[t]
             minus[(j // group * columns + t) * group + j % group] = -c
-        half[j] = 0.5 * norm + (0.0 if shifted else aside)
+        half[j] = 0.5 * norm + (0.0 if shifted else aside)  # an unshifted x brings its origin·c along
     return minus, half
 
 
 @njit(**OPTIONS)
-def _shift(features, tile, origin, scale, scratch):  # type: ignore[no-untyped-def]
-    dtype = features.dtype.type
-    for t in range(features.shape[1]):
-        o = dtype(origin[t])
+def _shift(flat, at, origin, scale, near):  # type: ignore[no-untyped-def]
+    """A tile about the origin, in a buffer."""
+    to = near.dtype.type
+    for t in range(origin.size):
+        o = to(origin[t])
         for lane in range(TILE):
-            scratch[t * TILE + lane] = (features[tile, t, lane] - o) * dtype(scale)
+            near[t * TILE + lane] = (flat[at + t * TILE + lane] - o) * to(scale)
 
 
-@njit(**OPTIONS)
-def _move(features, state, tile, lane, nearest, parameter, aggregator):  # type: ignore[no-untyped-def]
-    """Take the point to its new cluster in the statistics, if float64 agrees that it is nearer."""
-    columns = features.shape[1]
-    last = state[tile, 0, lane]
-    if last >= 0:
-        nearer = 0.0
+@njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"})
+def _move(flat, last, nearest, first, start, end, centres, origin, aggregator, x):  # type: ignore[no-untyped-def]
+    """Take points to their new clusters in the statistics, where float64 agrees that these are nearer."""
+    sums, counts, squares = aggregator
+    columns = origin.size
+    corner = first // TILE * columns * TILE + first % TILE
+    for i in range(nearest.size):
+        old, new = last[first + i], nearest[i]
+        if old == new or not start <= first + i < end:
+            continue
         for t in range(columns):
-            x = features[tile, t, lane]
-            nearer += (x - parameter.centroids[last, t]) ** 2 - (x - parameter.centroids[nearest, t]) ** 2
-        if nearer <= 0.0:
-            return
-        aggregator.counts[last] -= 1.0
+            x[t] = flat[corner + i + t * TILE] - origin[t]
+        if old >= 0:
+            nearer = 0.0
+            for t in range(columns):  # ‖x − old‖² − ‖x − new‖²
+                nearer += (centres[new, t] - centres[old, t]) * (
+                    2.0 * x[t] - centres[new, t] - centres[old, t]
+                )
+            if nearer <= 0.0:
+                continue
+            for t in range(columns):
+                sums[old, t] -= x[t]
+            counts[old] -= 1.0
+        else:
+            square = 0.0
+            for t in range(columns):
+                square += x[t] * x[t]
+            squares[0] += square
         for t in range(columns):
-            x = features[tile, t, lane] - parameter.origin[t]
-            aggregator.sums[last, t] -= x
-            aggregator.sums[nearest, t] += x
-    else:
-        square = 0.0
-        for t in range(columns):
-            x = features[tile, t, lane] - parameter.origin[t]
-            aggregator.sums[nearest, t] += x
-            square += x * x
-        aggregator.squares[0] += square
-    aggregator.counts[nearest] += 1.0
-    state[tile, 0, lane] = nearest
+            sums[new, t] += x[t]
+        counts[new] += 1.0
+        last[first + i] = new

@@ -127,6 +127,15 @@ class Source(ABC):
         edges = self.edges()
         yield from group(cut(ranges, edges) if edges is not None else ranges, rows, exact=edges is None)
 
+    def record(self, job: str) -> None:  # noqa: B027 - most sources keep nothing
+        """Keep what is read from now on for the next start, where that pays.
+
+        `job` is the same on all workers.
+        """
+
+    def finish_recording(self, index: int, count: int, good: bool) -> None:  # noqa: B027
+        """All rows of worker `index` of `count` have been read, or (not `good`) something failed."""
+
     def column(self, index: int) -> Array:
         """One whole column of features, or the labels for -1."""
         values = np.empty(self.rows)

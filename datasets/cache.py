@@ -46,6 +46,15 @@ def signature(path: Path) -> list[int]:
     return [state.st_size, state.st_mtime_ns]
 
 
+def check_unchanged(path: Path, description: Description) -> None:
+    """A worker must see the file that was opened; its size tells."""
+    size = signature(path)[0]
+    if size != description["signature"][0]:
+        raise DataError(
+            f"{path} has {size} bytes here but had {description['signature'][0]} when the job was opened."
+        )
+
+
 def entry_folder(description: Description) -> Path:
     text = json.dumps([_FORMAT, description], sort_keys=True)
     return data_folder() / "columns" / hashlib.sha256(text.encode()).hexdigest()[:32]

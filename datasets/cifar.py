@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from flegel.datasets.base import Chunk, Description, Stream
-from flegel.datasets.cache import signature
-from flegel.datasets.text_stream import check_unchanged
+from flegel.datasets.cache import check_unchanged, signature
 from flegel.errors import DataError
 
 _RECORD = 3073

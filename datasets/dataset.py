@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flegel.datasets.arrays import ArraySource, SparseSource
-from flegel.datasets.base import Description, Rows, Source, compress
+from flegel.datasets.base import Description, Rows, Source, compress, expand
 from flegel.datasets.cache import SourceStream, columnar
 from flegel.datasets.kinds import source_from
 from flegel.datasets.partition import ENOUGH_BLOCKS, Partition, parse, plan_rows, share_rng
@@ -97,6 +97,14 @@ class Dataset:
         """The rows of worker `index` of `count`, read in this process."""
         return _share(self.source, self.rows, index, count, partition, seed)
 
+    def owners(self, count: int, partition: str = "shuffle", seed: int = 0) -> list[Array]:
+        """Row numbers by worker, for rows that any worker can reach: those of this process' memory."""
+        wanted = parse(partition)
+        if wanted.kind == "shuffle":
+            return np.array_split(share_rng(seed, 0).permutation(self.rows), count)
+        read = column_reader(self.source)
+        return [expand(plan_rows(self.rows, i, count, wanted, seed, column=read)) for i in range(count)]
+
     def summary(self) -> dict[str, Any]:
         """The `dataset` part of a result."""
         return {"name": self.name, "rows": self.rows, "columns": self.columns, "stand_in": self.stand_in}
@@ -124,7 +132,16 @@ def _share(source: Source, rows: int, index: int, count: int, partition: str, se
             source, edges = random_access(source), None
     ranges = plan_rows(rows, index, count, wanted, seed, edges=edges, column=column_reader(source))
     rng = share_rng(seed, count + index) if edges is not None and wanted.kind == "shuffle" else None
-    return source.take(ranges, rng)
+    if rows < source.rows:
+        return source.take(ranges, rng)
+    good = False
+    source.record(f"{count} {partition} {seed}")
+    try:
+        found = source.take(ranges, rng)
+        good = True
+    finally:
+        source.finish_recording(index, count, good)
+    return found
 
 
 def random_access(source: Source) -> Source:

@@ -15,9 +15,8 @@ import numpy as np
 
 from flegel.datasets.arrays import as_matrix, wanted_dtype
 from flegel.datasets.base import Chunk, Description, Stream
-from flegel.datasets.cache import signature
+from flegel.datasets.cache import check_unchanged, signature
 from flegel.datasets.compressed import opened
-from flegel.datasets.text_stream import check_unchanged
 from flegel.errors import DataError, UsageError
 from flegel.share import Sparse
 from flegel.tree import Array

@@ -104,6 +104,14 @@ class Several(Source):
             found.append(Rows(rows.features, labels, rows.ids + self.starts[number]))
         return join(found, self.columns)
 
+    def record(self, job: str) -> None:
+        for part in self.parts:
+            part.record(job)
+
+    def finish_recording(self, index: int, count: int, good: bool) -> None:
+        for part in self.parts:
+            part.finish_recording(index, count, good)
+
     def describe(self) -> Description:
         return {
             "kind": self.kind,

@@ -15,10 +15,10 @@ import numba
 import numpy as np
 
 from flegel.datasets.base import Chunk, Description, Stream
-from flegel.datasets.cache import signature
+from flegel.datasets.cache import check_unchanged, signature
 from flegel.datasets.compressed import head_of, line_pieces
 from flegel.datasets.text_dialect import LINE_LIMIT
-from flegel.datasets.text_stream import PIECE, check_unchanged
+from flegel.datasets.text_stream import PIECE
 from flegel.errors import DataError
 from flegel.share import Sparse
 from flegel.tree import Array

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from flegel.datasets.base import Chunk, Description, Source, Stream, column_name
-from flegel.datasets.cache import signature
+from flegel.datasets.cache import check_unchanged, signature
 from flegel.datasets.options import Options
 from flegel.datasets.text_dialect import find_column
-from flegel.datasets.text_stream import check_unchanged
 from flegel.errors import DataError, UsageError
 from flegel.tree import Array
 

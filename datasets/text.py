@@ -15,7 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from flegel.datasets import recorder
+from flegel.datasets.arrays import ArraySource
 from flegel.datasets.base import Description, Source
+from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.recorder import Recorder
 from flegel.datasets.text_dialect import LINE_LIMIT, Dialect, diagnose
 from flegel.errors import DataError
 from flegel.tree import Array
@@ -167,8 +171,14 @@ class TextSource(Source):
         self.names = dialect.feature_names
         self.labelled = dialect.label is not None
         self.file = Mapped(path)
+        self.signature = signature(path)
+        self.recorder: Recorder | None = None
+        self.known: ArraySource | None = None
         self.block = block or max(MIN_BLOCK, min(MAX_BLOCK, self.file.size // BLOCKS))
         self.starts, self.end = block_starts(self.file, dialect.header, self.block, self.origin)
+        if recorder.enabled(self.file.size) and (found := recorder.recorded(self.key(), self.origin)):
+            self.known, manifest = found
+            counts = manifest["counts"]
         self.counts = count_lines(self.file, self.starts, self.end) if counts is None else np.array(counts)
         if len(self.counts) != len(self.starts):
             raise DataError(f"{path} changed since the job was submitted; submit it again.")
@@ -181,9 +191,40 @@ class TextSource(Source):
         return self._edges
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
-        """All blocks of the ranges are parsed in one go; of a block that is wanted in part, the rest is
-        dropped.
-        """
+        """From the columnar cache if it has these rows; else parsed, and put there if it wants them."""
+        if self.known is not None:
+            self.known.fill(ranges, features, labels)
+            return
+        self._parse(ranges, features, labels)
+        if self.recorder is not None:
+            self.recorder.put(ranges, features, labels)
+
+    def record(self, job: str) -> None:
+        if self.known is None and recorder.enabled(self.file.size):
+            manifest = {
+                "rows": self.rows,
+                "columns": self.columns,
+                "labelled": self.labelled,
+                "counts": self.counts.tolist(),
+            }
+            try:
+                self.recorder = Recorder(self.key(), manifest, self.dtype, job)
+            except OSError as error:
+                recorder.not_kept(error)
+
+    def finish_recording(self, index: int, count: int, good: bool) -> None:
+        if self.recorder is not None:
+            try:
+                if good:
+                    self.recorder.finish(index, count)
+                else:
+                    self.recorder.abandon()
+            except OSError as error:
+                recorder.not_kept(error)
+            self.recorder = None
+
+    def _parse(self, ranges: Array, features: Array, labels: Array | None) -> None:
+        """All blocks of the ranges in one go; of a block that is wanted in part, the rest is dropped."""
         stops = np.append(self.starts[1:], self.end)
         pieces: list[tuple[int, int]] = []
         kept: list[Array] = []
@@ -214,20 +255,26 @@ class TextSource(Source):
         text = self.file.map[int(self.starts[first]) : int(stops[last - 1])]
         return text if text.endswith(b"\n") else text + b"\n"
 
-    def describe(self) -> Description:
+    def key(self) -> Description:
+        """What the rows depend on: the file and how it is read."""
         return {
             "kind": self.kind,
             "path": str(self.path),
+            "signature": self.signature,
             "dialect": self.dialect.plain(),
             "dtype": self.dtype.name,
             "block": self.block,
-            "counts": self.counts.tolist(),
         }
+
+    def describe(self) -> Description:
+        return {**self.key(), "counts": self.counts.tolist()}
 
     @classmethod
     def from_description(cls, description: Description) -> TextSource:
+        path = Path(description["path"])
+        check_unchanged(path, description)
         return cls(
-            Path(description["path"]),
+            path,
             Dialect(**description["dialect"]),
             description["dtype"],
             block=description["block"],

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from flegel.datasets.base import Chunk, Description, Stream
-from flegel.datasets.cache import signature
+from flegel.datasets.cache import check_unchanged, signature
 from flegel.datasets.compressed import line_pieces
 from flegel.datasets.text import parse
 from flegel.datasets.text_dialect import LINE_LIMIT, Dialect
-from flegel.errors import DataError
 
 PIECE = 8 << 20
 
@@ -62,12 +61,3 @@ class TextStream(Stream):
         path = Path(description["path"])
         check_unchanged(path, description)
         return cls(path, Dialect(**description["dialect"]), description["dtype"])
-
-
-def check_unchanged(path: Path, description: Description) -> None:
-    """A worker must see the file that was opened; its size tells."""
-    size = signature(path)[0]
-    if size != description["signature"][0]:
-        raise DataError(
-            f"{path} has {size} bytes here but had {description['signature'][0]} when the job was opened."
-        )

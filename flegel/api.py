@@ -37,6 +37,8 @@ def run(
     straggler: str = "",
     seed: int = 0,
     label: str | int | None = None,
+    partition: str = "shuffle",
+    scale: str = "none",
     collect_state: bool = False,
     out: str | os.PathLike[str] | None = None,
     cluster: LocalCluster | None = None,
@@ -45,15 +47,20 @@ def run(
 ) -> Result:
     """Train `algorithm` on `data` and return the result.
 
-    `data` is an array, a pair (X, y), a frame, a path or the name of a data set. `sync` is the synchronization
-    model; `interval` (seconds, or text such as "200ms") fixes the time between two barriers, which `fsp` finds
-    by itself otherwise. Further switches of the models: `first_interval` (where the search begins),
-    `coordination` ("semi" or "centralized"), `staleness`, `batches` (a pass), `factor` (λ), `balance` ("async", "sync" or
-    "off": points move to faster workers so that all data are traversed equally often). `straggler` slows
-    workers on purpose, such as "0-3:8x" (see flegel/plan/straggler.py). The first of `target`, `tolerance` (relative change of the objective over a full pass; 0
-    switches it off), `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and
-    trace. `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster`
-    workers stay warm between runs.
+    `data` is an array, a pair (X, y), a frame, a path or the name of a data set; `partition` says who owns which
+    rows: shuffle, contiguous, "sorted-by COLUMN" or dirichlet:ALPHA; `scale` is none, standard or minmax.
+
+    `sync` is the synchronization model; `interval` (seconds, or text such as "200ms") fixes the time between two
+    barriers, which `fsp` finds by itself otherwise.
+    Further switches of the models: `first_interval` (where the search begins), `coordination` ("semi" or
+    "centralized"), `staleness`, `batches` (a pass), `factor` (λ), `balance` ("async", "sync" or "off": points
+    move to faster workers so that all data are traversed equally often). `straggler` slows workers on purpose, such
+    as "0-3:8x" (see docs/sync-models.md).
+
+    The first of `target`, `tolerance` (relative change of the objective over a full pass; 0 switches it off),
+    `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. `watch` is called
+    several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers stay warm between
+    runs.
     """
     from flegel.datasets import open_data
     from flegel.runtime import store
@@ -77,6 +84,8 @@ def run(
             ),
             criteria=Criteria(max_iterations, target, tolerance, max_seconds),
             seed=seed,
+            partition=partition,
+            scale=scale,
             straggler=straggler,
             collect_state=collect_state,
             cluster=cluster,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from flegel.cli_data import app as data_app
 from flegel.errors import AlgorithmError, FlegelError, UsageError
 
 app = typer.Typer(
@@ -23,6 +24,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+app.add_typer(data_app, name="data")
 
 
 def main() -> None:
@@ -62,6 +66,19 @@ def submit(
     interval: Annotated[
         str | None, typer.Option(help="Time between barriers, such as 200ms; found by itself if not given.")
     ] = None,
+    first_interval: Annotated[
+        str | None, typer.Option(help="fsp: where the search for the interval begins; measured if not given.")
+    ] = None,
+    coordination: Annotated[
+        str | None,
+        typer.Option(help="fsp: who ends a round, the workers' own clocks (semi) or a signal (centralized)."),
+    ] = None,
+    staleness: Annotated[int | None, typer.Option(help="ssp: batches a worker may be ahead of the slowest.")] = None,
+    batches: Annotated[int | None, typer.Option(help="asp, ssp: batches of a pass over the own share.")] = None,
+    factor: Annotated[float | None, typer.Option(help="fsp-binary: λ, by which the interval shrinks.")] = None,
+    straggler: Annotated[
+        str, typer.Option(help="Slow workers down on purpose: 0-3:8x, 0:32ms/1000, 0:8x@10s-20s, …")
+    ] = "",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A hyper-parameter as name=value; repeatable.")
     ] = None,
@@ -73,6 +90,10 @@ def submit(
     max_seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds of training.")] = None,
     seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
     label: Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")] = None,
+    partition: Annotated[
+        str, typer.Option(help="Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.")
+    ] = "shuffle",
+    scale: Annotated[str, typer.Option(help="Scale the columns: none, standard or minmax.")] = "none",
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for model, result and trace; a new one under runs/ by default."),
@@ -103,6 +124,9 @@ def submit(
                 {
                     "workers": workers, "sync": sync, "interval": interval, "target": target, "tolerance": tolerance,
                     "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
+                    "partition": partition, "scale": scale,
+                    "first_interval": first_interval, "coordination": coordination,
+                    "staleness": staleness, "batches": batches, "factor": factor, "straggler": straggler,
                 },
                 folder, json_to,
             )  # fmt: skip

@@ -27,8 +27,18 @@ class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fields: tuple[str, ...]
 
 
+class Survey(_Message):
+    """Read your rows and tell their moments, column by column; keep them for the `Load` that follows."""
+
+    source: dict[str, Any]
+    index: int
+    count: int
+    seed: int
+
+
 class Load(_Message):
-    """Take this share and get the kernel ready. Frames: θ, then the statistics of nothing.
+    """Take this share and get the kernel ready. Frames: θ, then the statistics of nothing, then, where `scaled`,
+    what to subtract from each column and what to multiply it with.
 
     `source` says where the rows are (see runtime/rows.py).
     """
@@ -41,6 +51,7 @@ class Load(_Message):
     parameter: Form
     statistics: Form
     interpret: bool = False
+    scaled: bool = False
     straggler: str = ""
     """Slowness made on purpose (see plan/straggler.py)."""
 
@@ -116,6 +127,10 @@ class Loaded(_Message):
     kernel: str
     note: str
     seconds: float
+
+
+class Surveyed(_Message):
+    """Moments of the rows of a share (see datasets/scale.py), as frames."""
 
 
 class Report(_Message):
@@ -217,8 +232,8 @@ class Got(_Message):
     lacking: bool = False
 
 
-Order = Load | Train | Stop | Take | Give | Settle | Fetch | Release | Exit
-Answer = Hello | Loaded | Report | Beat | Ready | Refused | Arrived | Sent | State | Failed
+Order = Survey | Load | Train | Stop | Take | Give | Settle | Fetch | Release | Exit
+Answer = Hello | Surveyed | Loaded | Report | Beat | Ready | Refused | Arrived | Sent | State | Failed
 Between = Window | Got
 Body = Order | Answer | Between
 

@@ -43,6 +43,8 @@ class Result:
     kernel: str = ""
     warnings: list[str] = field(default_factory=list)
     classes: list[str] | None = None
+    scaling: tuple[Array, Array] | None = None
+    """Shift and factor of each column, where the rows were scaled; `predict` scales new rows alike."""
     state: Array | None = None
     """Hidden state of the points in the order of the data, where it was collected."""
     model: str | None = None
@@ -64,8 +66,7 @@ class Result:
 
     def predict(self, features: Any) -> Array:
         """What the trained model says about rows."""
-        found = self.algorithm.predict(np.asarray(features), tree.present(self.parameter))
-        return found
+        return self.algorithm.predict(scaled(np.asarray(features), self.scaling), tree.present(self.parameter))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -97,6 +98,16 @@ class Result:
             f"<Result of {self.name}: objective {value} after {self.iterations} iterations and "
             f"{self.seconds:.3g} s, {self.reason}>"
         )
+
+
+def scaled(features: Any, scaling: tuple[Array, Array] | None) -> Any:
+    """Rows as the model knows them."""
+    if scaling is None:
+        return features
+    from flegel.datasets.scale import Scaling, apply
+
+    own = features.copy() if isinstance(features, np.ndarray) else features
+    return apply(own, Scaling(*scaling))
 
 
 def _plain(value: Any) -> Any:

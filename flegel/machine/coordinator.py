@@ -155,6 +155,8 @@ class Coordinator:
     ledger: Ledger
     loads: dict[int, Load]
     collect: bool = False
+    scaling: tuple[Array, ...] = ()
+    """Shift and factor of each column, for jobs whose rows are scaled."""
     patience: Patience = field(default_factory=Patience)
     debug: bool = False
     balancing: Balancing | None = None
@@ -200,7 +202,7 @@ class Coordinator:
     # -- entry points --------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Command]:
-        arrays = (*tree.flatten(self.parameter), *tree.flatten(self.ledger.total))
+        arrays = (*tree.flatten(self.parameter), *tree.flatten(self.ledger.total), *self.scaling)
         self._out = [Send(worker, load, arrays) for worker, load in self.loads.items()]
         self._heard_at = dict.fromkeys(self.loads, now)
         self._asked_at = dict.fromkeys(self.loads, now)

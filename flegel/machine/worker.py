@@ -24,6 +24,8 @@ from flegel.messages import (
     Report,
     Settle,
     Stop,
+    Survey,
+    Surveyed,
     Take,
     Train,
 )
@@ -41,6 +43,11 @@ class Ordered:
 @dataclass(frozen=True)
 class ShareReady:
     loaded: Loaded
+
+
+@dataclass(frozen=True)
+class SurveyDone:
+    moments: tuple[Array, ...]
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,11 @@ class OwnTimer:
 
 
 @dataclass(frozen=True)
+class BeginSurvey:
+    survey: Survey
+
+
+@dataclass(frozen=True)
 class BeginLoad:
     load: Load
 
@@ -93,10 +105,11 @@ class RaiseFlag:
 
 @dataclass(frozen=True)
 class Reply:
-    """Send it; `with_changes` attaches the aggregator, `with_state` the hidden state."""
+    """Send it; `with_changes` attaches the aggregator."""
 
     body: Answer
     with_changes: bool = False
+    arrays: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,9 @@ class Quit:
     pass
 
 
-Command = BeginLoad | BeginTrain | RaiseFlag | Reply | SendState | SetOwnTimer | Move | Rebook | Forget | Quit
+Command = (
+    BeginSurvey | BeginLoad | BeginTrain | RaiseFlag | Reply | SendState | SetOwnTimer | Move | Rebook | Forget | Quit
+)
 
 
 class Worker:
@@ -155,12 +170,17 @@ class Worker:
         self._stray = 0
         """Results that the trainer still owes to jobs that are over."""
 
-    def handle(self, event: Ordered | ShareReady | TrainerDone | Broke | OwnTimer, now: float) -> list[Command]:
+    def handle(
+        self, event: Ordered | SurveyDone | ShareReady | TrainerDone | Broke | OwnTimer, now: float
+    ) -> list[Command]:
         match event:
             case Ordered(body, arrays):
                 return self._order(body, arrays, now)
-            case ShareReady() | TrainerDone() | Broke() if self._stray:
+            case SurveyDone() | ShareReady() | TrainerDone() | Broke() if self._stray:
                 self._stray -= 1
+            case SurveyDone(moments) if self.phase == "loading":
+                self.phase = "idle"
+                return [Reply(Surveyed(), arrays=moments)]
             case ShareReady(loaded) if self.phase == "loading":
                 self.phase = "ready"
                 self._points = loaded.points
@@ -178,6 +198,9 @@ class Worker:
 
     def _order(self, body: Order, arrays: tuple[Array, ...], now: float) -> list[Command]:
         match body:
+            case Survey() if self.phase in ("idle", "ready"):
+                self.phase = "loading"
+                return [BeginSurvey(body)]
             case Load() if self.phase in ("idle", "ready"):
                 self.phase, self.round, self._reported_at = "loading", -1, None
                 self._extra_visits, self._extra_compute, self._next = 0, 0.0, None

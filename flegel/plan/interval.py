@@ -6,6 +6,7 @@ It never sees workers, θ or a clock.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,49 +62,59 @@ class FixedInterval:
         return Step(self.seconds)
 
 
-class Halving:
-    """Recursive search (paper Section 3.3): try η/λ, keep it while the objective improves faster, then stop.
+class Search:
+    """Recursive search (paper Section 3.3): try a λ times smaller size, keep it while the objective improves faster.
 
-    The trial of η/λ takes λ rounds, so that both sides are given the same training time. The size is in any unit;
-    it is compared by progress a second, barriers included.
+    Both sides of a comparison get the same training: one round of the larger size, λ of the smaller. Sizes are in
+    any unit; progress is per second, barriers and waiting included. With `grow` the search goes the other way, up
+    to `most`: progress fades with time, so what comes first looks better than it is, and a search that begins
+    small errs on the side of fresh parameters.
     """
 
-    def __init__(self, size: float, factor: float = 2.0) -> None:
+    def __init__(self, size: float, factor: float = 2.0, grow: bool = False, most: float = math.inf) -> None:
         self.size = size
         self.factor = factor
         self.settled = False
-        self._rounds = max(2, round(factor))
+        self._grow, self._most = grow, most
         self._best: float | None = None  # progress a second at `size`
         self._gain = self._seconds = 0.0
         self._done = 0
 
     @property
+    def _other(self) -> float:
+        return min(self.size * self.factor, self._most) if self._grow else self.size / self.factor
+
+    @property
     def trial(self) -> float:
         """The size of the next round."""
-        return self.size if self.settled or self._best is None else self.size / self.factor
+        return self.size if self.settled or self._best is None else self._other
 
     def feed(self, gain: float | None, seconds: float) -> str:
         """The outcome of a round of size `trial`; says what was decided, if anything."""
         if self.settled or gain is None:
             return ""
-        if self._best is None:
-            self._best = gain / max(seconds, 1e-9)
-            return f"progress {self._best:.3g}/s; trying 1/{self.factor:g} of it"
         self._gain += gain
         self._seconds += seconds
         self._done += 1
-        if self._done < self._rounds:
+        smaller = (self._best is None) == self._grow
+        if self._done < (max(2, round(self.factor)) if smaller else 1):
             return ""
-        tried = self._gain / max(self._seconds, 1e-9)
+        progress = self._gain / max(self._seconds, 1e-9)
         self._gain = self._seconds = 0.0
         self._done = 0
-        if tried > self._best:
-            text = f"1/{self.factor:g} is better: progress {tried:.3g}/s against {self._best:.3g}/s"
-            self.size /= self.factor
-            self._best = tried
-            return text
+        return self._judge(progress)
+
+    def _judge(self, progress: float) -> str:
+        sense = f"{self.factor:g} times" if self._grow else f"1/{self.factor:g}"
+        if self._best is None:
+            self._best = progress
+            return f"progress {progress:.3g}/s; trying {sense} that"
+        before, self._best = self._best, progress
+        if progress > before and self._other != self.size:
+            self.size = self._other
+            return f"{sense} is better: progress {progress:.3g}/s against {before:.3g}/s"
         self.settled = True
-        return f"1/{self.factor:g} is no better: progress {tried:.3g}/s against {self._best:.3g}/s; settled"
+        return f"{sense} is no better: progress {progress:.3g}/s against {before:.3g}/s; settled"
 
 
 class BinarySearch:
@@ -112,7 +123,7 @@ class BinarySearch:
     def __init__(self, first: float | None = None, factor: float = 2.0) -> None:
         self._given = first
         self._factor = factor
-        self._search: Halving | None = Halving(first, factor) if first else None
+        self._search: Search | None = Search(first, factor) if first else None
 
     def first(self) -> Step:
         if self._given:
@@ -121,7 +132,7 @@ class BinarySearch:
 
     def next(self, last: Round) -> Step:
         if self._search is None:
-            self._search = Halving(max(last.seconds - last.barrier_cost, 1e-4), self._factor)
+            self._search = Search(max(last.seconds - last.barrier_cost, 1e-4), self._factor)
         text = self._search.feed(last.gain, last.seconds)
         eta = self._search.trial
         return Step(eta, f"{text} → η {milliseconds(eta)}" if text else "")

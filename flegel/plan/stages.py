@@ -26,7 +26,7 @@ import numpy as np
 from flegel.plan.interval import Round, Step, milliseconds
 
 FIRST_FRACTION = 1 / 16  # of a pass: enough to measure speed and φ
-FIRST_LOSS = 1.0  # κ of the first pass: a start from nowhere gains most by frequent updates
+FIRST_LOSS = 2.0  # κ of the first pass: a start from nowhere gains most by frequent updates
 USUAL_LOSS, USUAL_DOUBT = 0.6, 0.1  # κ afterwards, and how far β may be off, before anything was measured
 PROBE = (1, 1, 2, 1, 1, 2, 1, 1)  # rounds of a probe in units of η: two long ones, bracketed
 BEHIND = 0.7  # of the predicted progress: below, a stage is over
@@ -36,7 +36,8 @@ STEP = 4.0  # times: no further than that in one stage
 
 
 class Recent:
-    """The median of the last few values: one bad barrier says nothing."""
+    """The last few values. Speed is their median, so that one bad round says nothing; a cost is their mean,
+    because a rare dear barrier is paid for as well."""
 
     def __init__(self, size: int) -> None:
         self._values: deque[float] = deque(maxlen=size)
@@ -45,7 +46,11 @@ class Recent:
         self._values.append(value)
 
     @property
-    def value(self) -> float:
+    def mean(self) -> float:
+        return sum(self._values) / len(self._values) if self._values else 0.0
+
+    @property
+    def median(self) -> float:
         return float(np.median(self._values)) if self._values else 0.0
 
 
@@ -64,7 +69,7 @@ class MultiStage:
     def __init__(self, first: float | None = None) -> None:
         self._given = first
         self._state = "measuring"
-        self._phi, self._rate, self._pass = Recent(7), Recent(5), Recent(5)
+        self._phi, self._rate, self._pass = Recent(12), Recent(5), Recent(5)
         self._loss = USUAL_LOSS
         self._doubt = USUAL_DOUBT
         self._eta = first or 0.0
@@ -80,7 +85,8 @@ class MultiStage:
 
     def first(self) -> Step:
         if self._given:
-            return Step(self._given, f"first interval {milliseconds(self._given)}, as given")
+            text = f"first interval {milliseconds(self._given)}, as given, but {FIRST_FRACTION:g} of a pass at most"
+            return Step(self._given, text, FIRST_FRACTION)
         return Step(None, f"measuring speed and barrier cost on {FIRST_FRACTION:g} of a pass", FIRST_FRACTION)
 
     def next(self, last: Round) -> Step:
@@ -89,11 +95,11 @@ class MultiStage:
         self._phi.add(last.barrier_cost)
         self._rate.add(last.rate)
         self._pass.add(last.full_pass)
-        self._work += last.visits / max(self._pass.value, 1.0)
+        self._work += last.visits / max(self._pass.median, 1.0)
         match self._state:
             case "measuring":
                 self._state = "starting"
-                return self._move_to(self._recommend(FIRST_LOSS), f"first pass, φ={milliseconds(self._phi.value)}")
+                return self._move_to(self._recommend(FIRST_LOSS), f"first pass, φ={milliseconds(self._phi.mean)}")
             case "starting":
                 return self._starting(last)
             case "probing":
@@ -106,7 +112,7 @@ class MultiStage:
         if last.laps < 1.0:
             better = self._recommend(FIRST_LOSS)
             if _apart(better, self._eta) > CHANGED:
-                return self._move_to(better, f"φ is {milliseconds(self._phi.value)} by now")
+                return self._move_to(better, f"φ is {milliseconds(self._phi.mean)} by now")
             return self._step()
         if last.gain is None:
             self._state = "holding"
@@ -124,6 +130,7 @@ class MultiStage:
         up = 2.0 * self._eta <= 1.2 * longest
         self._queue = [self._eta * (k if up else 1.0 / k) for k in PROBE]
         self._samples = []
+        self._at_start = (self._phi.mean, self._rate.median)
         changed = f" → η {milliseconds(before)} → {milliseconds(self._eta)}" if self._eta != before else ""
         other = self._queue[2]
         return Step(
@@ -139,13 +146,15 @@ class MultiStage:
         return self._conclude()
 
     def _conclude(self) -> Step:
+        if environment := self._environment():
+            return self._new_stage(environment, self._recommend(self._loss))
         fit = fit_elasticity(self._samples)
         self._hold(fit.quality if fit else None)
         if fit is None:
             self._patience *= 2
             return self._step(f"stage {self.stage}: the probe is noise; keeping η {milliseconds(self._eta)}")
         beta = self._weigh(fit)
-        phi, eta, g = self._phi.value, self._eta, fit.quality
+        phi, eta, g = self._phi.mean, self._eta, fit.quality
         wanted = optimal_interval(phi, eta, beta)
         story = f"stage {self.stage}: a={-beta * g / eta:.3g}, b={(1 + beta) * g:.3g}, φ={milliseconds(phi)}"
         apart = _apart(self._clamped(wanted), eta)
@@ -163,11 +172,11 @@ class MultiStage:
         self._quality = quality
         self._predicted = self._actual = 0.0
         self._held = 0
-        self._at_start = (self._phi.value, self._rate.value)
+        self._at_start = (self._phi.mean, self._rate.median)
 
     def _holding(self, last: Round) -> Step:
         self._held += 1
-        if environment := self._environment():
+        if self._held > 3 and (environment := self._environment()):
             return self._new_stage(environment, self._recommend(self._loss))
         if last.gain is None:
             return self._step()
@@ -190,13 +199,11 @@ class MultiStage:
 
     def _environment(self) -> str:
         """Stragglers came or went, workers joined or left: φ or the speed of the whole is another."""
-        if self._held < 4:
-            return ""
         phi, rate = self._at_start
-        if _apart(self._rate.value, rate) > CHANGED:
-            return f"speed changed from {rate:.3g} to {self._rate.value:.3g} points/s"
-        if phi > 0 and _apart(self._phi.value, phi) > CHANGED**2:
-            return f"φ changed from {milliseconds(phi)} to {milliseconds(self._phi.value)}"
+        if _apart(self._rate.median, rate) > CHANGED:
+            return f"speed changed from {rate:.3g} to {self._rate.median:.3g} points/s"
+        if phi > 0 and _apart(self._phi.mean, phi) > CHANGED**2:
+            return f"φ changed from {milliseconds(phi)} to {milliseconds(self._phi.mean)}"
         return ""
 
     # -- arithmetic ----------------------------------------------------------------------------------------
@@ -215,20 +222,20 @@ class MultiStage:
 
     def _recommend(self, loss: float) -> float:
         """η* where g falls linearly, by `loss` from no interval to a full pass: n* = −ν + √(ν² + νN/κ), ν = φR."""
-        nu, whole = self._phi.value * self._rate.value, self._pass.value
+        nu, whole = self._phi.mean * self._rate.median, self._pass.median
         if loss <= 0:
             return self._longest()
-        return (-nu + math.sqrt(nu * nu + nu * whole / loss)) / max(self._rate.value, 1e-9)
+        return (-nu + math.sqrt(nu * nu + nu * whole / loss)) / max(self._rate.median, 1e-9)
 
     def _share(self, eta: float) -> float:
-        return min(max(eta * self._rate.value / max(self._pass.value, 1.0), 1e-6), 1.0)
+        return min(max(eta * self._rate.median / max(self._pass.median, 1.0), 1e-6), 1.0)
 
     def _longest(self) -> float:
-        return self._pass.value / max(self._rate.value, 1e-9)
+        return self._pass.median / max(self._rate.median, 1e-9)
 
     def _clamped(self, eta: float) -> float:
         longest = self._longest()
-        shortest = min(max(self._phi.value / 8, 2e-4, longest / 4096), longest)
+        shortest = min(max(self._phi.mean / 8, 2e-4, longest / 4096), longest)
         return min(max(eta, shortest), longest)
 
     def _move_to(self, eta: float, why: str) -> Step:

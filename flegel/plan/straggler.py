@@ -1,4 +1,4 @@
-"""Slow workers made on purpose, from a line of text: who, how slow, when. Pure; the same line gives the same stragglers.
+"""Slow workers made on purpose, from a line of text: who, how slow, when. Pure: one line, one set of stragglers.
 
     0-3:32ms/1000      workers 0 to 3 sleep 32 ms after every 1,000 points (the paper's "injected" stragglers)
     0-3+7:8x           workers 0 to 3 and 7 are eight times slower

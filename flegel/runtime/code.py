@@ -15,6 +15,7 @@ import importlib
 import inspect
 import json
 import linecache
+import symtable
 import sys
 import types
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from flegel.errors import UsageError
 from flegel.spec import AlgorithmRef
 
 _BUILTIN = "flegel.algorithms."
+_CONSTANTS = (int, str, bytes, bool, type(None), tuple, list, dict, set)
 
 
 def reference(algorithm: Algorithm) -> AlgorithmRef:
@@ -44,7 +46,8 @@ def reference(algorithm: Algorithm) -> AlgorithmRef:
 def instantiate(ref: AlgorithmRef) -> Algorithm:
     """The algorithm that a reference names."""
     cls = load_class(ref)
-    return cls(**{k: v for k, v in ref.hyper.items() if v is not None})
+    unset = {k for k, p in cls.hyper_parameters().items() if p.default is None}
+    return cls(**{k: v for k, v in ref.hyper.items() if v is not None or k not in unset})
 
 
 def load_class(ref: AlgorithmRef) -> type[Algorithm]:
@@ -124,18 +127,29 @@ def _pieces(cls: type) -> list[Piece]:
 
 
 def _names(text: str) -> list[str]:
-    seen = (n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name))
-    return list(dict.fromkeys(seen))
+    """Global names that a definition uses; locals of the same name are left alone."""
+    found: dict[str, None] = {}
+    scopes = [symtable.symtable(text, "<definition>", "exec")]
+    while scopes:
+        scope = scopes.pop()
+        scopes += scope.get_children()
+        top = scope.get_type() == "module"
+        found.update((s.get_name(), None) for s in scope.get_symbols() if s.is_global() or (top and s.is_referenced()))
+    return sorted(found)
 
 
 def _statement(name: str, value: Any, user: str) -> str:
     """An import or an assignment that gives the worker the same value."""
     if isinstance(value, types.ModuleType):
         return f"import {value.__name__} as {name}"
-    if isinstance(value, (int, float, str, bytes, bool, type(None), tuple)) and _literal(value):
+    if isinstance(value, float):
+        return f"{name} = float({float.__repr__(value)!r})"
+    if isinstance(value, _CONSTANTS) and _literal(value):
         return f"{name} = {value!r}"
-    if isinstance(value, np.ndarray) and value.size <= 10_000 and value.dtype.kind in "fiub":
-        return f"import numpy\n{name} = numpy.array({value.tolist()!r}, dtype={value.dtype.str!r})"
+    if isinstance(value, (np.ndarray, np.generic)) and value.size <= 10_000 and value.dtype.kind in "fiub":
+        content = f"bytes.fromhex({value.tobytes().hex()!r}), {value.dtype.str!r}"
+        scalar = "" if isinstance(value, np.ndarray) else "[()]"
+        return f"import numpy\n{name} = numpy.frombuffer({content}).reshape({value.shape!r}).copy(){scalar}"
     module, attribute = getattr(value, "__module__", None), getattr(value, "__qualname__", name)
     for holder, member in ((module, attribute), (module, name), ("typing", name)):
         home = sys.modules.get(holder or "")
@@ -151,7 +165,7 @@ def _literal(value: Any) -> bool:
     try:
         return bool(ast.literal_eval(repr(value)) == value)
     except (ValueError, SyntaxError):
-        return isinstance(value, float)
+        return False
 
 
 def _source(name: str, value: Any) -> Piece:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
+from typing import Any
 
 from numba import njit
 
@@ -76,8 +78,7 @@ class Load:
         self._before = os.sched_getaffinity(0)
         cores = sorted(self._before)
         self._cores = {cores[worker % len(cores)]}
-        for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), self._cores)
+        self._pin(self._cores)
         for _ in range(threads):
             threading.Thread(target=self._burn, name="load", daemon=True).start()
 
@@ -87,11 +88,14 @@ class Load:
 
     def stop(self) -> None:
         self._stop[0] = 1
-        for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), self._before)
+        self._pin(self._before)
+
+    def _pin(self, cores: set[int]) -> None:
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _spin(flag):  # type: ignore[no-untyped-def]
-    while not raised(flag):
+def _spin(flag: Any) -> None:
+    while not raised(flag):  # type: ignore[call-arg]
         pass

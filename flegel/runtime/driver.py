@@ -8,10 +8,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
+from typing import Protocol
 
 from flegel.machine.coordinator import (
     Command,
-    Coordinator,
     Died,
     Done,
     FromWorker,
@@ -30,17 +30,28 @@ from flegel.tree import Array
 LOOK_AROUND = 0.1  # seconds between two looks at the processes and the display
 
 
-def drive(machine: Coordinator, cluster: LocalCluster, watch: Callable[[Coordinator], None] | None = None) -> None:
-    """Until the job is over; raises what made it fail. `watch` is called now and then, for displays."""
-    Drive(machine, cluster, watch).run()
+class Machine(Protocol):
+    """What can be driven: a coordinator, or the survey before it."""
+
+    notes: list[str]
+
+    def start(self, now: float) -> list[Command]: ...
+
+    def handle(self, event: FromWorker | Timer | Died, now: float) -> list[Command]: ...
+
+
+def drive(machine: Machine, cluster: LocalCluster, watch: Callable[[], None] | None = None, last: bool = True) -> None:
+    """Until the machine is done; raises what made it fail. `watch` is called now and then, for displays.
+
+    Unless this is the `last` machine of a job, the workers keep what they have read.
+    """
+    Drive(machine, cluster, watch).run(last)
 
 
 class Drive:
     """One job on its way."""
 
-    def __init__(
-        self, machine: Coordinator, cluster: LocalCluster, watch: Callable[[Coordinator], None] | None
-    ) -> None:
+    def __init__(self, machine: Machine, cluster: LocalCluster, watch: Callable[[], None] | None) -> None:
         self._machine, self._cluster, self._watch = machine, cluster, watch
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
@@ -51,7 +62,8 @@ class Drive:
         self._arrays: tuple[Array, ...] = ()
         self._parcel = EMPTY
 
-    def run(self) -> None:
+    def run(self, last: bool = True) -> None:
+        over = False
         try:
             self._execute(self._machine.start(clock.now()))
             look_at = clock.now()
@@ -69,18 +81,20 @@ class Drive:
                     if self._fence.refuse(envelope) is None and not isinstance(body, Hello):
                         event = FromWorker(envelope.worker, body, arrays)  # type: ignore[arg-type]
                         self._execute(self._machine.handle(event, clock.now()))
+            over = self._done is not None and self._done.error is None
         finally:
-            self._cluster.end_job()
+            if last or not over:
+                self._cluster.end_job()
         if self._done.error is not None:
             raise self._done.error
         if self._watch:
-            self._watch(self._machine)
+            self._watch()
 
     def _look_around(self, now: float) -> None:
         for worker, why in self._cluster.deaths():
             self._execute(self._machine.handle(Died(worker, why), now))
         if self._watch:
-            self._watch(self._machine)
+            self._watch()
 
     def _fire(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now and self._done is None:

@@ -44,6 +44,9 @@ def _from_file(path: Path, name: str) -> type[Algorithm]:
     choices = _classes(path)
     if name not in choices:
         raise UsageError(f"{path} has no class {name!r}{nearest(name, choices) if choices else ''}")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # the file may import its neighbours, here and on the workers
     module_name = f"flegel_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None

@@ -13,18 +13,13 @@ from flegel.share import Sparse
 from flegel.tree import Array
 
 
-def cut(rows: int, index: int, count: int) -> tuple[int, int]:
-    """First and last row (exclusive) of part `index`: contiguous parts whose sizes differ by one at most."""
-    return rows * index // count, rows * (index + 1) // count
-
-
 class SharedRows:
-    """The whole data in shared memory, in the seeded order in which workers own them."""
+    """The whole data in shared memory, each worker's rows (`owners`: their numbers) beside each other."""
 
-    def __init__(self, features: Array | Sparse, labels: Array | None, seed: int) -> None:
+    def __init__(self, features: Array | Sparse, labels: Array | None, owners: list[Array]) -> None:
         self._owned: list[SharedArray] = []
-        self.rows = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
-        order = np.random.default_rng([seed, 1]).permutation(self.rows)
+        order = np.concatenate(owners)
+        self._bounds = np.cumsum([0, *map(len, owners)]).tolist()
         if isinstance(features, Sparse):
             features = reorder(features, order)
             self._features: dict[str, Any] = {
@@ -50,7 +45,7 @@ class SharedRows:
     def describe(self) -> dict[str, Any]:
         return {
             "kind": "memory",
-            "rows": self.rows,
+            "bounds": self._bounds,
             "features": self._features,
             "labels": self._labels,
             "ids": self._ids,
@@ -76,7 +71,7 @@ def open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows
         return read_share(source["description"], index, count, source["partition"], seed)
     if source.get("kind") != "memory":
         raise ProtocolError(f"Rows of kind {source.get('kind')!r} are not known.")
-    lo, hi = cut(int(source["rows"]), index, count)
+    lo, hi = source["bounds"][index : index + 2]
     described = source["features"]
     labels = open_shared(source["labels"])[lo:hi] if source["labels"] else None
     ids = open_shared(source["ids"])[lo:hi]

@@ -16,12 +16,13 @@ import numpy as np
 
 from flegel import tree
 from flegel.algorithm import Algorithm, Sample
-from flegel.datasets import Dataset
+from flegel.datasets import Dataset, scale
 from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError, own_traceback
 from flegel.machine.balancing import Balancing
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.ledger import Ledger
-from flegel.messages import Load
+from flegel.machine.survey import Surveyor
+from flegel.messages import Load, Survey
 from flegel.plan.straggler import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
@@ -59,6 +60,7 @@ class Request:
     partition: str = "shuffle"
     attribute: bool = False
     """Keep each worker's share of the progress of the objective."""
+    scale: str = "none"
     collect_state: bool = False
     cluster: LocalCluster | None = None
     watch: Callable[[Coordinator], None] | None = None
@@ -82,12 +84,14 @@ def execute(request: Request) -> Result:
     rows: SharedRows | None = None
     try:
         check_data(request)
-        plan = _Plan(request)
+        scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
+        plan = _Plan(request, scaling)
         cluster.start()  # processes come up while the kernel is compiled
         built = plan.compile()
         if request.data.in_memory:
             features, labels = request.data.load()
-            rows = SharedRows(features, labels if algorithm.supervised else None, request.seed)
+            owners = request.data.owners(request.workers, request.partition, request.seed)
+            rows = SharedRows(features, labels if algorithm.supervised else None, owners)
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()
@@ -102,6 +106,7 @@ def execute(request: Request) -> Result:
                 statistics=form_of(plan.zero),
                 interpret=built.kind == "interpreted",
                 straggler=request.straggler,
+                scaled=scaling is not None,
             )
             for index in range(request.workers)
         }
@@ -113,12 +118,14 @@ def execute(request: Request) -> Result:
             ledger=Ledger(algorithm, plan.zero),
             loads=loads,
             collect=request.collect_state or algorithm.keep_state,
+            scaling=tuple(scaling or ()),
             debug=bool(os.environ.get("FLEGEL_DEBUG")),
             balancing=_balancing(request),
             attribute=request.attribute,
         )
-        drive(machine, cluster, request.watch)
-        return _result(request, machine, built, machine.began - began)
+        watch = request.watch
+        drive(machine, cluster, (lambda: watch(machine)) if watch else None)
+        return _result(request, machine, built, machine.began - began, scaling)
     finally:
         if rows is not None:
             rows.close()
@@ -145,6 +152,21 @@ def check_data(request: Request) -> None:
         raise UsageError(f"{request.workers} workers are more than the {data.rows} points of {data.name}; use fewer.")
 
 
+def _scaling(request: Request, cluster: LocalCluster) -> scale.Scaling:
+    """How to scale, from the moments of all rows; workers compute those of their own parts."""
+    if request.data.in_memory:
+        return scale.scaling(scale.moments(request.data.load()[0]), request.scale)
+    cluster.start()
+    cluster.wait_ready()
+    source = _own_parts(request)
+    surveyor = Surveyor({i: Survey(source, i, request.workers, request.seed) for i in range(request.workers)})
+    drive(surveyor, cluster, last=False)
+    total = scale.nothing(request.data.columns)
+    for worker in sorted(surveyor.moments):
+        total = scale.merge(total, scale.Moments(*surveyor.moments[worker]))
+    return scale.scaling(total, request.scale)
+
+
 def _own_parts(request: Request) -> dict[str, Any]:
     """Workers read their own parts; nobody holds the whole."""
     return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
@@ -153,10 +175,14 @@ def _own_parts(request: Request) -> dict[str, Any]:
 class _Plan:
     """θ(0), the statistics of nothing, and a compiled kernel."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, scaling: scale.Scaling | None) -> None:
         self.request, self.algorithm = request, request.algorithm
         rng = np.random.default_rng(request.seed)
         self.sample = take_sample(request.data, request.seed)
+        if scaling is not None:
+            rows = self.sample.features
+            own = rows if isinstance(rows, Sparse) else rows.copy()
+            self.sample = self.sample._replace(features=scale.apply(own, scaling))
         self.algorithm.validate(self.sample)
         self.parameter: Tree = tree.as_float64(self._hook("initParameter", self.sample, rng))
         if not tree.is_finite(self.parameter):
@@ -233,7 +259,9 @@ def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:
     return np.concatenate([a, b])  # type: ignore[arg-type, unused-ignore]
 
 
-def _result(request: Request, machine: Coordinator, built: Built, load_seconds: float) -> Result:
+def _result(
+    request: Request, machine: Coordinator, built: Built, load_seconds: float, scaling: scale.Scaling | None
+) -> Result:
     algorithm, data = request.algorithm, request.data
     assert machine.verdict is not None
     workers = worker_rows(machine)
@@ -259,6 +287,7 @@ def _result(request: Request, machine: Coordinator, built: Built, load_seconds: 
         kernel=built.kind,
         warnings=remarks(machine),
         classes=data.classes,
+        scaling=tuple(scaling) if scaling is not None else None,
         state=_in_data_order(machine) if machine.states else None,
         balance=balance_row(machine),
     )

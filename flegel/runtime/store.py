@@ -22,7 +22,7 @@ from flegel import tree
 from flegel.algorithm import Algorithm
 from flegel.errors import StorageError, UsageError
 from flegel.messages import Form
-from flegel.result import Result
+from flegel.result import Result, scaled
 from flegel.runtime.code import instantiate, reference
 from flegel.runtime.trainer import build, form_of
 from flegel.spec import AlgorithmRef
@@ -48,8 +48,9 @@ class Model:
 
     def __init__(self, manifest: Manifest, arrays: dict[str, Array], algorithm: Algorithm | None) -> None:
         self.manifest = manifest
-        self.parameters = {k: v for k, v in arrays.items() if k != "__state__"}
+        self.parameters = {k: v for k, v in arrays.items() if not k.startswith("__")}
         self.state = arrays.get("__state__")
+        self.scaling = (arrays["__shift__"], arrays["__factor__"]) if "__shift__" in arrays else None
         self._algorithm = algorithm
 
     @property
@@ -75,7 +76,7 @@ class Model:
         rows = features if not hasattr(features, "__array__") else np.asarray(features)
         if isinstance(rows, np.ndarray) and (rows.ndim != 2 or rows.shape[1] != self.columns):
             raise UsageError(f"This model was trained on {self.columns} columns; the data have shape {rows.shape}.")
-        return self.algorithm.predict(rows, self.parameter)
+        return self.algorithm.predict(scaled(rows, self.scaling), self.parameter)
 
 
 def check_target(folder: str | os.PathLike[str]) -> None:
@@ -119,6 +120,8 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
     arrays = dict(result.parameters)
     if result.state is not None:
         arrays["__state__"] = result.state
+    if result.scaling is not None:
+        arrays["__shift__"], arrays["__factor__"] = result.scaling
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     yield "model.npz", buffer.getvalue()

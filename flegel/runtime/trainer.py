@@ -17,10 +17,21 @@ from typing import Any
 import numpy as np
 
 from flegel import tree
+from flegel.datasets import Rows, scale
 from flegel.errors import UsageError, own_traceback
 from flegel.machine.holdings import Holdings
-from flegel.machine.worker import BeginLoad, BeginTrain, Broke, Forget, Rebook, ShareReady, TrainerDone
-from flegel.messages import Failed, Form, Load, Loaded, Settle
+from flegel.machine.worker import (
+    BeginLoad,
+    BeginSurvey,
+    BeginTrain,
+    Broke,
+    Forget,
+    Rebook,
+    ShareReady,
+    SurveyDone,
+    TrainerDone,
+)
+from flegel.messages import Failed, Form, Load, Loaded, Settle, Survey
 from flegel.plan.straggler import parse_stragglers
 from flegel.runtime import clock
 from flegel.runtime.code import instantiate
@@ -43,7 +54,7 @@ class Trainer:
 
     def __init__(self) -> None:
         self.flag = new_flag()
-        self.results: SimpleQueue[ShareReady | TrainerDone | Broke] = SimpleQueue()
+        self.results: SimpleQueue[SurveyDone | ShareReady | TrainerDone | Broke] = SimpleQueue()
         self.wakeup, self._bell = os.pipe()
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self.holdings: Holdings | None = None
@@ -53,10 +64,13 @@ class Trainer:
         """Windows are being cut: look at errands every few milliseconds, not only between rounds."""
         self.visits = 0
         self._drag: Drag | None = None
+        self._surveyed: tuple[Any, Rows] | None = None
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
-    def order(self, command: BeginLoad | BeginTrain | Rebook | Forget, arrays: tuple[Array, ...] = ()) -> None:
+    def order(
+        self, command: BeginSurvey | BeginLoad | BeginTrain | Rebook | Forget, arrays: tuple[Array, ...] = ()
+    ) -> None:
         if isinstance(command, BeginTrain):
             self.flag[0] = 0
         self._orders.put((command, arrays))
@@ -89,11 +103,13 @@ class Trainer:
                 case Rebook(settle):
                     self._quietly("moving points", partial(self._rebook, settle))
                 case Forget():
-                    self.holdings = self.aggregator = None
+                    self.holdings = self.aggregator = self._surveyed = None
                     self.migrating = False
                     if self._drag is not None:
                         self._drag.close()
                         self._drag = None
+                case BeginSurvey(survey):
+                    self._guarded("loading", -1, lambda survey=survey: self._survey(survey))
                 case BeginLoad(load):
                     self._guarded("loading", -1, lambda load=load, arrays=arrays: self._load(load, arrays))
                 case BeginTrain():
@@ -124,10 +140,25 @@ class Trainer:
         if self.holdings is not None:
             self.holdings.settle(settle.given, settle.taken)
 
+    def _survey(self, survey: Survey) -> SurveyDone:
+        rows = open_rows(survey.source, survey.index, survey.count, survey.seed)
+        self._surveyed = (survey.source, rows)
+        return SurveyDone(tuple(np.asarray(m) for m in scale.moments(rows.features)))
+
+    def _rows(self, load: Load, scaling: tuple[Array, ...]) -> Rows:
+        """The rows of a share: those that were just surveyed, or read now; scaled where that was asked for."""
+        if self._surveyed is not None and self._surveyed[0] == load.source:
+            rows = self._surveyed[1]
+        else:
+            rows = open_rows(load.source, load.index, load.count, load.seed)
+        self._surveyed = None
+        return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
+
     def _load(self, load: Load, arrays: tuple[Array, ...]) -> ShareReady:
         began = clock.now()
         algorithm = instantiate(load.algorithm)
-        features, labels, ids = open_rows(load.source, load.index, load.count, load.seed)
+        scaling = arrays[-2:] if load.scaled else ()
+        features, labels, ids = self._rows(load, scaling)
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         rng = np.random.default_rng([load.seed, load.index])
@@ -136,7 +167,7 @@ class Trainer:
         share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
         split = max(len(load.parameter.fields), 1)
         self._parameter = build(load.parameter, arrays[:split], algorithm)
-        self.aggregator = tree.copy(build(load.statistics, arrays[split:], algorithm))
+        self.aggregator = tree.copy(build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm))
         built = build_kernel(algorithm, share, self._parameter, self.aggregator, load.interpret)
         self._kernel = built.kernel
         self.holdings, self.visits = Holdings(share), 0

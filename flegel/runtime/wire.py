@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from flegel.errors import DecodeError
+from flegel.errors import DecodeError, UsageError
 from flegel.messages import Body, Envelope, Frame
 from flegel.tree import Array
 
@@ -35,6 +35,9 @@ class Parcel:
     """Arrays made ready once, to be sent to any number of workers. Small ones share a frame: frames cost more."""
 
     def __init__(self, arrays: Sequence[Array] = ()) -> None:
+        for a in arrays:
+            if a.dtype.str not in DTYPES:
+                raise UsageError(f"Arrays of type {a.dtype} do not travel; use float32, float64 or integers.")
         self.frames = tuple(Frame(a.dtype.str, np.shape(a)) for a in arrays)
         ready = [np.ascontiguousarray(a) for a in arrays]
         self.packed = len(ready) > 1 and sum(a.nbytes for a in ready) <= PACK_BELOW

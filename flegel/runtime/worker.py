@@ -18,7 +18,7 @@ import zmq
 
 from flegel.errors import DecodeError
 from flegel.machine import worker as machine
-from flegel.messages import Answer, Beat, Hello, Load, State
+from flegel.messages import Answer, Beat, Hello, Load, State, Survey
 from flegel.runtime import clock
 from flegel.runtime.migrate import Mover
 from flegel.runtime.poll import Sleeper
@@ -107,7 +107,7 @@ class WorkerProcess:
                 print(f"flegel worker {self._birth.worker}: dropped a message: {error}", file=sys.stderr)
                 continue
             mine = (envelope.worker, envelope.incarnation) == (self._birth.worker, self._birth.incarnation)
-            new_job = isinstance(envelope.body, Load) and envelope.job.startswith(self._birth.token)
+            new_job = isinstance(envelope.body, Load | Survey) and envelope.job.startswith(self._birth.token)
             if not mine or envelope.sequence <= self._heard or not (new_job or envelope.job == self._voice.job):
                 continue
             self._heard = envelope.sequence
@@ -121,7 +121,7 @@ class WorkerProcess:
             match command:
                 case machine.BeginLoad():
                     self._trainer.order(command, self._arrays)
-                case machine.BeginTrain():
+                case machine.BeginTrain() | machine.BeginSurvey():
                     self._trainer.order(command)
                 case machine.Forget():
                     self._mover.post(self._voice.job, command)
@@ -134,8 +134,8 @@ class WorkerProcess:
                         self._mover.post(self._voice.job, settle)
                 case machine.RaiseFlag():
                     self._trainer.flag[0] = 1
-                case machine.Reply(body, with_changes):
-                    self._say(body, self._changes() if with_changes else ())
+                case machine.Reply(body, with_changes, arrays):
+                    self._say(body, self._changes() if with_changes else arrays)
                 case machine.SendState():
                     holdings = self._trainer.holdings
                     assert holdings is not None

@@ -25,6 +25,7 @@ class Pace:
     stragglers: Stragglers = field(default_factory=Stragglers)
     worker: int = 0
     workers: int = 1
+    since_pause: int = 0
 
     def slowdown(self, seconds: float) -> Slowdown:
         return self.stragglers.slowdown(self.worker, self.workers, seconds) if self.stragglers else NONE
@@ -32,7 +33,7 @@ class Pace:
     def seconds_for(self, points: int, at: float) -> float:
         """How long so many points take from `at` on. Slowness is that of the beginning."""
         slow = self.slowdown(at)
-        pauses = points // slow.every if slow.pause else 0
+        pauses = (self.since_pause + points) // slow.every if slow.pause else 0
         return points / self.rate * slow.factor * (1 + slow.load) + pauses * slow.pause
 
     def points_in(self, seconds: float, at: float, most: int) -> tuple[int, float]:
@@ -42,11 +43,17 @@ class Pace:
         if not slow.pause:
             points = min(most, math.floor(seconds / each + 1e-9))
             return points, max(seconds, points * each)
+        lead = min(self.since_pause, slow.every - 1)
         unit = slow.every * each + slow.pause
-        whole, rest = divmod(seconds + 1e-12, unit)
-        points = int(whole) * slow.every + min(slow.every, math.floor(rest / each))
+        whole, rest = divmod(seconds + lead * each + 1e-12, unit)
+        points = int(whole) * slow.every + min(slow.every, math.floor(rest / each)) - lead
         points = min(points, most)
         return points, max(seconds, self.seconds_for(points, at))
+
+    def did(self, points: int, at: float) -> None:
+        """So many points are done: the next pause comes so much sooner."""
+        slow = self.slowdown(at)
+        self.since_pause = (self.since_pause + points) % slow.every if slow.pause else 0
 
 
 class Learner(Protocol):
@@ -55,7 +62,7 @@ class Learner(Protocol):
     points: int
     columns: int
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int) -> None: ...
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Share | None = None) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -69,10 +76,10 @@ class KernelLearner:
         self.algorithm, self.share, self.points, self.columns = algorithm, share, share.points, share.columns
         self._kernel, self._aggregator, self._flag = kernel, tree.copy(zero), flag
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int) -> None:
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Share | None = None) -> None:
         at = start
         while at < end:
-            at = self._kernel(self.share, parameter, self._aggregator, at, end, iteration, self._flag)
+            at = self._kernel(share or self.share, parameter, self._aggregator, at, end, iteration, self._flag)
 
     def clear(self) -> None:
         tree.clear(self._aggregator)
@@ -88,7 +95,7 @@ class Counter:
         self.points, self.columns = points, columns
         self._visits = 0.0
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int) -> None:
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Share | None = None) -> None:
         self._visits += end - start
 
     def clear(self) -> None:

@@ -1,15 +1,17 @@
 """δ: when each worker should stop so that all reports arrive together (paper Section 5.2). Pure bookkeeping.
 
-Semi-centralized coordination gives worker i its own interval η + δ_i. δ_i is learned, for each worker, from how late its
-reports arrive after the moment that was asked for: slowness to respond, to be scheduled, to send. A straggler ends
-up with a negative δ_i and stops early.
+Semi-centralized coordination gives worker i its own interval η + δ_i. δ_i is learned, for each worker, from how
+late its reports arrive compared with those of the median worker: slowness to respond, to be scheduled, to send. A
+straggler ends up with a negative δ_i and stops early; the median worker trains for η as it would under a signal.
 """
 
 from __future__ import annotations
 
+from statistics import median
+
 WEIGHT = 0.3  # of the newest lateness
 SHORTEST = 0.25  # of η: however late a worker is, it is left that much time to train
-GRACE, LEAST_GRACE = 4.0, 0.002  # times the usual lateness, and seconds: then the coordinator's own signal follows
+GRACE, LEAST_GRACE = 4.0, 0.002  # times the usual spread, and seconds: then the coordinator's own signal follows
 
 
 class Arrivals:
@@ -17,26 +19,36 @@ class Arrivals:
 
     def __init__(self) -> None:
         self.delta: dict[int, float] = {}
-        self._spread = 0.0
-        self._due: float | None = None
+        self._overhead = self._spread = 0.0
+        self._due = 0.0
+        self._cut = False
+        self._now: dict[int, float] = {}
 
     def begin(self, now: float, eta: float, workers: tuple[int, ...]) -> dict[int, float]:
         """A round begins: how long each worker should train by its own clock."""
-        self._due = now + eta
+        self._due, self._cut = now + eta, False
+        self._now.clear()
         return {w: max(eta + self.delta.get(w, 0.0), SHORTEST * eta) for w in workers}
+
+    def arrived(self, worker: int, now: float) -> None:
+        self._now[worker] = now
 
     def cut(self) -> None:
         """The round was ended by a signal; what arrives now says nothing about own clocks."""
-        self._due = None
+        self._cut = True
 
-    def arrived(self, worker: int, now: float) -> None:
-        if self._due is None:
+    def close(self) -> None:
+        """All have arrived: learn."""
+        if self._cut or not self._now:
             return
-        late = now - self._due
-        self.delta[worker] = self.delta.get(worker, 0.0) - WEIGHT * late
-        self._spread += WEIGHT * (abs(late) - self._spread)
+        middle = median(self._now.values())
+        for worker, at in self._now.items():
+            late = at - middle
+            self.delta[worker] = self.delta.get(worker, 0.0) - WEIGHT * late
+            self._spread += WEIGHT / len(self._now) * (abs(late) - self._spread)
+        self._overhead += WEIGHT * (middle - self._due - self._overhead)
 
     @property
-    def grace(self) -> float:
-        """How long after the moment asked for a worker counts as having missed its own timer."""
-        return max(GRACE * self._spread, LEAST_GRACE)
+    def fallback(self) -> float:
+        """When a worker counts as having missed its own timer."""
+        return self._due + max(self._overhead, 0.0) + max(GRACE * self._spread, LEAST_GRACE)

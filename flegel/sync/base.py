@@ -51,6 +51,7 @@ class View:
 
     workers: dict[int, WorkerView] = field(default_factory=dict)
     round: int = 0
+    _awaited: int = -1
 
     @property
     def points(self) -> int:
@@ -63,7 +64,14 @@ class View:
         return tuple(w.id for w in self.workers.values() if w.phase == "reported")
 
     def all_reported(self) -> bool:
-        return all(w.phase == "reported" for w in self.workers.values())
+        hint = self.workers.get(self._awaited)
+        if hint is not None and hint.phase != "reported":
+            return False
+        for worker in reversed(self.workers.values()):  # reports tend to come in order: the last is the best guess
+            if worker.phase != "reported":
+                self._awaited = worker.id
+                return False
+        return True
 
 
 # -- events ------------------------------------------------------------------------------------------------

@@ -1,12 +1,12 @@
 """Mini-batch bulk synchronous parallelism (the paper's BSPV): a barrier after the same share of a pass everywhere.
 
-The size of the batch is searched at the beginning, by cost and benefit: half of it is kept while the objective then
+The size of the batch is searched at the beginning, by cost and benefit: it is doubled while the objective then
 improves faster per second, barriers and waiting included. Afterwards it is fixed.
 """
 
 from __future__ import annotations
 
-from flegel.plan.interval import Halving
+from flegel.plan.interval import Search
 from flegel.sync.base import (
     NOTHING,
     Decision,
@@ -19,6 +19,8 @@ from flegel.sync.base import (
     View,
 )
 
+SMALLEST = 32  # parts of a pass, where the search begins
+
 
 class BSPMini:
     """A barrier after each batch."""
@@ -27,7 +29,7 @@ class BSPMini:
     interval: float | None = None
 
     def __init__(self, batches: int | None = None, factor: float = 2.0) -> None:
-        self._search = Halving(1.0 / batches if batches else 1.0, factor)
+        self._search = Search(1.0 / (batches or SMALLEST), factor, grow=True, most=1.0)
         self._search.settled = batches is not None
 
     @property

@@ -54,14 +54,18 @@ class FSP:
                 self._step = self._interval.next(summary(event, view))
                 return self._begin(view, now)
             case Woken(tag=tag) if tag == view.round:
-                return self._stop(view, f"interval of {self._step.seconds or 0:.4g} s is over")
+                return self._stop(view)
             case Reported(worker=worker, exhausted=exhausted):
-                if self._arrivals and not exhausted:
+                if self._arrivals:
                     self._arrivals.arrived(worker, now)
                 if view.all_reported():
+                    if self._arrivals:
+                        self._arrivals.close()
                     return Decision((Update(tuple(view.workers)),))
                 if exhausted:
-                    return self._stop(view, f"worker {worker} finished its part")
+                    if self._arrivals:
+                        self._arrivals.cut()
+                    return self._stop(view)
         return NOTHING
 
     def _begin(self, view: View, now: float) -> Decision:
@@ -76,13 +80,10 @@ class FSP:
             actions = (TrainWorkers(workers, points), Wake(now + eta, view.round))
         else:
             seconds = self._arrivals.begin(now, eta, workers)
-            fallback = now + max(eta, max(seconds.values())) + self._arrivals.grace
-            actions = (TrainWorkers(workers, points, seconds), Wake(fallback, view.round))
+            actions = (TrainWorkers(workers, points, seconds), Wake(self._arrivals.fallback, view.round))
         return Decision(actions, self._step.reason)
 
-    def _stop(self, view: View, reason: str) -> Decision:
-        if self._arrivals:
-            self._arrivals.cut()
+    def _stop(self, view: View) -> Decision:
         late = tuple(w for w in view.training() if not view.workers[w].stopping)
         return Decision((StopWorkers(late),)) if late else NOTHING
 

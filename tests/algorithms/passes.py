@@ -32,9 +32,7 @@ def start(algorithm: Algorithm, rows: np.ndarray, seed: int = 0) -> tuple[Share,
     return share, parameter, tree.as_float64(algorithm.initAggregator(sample, parameter))
 
 
-def by_points(
-    algorithm: Algorithm, rows: np.ndarray, state: np.ndarray, parameter: Any, aggregator: Any
-) -> Any:
+def by_points(algorithm: Algorithm, rows: np.ndarray, state: np.ndarray, parameter: Any, aggregator: Any) -> Any:
     """One pass with the per-point hooks, interpreted: the specification."""
     for x, s in zip(rows, state, strict=True):
         change = algorithm.updateDataPoint(DataPoint(x, 0.0, s), parameter, 0)

@@ -68,9 +68,7 @@ def test_a_full_batch_pass_is_lloyds_pass(dtype: Any) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_objective_never_rises_whatever_part_is_visited(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    rows = blobs(
-        1500, 5, seed=seed, dtype=rng.choice([np.float32, np.float64]), mean=float(rng.choice([0.0, 1e3]))
-    )
+    rows = blobs(1500, 5, seed=seed, dtype=rng.choice([np.float32, np.float64]), mean=float(rng.choice([0.0, 1e3])))
     algorithm = KMeans(k=int(rng.integers(1, 15)), init="random")
     share, parameter, statistics = start(algorithm, rows, seed)
     by_kernel(algorithm, share, parameter, statistics)
@@ -206,9 +204,7 @@ def test_predict_and_evaluate_agree_with_training() -> None:
 def test_seeding_says_what_is_wrong(tmp_path: Any) -> None:
     rows = blobs(20, 3)
     np.save(tmp_path / "start.npy", rows[:4])
-    assert KMeans(k=4, init=str(tmp_path / "start.npy")).initParameter(
-        sample_of(rows), np.random.default_rng(0)
-    )
+    assert KMeans(k=4, init=str(tmp_path / "start.npy")).initParameter(sample_of(rows), np.random.default_rng(0))
     for wrong, words in [
         (KMeans(k=21), "points"),
         (KMeans(k=4, init="kmeans++"), "neither"),
@@ -222,10 +218,7 @@ def test_seeding_says_what_is_wrong(tmp_path: Any) -> None:
 def test_plus_plus_seeds_better_than_chance() -> None:
     rng = np.random.default_rng(5)
     rows = (rng.normal(size=(30, 2)) * 100)[rng.integers(30, size=3000)] + rng.normal(size=(3000, 2))
-    worth = {
-        how: np.median([start_inertia(rows, how, seed) for seed in range(5)])
-        for how in ("k-means++", "random")
-    }
+    worth = {how: np.median([start_inertia(rows, how, seed) for seed in range(5)]) for how in ("k-means++", "random")}
     assert worth["k-means++"] < 0.5 * worth["random"]
 
 
@@ -240,9 +233,7 @@ def test_on_higgs_it_ends_where_lloyd_ends() -> None:
     from sklearn.cluster import KMeans as Lloyd
 
     with np.load(data_file("higgs", "higgs_real_combined.npz")) as stored:
-        rows = max((stored[name] for name in stored.files), key=lambda a: a.ndim)[:8000, 1:].astype(
-            np.float32
-        )
+        rows = max((stored[name] for name in stored.files), key=lambda a: a.ndim)[:8000, 1:].astype(np.float32)
     algorithm = KMeans(k=10, init="first")
     share, parameter, statistics = start(algorithm, rows)
     for _ in range(20):

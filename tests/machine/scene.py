@@ -46,12 +46,13 @@ class Scene:
         algorithm: Algorithm | None = None,
         collect: bool = False,
         patience: Patience | None = None,
+        coordination: str | None = None,
     ) -> None:
         self.algorithm = algorithm or Mean()
         self.count, self.points = workers, points
         self.machine = Coordinator(
             algorithm=self.algorithm,
-            policy=make_policy(SyncSpec(sync, interval)),
+            policy=make_policy(SyncSpec(sync, interval, coordination=coordination)),
             criteria=criteria or Criteria(max_iterations=100, tolerance=0),
             parameter=np.zeros(2),
             ledger=Ledger(self.algorithm, np.zeros(2)),

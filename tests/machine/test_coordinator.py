@@ -81,7 +81,7 @@ def test_nothing_is_said_after_the_end() -> None:
 
 
 def test_fsp_ends_a_round_after_its_interval() -> None:
-    scene = Scene(workers=2, sync="fsp", interval=0.25)
+    scene = Scene(workers=2, sync="fsp", interval=0.25, coordination="centralized")
     assert timers(scene.loaded(now=1.0))["policy"] == 1.25
     assert stops(scene.timer("policy", 1.25, tag=0)) == {0: 0, 1: 0}
 

@@ -1,0 +1,53 @@
+"""The survey before a scaled job: moments of all workers, failures that name their worker. Virtual time only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flegel.errors import ProtocolError, UsageError, WorkerLost
+from flegel.machine.coordinator import Died, Done, FromWorker, Patience, Send, Timer
+from flegel.machine.survey import Surveyor
+from flegel.messages import Failed, Survey, Surveyed
+
+
+def surveyor(workers: int = 2) -> Surveyor:
+    orders = {i: Survey({"kind": "memory"}, i, workers, 0) for i in range(workers)}
+    return Surveyor(orders, Patience(load=10.0))
+
+
+def test_every_worker_is_asked_and_the_last_answer_ends_it() -> None:
+    machine = surveyor()
+    assert [c.worker for c in machine.start(0.0) if isinstance(c, Send)] == [0, 1]
+    assert machine.handle(FromWorker(1, Surveyed(), (np.ones(3),)), 1.0) == []
+    assert machine.handle(FromWorker(0, Surveyed(), (np.zeros(3),)), 2.0) == [Done()]
+    assert sorted(machine.moments) == [0, 1]
+
+
+def error_of(commands: list[object]) -> Exception:
+    (done,) = commands
+    assert isinstance(done, Done) and done.error is not None
+    return done.error
+
+
+def test_a_failure_reaches_the_caller_as_what_it_is() -> None:
+    machine = surveyor()
+    machine.start(0.0)
+    wrong = Failed("loading", -1, "points.csv: row 7 has 3 columns, not 4.", "", usage=True)
+    error = error_of(machine.handle(FromWorker(0, wrong), 1.0))
+    assert isinstance(error, UsageError) and "row 7" in str(error)
+
+
+def test_a_dead_worker_is_named() -> None:
+    machine = surveyor()
+    machine.start(0.0)
+    error = error_of(machine.handle(Died(1, "was killed by SIGKILL"), 1.0))
+    assert isinstance(error, WorkerLost) and "Worker 1" in str(error)
+
+
+def test_a_late_worker_is_named_and_others_are_not() -> None:
+    machine = surveyor()
+    machine.start(0.0)
+    machine.handle(FromWorker(0, Surveyed(), ()), 1.0)
+    assert not isinstance(machine.handle(Timer("watch"), 9.0)[0], Done)
+    error = error_of(machine.handle(Timer("watch"), 11.0))
+    assert isinstance(error, ProtocolError) and "[1]" in str(error)

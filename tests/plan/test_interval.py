@@ -1,0 +1,220 @@
+"""Searches for the interval, fed with invented rounds: no clock, no workers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from flegel.plan.interval import BinarySearch, FixedInterval, Round, Search, Step
+from flegel.plan.stages import MultiStage, fit_elasticity, optimal_interval
+
+PASS = 100_000  # points
+
+
+class World:
+    """Progress that fades, blunted by long intervals: g(n) = left · (1 − κ·n/N) per point."""
+
+    def __init__(
+        self, phi: float = 0.002, rate: float = 1e6, blunting: float = 0.6, noise: float = 0.0, pace: float = 0.3
+    ) -> None:
+        self.phi, self.rate, self.blunting, self.noise, self.pace = phi, rate, blunting, noise, pace
+        self.left, self.work, self.seconds, self.rounds = 1.0, 0.0, 0.0, 0
+        self.dice = np.random.default_rng(1)
+
+    def run(self, step: Step) -> Round:
+        points = min(PASS * step.fraction, PASS if step.seconds is None else step.seconds * self.rate)
+        share = points / PASS
+        gain = self.left * (1 - math.exp(-self.pace * share * (1 - self.blunting * share)))
+        self.left -= gain
+        if self.noise:
+            gain *= 1 + self.noise * self.dice.normal()
+        self.work += share
+        took = points / self.rate + self.phi
+        self.seconds += took
+        self.rounds += 1
+        return Round(int(points), took, self.phi, gain if self.rounds > 1 else None, PASS, self.work)
+
+    def train(self, interval, passes: float) -> list[Step]:
+        steps = [interval.first()]
+        while self.work < passes:
+            steps.append(interval.next(self.run(steps[-1])))
+        return steps
+
+    def best(self) -> float:
+        """The interval with the most progress a second, by looking at all."""
+        def speed(eta: float) -> float:
+            share = min(eta * self.rate / PASS, 1)
+            return share * (1 - self.blunting * share) / (share * PASS / self.rate + self.phi)
+
+        return max(np.geomspace(1e-4, PASS / self.rate, 400), key=speed)
+
+
+def speed_to(left: float, interval, **world) -> float:
+    """Seconds until only so much is left to gain."""
+    place = World(**world)
+    step = interval.first()
+    while place.left > left and place.rounds < 20_000:
+        step = interval.next(place.run(step))
+    return place.seconds
+
+
+# -- the closed form ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phi", [1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("a, b", [(-2.0, 1.0), (-0.1, 1.0), (-8.0, 2.0)])
+def test_the_closed_form_maximizes_progress_a_second(phi: float, a: float, b: float) -> None:
+    eta = -phi + math.sqrt(phi**2 - b * phi / a)
+    beta = -a * eta / (a * eta + b)  # the tangent at η* itself is the line
+    assert optimal_interval(phi, eta, beta) == pytest.approx(eta)
+    grid = np.geomspace(1e-5, -b / a, 20_000)
+    assert grid[np.argmax(grid * (a * grid + b) / (grid + phi))] == pytest.approx(eta, rel=1e-2)
+
+
+def test_free_barriers_want_no_interval_and_a_rising_g_wants_a_longer_one() -> None:
+    assert optimal_interval(0.0, 0.1, 0.5) == 0.0
+    assert optimal_interval(0.01, 0.1, -0.2) == 0.2
+
+
+def test_the_fit_separates_the_slope_from_the_fading_of_progress() -> None:
+    lengths = np.log([1, 1, 2, 1, 1, 2, 1, 1])
+    work = np.cumsum(np.exp(lengths))
+    found = fit_elasticity(list(zip(lengths, 3 - 0.25 * lengths - 0.1 * work, work, strict=True)))
+    assert found is not None and found.elasticity == pytest.approx(0.25) and found.error < 0.03
+    assert fit_elasticity([(0.0, 1.0, float(i)) for i in range(8)]) is None, "all of one length"
+    assert fit_elasticity([(0.0, 1.0, 1.0), (0.7, 1.0, 2.0)]) is None, "too few"
+
+
+# -- the multi-stage fit -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phi", [0.0002, 0.002, 0.02])
+def test_it_finds_an_interval_near_the_best_and_says_how(phi: float) -> None:
+    world = World(phi)
+    steps = world.train(MultiStage(), passes=15)
+    settled = np.median([s.seconds for s in steps[-20:]])
+    assert world.best() / 3 < settled < 3 * world.best()
+    told = [s.reason for s in steps if s.reason]
+    assert any("φ=" in t and "stage 1" in t for t in told)
+    assert len(told) < len(steps) / 2, "it holds steady inside a stage"
+
+
+@pytest.mark.parametrize("phi", [0.0002, 0.002, 0.02, 0.1])
+@pytest.mark.parametrize("first", [None, 0.0001, 0.01, 0.2, 5.0])
+def test_total_time_is_close_to_the_best_fixed_interval_whatever_the_first(phi: float, first: float | None) -> None:
+    fixed = min(speed_to(0.02, FixedInterval(eta), phi=phi) for eta in np.geomspace(5e-4, 0.1, 14))
+    assert speed_to(0.02, MultiStage(first), phi=phi) <= (1.10 if phi < 0.1 else 1.15) * fixed
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.5, 2.0])
+def test_noise_in_the_objective_does_not_derail_it(noise: float) -> None:
+    quiet = min(speed_to(0.02, FixedInterval(eta), phi=0.002) for eta in np.geomspace(5e-4, 0.1, 14))
+    assert speed_to(0.02, MultiStage(), phi=0.002, noise=noise) <= 1.35 * quiet
+
+
+def test_zero_progress_changes_nothing_for_ever() -> None:
+    adjuster, world = MultiStage(), World(pace=0.0)
+    steps = world.train(adjuster, passes=60)
+    assert len({s.seconds for s in steps[-100:]}) == 1
+
+
+def test_free_barriers_give_short_intervals_but_not_none() -> None:
+    steps = World(phi=0.0).train(MultiStage(), passes=3)
+    assert all(s.seconds is None or s.seconds >= 1e-5 for s in steps)
+
+
+def test_dear_barriers_give_full_passes() -> None:
+    world = World(phi=2.0)
+    steps = world.train(MultiStage(), passes=25)
+    assert steps[-1].seconds == pytest.approx(PASS / world.rate, rel=0.35)
+
+
+def test_steps_of_equal_size_drive_the_interval_down() -> None:
+    """Plain mini-batch gradients: every barrier gains the same, so g falls like 1/η and no line fits."""
+    adjuster, step, eta = MultiStage(), None, []
+    step, work, gain = adjuster.first(), 0.0, 1.0
+    for _ in range(300):
+        points = min(PASS * step.fraction, PASS if step.seconds is None else step.seconds * 1e6)
+        work, gain = work + points / PASS, gain * 0.999
+        eta.append(points / 1e6)
+        step = adjuster.next(Round(int(points), points / 1e6 + 0.002, 0.002, gain, PASS, work))
+    assert eta[-1] < 0.004, "towards φ, from 14 ms"
+
+
+def test_a_change_of_speed_begins_a_new_stage() -> None:
+    adjuster, world = MultiStage(), World()
+    world.train(adjuster, passes=8)
+    before = adjuster.stage
+    world.rate /= 4  # stragglers appear
+    steps = world.train(adjuster, passes=12)
+    assert adjuster.stage > before
+    assert any("speed changed" in s.reason for s in steps)
+
+
+def test_a_change_of_the_barriers_cost_begins_a_new_stage() -> None:
+    adjuster, world = MultiStage(), World(phi=0.001)
+    world.train(adjuster, passes=8)
+    short = adjuster._eta
+    world.phi = 0.02
+    steps = world.train(adjuster, passes=16)
+    assert any("φ changed" in s.reason for s in steps)
+    assert adjuster._eta > 1.5 * short
+
+
+def test_falling_behind_the_prediction_begins_a_new_stage_and_is_told() -> None:
+    steps = World(pace=1.0).train(MultiStage(), passes=20)
+    assert any("below prediction over" in s.reason for s in steps)
+
+
+def test_without_an_objective_speed_and_barrier_cost_decide() -> None:
+    adjuster, step, work = MultiStage(), None, 0.0
+    step = adjuster.first()
+    for _ in range(60):
+        points = min(PASS * step.fraction, PASS if step.seconds is None else step.seconds * 1e6)
+        work += points / PASS
+        step = adjuster.next(Round(int(points), points / 1e6 + 0.002, 0.002, None, PASS, work))
+    assert 0.005 < step.seconds < 0.05
+
+
+def test_a_round_without_visits_is_survived() -> None:
+    adjuster = MultiStage()
+    adjuster.first()
+    assert adjuster.next(Round(0, 0.1, 0.1, None, PASS, 0.0)).fraction < 1
+
+
+# -- the recursive search ----------------------------------------------------------------------------------
+
+
+def test_halving_goes_on_while_it_pays_and_then_stops() -> None:
+    world = World(phi=0.002, pace=0.02)
+    search = BinarySearch()
+    steps = world.train(search, passes=20)
+    assert world.best() / 3 < steps[-1].seconds < 3 * world.best()
+    assert any("settled" in s.reason for s in steps)
+
+
+def test_fading_progress_stops_the_halving_too_early() -> None:
+    """The weakness that the multi-stage fit mends (Section 3.3)."""
+    world = World(phi=0.0002, pace=3.0)
+    assert world.train(BinarySearch(), passes=10)[-1].seconds > 3 * world.best()
+
+
+def test_growing_stops_at_the_whole() -> None:
+    search = Search(1 / 32, grow=True, most=1.0)
+    for _ in range(100):
+        search.feed(search.trial, 1.0)  # twice the size, twice the progress
+    assert search.size == 1.0 and search.settled
+
+
+def test_a_given_number_of_tries_settles_on_the_smaller_side_when_larger_is_worse() -> None:
+    search = Search(1 / 32, grow=True, most=1.0)
+    for _ in range(10):
+        search.feed(1.0, 1.0 if search.trial == 1 / 32 else 3.0)
+    assert search.size == 1 / 32 and search.settled
+
+
+def test_a_fixed_interval_is_fixed() -> None:
+    steps = World().train(FixedInterval(0.02), passes=2)
+    assert {s.seconds for s in steps} == {0.02}

@@ -1,0 +1,74 @@
+"""When a job is over: criteria that combine, on the clock of full passes."""
+
+from __future__ import annotations
+
+import pytest
+
+from flegel.plan.termination import Progress, Termination
+from flegel.spec import Criteria
+
+
+def at(iteration=1, seconds=1.0, objective=10.0, exact=True, passes=0.0, halted=0, points=100, diverged=""):
+    return Progress(iteration, seconds, objective, exact, passes, halted, points, diverged)
+
+
+def test_the_first_criterion_that_holds_ends_the_job() -> None:
+    check = Termination(Criteria(max_iterations=3, target=5.0, max_seconds=9.0), maximize=False)
+    assert check.judge(at(1), False) is None
+    assert check.judge(at(2, objective=4.0), False).converged
+    assert not check.judge(at(3), False).converged
+    assert "9 s" in check.judge(at(2, seconds=9.5), False).reason
+
+
+def test_the_target_counts_only_when_every_point_was_seen() -> None:
+    check = Termination(Criteria(target=5.0), maximize=False)
+    assert check.judge(at(objective=4.0, exact=False), False) is None
+    assert check.judge(at(objective=4.0), False).converged
+
+
+def test_maximizing_turns_the_target_round() -> None:
+    check = Termination(Criteria(target=5.0), maximize=True)
+    assert check.judge(at(objective=4.0), False) is None
+    assert check.judge(at(objective=6.0), False).converged
+
+
+def test_short_intervals_give_no_false_convergence() -> None:
+    """Two hundred barriers a pass, each with a tiny change: judged once a pass only."""
+    check = Termination(Criteria(tolerance=1e-2), maximize=False)
+    value = 100.0
+    for step in range(1, 600):
+        value *= 0.9995
+        assert check.judge(at(step, objective=value, passes=step / 200), False) is None, step
+
+
+def test_relative_change_over_a_pass_ends_the_job() -> None:
+    check = Termination(Criteria(tolerance=1e-2), maximize=False)
+    assert check.judge(at(objective=100.0, passes=1.0), False) is None
+    assert check.judge(at(objective=90.0, passes=2.0), False) is None
+    assert check.judge(at(objective=89.5, passes=2.5), False) is None, "no further pass yet"
+    assert check.judge(at(objective=89.5, passes=3.1), False).converged
+
+
+def test_the_users_check_and_all_votes_to_halt_end_the_job() -> None:
+    check = Termination(Criteria(tolerance=0, max_iterations=99), maximize=False)
+    assert check.judge(at(halted=99), False) is None
+    assert "voted" in check.judge(at(halted=100), False).reason
+    assert "terminationCheck" in check.judge(at(passes=1.0), True).reason
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_divergence(value: float) -> None:
+    verdict = Termination(Criteria(), maximize=False).judge(at(objective=value), False)
+    assert not verdict.converged and verdict.reason.startswith("diverged")
+
+
+def test_an_objective_that_runs_away_is_divergence_and_a_bump_is_not() -> None:
+    check = Termination(Criteria(), maximize=False)
+    assert check.judge(at(objective=10.0), False) is None
+    assert check.judge(at(objective=60.0), False) is None
+    verdict = check.judge(at(7, objective=200.0), False)
+    assert "diverged" in verdict.reason and "iteration 7" in verdict.reason
+    upward = Termination(Criteria(), maximize=True)
+    upward.judge(at(objective=-10.0), False)
+    assert upward.judge(at(objective=-5.0), False) is None
+    assert "diverged" in upward.judge(at(objective=-300.0), False).reason

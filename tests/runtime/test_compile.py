@@ -1,0 +1,172 @@
+"""Write one point, get the block: compiled and interpreted loops mean the same, for every way of writing a hook."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import user_classes as users
+
+from flegel import tree
+from flegel.algorithm import Algorithm, Sample
+from flegel.algorithms.kmeans import KMeans
+from flegel.errors import own_traceback
+from flegel.runtime.compile import Built, build_kernel, interpreted
+from flegel.runtime.flag import new_flag
+from flegel.share import Share, Sparse, make_share
+
+ROWS = np.random.default_rng(1).normal(size=(97, 3))
+LABELS = np.random.default_rng(2).integers(0, 3, size=97).astype(float)
+
+
+def prepare(algorithm: Algorithm, rows: Any = ROWS, layout: str | None = None) -> tuple[Share, Any, Any]:
+    labels = LABELS if algorithm.supervised else None
+    points = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
+    columns = rows.columns if isinstance(rows, Sparse) else rows.shape[1]
+    sample = Sample(rows, labels, points, columns)
+    parameter = tree.as_float64(algorithm.initParameter(sample, np.random.default_rng(0)))
+    zero = tree.zeros_like(algorithm.initAggregator(sample, tree.present(parameter)))
+    state = algorithm.initState(points, columns, np.random.default_rng(0))
+    return make_share(rows, labels, state, layout or algorithm.layout), parameter, zero
+
+
+def two_passes(
+    algorithm: Algorithm, kind: str | None, rows: Any = ROWS
+) -> tuple[Built | None, list[np.ndarray], Share]:
+    """Statistics after two passes with θ made new in between; `kind` None is the interpreted specification."""
+    share, parameter, zero = prepare(algorithm, rows, "rows" if kind is None else None)
+    built = None if kind is None else build_kernel(algorithm, share, parameter, zero)
+    kernel = interpreted(algorithm) if built is None else built.kernel
+    total = tree.copy(zero)
+    for iteration in range(2):
+        assert kernel(share, parameter, total, 0, share.points, iteration, new_flag()) == share.points
+        parameter = tree.as_float64(algorithm.updateParameter(tree.present(total), tree.present(parameter)))
+    return built, [*tree.flatten(total), *tree.flatten(parameter)], share
+
+
+CLASSES = [
+    users.DenseMean(),
+    users.FunctionalMean(),
+    users.InPlaceMean(),
+    users.Histogram(),
+    users.Histogram(bins=3, low=-1.0, high=1.0, wrap=True, title="three"),
+    users.HaltsWhenLarge(threshold=0.25),
+    users.ClassMeans(),
+    KMeans(k=4, init="first"),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("algorithm", CLASSES, ids=repr)
+def test_the_compiled_block_does_what_the_hooks_say(algorithm: Algorithm, dtype: str) -> None:
+    rows = ROWS.astype(dtype)
+    built, fast, share = two_passes(algorithm, "fast", rows)
+    _, plain, reference = two_passes(algorithm, None, rows)
+    assert built is not None and built.kind in ("compiled", "hand-written"), built.note
+    for a, b in zip(fast, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5 if dtype == "float32" else 1e-12, atol=1e-6)
+    np.testing.assert_allclose(share.state_rows(), reference.state_rows(), rtol=1e-6)
+    np.testing.assert_array_equal(share.halted, reference.halted)
+
+
+def test_points_that_voted_are_left_out() -> None:
+    _, (sums, count, *_), share = two_passes(users.HaltsWhenLarge(threshold=0.25), "fast")
+    large = int((ROWS[:, 0] > 0.25).sum())
+    assert share.halted.sum() == large
+    assert count == large + 2 * (len(ROWS) - large), "once, against twice for the others"
+
+
+def test_what_numba_cannot_compile_runs_interpreted_and_says_why() -> None:
+    share, parameter, zero = prepare(users.Uncompilable())
+    built = build_kernel(users.Uncompilable(), share, parameter, zero)
+    assert built.kind == "interpreted" and built.note
+    _, odd, _ = two_passes(users.Uncompilable(), "any")
+    _, plain, _ = two_passes(users.DenseMean(), None)
+    for a, b in zip(odd, plain, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_the_stop_flag_stops_both_loops_at_once() -> None:
+    share, parameter, zero = prepare(users.DenseMean())
+    built = build_kernel(users.DenseMean(), share, parameter, zero)
+    flag = new_flag()
+    flag[0] = 1
+    for kernel in (built.kernel, interpreted(users.DenseMean())):
+        total = tree.copy(zero)
+        assert kernel(share, parameter, total, 5, share.points, 0, flag) == 5
+        assert not any(np.any(a) for a in tree.flatten(total))
+
+
+def test_compiled_code_that_raises_shows_the_users_own_line() -> None:
+    rows = ROWS.copy()
+    rows[41, 0] = 2000.0
+    algorithm = users.RaisesAtLargePoint()
+    share, parameter, zero = prepare(algorithm, rows)
+    built = build_kernel(algorithm, share, parameter, zero)
+    assert built.kind == "compiled"
+    with pytest.raises(ValueError, match="a point is too large") as caught:
+        built.kernel(share, parameter, tree.copy(zero), 0, share.points, 0, new_flag())
+    trace = own_traceback(caught.value)
+    line = next(
+        i for i, text in enumerate(Path(users.__file__).read_text().splitlines(), 1) if "raise ValueError" in text
+    )
+    assert f'{users.__file__}", line {line}' in trace
+    assert 'raise ValueError("a point is too large")' in trace
+
+
+def test_a_zero_divisor_means_the_same_compiled_and_interpreted() -> None:
+    """numpy's rule in both: the result is not finite, and the engine notices; no exception in one and not the other."""
+    algorithm = users.Histogram(low=1.0, high=1.0)
+    share, parameter, zero = prepare(algorithm)
+    built = build_kernel(algorithm, share, parameter, zero)
+    outcomes = []
+    for kernel in (built.kernel, interpreted(algorithm)):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                kernel(share, parameter, tree.copy(zero), 0, 1, 0, new_flag())
+            outcomes.append("done")
+        except Exception as error:  # noqa: BLE001 - whichever it is
+            outcomes.append(type(error).__name__)
+    assert outcomes[1] != "done" or outcomes[0] == "done"
+
+
+CHILD = """
+import sys, numpy as np
+sys.path.insert(0, {folder!r})
+import numba
+from numba.core.dispatcher import Dispatcher
+made = []
+original = Dispatcher.compile
+def compile(self, sig):
+    made.append(self)
+    return original(self, sig)
+Dispatcher.compile = compile
+import test_compile, user_classes
+share, parameter, zero = test_compile.prepare(user_classes.DenseMean())
+built = test_compile.build_kernel(user_classes.DenseMean(), share, parameter, zero)
+blocks = {{d for d in made if d.py_func.__name__ == "block"}}
+(block,) = blocks
+hits, misses = sum(block.stats.cache_hits.values()), sum(block.stats.cache_misses.values())
+others = len(set(made)) - 1
+print(built.kind, hits, misses, others)
+"""
+
+
+def test_a_second_process_finds_the_compiled_code_in_the_cache(tmp_path: Path) -> None:
+    environment = {**os.environ, "FLEGEL_CACHE": str(tmp_path)}
+    script = CHILD.format(folder=str(Path(__file__).parent))
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=240, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert said[0][:3] == ["compiled", "0", "1"]
+    assert said[1] == ["compiled", "1", "0", "0"], "loaded whole: neither the block nor the hooks are compiled again"

@@ -1,0 +1,263 @@
+"""The wire: every message survives the round trip, and bytes that are no message raise `DecodeError` only."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import msgpack
+import msgspec
+import numpy as np
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from flegel.errors import DecodeError, UsageError
+from flegel.messages import (
+    Answer,
+    Beat,
+    Envelope,
+    Exit,
+    Failed,
+    Fetch,
+    Form,
+    Hello,
+    Load,
+    Loaded,
+    Order,
+    Release,
+    Report,
+    State,
+    Stop,
+    Train,
+)
+from flegel.runtime.wire import DTYPES, PACK_BELOW, Numbered, Parcel, decode, encode
+from flegel.spec import AlgorithmRef
+
+text = st.text(max_size=20)
+number = st.integers(0, 2**40)
+seconds = st.floats(0, 1e6)
+form = st.builds(Form, text, st.lists(text, max_size=4).map(tuple))
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | text | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=5,
+)
+bodies = st.one_of(
+    st.builds(
+        Load,
+        st.builds(AlgorithmRef, text, st.dictionaries(text, plain, max_size=3), text),
+        st.dictionaries(text, plain, max_size=3),
+        number,
+        number,
+        number,
+        form,
+        form,
+        st.booleans(),
+    ),
+    st.builds(Train, number, number, st.none() | seconds),
+    st.builds(Stop, number),
+    st.sampled_from([Fetch(), Release(), Exit(), State()]),
+    st.builds(Hello, number, text),
+    st.builds(Loaded, number, number, text, text, seconds),
+    st.builds(Report, number, number, st.booleans(), number, number, seconds, seconds, seconds),
+    st.builds(Beat, number),
+    st.builds(Failed, text, st.integers(-1, 2**40), text, text, st.booleans()),
+)
+arrays = st.lists(
+    hnp.arrays(
+        st.sampled_from(sorted(DTYPES)).map(np.dtype),
+        hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
+    ),
+    max_size=4,
+)
+envelopes = st.builds(Envelope, text, number, number, number, number, bodies)
+
+
+def sent(envelope: Envelope, values: list[np.ndarray]) -> list[bytes]:
+    """The frames as a socket would hand them over."""
+    return [f.tobytes() if isinstance(f, np.ndarray) else bytes(f) for f in frames_of(envelope, values)]
+
+
+def frames_of(envelope: Envelope, values: list[np.ndarray]) -> list[Any]:
+    parcel = Parcel(values)
+    return encode(msgspec.structs.replace(envelope, frames=parcel.frames, packed=parcel.packed), parcel)
+
+
+@given(envelopes, arrays)
+def test_every_message_survives_the_round_trip(envelope: Envelope, values: list[np.ndarray]) -> None:
+    back, got = decode(sent(envelope, values))
+    assert back.body == envelope.body
+    assert msgspec.structs.replace(back, frames=(), packed=False) == envelope
+    assert len(got) == len(values)
+    for a, b in zip(got, values, strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_array_equal(a, b)
+
+
+@given(envelopes)
+def test_another_msgpack_reader_understands_the_header(envelope: Envelope) -> None:
+    header = msgpack.unpackb(sent(envelope, [])[0], strict_map_key=False)
+    assert header[:5] == [
+        envelope.job, envelope.epoch, envelope.worker, envelope.incarnation, envelope.sequence,
+    ]  # fmt: skip
+    assert header[5]["type"] == type(envelope.body).__name__
+    assert set(header[5]) == {"type", *envelope.body.__struct_fields__}
+
+
+@given(st.lists(st.binary(max_size=200), max_size=4))
+def test_arbitrary_bytes_raise_only_decode_errors(frames: list[bytes]) -> None:
+    with pytest.raises(DecodeError):
+        decode(frames)
+
+
+@settings(max_examples=300)
+@given(envelopes, arrays, st.data())
+def test_damaged_messages_decode_or_raise_decode_errors(
+    envelope: Envelope, values: list[np.ndarray], data: st.DataObject
+) -> None:
+    frames = [bytearray(frame) for frame in sent(envelope, values)]
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame = frames[data.draw(st.integers(0, len(frames) - 1))]
+        match data.draw(st.sampled_from(["flip", "cut", "grow", "drop"])):
+            case "flip" if frame:
+                frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                del frame[data.draw(st.integers(0, len(frame))) :]
+            case "grow":
+                frame.extend(data.draw(st.binary(max_size=5)))
+            case "drop" if len(frames) > 1:
+                frames.pop()
+    with contextlib.suppress(DecodeError):
+        decode([bytes(frame) for frame in frames])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\x9f" * 200_000,  # arrays in arrays
+        b"\x81\xa1a" * 200_000,  # maps in maps
+        b"\xdd\xff\xff\xff\xff",  # an array that says it has 4 billion members
+        b"\xdb\xff\xff\xff\xff",  # a string of 4 GB that is not there
+        b"",
+    ],
+)
+def test_hostile_headers_are_refused_without_harm(header: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode([header])
+
+
+def envelope_with(frames: list[list[Any]], body: dict[str, Any] | None = None) -> bytes:
+    return msgpack.packb(["job", 0, 0, 0, 0, body or {"type": "Beat", "visits": 1}, frames])
+
+
+@pytest.mark.parametrize(
+    ("frame", "payload"),
+    [
+        (["<f8", [2]], b"x" * 15),
+        (["<f8", [-1]], b"x" * 8),
+        (["<f8", [2**62, 2**62]], b""),
+        (["<f8", [0, 2**62]], b"x"),
+        (["|O", [1]], b"x" * 8),
+        (["<U4", [1]], b"x" * 16),
+        (["nonsense", [1]], b"x"),
+        (["<f8", [1] * 40], b"x" * 8),
+    ],
+)
+def test_arrays_that_do_not_fit_their_description_are_refused(frame: list[Any], payload: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode([envelope_with([frame]), payload])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "Obey", "visits": 1},
+        {"type": "Beat", "visits": 1, "more": 2},
+        {"type": "Beat", "visits": "many"},
+        {"type": "Beat"},
+        {"visits": 1},
+    ],
+)
+def test_the_vocabulary_is_closed(body: dict[str, Any]) -> None:
+    with pytest.raises(DecodeError):
+        decode([envelope_with([], body)])
+
+
+def test_every_message_is_an_order_or_an_answer() -> None:
+    from flegel import messages
+
+    said = {
+        cls
+        for cls in vars(messages).values()
+        if isinstance(cls, type) and issubclass(cls, messages._Message) and cls is not messages._Message
+    }
+    assert said == {*Order.__args__, *Answer.__args__}
+
+
+def test_received_arrays_cannot_be_written_to() -> None:
+    _, (array,) = decode(sent(Envelope("j", 0, 0, 0, 0, Beat(0)), [np.zeros(3)]))
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1.0
+
+
+@pytest.mark.parametrize("value", [np.zeros(2, complex), np.array(["a"]), np.array([None]), np.zeros(2, ">f8")])
+def test_arrays_that_cannot_travel_are_refused_by_the_sender(value: np.ndarray) -> None:
+    with pytest.raises(UsageError, match="do not travel"):
+        Parcel([value])
+
+
+def test_arrays_in_any_memory_order_arrive_as_they_were() -> None:
+    values = [np.arange(12.0).reshape(3, 4).T, np.arange(10.0)[::3], np.asfortranarray(np.eye(3))]
+    _, got = decode(sent(Envelope("j", 0, 0, 0, 0, Beat(0)), values))
+    for a, b in zip(got, values, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("size", [1, PACK_BELOW // 8])
+def test_small_arrays_share_a_frame_and_large_ones_do_not(size: int) -> None:
+    values = [np.arange(float(size)), np.arange(3.0)]
+    frames = sent(Envelope("j", 0, 0, 0, 0, Beat(0)), values)
+    assert len(frames) == (2 if size == 1 else 3)
+    for a, b in zip(decode(frames)[1], values, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_packed_frame_of_the_wrong_size_is_refused() -> None:
+    header, packed = sent(Envelope("j", 0, 0, 0, 0, Beat(0)), [np.arange(2.0), np.arange(3.0)])
+    for wrong in (packed[:-1], packed + b"x", b""):
+        with pytest.raises(DecodeError):
+            decode([header, wrong])
+
+
+def test_what_a_sender_says_is_numbered() -> None:
+    voice = Numbered("job", 1, 2, 3)
+    numbers = [decode([bytes(f) for f in voice.wrap(Beat(0))])[0].sequence for _ in range(3)]
+    assert numbers == [0, 1, 2]
+
+
+def test_special_numbers_travel() -> None:
+    envelope = Envelope("j", 0, 0, 0, 0, Train(0, 1, math.inf))
+    assert decode(sent(envelope, []))[0].body == Train(0, 1, math.inf)
+    assert msgspec.msgpack.decode(sent(envelope, [])[0])[5]["seconds"] == math.inf
+
+
+def test_a_real_socket_carries_arrays_of_every_shape() -> None:
+    context = zmq.Context()
+    one, other = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    try:
+        one.bind("inproc://wire")
+        other.connect("inproc://wire")
+        values = [np.zeros((3, 0), "f4"), np.array(2.5), np.arange(6).reshape(2, 3).T, np.zeros(0)]
+        one.send_multipart(frames_of(Envelope("j", 0, 0, 0, 0, Beat(0)), values))
+        _, got = decode(other.recv_multipart())
+        for a, b in zip(got, values, strict=True):
+            assert a.shape == b.shape and a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+    finally:
+        one.close(0)
+        other.close(0)
+        context.term()

@@ -1,0 +1,215 @@
+"""Each synchronization model by itself: events in, actions out."""
+
+from __future__ import annotations
+
+import pytest
+
+from flegel.errors import UsageError
+from flegel.spec import SyncSpec
+from flegel.sync import MODELS, make_policy
+from flegel.sync.arrival import Arrivals
+from flegel.sync.base import (
+    Reported,
+    Started,
+    StopWorkers,
+    TrainWorkers,
+    Update,
+    Updated,
+    View,
+    Wake,
+    WorkerView,
+    Woken,
+)
+from flegel.sync.psp import iterations
+
+
+class Stage:
+    """A policy and the workers that it sees."""
+
+    def __init__(self, workers: int = 3, points: int = 800, **spec) -> None:
+        self.policy = make_policy(SyncSpec(**spec))
+        self.view = View({w: WorkerView(w, points) for w in range(workers)})
+        self.now = 0.0
+
+    def tell(self, event) -> list:
+        said = list(self.policy.decide(event, self.view, self.now).actions)
+        for action in said:
+            match action:
+                case TrainWorkers(workers=workers):
+                    for w in workers:
+                        self.view.workers[w].phase = "training"
+                case StopWorkers(workers=workers):
+                    for w in workers:
+                        self.view.workers[w].stopping = True
+                case Update(workers=workers):
+                    for w in workers:
+                        self.view.workers[w].phase = "idle"
+                    self.view.round += 1
+                    said += self.tell(Updated(self.view.round, workers, 1.0, True, 100, 0.01, 1.0, 0.1))
+        return said
+
+    def report(self, worker: int, exhausted: bool = True, rate: float = 1000.0) -> list:
+        seen = self.view.workers[worker]
+        seen.phase, seen.rate, seen.stopping = "reported", rate, False
+        seen.clock += 1
+        return self.tell(Reported(worker, exhausted))
+
+
+def trained(said: list) -> set[int]:
+    return {w for a in said if isinstance(a, TrainWorkers) for w in a.workers}
+
+
+def points(said: list) -> dict[int, int]:
+    return next(a.points for a in said if isinstance(a, TrainWorkers))
+
+
+# -- options -----------------------------------------------------------------------------------------------
+
+
+def test_every_model_is_made_and_described() -> None:
+    for name, model in MODELS.items():
+        assert make_policy(SyncSpec(name)).name == name and model.text
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [dict(name="bsp", interval=1.0), dict(name="asp", staleness=1), dict(name="fsp", batches=4),
+     dict(name="fsp", interval=-1.0), dict(name="fsp", interval=1.0, first_interval=1.0), dict(name="fps"),
+     dict(name="ssp", staleness=-1), dict(name="asp", batches=0), dict(name="fsp", coordination="none"),
+     dict(name="fsp-binary", factor=1.0), dict(name="psp", coordination="semi")],
+)  # fmt: skip
+def test_a_switch_that_makes_no_sense_is_refused(spec: dict) -> None:
+    with pytest.raises(UsageError):
+        make_policy(SyncSpec(**spec))
+
+
+def test_a_refusal_says_where_the_switch_belongs() -> None:
+    with pytest.raises(UsageError, match="ssp"):
+        make_policy(SyncSpec("bsp", staleness=2))
+
+
+# -- barriers by workload ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [dict(name="bsp"), dict(name="bsp-mini"), dict(name="ssp", staleness=0, batches=1)])
+def test_nobody_goes_on_before_all_have_reported(spec: dict) -> None:
+    stage = Stage(**spec)
+    assert trained(stage.tell(Started())) == {0, 1, 2}
+    assert stage.report(2) == [] and stage.report(0) == []
+    said = stage.report(1)
+    assert trained(said) == {0, 1, 2}
+    assert next(a for a in said if isinstance(a, Update)).workers == (0, 1, 2), "one update of all reports"
+
+
+def test_mini_batches_begin_small_and_can_be_given() -> None:
+    assert points(Stage(name="bsp-mini", points=3200).tell(Started())) == dict.fromkeys(range(3), 100)
+    assert points(Stage(name="bsp-mini", batches=4).tell(Started())) == dict.fromkeys(range(3), 200)
+
+
+# -- staleness ---------------------------------------------------------------------------------------------
+
+
+def test_ssp_lets_a_worker_be_so_far_ahead_and_not_further() -> None:
+    stage = Stage(name="ssp", staleness=2, batches=8)
+    stage.tell(Started())
+    for _ in range(2):
+        assert trained(stage.report(0)) == {0}
+    assert trained(stage.report(0)) == set(), "three ahead of the slowest"
+    assert trained(stage.report(1)) == {1}
+    assert trained(stage.report(2)) == {0, 2}, "the slowest moved, so worker 0 is free again"
+
+
+def test_asp_never_waits() -> None:
+    stage = Stage(name="asp", batches=4)
+    assert points(stage.tell(Started())) == dict.fromkeys(range(3), 200)
+    for _ in range(50):
+        assert trained(stage.report(1)) == {1}
+
+
+# -- flexible barriers -------------------------------------------------------------------------------------
+
+
+def test_the_coordinators_signal_ends_a_centralized_round() -> None:
+    stage = Stage(name="fsp", interval=0.5, coordination="centralized")
+    said = stage.tell(Started())
+    assert next(a for a in said if isinstance(a, TrainWorkers)).seconds is None
+    assert next(a for a in said if isinstance(a, Wake)).at == 0.5
+    assert stage.tell(Woken(0)) == [StopWorkers((0, 1, 2))]
+
+
+def test_own_clocks_end_a_semi_centralized_round_and_the_signal_follows_later() -> None:
+    stage = Stage(name="fsp", interval=0.5)
+    said = stage.tell(Started())
+    assert next(a for a in said if isinstance(a, TrainWorkers)).seconds == dict.fromkeys(range(3), 0.5)
+    assert 0.5 < next(a for a in said if isinstance(a, Wake)).at < 0.6
+    stage.report(0, exhausted=False)
+    assert stage.tell(Woken(0)) == [StopWorkers((1, 2))], "who missed the own timer is stopped"
+
+
+def test_a_worker_with_nothing_left_ends_the_round_for_all() -> None:
+    stage = Stage(name="fsp", interval=0.5)
+    stage.tell(Started())
+    assert stage.report(1) == [StopWorkers((0, 2))]
+
+
+def test_a_late_worker_learns_to_stop_early_and_the_others_keep_their_interval() -> None:
+    learned = Arrivals()
+    response = {0: 0.001, 1: 0.001, 2: 0.001, 3: 0.030}
+    for round_ in range(30):
+        asked = learned.begin(float(round_), 0.1, (0, 1, 2, 3))
+        for worker, late in response.items():
+            learned.arrived(worker, round_ + asked[worker] + late)
+        learned.close()
+    asked = learned.begin(99.0, 0.1, (0, 1, 2, 3))
+    arrivals = [asked[w] + late for w, late in response.items()]
+    assert max(arrivals) - min(arrivals) < 0.001
+    assert asked[0] == pytest.approx(0.1, abs=1e-3)
+    assert learned.fallback > 99.0 + max(arrivals)
+
+
+def test_however_late_a_worker_is_it_keeps_some_time_to_train() -> None:
+    learned = Arrivals()
+    for round_ in range(50):
+        learned.begin(float(round_), 0.01, (0, 1, 2))
+        for worker, late in ((0, 0.0), (1, 0.0), (2, 0.5)):
+            learned.arrived(worker, round_ + 0.01 + late)
+        learned.close()
+    assert learned.begin(99.0, 0.01, (0, 1, 2))[2] >= 0.0025
+
+
+def test_a_round_that_was_cut_short_teaches_nothing() -> None:
+    learned = Arrivals()
+    learned.begin(0.0, 0.1, (0, 1))
+    learned.cut()
+    learned.arrived(0, 0.02)
+    learned.arrived(1, 0.05)
+    learned.close()
+    assert learned.delta == {}
+
+
+# -- prediction --------------------------------------------------------------------------------------------
+
+
+def test_iteration_counts_follow_speeds() -> None:
+    counts, use = iterations({0: 1.0, 1: 2.0, 2: 3.0}, most=8)
+    assert counts == {0: 6, 1: 3, 2: 2} and use == pytest.approx(1.0)
+    counts, use = iterations({0: 1.0, 1: 1.0, 2: 3.0}, most=8)
+    assert counts == {0: 3, 1: 3, 2: 1} and use == pytest.approx(1.0)
+
+
+def test_measured_times_are_no_integers_and_still_fit() -> None:
+    _, use = iterations({0: 1.013, 1: 1.987, 2: 3.04}, most=8)
+    assert use > 0.95
+
+
+def test_equal_workers_synchronize_after_every_iteration() -> None:
+    assert iterations(dict.fromkeys(range(5), 0.1), most=8)[0] == dict.fromkeys(range(5), 1)
+
+
+def test_psp_asks_workers_to_go_on_while_they_wait() -> None:
+    stage = Stage(name="psp")
+    said = stage.tell(Started())
+    assert next(a for a in said if isinstance(a, TrainWorkers)).linger
+    stage.report(0, rate=3000.0)
+    stage.report(1, rate=1500.0)
+    assert points(stage.report(2, rate=1000.0)) == {0: 600, 1: 300, 2: 200}

@@ -7,6 +7,8 @@ a point that is doubled, dropped or trained from a stale state shows up in the t
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -185,6 +187,21 @@ class World(RuleBasedStateMachine):
             del self.network[at]
         if fate != "lost" and target in self.sites_by_id:
             self.sites_by_id[target].receive(source, body, arrays)
+
+    @rule(steps=st.integers(1, 12), order=st.randoms(use_true_random=False))
+    def things_take_their_course(self, steps: int, order: Random) -> None:
+        """Messages arrive for a while, in any order between workers, so that moves get somewhere."""
+        for _ in range(steps):
+            for site in self.sites_by_id.values():
+                if site.inbox:
+                    site.obey(site.inbox.pop(0))
+                if site.outbox:
+                    for worker, told in self.moves.answer(site.id, site.outbox.pop(0), self.now):  # type: ignore[arg-type]
+                        self.tell(worker, told)
+            if self.network:
+                source, target, body, arrays = self.network.pop(order.randrange(len(self.network)))
+                if target in self.sites_by_id:
+                    self.sites_by_id[target].receive(source, body, arrays)
 
     @rule()
     def time_passes(self) -> None:

@@ -135,9 +135,7 @@ class World(RuleBasedStateMachine):
         self.network: list[tuple[int, int, object, tuple[np.ndarray, ...]]] = []
         self.moves = Moves()
         self.ledger = Ledger(Sum(), np.zeros(1))
-        self.sites_by_id = {
-            i: Site(i, self.share(np.arange(i * size, (i + 1) * size)), self) for i in range(count)
-        }
+        self.sites_by_id = {i: Site(i, self.share(np.arange(i * size, (i + 1) * size)), self) for i in range(count)}
 
     def share(self, ids: np.ndarray) -> Share:
         """Points whose one feature is their own number."""

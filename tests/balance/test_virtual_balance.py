@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,9 @@ def train(
         ids = np.arange(len(data) * w // WORKERS, len(data) * (w + 1) // WORKERS)
         state = algorithm.initState(len(ids), data.shape[1], rng)
         share = make_share(data[ids], None, state, algorithm.layout, ids)
-        learners[w] = KernelLearner(algorithm, build_kernel(algorithm, share, theta, zero).kernel, share, zero, new_flag())
+        learners[w] = KernelLearner(
+            algorithm, build_kernel(algorithm, share, theta, zero).kernel, share, zero, new_flag()
+        )
     criteria = Criteria(max_seconds=seconds, tolerance=0, **limits)  # type: ignore[arg-type]
     form = Form("array", ())
     job = Coordinator(
@@ -80,7 +84,7 @@ def test_with_balance_passes_differ_by_at_most_one(jobs: dict[str, Coordinator],
 
 def test_the_objective_never_rises_although_points_move(jobs: dict[str, Coordinator]) -> None:
     values = [r.objective for r in jobs["async"].trace if r.objective is not None]
-    assert all(b <= a * (1 + 1e-12) for a, b in zip(values, values[1:], strict=False))
+    assert all(b <= a * (1 + 1e-12) for a, b in pairwise(values))
     assert jobs["async"].balancing is not None and jobs["async"].balancing.moves.points > ROWS / 16
 
 

@@ -44,6 +44,7 @@ class World:
 
     def best(self) -> float:
         """The interval with the most progress a second, by looking at all."""
+
         def speed(eta: float) -> float:
             share = min(eta * self.rate / PASS, 1)
             return share * (1 - self.blunting * share) / (share * PASS / self.rate + self.phi)

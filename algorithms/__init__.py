@@ -4,5 +4,9 @@ from __future__ import annotations
 
 BUILTINS = {
     "kmeans": "flegel.algorithms.kmeans:KMeans",
+    "gmm": "flegel.algorithms.gmm:GMM",
+    "fcm": "flegel.algorithms.fcm:FCM",
+    "lr": "flegel.algorithms.lr:LR",
+    "nmf": "flegel.algorithms.nmf:NMF",
 }
 """Name on the command line to module and class. A new algorithm is a file and a line here."""

@@ -14,7 +14,7 @@ from msgspec import Meta
 from flegel import tree
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.kmeans_kernel import kernel_for
-from flegel.algorithms.seeding import given_rows, seed_rows
+from flegel.algorithms.seeding import origin_of, start_rows
 from flegel.errors import UsageError
 from flegel.share import DataPoint, Share
 from flegel.tree import Array
@@ -69,13 +69,8 @@ class KMeans(Algorithm):
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Centroids:
         rows = np.asarray(sample.features)
-        if isinstance(self.init, str) and self.init in ("k-means++", "random", "first"):
-            if self.k > len(rows):
-                raise UsageError(f"KMeans: k={self.k} is more than the {len(rows)} points drawn; lower k.")
-            start = seed_rows(rows, self.k, self.init, rng)
-        else:
-            start = given_rows(self.init, self.k, sample.columns, "KMeans")
-        return Centroids(start, rows.mean(axis=0, dtype=np.float64))
+        start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans")
+        return Centroids(start, origin_of(rows))
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.full((points, 1), -1, np.int32)

@@ -40,9 +40,7 @@ def kernel_for(share: Share, k: int) -> Kernel:
     """The kernel in the shape that this machine's registers, the precision and k ask for."""
     train = _build(*tile_shape(share.features.dtype, k))
 
-    def kernel(
-        share: Share, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
+    def kernel(share: Share, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, share.points)
         return int(train(share.features, share.state, parameter, aggregator, start, end, flag))
 
@@ -97,9 +95,7 @@ def _build(lanes: int, group: int) -> Any:
                 now = to_int32(which)
                 if any_lane(now != load(last, first, lanes)):
                     store(nearest, 0, now)
-                    _move(
-                        flat, last, nearest, first, start, end, centres, parameter.origin, aggregator, point
-                    )
+                    _move(flat, last, nearest, first, start, end, centres, parameter.origin, aggregator, point)
         return end
 
     return train
@@ -159,9 +155,7 @@ def _move(flat, last, nearest, first, start, end, centres, origin, aggregator, x
         if old >= 0:
             nearer = 0.0
             for t in range(columns):  # ‖x − old‖² − ‖x − new‖²
-                nearer += (centres[new, t] - centres[old, t]) * (
-                    2.0 * x[t] - centres[new, t] - centres[old, t]
-                )
+                nearer += (centres[new, t] - centres[old, t]) * (2.0 * x[t] - centres[new, t] - centres[old, t])
             if nearer <= 0.0:
                 continue
             for t in range(columns):

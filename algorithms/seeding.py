@@ -10,6 +10,42 @@ import numpy as np
 from flegel.errors import UsageError
 from flegel.tree import Array
 
+NAMED = ("k-means++", "random", "first")
+
+
+def start_rows(rows: Array, k: int, init: str | Array, columns: int, rng: np.random.Generator, owner: str) -> Array:
+    """k starting centroids as `init` says: by one of NAMED, from a .npy file, or given as an array."""
+    if not (isinstance(init, str) and init in NAMED):
+        return given_rows(init, k, columns, owner)
+    if k > len(rows):
+        raise UsageError(f"{owner}: k={k} is more than the {len(rows)} points drawn; lower k.")
+    return seed_rows(rows, k, init, rng)
+
+
+def origin_of(rows: Array) -> Array:
+    """The mean of each column, as a number that the rows' own precision holds exactly."""
+    return rows.mean(axis=0, dtype=np.float64).astype(rows.dtype).astype(np.float64)
+
+
+def standard_units(rows: Array) -> tuple[Array, Array]:
+    """Origin, and standard deviation of each column to a power of two; 1 where a column does not vary.
+
+    Both are exact in the rows' precision, so shifting and scaling there costs no more than one rounding.
+    """
+    origin = origin_of(rows)
+    largest = np.abs(rows - origin).max(axis=0)
+    safe = np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers must stay representable
+    deviation = safe * np.sqrt((((rows - origin) / safe) ** 2).mean(axis=0))
+    varies = (largest > 0) & (deviation > 1e-13 * np.abs(origin))
+    return origin, np.where(varies, 2.0 ** np.round(np.log2(np.where(varies, deviation, 1.0))), 1.0)
+
+
+def numbered(rows: Array, centres: Array, chunk: int = 8192) -> Array:
+    """The number of the nearest centre of each row."""
+    half = 0.5 * (centres**2).sum(axis=1)
+    parts = [(half - rows[i : i + chunk] @ centres.T).argmin(axis=1) for i in range(0, len(rows), chunk)]
+    return np.concatenate(parts)
+
 
 def seed_rows(rows: Array, k: int, how: str, rng: np.random.Generator) -> Array:
     """k rows of the sample: `first` ones, `random` ones without repetition, or spread out by `k-means++`."""

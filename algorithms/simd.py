@@ -10,7 +10,8 @@ register. What a kernel chooses by the machine is only its shape: `VECTOR_BYTES`
     store(result, at, where(x > 0.0, exp(x), 0.0 * x))
 
 Positions are flat: elements from the start of a C-contiguous array of any shape, *unchecked*. `lanes` and
-`count` must be constants (module globals or literals). Operators take a vector and a vector or a scalar.
+`count` must be constants (module globals or literals); `TWO_REGISTERS` for `lanes` suits every dtype.
+Operators take a vector and a vector or a scalar.
 numba does not notice that this file has changed: after an edit delete the `.nbi` files beside the kernels.
 Nothing here knows an algorithm, and nothing here is for interpreted code: call it from @njit functions only.
 """
@@ -47,6 +48,8 @@ VECTOR_BYTES = 64 if "avx512f" in _FEATURES else 32 if "avx2" in _FEATURES else 
 """Width of a machine register."""
 REGISTERS = 32 if _ARM or "avx512f" in _FEATURES else 16
 """How many of them there are: what a register tile may fill."""
+ONE_REGISTER, TWO_REGISTERS = -1, -2
+"""For `lanes`: as many as one or two machine registers hold, whatever the array's dtype."""
 _HAS_FMA = _ARM or "fma" in _FEATURES
 
 
@@ -154,8 +157,21 @@ def _load(builder: Any, address: Any, lanes: int, size: int) -> Any:
     return value
 
 
+def _lanes(dtype: Any, literal: Any) -> int:
+    """What a `lanes` argument means: so many lanes, or so many registers if it is a constant from above."""
+    said = int(literal.literal_value)
+    return said if said > 0 else -said * VECTOR_BYTES * 8 // int(dtype.bitwidth)
+
+
 def _size(array: Any) -> int:
     return int(array.dtype.bitwidth) // 8
+
+
+@intrinsic(prefer_literal=True)
+def lane_count(typing: Any, array: Any, lanes: Any) -> Any:
+    """How many lanes `lanes` means for this array: an ordinary number."""
+    count = _lanes(array.dtype, lanes)
+    return types.intp(array, lanes), lambda context, builder, sig, args: ir.Constant(ir.IntType(64), count)
 
 
 # -- memory -------------------------------------------------------------------------------------------------
@@ -164,7 +180,7 @@ def _size(array: Any) -> int:
 @intrinsic(prefer_literal=True)
 def load(typing: Any, array: Any, at: Any, lanes: Any) -> Any:
     """`lanes` consecutive numbers from flat position `at`."""
-    kind = Vector(array.dtype, lanes.literal_value)
+    kind = Vector(array.dtype, _lanes(array.dtype, lanes))
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         address = _address(context, builder, sig.args[0], args[0], args[1])
@@ -192,7 +208,7 @@ def splats(typing: Any, array: Any, at: Any, count: Any, lanes: Any) -> Any:
     ARM multiplies by one lane of a register, so the numbers are loaded as vectors there; x86 spreads a number
     while loading it.
     """
-    kind = Vector(array.dtype, lanes.literal_value)
+    kind = Vector(array.dtype, _lanes(array.dtype, lanes))
     many = types.UniTuple(kind, count.literal_value)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -207,6 +223,40 @@ def splats(typing: Any, array: Any, at: Any, count: Any, lanes: Any) -> Any:
         return context.make_tuple(builder, many, parts)
 
     return many(array, types.intp, count, lanes), generate
+
+
+@intrinsic(prefer_literal=True)
+def loads(typing: Any, array: Any, at: Any, stride: Any, count: Any, lanes: Any) -> Any:
+    """A tuple of `count` vectors from `at`, `at + stride`, …"""
+    kind = Vector(array.dtype, _lanes(array.dtype, lanes))
+    many = types.UniTuple(kind, count.literal_value)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        step = context.cast(builder, args[2], sig.args[2], types.intp)
+        place, parts = args[1], []
+        for _ in range(many.count):
+            address = _address(context, builder, sig.args[0], args[0], place)
+            parts.append(_load(builder, address, kind.lanes, _size(array)))
+            place = builder.add(place, step)
+        return context.make_tuple(builder, many, parts)
+
+    return many(array, types.intp, stride, count, lanes), generate
+
+
+@intrinsic
+def store_each(typing: Any, array: Any, at: Any, stride: Any, vectors: Any) -> Any:
+    """Writes a tuple of vectors to `at`, `at + stride`, …"""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        step = context.cast(builder, args[2], sig.args[2], types.intp)
+        place = args[1]
+        for vector in cgutils.unpack_tuple(builder, args[3]):
+            address = _address(context, builder, sig.args[0], args[0], place)
+            builder.store(vector, builder.bitcast(address, vector.type.as_pointer())).align = _size(array)
+            place = builder.add(place, step)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, stride, vectors), generate
 
 
 @intrinsic
@@ -314,6 +364,46 @@ def fma_each(typing: Any, x: Any, ys: Any, sums: Any) -> Any:
 
 
 @intrinsic
+def square_each(typing: Any, x: Any, slopes: Any, offsets: Any, sums: Any) -> Any:
+    """The tuple `sums[i] + (x * slopes[i] + offsets[i])²`."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        parts = []
+        for slope, offset, term in zip(*(cgutils.unpack_tuple(builder, many) for many in args[1:]), strict=True):
+            z = _fma(builder, args[0], slope, offset)
+            parts.append(_fma(builder, z, z, term))
+        return context.make_tuple(builder, sums, parts)
+
+    return sums(x, slopes, offsets, sums), generate
+
+
+@intrinsic
+def sum_squares(typing: Any, xs: Any, start: Any) -> Any:
+    """start + Σ xs[i]²."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        value = args[1]
+        for x in cgutils.unpack_tuple(builder, args[0]):
+            value = _fma(builder, x, x, value)
+        return value
+
+    return start(xs, start), generate
+
+
+@intrinsic
+def outer_each(typing: Any, xs: Any, ys: Any, sums: Any) -> Any:
+    """The tuple `sums[i * len(ys) + j] + xs[i] * ys[j]`: a whole register tile at once."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        left, right, terms = (cgutils.unpack_tuple(builder, many) for many in args)
+        pairs = [(x, y) for x in left for y in right]
+        parts = [_fma(builder, x, y, z) for (x, y), z in zip(pairs, terms, strict=True)]
+        return context.make_tuple(builder, sums, parts)
+
+    return sums(xs, ys, sums), generate
+
+
+@intrinsic
 def least_each(typing: Any, values: Any, first: Any, least: Any, which: Any) -> Any:
     """Running minimum over the tuple: (least, which) lane by lane, `which` counting values from `first`.
 
@@ -370,6 +460,19 @@ def widen(typing: Any, x: Any) -> Any:
         return builder.fpext(args[0], ir.VectorType(ir.DoubleType(), x.lanes))
 
     return wide(x), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def cast_like(typing: Any, x: Any, other: Any) -> Any:
+    """Floating lanes in the precision of `other`, which has as many."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if x == other:
+            return args[0]
+        change = builder.fpext if other.dtype.bitwidth > x.dtype.bitwidth else builder.fptrunc
+        return change(args[0], ir.VectorType(_LLVM[other.dtype], other.lanes))
+
+    return other(x, other), generate
 
 
 @intrinsic
@@ -488,5 +591,32 @@ def log(typing: Any, x: Any) -> Any:
         for part in reversed(_LOG2_PARTS[bits]):
             tail = _fma(builder, power, _constant(kind, part), tail)
         return tail
+
+    return x(x), generate
+
+
+def _log1p_series(x: Any) -> Any:
+    """log(1 + x) / x, exact at 0."""
+    x = np.asarray(x, dtype=np.float64)
+    return np.divide(np.log1p(x), x, out=np.ones_like(x), where=x != 0)
+
+
+def _fitted_to_unit(function: Callable[[Any], Any], degree: int) -> list[float]:
+    """Coefficients, highest power first, of the interpolation at Chebyshev's points of [0, 1]."""
+    series = np.polynomial.Chebyshev.interpolate(function, degree, domain=[0.0, 1.0])
+    return [float(c) for c in series.convert(kind=np.polynomial.Polynomial).coef[::-1]]
+
+
+_LOG1P = {32: _fitted_to_unit(_log1p_series, 9), 64: _fitted_to_unit(_log1p_series, 20)}
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def log1p_unit(typing: Any, x: Any) -> Any:
+    """log(1 + x) for 0 ≤ x ≤ 1 to a few units in the last place, without a division; meaningless
+    elsewhere.
+    """
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.fmul(args[0], _horner(builder, args[0], _LOG1P[x.dtype.bitwidth]))
 
     return x(x), generate

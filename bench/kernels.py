@@ -1,10 +1,10 @@
 # ruff: noqa: E402
 """How fast is one core? Every kernel against its peers and against what the machine can do.
 
-    python bench/kernels.py [--points 300000] [--rounds 5] [--only kmeans,gmm] [--json kernels.json]
+    python bench/kernels.py [--points 200000] [--rounds 5] [--only kmeans,gmm] [--json kernels.json]
 
-All contenders of a contest take turns in one process, one thread each; figures are medians of seconds per
-pass, given for a million points. A peer that is not installed is named and left out. Never asserts anything.
+All contenders of a contest take turns in one process, one thread each; figures are medians of CPU seconds
+per pass, given for a million points. A peer that is not installed is named and left out. It asserts nothing.
 
 To add an algorithm: write a function that yields `Contest`s and put it into `SUITES`.
 """
@@ -34,9 +34,11 @@ from numba import njit
 from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms import simd
+from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.runtime.flag import new_flag
-from flegel.share import make_share, pack_tiles
+from flegel.share import make_share
 
 COLUMNS = 28
 BARRIER = 16384  # points between two barriers of the time-to-quality runs
@@ -57,9 +59,10 @@ class Contest:
 
 
 def clock(work: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
+    """CPU seconds. All contenders are single-threaded, so this is wall time without the neighbours' share."""
+    begin = time.process_time()
     work()
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 # -- the machine's limits -----------------------------------------------------------------------------------
@@ -124,20 +127,17 @@ class Training:
     def __init__(self, algorithm: Algorithm, rows: np.ndarray, start: Any = None) -> None:
         self.algorithm, self.rows = algorithm, rows
         self.sample = Sample(rows, None, len(rows), rows.shape[1])
-        self.start = (
-            algorithm.initParameter(self.sample, np.random.default_rng(0)) if start is None else start
-        )
-        self.share = make_share(rows, None, self._fresh_state(), algorithm.layout)
+        self.start = algorithm.initParameter(self.sample, np.random.default_rng(0)) if start is None else start
+        state = algorithm.initState(len(rows), rows.shape[1], np.random.default_rng(0))
+        self.share = make_share(rows, None, state, algorithm.layout)
+        self.unvisited = self.share.state.copy()
         kernel = algorithm.kernel(self.share)
         assert kernel is not None
         self.kernel = kernel
         self.reset()
 
-    def _fresh_state(self) -> np.ndarray:
-        return self.algorithm.initState(len(self.rows), self.rows.shape[1], np.random.default_rng(0))
-
     def reset(self) -> None:
-        self.share.state = pack_tiles(self._fresh_state())
+        self.share.state[...] = self.unvisited
         self.parameter = tree.as_float64(self.start)
         self.statistics = tree.as_float64(self.algorithm.initAggregator(self.sample, self.parameter))
 
@@ -191,9 +191,7 @@ def kmeans_contests(points: int) -> Iterator[Contest]:
                 contenders["sklearnex lloyd"] = _sklearnex_lloyd(rows, k)
             except ImportError:
                 absent.append("sklearnex")
-            contenders["chunked GEMM (NumPy)"] = lambda k=k, rows=rows: clock(
-                lambda: _gemm_kmeans(rows, rows[:k])
-            )
+            contenders["chunked GEMM (NumPy)"] = lambda k=k, rows=rows: clock(lambda: _gemm_kmeans(rows, rows[:k]))
             size = np.dtype(dtype).itemsize * COLUMNS
             title = f"KMeans k={k} {dtype}"
             yield Contest(title, points, contenders, 2.0 * k * COLUMNS, size, dtype, absent)
@@ -237,6 +235,98 @@ def _gemm_kmeans(rows: np.ndarray, centres: np.ndarray, chunk: int = 4096) -> An
         filled = np.flatnonzero(np.diff(np.append(firsts, len(x))))
         sums[filled] += np.add.reduceat(x[order], firsts[filled], axis=0)
     return sums
+
+
+# -- mixtures and fuzzy clusters ----------------------------------------------------------------------------
+
+
+def gmm_contests(points: int) -> Iterator[Contest]:
+    for k, dtype in ((10, "float32"), (100, "float32"), (10, "float64"), (100, "float64")):
+        some = max(2048, points // (1 if k == 10 else 8))
+        rows = overlapping(some, k, dtype)
+        training = Training(GMM(k=k, init="first"), rows)
+        contenders: dict[str, Callable[[], float]] = {
+            "flegel": lambda training=training: training.passes(1, 2),
+            "scikit-learn EM": lambda k=k, rows=rows: between_fits(_mixture(rows, k), 1, 3),
+            "chunked GEMM (NumPy)": lambda k=k, rows=rows: clock(lambda: _gemm_gmm(rows, rows[:k])),
+        }
+        size = np.dtype(dtype).itemsize * (COLUMNS + 2 * (k + 1))
+        yield Contest(f"GMM diagonal k={k} {dtype}", some, contenders, 8.0 * k * COLUMNS, size, dtype)
+
+
+def _mixture(rows: np.ndarray, k: int) -> Callable[[int], Any]:
+    from sklearn.mixture import GaussianMixture
+
+    start = {
+        "means_init": rows[:k],
+        "weights_init": np.full(k, 1 / k),
+        "precisions_init": np.ones((k, COLUMNS)),
+    }
+
+    def fit(iterations: int) -> Any:
+        peer = GaussianMixture(
+            k, covariance_type="diag", tol=0, max_iter=iterations, init_params="random_from_data", **start
+        )
+        return _quietly(lambda: peer.fit(rows))
+
+    return fit
+
+
+def _gemm_gmm(rows: np.ndarray, means: np.ndarray, chunk: int = 4096) -> Any:
+    """An EM pass with unit variances to start from: logits, softmax and moments as matrix products."""
+    precision = np.ones_like(means)
+    linear, level = means * precision, -0.5 * (means**2 * precision).sum(axis=1)
+    counts, sums, squares = np.zeros(len(means)), np.zeros(means.shape), np.zeros(means.shape)
+    for at in range(0, len(rows), chunk):
+        x = rows[at : at + chunk]
+        xx = x * x
+        logits = x @ linear.T - 0.5 * (xx @ precision.T) + level
+        logits -= logits.max(axis=1, keepdims=True)
+        np.exp(logits, out=logits)
+        logits /= logits.sum(axis=1, keepdims=True)
+        counts += logits.sum(axis=0)
+        sums += logits.T @ x
+        squares += logits.T @ xx
+    return counts, sums, squares
+
+
+def fcm_contests(points: int) -> Iterator[Contest]:
+    for k, dtype in ((10, "float32"), (100, "float32"), (10, "float64")):
+        some = max(2048, points // (1 if k == 10 else 8))
+        rows = overlapping(some, k, dtype)
+        start = rows[:k] + np.asarray(
+            0.01, dtype
+        )  # off the points, where a plain quotient would divide by zero
+        training = Training(FCM(k=k, init=start), rows)
+        contenders: dict[str, Callable[[], float]] = {
+            "flegel": lambda training=training: training.passes(1, 2),
+            "scikit-fuzzy": lambda k=k, rows=rows: between_fits(_skfuzzy(rows, k), 1, 3),
+            "chunked GEMM (NumPy)": lambda rows=rows, start=start: clock(lambda: _gemm_fcm(rows, start)),
+        }
+        size = np.dtype(dtype).itemsize * (COLUMNS + 2 * k)
+        yield Contest(f"FCM m=2 k={k} {dtype}", some, contenders, 6.0 * k * COLUMNS, size, dtype)
+
+
+def _skfuzzy(rows: np.ndarray, k: int) -> Callable[[int], Any]:
+    from skfuzzy.cluster import cmeans
+
+    columns = np.ascontiguousarray(rows.T)
+    return lambda iterations: cmeans(columns, k, 2.0, error=0.0, maxiter=iterations, seed=0)
+
+
+def _gemm_fcm(rows: np.ndarray, centres: np.ndarray, chunk: int = 4096) -> Any:
+    half = (centres**2).sum(axis=1)
+    counts, sums, value = np.zeros(len(centres)), np.zeros(centres.shape), 0.0
+    for at in range(0, len(rows), chunk):
+        x = rows[at : at + chunk]
+        squared = np.maximum((x * x).sum(axis=1, keepdims=True) - 2 * (x @ centres.T) + half, 1e-12)
+        w = 1.0 / squared
+        w /= w.sum(axis=1, keepdims=True)
+        w *= w
+        counts += w.sum(axis=0)
+        sums += w.T @ x
+        value += float((w * squared).sum())
+    return counts, sums, value
 
 
 # -- time to quality ----------------------------------------------------------------------------------------
@@ -300,12 +390,12 @@ def _incremental(training: Training, target: float, most: int = 60) -> tuple[flo
     """A barrier every BARRIER points; None where it settles in a worse optimum than Lloyd's."""
     training.reset()
     points = training.share.points
-    begin = time.perf_counter()
+    begin = time.process_time()
     for done in range(most):
         for first in range(0, points, BARRIER):
             training.step(first, min(first + BARRIER, points))
             if done and training.objective() <= target:
-                return time.perf_counter() - begin, done + min(first + BARRIER, points) / points
+                return time.process_time() - begin, done + min(first + BARRIER, points) / points
     return None, None
 
 
@@ -320,7 +410,11 @@ def _lloyd_seconds(rows: np.ndarray, start: np.ndarray, k: int, iterations: int)
 
 # -- the run ------------------------------------------------------------------------------------------------
 
-SUITES: dict[str, Callable[[int], Iterator[Contest]]] = {"kmeans": kmeans_contests}
+SUITES: dict[str, Callable[[int], Iterator[Contest]]] = {
+    "kmeans": kmeans_contests,
+    "gmm": gmm_contests,
+    "fcm": fcm_contests,
+}
 
 
 def hold(contest: Contest, rounds: int, limits: dict[str, float]) -> dict[str, Any]:
@@ -356,9 +450,7 @@ def hold(contest: Contest, rounds: int, limits: dict[str, float]) -> dict[str, A
 def show(result: dict[str, Any]) -> None:
     medians = result["seconds_per_pass_of_a_million"]
     limits = f"{result['limit_compute_s']:.4f} multiply-add, {result['limit_memory_s']:.4f} memory"
-    print(
-        f"\n{result['title']}: s per pass of 10⁶ points ({limits}; we reach {result['share_of_limit']:.0%})"
-    )
+    print(f"\n{result['title']}: s per pass of 10⁶ points ({limits}; we reach {result['share_of_limit']:.0%})")
     for name, value in medians.items():
         ratio = "" if name == "flegel" else f"{result['ratio'][name]:7.2f}×"
         print(f"  {name:28s} {value:9.4f} {1 / value:9.2f} Mpoints/s {ratio}")

@@ -26,24 +26,38 @@ MB = 1e6
 
 
 def peak() -> int:
-    """Largest resident memory of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Largest resident memory of this program so far, in bytes (getrusage would count the parent's, too)."""
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    return int(line.split()[1]) * 1024
 
 
-def warm(file: str) -> None:
-    """Imports and first-call costs out of the way, on a few rows of the same kind."""
+def resident() -> int:
+    """Resident memory of this process now, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def warm() -> None:
+    """Imports and first-call costs out of the way, on a few rows of each kind."""
+    import pyarrow
+    import pyarrow.parquet
+
     from flegel.datasets import open_data
 
-    if Path(file).exists():
-        pass
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a.csv").write_text("1,2\n3,4\n")
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1.0, 2.0]}), f"{folder}/a.parquet")
+        for name in ("a.csv", "a.parquet"):
+            open_data(f"{folder}/{name}").load()
     open_data("higgs:100").load()
 
 
-def worker(index: int, count: int, description: str, file: str, start: Any, answers: Any) -> None:
+def worker(index: int, count: int, description: str, start: Any, answers: Any) -> None:
     from flegel.datasets import read_share
 
-    warm(file)
-    before = peak()
+    warm()
+    before = resident()
     start.wait()
     began = time.perf_counter()
     rows = read_share(json.loads(description), index, count)
@@ -58,7 +72,7 @@ def shares(spec: str, workers: int, **options: Any) -> dict[str, Any]:
     """Open and read by `workers` processes."""
     from flegel.datasets import open_data
 
-    warm(spec)
+    warm()
     began = time.perf_counter()
     data = open_data(spec, **options)
     opened = time.perf_counter() - began
@@ -66,8 +80,7 @@ def shares(spec: str, workers: int, **options: Any) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     start, answers = context.Barrier(workers), context.Queue()
     processes = [
-        context.Process(target=worker, args=(i, workers, description, spec, start, answers))
-        for i in range(workers)
+        context.Process(target=worker, args=(i, workers, description, start, answers)) for i in range(workers)
     ]
     for process in processes:
         process.start()

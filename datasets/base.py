@@ -79,6 +79,7 @@ class Source(ABC):
     labelled: bool = False
     classes: list[str] | None = None
     sparse: bool = False
+    window_bytes: ClassVar[int] = WINDOW_BYTES
     origin: str
 
     @abstractmethod
@@ -123,7 +124,7 @@ class Source(ABC):
 
     def windows(self, ranges: Array) -> Iterator[Array]:
         """`ranges` cut at natural blocks and grouped into windows."""
-        rows = max(1, WINDOW_BYTES // max(1, self.columns * self.dtype.itemsize))
+        rows = max(1, self.window_bytes // max(1, self.columns * self.dtype.itemsize))
         edges = self.edges()
         yield from group(cut(ranges, edges) if edges is not None else ranges, rows, exact=edges is None)
 
@@ -201,11 +202,10 @@ def group(ranges: Array, rows: int, exact: bool) -> Iterator[Array]:
         yield np.array(held, np.int64)
 
 
-def check_finite(
-    features: Array, labels: Array | None, ids: Array, names: list[str] | None, origin: str
-) -> None:
+def check_finite(features: Array, labels: Array | None, ids: Array, names: list[str] | None, origin: str) -> None:
     """Raise for the first NaN or infinity, by row and column."""
-    total = float(features.sum(dtype=np.float64)) if features.size else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = features.sum() if features.size else 0.0  # NaN and infinity survive a sum; overflow is looked into
     if not np.isfinite(total):
         bad = np.argwhere(~np.isfinite(features))
         if len(bad):

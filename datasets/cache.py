@@ -50,9 +50,7 @@ def check_unchanged(path: Path, description: Description) -> None:
     """A worker must see the file that was opened; its size tells."""
     size = signature(path)[0]
     if size != description["signature"][0]:
-        raise DataError(
-            f"{path} has {size} bytes here but had {description['signature'][0]} when the job was opened."
-        )
+        raise DataError(f"{path} has {size} bytes here but had {description['signature'][0]} when the job was opened.")
 
 
 def entry_folder(description: Description) -> Path:
@@ -162,9 +160,7 @@ class _Column:
 
     def close(self) -> None:
         shape = (self.rows,) if self.width is None else (self.rows, self.width)
-        text = repr(
-            {"descr": (self.dtype or np.dtype(np.float64)).str, "fortran_order": False, "shape": shape}
-        )
+        text = repr({"descr": (self.dtype or np.dtype(np.float64)).str, "fortran_order": False, "shape": shape})
         header = text.ljust(117).encode() + b"\n"
         self.file.seek(0)
         self.file.write(np.lib.format.magic(1, 0) + len(header).to_bytes(2, "little") + header)
@@ -228,9 +224,7 @@ def _append(
     if stream.named_classes and labels is not None:
         labels = np.array([codes.setdefault(str(name), len(codes)) for name in labels.tolist()], np.float64)
     dense = features.values.reshape(-1, 1)[:0] if isinstance(features, Sparse) else features
-    check_finite(
-        dense, None if labels is None else np.asarray(labels, np.float64), ids, stream.names, stream.origin
-    )
+    check_finite(dense, None if labels is None else np.asarray(labels, np.float64), ids, stream.names, stream.origin)
     if labels is not None:
         columns["labels"].append(np.asarray(labels, np.float64))
     return rows + count, width

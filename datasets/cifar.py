@@ -42,9 +42,7 @@ class CifarStream(Stream):
                     file = archive.extractfile(member)
                     data = file.read() if file else b""
                     if not data or len(data) % _RECORD:
-                        raise DataError(
-                            f"{self.path}: {member.name} has {len(data)} bytes, no whole records."
-                        )
+                        raise DataError(f"{self.path}: {member.name} has {len(data)} bytes, no whole records.")
                     records = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
                     yield Chunk(np.ascontiguousarray(records[:, 1:]), records[:, 0].astype(np.float64))
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:

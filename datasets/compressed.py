@@ -90,9 +90,7 @@ def line_pieces(path: Path, skip: int, piece: int, longest: int) -> Iterator[byt
             if end == 0:
                 rest += data
                 if len(rest) > longest:
-                    raise DataError(
-                        f"{path} has a line longer than {longest:,} bytes; is this a table of numbers?"
-                    )
+                    raise DataError(f"{path} has a line longer than {longest:,} bytes; is this a table of numbers?")
                 continue
             yield rest + data[:end]
             rest = data[end:]

@@ -18,8 +18,8 @@ from flegel.datasets.base import Description, Source
 from flegel.errors import DataError
 from flegel.tree import Array
 
-BLOCK = 4096
-"""Rows a block of the generator."""
+BLOCK_VALUES = 1 << 15
+"""Numbers a block of a generator, about."""
 SPAN = 3.5
 """Quantiles are tabulated at equal steps of the normal score from -SPAN to SPAN, and extended linearly."""
 
@@ -33,26 +33,28 @@ def block_rng(name: str, seed: int, block: int) -> np.random.Generator:
 class BlockSource(Source):
     """A generator that makes whole blocks; subclasses define `block`."""
 
-    def __init__(self, rows: int, seed: int = 0) -> None:
+    def __init__(self, rows: int, columns: int, seed: int = 0) -> None:
         if rows < 1:
             raise DataError(f"{rows} rows are too few.")
-        self.rows, self.seed = rows, seed
+        self.rows, self.columns, self.seed = rows, columns, seed
         self.dtype = np.dtype(np.float32)
+        self.block_rows = max(64, 1 << (BLOCK_VALUES // columns).bit_length() - 1)
 
     def edges(self) -> Array | None:
-        return np.append(np.arange(0, self.rows, BLOCK, dtype=np.int64), self.rows)
+        return np.append(np.arange(0, self.rows, self.block_rows, dtype=np.int64), self.rows)
 
     def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
-        """BLOCK rows and their labels."""
+        """`block_rows` rows and their labels."""
         raise NotImplementedError
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
         at = 0
+        size = self.block_rows
         for start, stop in ranges.tolist():
-            for number in range(start // BLOCK, -(-stop // BLOCK)):
-                lo, hi = max(start, number * BLOCK), min(stop, (number + 1) * BLOCK)
+            for number in range(start // size, -(-stop // size)):
+                lo, hi = max(start, number * size), min(stop, (number + 1) * size)
                 made, answers = self.block(block_rng(self.kind + self.origin, self.seed, number))
-                part = slice(lo - number * BLOCK, hi - number * BLOCK)
+                part = slice(lo - number * size, hi - number * size)
                 features[at : at + hi - lo] = made[part]
                 if labels is not None and answers is not None:
                     labels[at : at + hi - lo] = answers[part]
@@ -119,19 +121,18 @@ class CopulaSource(BlockSource):
     kind = "copula"
 
     def __init__(self, name: str, rows: int, seed: int = 0) -> None:
-        super().__init__(rows, seed)
-        self.name = self.origin = name
         self.figures = fitted(name)
-        self.columns = len(self.figures.names)
+        super().__init__(rows, len(self.figures.names), seed)
+        self.name = self.origin = name
         self.names = self.figures.names
         self.labelled = True
         self.values = np.array(self.figures.labels)
 
     def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
         which = np.searchsorted(
-            self.figures.shares, rng.random(BLOCK) * self.figures.shares[-1], side="right"
+            self.figures.shares, rng.random(self.block_rows) * self.figures.shares[-1], side="right"
         )
-        rows = np.empty((BLOCK, self.columns), np.float32)
+        rows = np.empty((self.block_rows, self.columns), np.float32)
         for number, part in enumerate(self.figures.parts):
             members = np.flatnonzero(which == number)
             rows[members] = part.draw(rng, len(members))

@@ -110,9 +110,7 @@ class Dataset:
         return {"name": self.name, "rows": self.rows, "columns": self.columns, "stand_in": self.stand_in}
 
 
-def read_share(
-    description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0
-) -> Rows:
+def read_share(description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
     """The rows of worker `index` of `count`: (features, labels or None, global row numbers)."""
     if description["remote"] is not None:
         from flegel.datasets.remote import stage
@@ -161,13 +159,9 @@ def column_reader(source: Source) -> Callable[[Partition], Array]:
     def read(wanted: Partition) -> Array:
         if wanted.kind == "dirichlet" or (wanted.column == "label" and "label" not in (source.names or ())):
             if not source.labelled:
-                raise DataError(
-                    f"{source.origin} has no labels, which this partition needs; name them with label=…"
-                )
+                raise DataError(f"{source.origin} has no labels, which this partition needs; name them with label=…")
             return source.column(-1)
-        return source.column(
-            find_column(wanted.column, source.names, source.columns, source.origin, "column")
-        )
+        return source.column(find_column(wanted.column, source.names, source.columns, source.origin, "column"))
 
     return read
 

@@ -68,11 +68,7 @@ def fetch(
                     _continue(remote, part, progress, timeout)
                     break
                 except (OSError, HTTPException) as error:
-                    if (
-                        isinstance(error, urllib.error.HTTPError)
-                        and 400 <= error.code < 500
-                        and error.code != 429
-                    ):
+                    if isinstance(error, urllib.error.HTTPError) and 400 <= error.code < 500 and error.code != 429:
                         raise FetchError(f"{remote.url} answers {error.code} {error.reason}.") from None
                     if _is_local(error):
                         raise
@@ -188,9 +184,7 @@ def unpack(archive: Path, folder: Path) -> None:
             for member in members:
                 target = (folder / member.filename).resolve()
                 if not target.is_relative_to(folder.resolve()):
-                    raise DataError(
-                        f"{archive} holds the file {member.filename!r}, which points out of its folder."
-                    )
+                    raise DataError(f"{archive} holds the file {member.filename!r}, which points out of its folder.")
             for member in members:
                 target = folder / member.filename
                 if target.exists() and target.stat().st_size == member.file_size:

@@ -49,9 +49,7 @@ def higgs(files: list[str]) -> Any:
     tags = [i for i, name in enumerate(HIGGS_COLUMNS) if name.endswith("btag")]
     features[:, tags] = np.round(features[:, tags], 3)
     parts = [
-        fit_class(
-            features[labels == k].astype(np.float64), k, float((labels == k).mean()), factors=28, knots=65
-        )
+        fit_class(features[labels == k].astype(np.float64), k, float((labels == k).mean()), factors=28, knots=65)
         for k in (0, 1)
     ]
     return {"names": HIGGS_COLUMNS, "classes": parts}

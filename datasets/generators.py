@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flegel.datasets.base import Description, Rows, Source, expand
-from flegel.datasets.copula import BLOCK, BlockSource, block_rng
+from flegel.datasets.copula import BlockSource, block_rng
 from flegel.datasets.several import join
 from flegel.errors import DataError
 from flegel.share import Sparse
@@ -28,14 +28,14 @@ class Blobs(BlockSource):
     labelled = True
 
     def __init__(self, rows: int, seed: int = 0, columns: int = 16, centers: int = 10) -> None:
-        super().__init__(rows, seed)
-        self.origin, self.columns, self.centers = "blobs", columns, centers
+        super().__init__(rows, columns, seed)
+        self.origin, self.centers = "blobs", centers
         fixed = block_rng("blobs", seed, _FIXED)
         self.means = fixed.uniform(-10, 10, (centers, columns)).astype(np.float32)
 
     def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
-        which = rng.integers(0, self.centers, BLOCK)
-        return self.means[which] + rng.standard_normal((BLOCK, self.columns), np.float32), which.astype(
+        which = rng.integers(0, self.centers, self.block_rows)
+        return self.means[which] + rng.standard_normal((self.block_rows, self.columns), np.float32), which.astype(
             np.float64
         )
 
@@ -60,12 +60,12 @@ class ArbiterPuf(BlockSource):
     labelled = True
 
     def __init__(self, rows: int, seed: int = 0, stages: int = 128, chains: int = 5) -> None:
-        super().__init__(rows, seed)
-        self.origin, self.columns, self.chains = "puf", stages, chains
+        super().__init__(rows, stages, seed)
+        self.origin, self.chains = "puf", chains
         self.delays = block_rng("puf", seed, _FIXED).standard_normal((stages + 1, chains), np.float32)
 
     def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
-        signs = (1 - 2 * rng.integers(0, 2, (BLOCK, self.columns), np.int8)).astype(np.float32)
+        signs = (1 - 2 * rng.integers(0, 2, (self.block_rows, self.columns), np.int8)).astype(np.float32)
         parity = np.cumprod(signs[:, ::-1], axis=1)[:, ::-1]
         response = np.sign(parity @ self.delays[:-1] + self.delays[-1]).prod(axis=1)
         return parity, np.where(response < 0, -1.0, 1.0)
@@ -115,16 +115,15 @@ class Images(BlockSource):
     CLASSES: ClassVar[int] = 10
 
     def __init__(self, name: str, rows: int, seed: int = 0, side: int = 28, channels: int = 1) -> None:
-        super().__init__(rows, seed)
+        super().__init__(rows, side * side * channels, seed)
         self.origin, self.side, self.channels = name, side, channels
-        self.columns = side * side * channels
         self.templates = _templates(name, side, channels, self.CLASSES)
 
     def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
-        which = rng.integers(0, self.CLASSES, BLOCK)
-        moved = rng.integers(0, self.templates.shape[1], BLOCK)
+        which = rng.integers(0, self.CLASSES, self.block_rows)
+        moved = rng.integers(0, self.templates.shape[1], self.block_rows)
         image = self.templates[which, moved]
-        image *= rng.uniform(0.6, 1.0, (BLOCK, 1)).astype(np.float32)
+        image *= rng.uniform(0.6, 1.0, (self.block_rows, 1)).astype(np.float32)
         image += _NOISE[np.frombuffer(rng.bytes(image.size), np.uint8).reshape(image.shape)]
         np.clip(image, 0, 255, out=image)
         return np.rint(image, out=image), which.astype(np.float64)
@@ -162,9 +161,7 @@ class Ratings(Source):
         popularity = (np.arange(items) + 5.0) ** -0.9
         self.cumulative = np.cumsum(popularity / popularity.sum())
         self.place = rng.permutation(items).astype(np.int32)
-        self.item_factors = rng.standard_normal((items, self.FACTORS), np.float32) / np.float32(
-            self.FACTORS**0.5
-        )
+        self.item_factors = rng.standard_normal((items, self.FACTORS), np.float32) / np.float32(self.FACTORS**0.5)
         self.item_bias = (0.35 * rng.standard_normal(items)).astype(np.float32)
 
     def edges(self) -> Array | None:
@@ -210,9 +207,7 @@ class Ratings(Source):
         for number in range(-(-self.rows // self.BLOCK)):
             block = self._block(number)
             at = np.flatnonzero(block.indices == index)
-            values[number * self.BLOCK + np.searchsorted(block.indptr, at, side="right") - 1] = block.values[
-                at
-            ]
+            values[number * self.BLOCK + np.searchsorted(block.indptr, at, side="right") - 1] = block.values[at]
         return values
 
     def describe(self) -> Description:

@@ -43,16 +43,12 @@ def source_from(description: Description) -> Source:
     if kind == "cached":
         return columnar(stream_from(description["origin"]))
     if not isinstance(kind, str) or kind not in _SOURCES:
-        raise DataError(
-            f"This version knows no source of rows of the kind {kind!r}; are all hosts on one version?"
-        )
+        raise DataError(f"This version knows no source of rows of the kind {kind!r}; are all hosts on one version?")
     return _SOURCES[kind].from_description(description)
 
 
 def stream_from(description: Description) -> Stream:
     kind = description.get("kind")
     if not isinstance(kind, str) or kind not in _STREAMS:
-        raise DataError(
-            f"This version knows no stream of rows of the kind {kind!r}; are all hosts on one version?"
-        )
+        raise DataError(f"This version knows no stream of rows of the kind {kind!r}; are all hosts on one version?")
     return _STREAMS[kind].from_description(description)

@@ -55,13 +55,14 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def release(array: Array, lo: int, hi: int) -> None:
-    """Hand rows lo … hi of a scratch array back to the system; they are read again when they are used."""
+    """Hand rows lo … hi of a mapped array back to the system; they are read again when they are used."""
     base = array.base if isinstance(array, np.memmap) else None
-    if not isinstance(base, mmap.mmap):
+    if not isinstance(array, np.memmap) or not isinstance(base, mmap.mmap):
         return
-    width = array.strides[0]
-    start = -(-lo * width // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = hi * width // mmap.PAGESIZE * mmap.PAGESIZE - start
+    skip = array.offset % mmap.ALLOCATIONGRANULARITY
+    start = -(-(skip + lo * array.strides[0]) // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (skip + hi * array.strides[0]) // mmap.PAGESIZE * mmap.PAGESIZE - start
     if length > 0:
-        base.flush(start, length)
+        if array.mode != "r":
+            base.flush(start, length)
         base.madvise(mmap.MADV_DONTNEED, start, length)

@@ -5,6 +5,7 @@ Never unpickles.
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ from flegel.share import Sparse
 from flegel.tree import Array
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-_PIECE_ROWS = 4096
+_PIECE = 8 << 20
+_ROW_LIMIT = 64 << 20
+"""A longer row is taken for a damaged header."""
 _FEATURE_NAMES = ("X", "x", "features", "data", "images", "arr_0", "X_train", "x_train")
 _LABEL_NAMES = ("y", "labels", "label", "target", "Y", "arr_1", "y_train")
 
@@ -60,7 +63,9 @@ class IdxStream(Stream):
         self.stored, self.shape, self.header = read_idx_header(path)
         if 0 in self.shape:
             raise DataError(f"{path} has the shape {self.shape}, which holds no rows.")
-        self.columns = int(np.prod(self.shape[1:], dtype=np.int64))
+        self.columns = math.prod(self.shape[1:])
+        if self.columns * self.stored.itemsize > _ROW_LIMIT:
+            raise DataError(f"{path} is damaged: its header promises rows of {self.columns:,} values.")
         self.dtype = wanted_dtype(self.stored.newbyteorder("="), dtype)
         self.labelled = labels is not None
 
@@ -69,8 +74,9 @@ class IdxStream(Stream):
         size = self.columns * self.stored.itemsize
         with opened(self.path) as file:
             file.read(self.header)
-            for lo in range(0, self.shape[0], _PIECE_ROWS):
-                rows = min(_PIECE_ROWS, self.shape[0] - lo)
+            step = max(1, _PIECE // size)
+            for lo in range(0, self.shape[0], step):
+                rows = min(step, self.shape[0] - lo)
                 data = file.read(rows * size)
                 if len(data) < rows * size:
                     raise DataError(f"{self.path} is cut off: its header promises {self.shape[0]} rows.")
@@ -123,14 +129,10 @@ class NpzStream(Stream):
                 raise DataError(f"{path} holds a sparse matrix that is not CSR; save matrix.tocsr() instead.")
             self.features_name, self.labels_name = "data", label if isinstance(label, str) else None
         else:
-            self.features_name = next(
-                (n for n in _FEATURE_NAMES if n in members), members[0] if members else ""
-            )
+            self.features_name = next((n for n in _FEATURE_NAMES if n in members), members[0] if members else "")
             self.labels_name = label if isinstance(label, str) else None
             if label is None:
-                self.labels_name = next(
-                    (n for n in _LABEL_NAMES if n in members and n != self.features_name), None
-                )
+                self.labels_name = next((n for n in _LABEL_NAMES if n in members and n != self.features_name), None)
         for name in (self.features_name, self.labels_name):
             if name is not None and name not in members:
                 raise DataError(f"{path} has no array {name!r}; it has: {', '.join(members) or 'none'}.")
@@ -155,7 +157,15 @@ class NpzStream(Stream):
                 return list(data.files) if name is None else data[name]
         except FileNotFoundError:
             raise DataError(f"{self.path} does not exist.") from None
-        except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            AttributeError,
+            MemoryError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as error:
             raise DataError(f"{self.path} is no .npz of plain arrays ({error}).") from None
 
     def chunks(self) -> Iterator[Chunk]:

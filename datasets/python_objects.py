@@ -28,16 +28,12 @@ def source_from_object(value: Any, options: Options) -> Source:
         value, given = value
     labels, classes = encode_labels(given)
     if isinstance(value, Sparse):
-        return SparseSource(
-            value, labels, origin="the given sparse rows", dtype=options.dtype, classes=classes
-        )
+        return SparseSource(value, labels, origin="the given sparse rows", dtype=options.dtype, classes=classes)
     if hasattr(value, "tocsr"):
         matrix = value.tocsr()
         matrix.sum_duplicates()
         rows = Sparse(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
-        return SparseSource(
-            rows, labels, origin="the given sparse matrix", dtype=options.dtype, classes=classes
-        )
+        return SparseSource(rows, labels, origin="the given sparse matrix", dtype=options.dtype, classes=classes)
     names, columns = named_columns(value)
     if names is not None:
         return from_columns(names, columns, labels, classes, options, f"the given {type(value).__name__}")

@@ -16,8 +16,8 @@ import numpy as np
 from flegel.datasets.base import Chunk, Description, Stream
 from flegel.datasets.cache import check_unchanged, signature
 from flegel.datasets.compressed import head_of, line_pieces
-from flegel.datasets.text import parse
 from flegel.datasets.text_dialect import LINE_LIMIT, Dialect, find_delimiter, head_lines, split, understand
+from flegel.datasets.text_parse import parse
 from flegel.datasets.text_stream import PIECE
 from flegel.errors import DataError
 from flegel.share import Sparse
@@ -96,9 +96,7 @@ class RatingsStream(Stream):
                 columns, _ = parse(body, self.dialect, np.dtype(np.float64), lines, line, self.origin)
                 parts.append([columns[0].astype(np.int64), columns[1].astype(np.int64), columns[2]])
                 if (parts[-1][0] != columns[0]).any() or (parts[-1][1] != columns[1]).any():
-                    raise DataError(
-                        f"{self.origin}, near line {line}: users and items must be whole numbers."
-                    )
+                    raise DataError(f"{self.origin}, near line {line}: users and items must be whole numbers.")
                 if not np.isfinite(columns[2]).all():
                     row = int(np.flatnonzero(~np.isfinite(columns[2]))[0])
                     raise DataError(f"{self.origin}, line {line + row} has a rating that is not finite.")
@@ -156,8 +154,7 @@ class JesterStream(Stream):
             if len(wrong):
                 row = int(wrong[0])
                 raise DataError(
-                    f"{self.origin}, line {line + row} says {table[row, 0]:g} ratings "
-                    f"and has {given[row].sum()}."
+                    f"{self.origin}, line {line + row} says {table[row, 0]:g} ratings and has {given[row].sum()}."
                 )
             indptr = np.concatenate(([0], np.cumsum(given.sum(axis=1))))
             values = table[:, 1:][given].astype(self.dtype)

@@ -28,13 +28,27 @@ FORMATS = ("text", "table", "npy", "npz", "svmlight", "idx", "ratings", "jester"
 _TABLE_LIKE = {".csv", ".tsv", ".parquet", ".pq", ".arrow", ".feather", ".npy", ".npz", ".libsvm", ".svm"}
 
 
+_KNOWS = {
+    "text": {"label", "columns", "delimiter", "header"},
+    "table": {"label", "columns"},
+    "npy": {"label"},
+    "npz": {"label"},
+    "svmlight": {"width"},
+}
+
+
+def check_options(kind: str, options: Options, path: Path) -> None:
+    """Refuse what would be ignored."""
+    for name, value in options._asdict().items():
+        if value is not None and name not in ("dtype", "format") and name not in _KNOWS.get(kind, ()):
+            raise UsageError(f"{path} is read as {kind}, for which {name}={value!r} means nothing.")
+
+
 def format_of(path: Path, options: Options) -> str:
     """The format by request, by name, or by the first bytes."""
     if options.format is not None:
         if options.format not in FORMATS:
-            raise UsageError(
-                f"format={options.format!r} is not known{nearest(options.format, list(FORMATS))}"
-            )
+            raise UsageError(f"format={options.format!r} is not known{nearest(options.format, list(FORMATS))}")
         return options.format
     suffix, _ = suffixes(path)
     if "-idx" in path.name or ".idx" in path.name:
@@ -78,14 +92,10 @@ def readable_files(folder: Path, options: Options) -> list[Path]:
     tables = [p for p in files if suffixes_of(p) in _TABLE_LIKE]
     chosen = tables or [p for p in files if suffixes_of(p) in _FORMATS]
     if not chosen:
-        raise DataError(
-            f"The folder {folder} holds no file that can be read (CSV, Parquet, NumPy, LIBSVM, …)."
-        )
+        raise DataError(f"The folder {folder} holds no file that can be read (CSV, Parquet, NumPy, LIBSVM, …).")
     kinds = {format_of(p, options) for p in chosen}
     if len(kinds) > 1:
-        raise DataError(
-            f"The folder {folder} mixes {' and '.join(sorted(kinds))} files; name those that you mean."
-        )
+        raise DataError(f"The folder {folder} mixes {' and '.join(sorted(kinds))} files; name those that you mean.")
     return chosen
 
 
@@ -107,6 +117,7 @@ def open_file(path: Path, options: Options) -> Source:
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
     kind = format_of(path, options)
+    check_options(kind, options, path)
     suffix, _ = suffixes(path)
     dtype = options.dtype or "float32"
     match kind:

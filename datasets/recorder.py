@@ -1,6 +1,6 @@
 """Rows that workers parse from text, kept where the next start of the same job finds them.
 
-Each worker writes its own rows into one mapped file; the last one to finish gives the folder its name. A
+Each worker writes its own rows into one file; the last one to finish gives the folder its name. A
 start that is interrupted leaves a folder that nobody takes for an entry and that a later start removes.
 Never reads text.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import threading
@@ -67,12 +68,10 @@ class Recorder:
             self._remove_stale()
             self.half.mkdir(exist_ok=True)
             self._room(rows * (columns * dtype.itemsize + 8))
-            self.features = _map(self.half / "features.npy", dtype, (rows, columns))
-            self.labels = (
-                _map(self.half / "labels.npy", np.dtype(np.float64), (rows,))
-                if manifest["labelled"]
-                else None
-            )
+            self.features = _Rows(self.half / "features.npy", dtype, (rows, columns))
+            self.labels = None
+            if manifest["labelled"]:
+                self.labels = _Rows(self.half / "labels.npy", np.dtype(np.float64), (rows,))
 
     def _room(self, size: int) -> None:
         free = shutil.disk_usage(self.half).free
@@ -90,54 +89,81 @@ class Recorder:
         at = 0
         for start, stop in ranges.tolist():
             end = at + stop - start
-            self.features[start:stop] = features[at:end]
+            self.features.put(start, features[at:end])
             if self.labels is not None and labels is not None:
-                self.labels[start:stop] = labels[at:end]
+                self.labels.put(start, labels[at:end])
             at = end
 
     def finish(self, index: int, count: int) -> None:
-        """This worker is done; whoever is last completes the entry, in the background."""
-        del self.features, self.labels
-        with locked(self.folder.with_suffix(".lock")):
-            if not self.half.exists():
-                return  # another worker found bad rows and gave it up
-            (self.half / f"done-{index}").touch()
-            complete = len(list(self.half.glob("done-*"))) == count
-        if complete:
-            thread = threading.Thread(target=self._complete, name="flegel-cache")
-            _writing.append(thread)
-            thread.start()
+        """This worker's rows are written; what remains (to the disk, and the name) happens in the
+        background.
+        """
+        thread = threading.Thread(target=self._finish, args=(index, count), name="flegel-cache")
+        _writing.append(thread)
+        thread.start()
+
+    def _finish(self, index: int, count: int) -> None:
+        try:
+            for rows in (self.features, self.labels):
+                if rows is not None:
+                    os.fsync(rows.file.fileno())
+            self._close()
+            with locked(self.folder.with_suffix(".lock")):
+                if not self.half.exists():
+                    return  # another worker found bad rows and gave it up, or another job was first
+                (self.half / f"done-{index}").touch()
+                if len(list(self.half.glob("done-*"))) == count:
+                    self._complete()
+        except OSError as error:
+            not_kept(error)
+
+    def _close(self) -> None:
+        self.features.file.close()
+        if self.labels is not None:
+            self.labels.file.close()
 
     def abandon(self) -> None:
         """Bad rows: nothing of this start is kept."""
-        del self.features, self.labels
+        self._close()
         shutil.rmtree(self.half, ignore_errors=True)
 
     def _complete(self) -> None:
-        try:
-            with locked(self.folder.with_suffix(".lock")):
-                if self.folder.exists():
-                    shutil.rmtree(self.half, ignore_errors=True)
-                    return
-                (self.half / "manifest.json").write_text(json.dumps(self.manifest))
-                for file in self.half.iterdir():
-                    with file.open("rb") as opened:
-                        os.fsync(opened.fileno())
-                self.half.rename(self.folder)
-        except OSError as error:
-            not_kept(error)
+        """All workers are done: the manifest, and the name that makes it an entry."""
+        if self.folder.exists():
+            shutil.rmtree(self.half, ignore_errors=True)
+            return
+        with (self.half / "manifest.json").open("w") as file:
+            json.dump(self.manifest, file)
+            file.flush()
+            os.fsync(file.fileno())
+        self.half.rename(self.folder)
 
 
 def not_kept(error: OSError) -> None:
     """A cache that cannot be written costs time at the next start, not the job."""
     warnings.warn(
-        f"The columnar cache was not written ({error.strerror or error}); "
-        "the next start parses the text again.",
+        f"The columnar cache was not written ({error.strerror or error}); the next start parses the text again.",
         stacklevel=2,
     )
 
 
-def _map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    if path.exists():
-        return np.load(path, mmap_mode="r+", allow_pickle=False)  # type: ignore[no-any-return]
-    return np.lib.format.open_memmap(path, "w+", dtype, shape)
+class _Rows:
+    """An `.npy` file of which several processes write different rows, with plain writes: no pages of it stay
+    mapped.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self.width = dtype.itemsize * math.prod(shape[1:])
+        if not path.exists():
+            with path.open("wb") as file:
+                header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                file.truncate(file.tell() + shape[0] * self.width)
+        self.offset = path.stat().st_size - shape[0] * self.width
+        self.file = path.open("r+b", buffering=0)
+
+    def put(self, start: int, rows: Array) -> None:
+        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+        self.file.seek(self.offset + start * self.width)
+        while len(data):
+            data = data[self.file.write(data) :]

@@ -21,9 +21,7 @@ from flegel.errors import DataError
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 _CC_BY = "CC BY 4.0 (UCI Machine Learning Repository)"
-_GROUPLENS = (
-    "GroupLens: research use with citation, no redistribution without the same conditions, non-commercial"
-)
+_GROUPLENS = "GroupLens: research use with citation, no redistribution without the same conditions, non-commercial"
 
 
 class Higgs(Entry):
@@ -85,7 +83,8 @@ class Nbaiot(Entry):
     )
     home = "https://archive.ics.uci.edu/dataset/442/detection+of+iot+botnet+attacks+n+baiot"
     licence = _CC_BY
-    rows, columns, label = 7_062_606, 115, "attack (1) or benign (0), by file"
+    rows, columns = 7_062_606, 115
+    meaning = "attack (1) or benign (0), by file"
     suits = ("lr", "kmeans")
     remotes = (
         Remote(
@@ -95,6 +94,7 @@ class Nbaiot(Entry):
     )
     files = ("**/benign_traffic.csv", "**/benign_traffic.csv.gz")
     default_rows = 500_000
+    advice = "the attack files come as .rar archives inside; unpack them where they lie"
     remark = "with marginals and correlations fitted to 1,196 real rows of one benign and three attack files"
 
     @classmethod
@@ -120,9 +120,7 @@ class Puf(Entry):
     licence = _CC_BY
     rows, columns, label = 6_000_000, 128, 128
     suits = ("gmm", "lr")
-    remotes = (
-        Remote("https://archive.ics.uci.edu/static/public/463/physical+unclonable+functions.zip", "puf.zip"),
-    )
+    remotes = (Remote("https://archive.ics.uci.edu/static/public/463/physical+unclonable+functions.zip", "puf.zip"),)
     files = ("**/5xor_128bit/train_*.csv*", "**/train_5xor_128dim.csv*", "puf.csv", "puf.csv.gz")
     default_rows = 500_000
     remark = "a simulation of the same circuit, which is what the real set is too"
@@ -179,14 +177,11 @@ class Ml25m(_MovieLens):
 
 
 class _Images(Entry):
-    rows, columns, label = 60_000, 784, "the digit or class, from the file of labels"
+    rows, columns = 60_000, 784
+    meaning = "the digit or class, from the file of labels"
     suits = ("cnn", "lr", "kmeans")
     default_rows = 60_000
     remark = "ten smooth figures, moved, dimmed and noisy"
-
-    @classmethod
-    def open_real(cls, path: Path, options: Options) -> Source:
-        return super().open_real(path, options._replace(label=None))
 
     @classmethod
     def stand_in(cls, rows: int) -> Source:
@@ -234,7 +229,8 @@ class FashionMnist(_Images):
 class Cifar10(_Images):
     name, title = "cifar10", "CIFAR-10: photographs of ten kinds of things, 32 × 32 in colour (Krizhevsky)"
     home, licence = "https://www.cs.toronto.edu/~kriz/cifar.html", "none stated; research use with citation"
-    rows, columns, label = 50_000, 3072, "the class, from the record"
+    rows, columns = 50_000, 3072
+    meaning = "the class, from the record"
     default_rows = 50_000
     remotes = (
         Remote(
@@ -258,13 +254,14 @@ class Syn(_Images):
     name, title = "syn", "SYN: 120,000 generated images of 28 × 28 with 10 labels, as in the paper"
     home, licence = "generated", "Apache-2.0"
     rows, default_rows, generated = 120_000, 120_000, True
-    label = "the class"
+    meaning = "the class"
 
 
 class BlobsEntry(Entry):
     name, title = "blobs", "Ten round clusters in 16 columns; blobs:N has N points"
     home, licence = "generated", "Apache-2.0"
-    rows, columns, label = 100_000, 16, "the cluster"
+    rows, columns = 100_000, 16
+    meaning = "the cluster"
     suits = ("kmeans", "gmm", "fcm")
     generated, default_rows = True, 100_000
 

@@ -30,9 +30,7 @@ class Several(Source):
                 )
             if first.names and part.names and part.names != first.names and not first.sparse:
                 other = next(b for a, b in zip(first.names, part.names, strict=True) if a != b)
-                raise DataError(
-                    f"{part.origin} has a column {other!r} that {first.origin} does not have there."
-                )
+                raise DataError(f"{part.origin} has a column {other!r} that {first.origin} does not have there.")
             if part.labelled != first.labelled:
                 raise DataError(f"Of {first.origin} and {part.origin} only one has labels.")
         self.parts, self.origin = parts, origin
@@ -48,8 +46,7 @@ class Several(Source):
         if stems is None and first.classes is not None:
             self.classes = sorted({name for part in parts for name in part.classes or ()})
             self.recode = [
-                np.array([self.classes.index(name) for name in part.classes or ()], np.float64)
-                for part in parts
+                np.array([self.classes.index(name) for name in part.classes or ()], np.float64) for part in parts
             ]
 
     def edges(self) -> Array | None:
@@ -76,9 +73,7 @@ class Several(Source):
     def _labels(self, number: int, labels: Array) -> Array:
         if self.stems is not None:
             stem = self.stems[number]
-            return np.full(
-                len(labels), float(stem) if self.classes is None else float(self.classes.index(stem))
-            )
+            return np.full(len(labels), float(stem) if self.classes is None else float(self.classes.index(stem)))
         recode = self.recode[number]
         return labels if recode is None else recode[labels.astype(np.int64)]
 
@@ -132,9 +127,7 @@ def join(parts: list[Rows], columns: int) -> Rows:
     """Sparse rows one after the other."""
     matrices = [part.features for part in parts if isinstance(part.features, Sparse)]
     ends = np.cumsum([0] + [int(m.indptr[-1]) for m in matrices])
-    indptr = np.concatenate(
-        [[0]] + [m.indptr[1:] + end for m, end in zip(matrices, ends.tolist(), strict=False)]
-    )
+    indptr = np.concatenate([[0]] + [m.indptr[1:] + end for m, end in zip(matrices, ends.tolist(), strict=False)])
     labels = [part.labels for part in parts if part.labels is not None]
     return Rows(
         Sparse(

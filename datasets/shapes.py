@@ -73,7 +73,5 @@ def figures(name: str) -> dict[str, Any]:
                 table.append(np.zeros(KNOTS))
             else:
                 table.append(_SHAPES[shape](grid + side * distance))
-        parts.append(
-            {"label": label, "share": part, "quantiles": table, "loadings": loadings, "atoms": atoms}
-        )
+        parts.append({"label": label, "share": part, "quantiles": table, "loadings": loadings, "atoms": atoms})
     return {"names": [column[0] for column in columns], "classes": parts}

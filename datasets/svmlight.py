@@ -126,12 +126,7 @@ def _rows(
                 continue
             if colon < 0:
                 return _NO_COLON, line, token, rows, entries, later
-            if (
-                colon - token == 3
-                and text[token] == 113
-                and text[token + 1] == 105
-                and text[token + 2] == 100
-            ):
+            if colon - token == 3 and text[token] == 113 and text[token + 1] == 105 and text[token + 2] == 100:
                 continue  # qid:
             index = 0
             if colon == token or colon - token > 10:
@@ -178,9 +173,7 @@ def parse(text: bytes, first_line: int, origin: str) -> tuple[Array, Array, Arra
             value = float(text[start:end])
         except ValueError:
             line = first_line + text.count(b"\n", 0, start)
-            raise DataError(
-                f"{origin}, line {line} has {_PROBLEMS[_BAD_NUMBER]}: {_token(text, start)}."
-            ) from None
+            raise DataError(f"{origin}, line {line} has {_PROBLEMS[_BAD_NUMBER]}: {_token(text, start)}.") from None
         if slot < 0:
             labels[-1 - slot] = value
         else:
@@ -227,9 +220,7 @@ class SvmlightStream(Stream):
     def chunks(self) -> Iterator[Chunk]:
         for labels, indptr, indices, values in self._parsed():
             if not np.isfinite(values.sum()) and not np.isfinite(values).all():
-                raise DataError(
-                    f"{self.origin} has a value that is not finite; drop or fill such rows first."
-                )
+                raise DataError(f"{self.origin} has a value that is not finite; drop or fill such rows first.")
             indices = indices - self.first_index
             columns = int(indices.max()) + 1 if len(indices) else 0
             yield Chunk(Sparse(indptr, indices.astype(np.int32), values.astype(self.dtype), columns), labels)

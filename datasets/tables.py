@@ -34,7 +34,7 @@ class _Parquet:
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet
 
-        self.file = parquet.ParquetFile(path, memory_map=True)
+        self.file = parquet.ParquetFile(path)
         meta = self.file.metadata
         self.schema = self.file.schema_arrow
         self.counts = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
@@ -71,9 +71,7 @@ def open_blocks(path: Path) -> _Parquet | _Arrow:
 
 def is_numeric(kind: Any) -> bool:
     types = arrow().types
-    return bool(
-        types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-    )
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
 
 
 class TableSource(Source):
@@ -139,8 +137,7 @@ class TableSource(Source):
         if column.null_count:
             row = base + int(np.flatnonzero(column.is_null().to_numpy())[0])
             raise DataError(
-                f"{self.path}: row {row + 1}, {column_name(self.wanted, k)} has no value; "
-                "drop or fill such rows first."
+                f"{self.path}: row {row + 1}, {column_name(self.wanted, k)} has no value; drop or fill such rows first."
             )
         if arrow().types.is_decimal(column.type):
             column = column.cast(arrow().float64())
@@ -202,11 +199,7 @@ def open_table(path: Path, options: Options) -> Source:
     from flegel.datasets.cache import columnar
 
     names = list(open_blocks(path).schema.names)
-    at = (
-        None
-        if options.label is None
-        else find_column(options.label, names, len(names), str(path), "label column")
-    )
+    at = None if options.label is None else find_column(options.label, names, len(names), str(path), "label column")
     label = None if at is None else names[at]
     if options.columns is None:
         features = [name for name in names if name != label and not name.startswith("__index_level_")]

@@ -61,7 +61,10 @@ def split(line: str, delimiter: str) -> list[str]:
     if delimiter == " ":
         return line.split()
     if '"' in line:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
+        try:
+            return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
+        except csv.Error:  # quotes that do not close, or the like: the cell is no number either way
+            return [cell.strip() for cell in line.split(delimiter)]
     return [cell.strip() for cell in line.split(delimiter)]
 
 
@@ -74,15 +77,11 @@ def head_lines(head: bytes, origin: str, whole: bool) -> tuple[list[str], int]:
     mark = 3 if head[:3] == b"\xef\xbb\xbf" else 0
     body = head[mark:]
     if b"\0" in body:
-        raise DataError(
-            f"{origin} is not text (it contains zero bytes); its extension says that it should be."
-        )
+        raise DataError(f"{origin} is not text (it contains zero bytes); its extension says that it should be.")
     if not whole:
         end = body.rfind(b"\n") + 1
         if end == 0:
-            raise DataError(
-                f"{origin}: line 1 is longer than {len(body):,} bytes; is this a table of numbers?"
-            )
+            raise DataError(f"{origin}: line 1 is longer than {len(body):,} bytes; is this a table of numbers?")
         body = body[:end]
     lines: list[str] = []
     for number, raw in enumerate(body.split(b"\n"), 1):
@@ -94,6 +93,8 @@ def head_lines(head: bytes, origin: str, whole: bool) -> tuple[list[str], int]:
             break
     while lines and not lines[-1].strip():
         lines.pop()
+    if not lines:
+        raise DataError(f"{origin} is empty.")
     return lines, mark
 
 
@@ -103,9 +104,7 @@ def find_delimiter(lines: list[str], suffix: str, given: str | None) -> str:
         return {"tab": "\t", "\\t": "\t", "space": " "}.get(given, given)
     candidates = _CANDIDATES.get(suffix, ",\t;| ")
     some = lines[:50]
-    widths = {
-        c: [len(split(line, c)) for line in some] for c in candidates + ("" if " " in candidates else " ")
-    }
+    widths = {c: [len(split(line, c)) for line in some] for c in candidates + ("" if " " in candidates else " ")}
     for candidate, counts in widths.items():
         if counts[0] > 1 and len(set(counts)) == 1:
             return candidate
@@ -211,11 +210,7 @@ def check_line(line: str, number: int, dialect: Dialect, origin: str) -> None:
             f"{where} has {len(cells)} field{'s' * (len(cells) != 1)} where {dialect.width} are expected "
             f"(fields are cut at {sign})."
         )
-    wanted = (
-        dialect.features
-        if dialect.text_label or dialect.label is None
-        else [*dialect.features, dialect.label]
-    )
+    wanted = dialect.features if dialect.text_label or dialect.label is None else [*dialect.features, dialect.label]
     for column in sorted(wanted):
         cell = cells[column]
         if is_number(cell):
@@ -234,9 +229,7 @@ def check_line(line: str, number: int, dialect: Dialect, origin: str) -> None:
         raise DataError(f"{where}, {name}: {cell[:40]!r} is not a number{hint}.")
 
 
-def diagnose(
-    text: bytes, first_line: int, dialect: Dialect, origin: str, error: Exception | str
-) -> DataError:
+def diagnose(text: bytes, first_line: int, dialect: Dialect, origin: str, error: Exception | str) -> DataError:
     """The error that names the first bad line of a piece of text which a reader refused."""
     for number, raw in enumerate(text.removesuffix(b"\n").split(b"\n"), first_line):
         if len(raw) > LINE_LIMIT:
@@ -245,8 +238,6 @@ def diagnose(
             check_line(raw.decode("utf-8").removesuffix("\r"), number, dialect, origin)
         except UnicodeDecodeError:
             return DataError(f"{origin}, line {number} is not UTF-8 text.")
-        except csv.Error as problem:
-            return DataError(f"{origin}, line {number} cannot be cut into fields ({problem}).")
         except DataError as problem:
             return problem
     return DataError(f"{origin}, near line {first_line}: {str(error).splitlines()[0]}.")

@@ -13,8 +13,8 @@ import numpy as np
 from flegel.datasets.base import Chunk, Description, Stream
 from flegel.datasets.cache import check_unchanged, signature
 from flegel.datasets.compressed import line_pieces
-from flegel.datasets.text import parse
 from flegel.datasets.text_dialect import LINE_LIMIT, Dialect
+from flegel.datasets.text_parse import parse
 
 PIECE = 8 << 20
 

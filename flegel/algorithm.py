@@ -162,6 +162,14 @@ class Algorithm:
         """F(Q, θ) from the statistics alone, exact, without looking at the data. None: there is no objective."""
         return None
 
+    def localParameter(self, parameter: Tree, aggregator: Tree) -> Tree:
+        """θ as the next point of this interval sees it: θ itself, unless the kernel trains on its own copy of it.
+
+        Such a copy is θ and what this worker's aggregator has gathered since the barrier, nothing else; so it ends
+        with the interval, and a conformance check can follow the kernel point by point.
+        """
+        return parameter
+
     def kernel(self, share: Share) -> Kernel | None:
         """A hand-written block kernel that agrees with `updateDataPoint`, or None to have one compiled."""
         return None

@@ -42,7 +42,11 @@ class ConformanceError(FlegelError):
 
 
 class WorkerLost(FlegelError):
-    """A worker process died or fell silent."""
+    """A worker process died or fell silent; `why` is the predicate of that sentence."""
+
+    def __init__(self, message: str, why: str = "is lost") -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class ProtocolError(FlegelError):

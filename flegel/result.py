@@ -121,6 +121,7 @@ def _plain(value: Any) -> Any:
 
 def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
     """The time account of each worker."""
+    merging = merging_seconds(machine)
     return [
         {
             "id": w.id,
@@ -131,6 +132,7 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
             "compute_seconds": w.compute,
             "wait_seconds": w.wait,
             "barrier_seconds": w.respond,
+            "merge_seconds": merging.get(w.id, 0.0),
         }
         for w in machine.view.workers.values()
     ]
@@ -154,10 +156,21 @@ def balance_row(machine: Coordinator) -> dict[str, Any]:
     }
 
 
+def merging_seconds(machine: Coordinator) -> dict[int, float]:
+    """Of each worker's waiting, the part in which reports were merged and θ was sent: nobody was awaited any more.
+
+    The last to report has nobody to wait for, so the shortest wait of a round is that part, for all of its workers.
+    """
+    found: dict[int, float] = {}
+    for row in machine.trace:
+        waits = {span[0]: span[6] for span in row.spans if span[6] > 0}
+        for worker in waits:
+            found[worker] = found.get(worker, 0.0) + min(waits.values())
+    return found
+
+
 def utilization(workers: list[dict[str, Any]]) -> float:
-    """Mean over workers of computing time over all time (computing, waiting, responding)."""
-    shares = []
-    for w in workers:
-        busy = w["compute_seconds"]
-        shares.append(busy / max(busy + w["wait_seconds"] + w["barrier_seconds"], 1e-12))
-    return float(np.mean(shares)) if shares else 0.0
+    """Computing time over all time (computing, waiting, responding), summed over workers (PSP paper, Eq. 14)."""
+    busy = sum(w["compute_seconds"] for w in workers)
+    idle = sum(w["wait_seconds"] + w["barrier_seconds"] for w in workers)
+    return float(busy / max(busy + idle, 1e-12))

@@ -12,8 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flegel.errors import AlgorithmError
 from flegel.tree import Array
 
+NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"))
+"""Types of arrays that travel between processes."""
 TILE = 64  # points a tile; a multiple of every vector width, and how often a kernel looks at the stop flag
 
 
@@ -120,11 +123,18 @@ def make_share(
     layout: str = "rows",
     ids: Array | None = None,
 ) -> Share:
-    """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy."""
+    """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy.
+
+    A floating state takes the precision of the features.
+    """
     sparse = isinstance(features, Sparse)
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
     columns = features.columns if isinstance(features, Sparse) else features.shape[1]
     tiled = layout == "tiles"
+    check_state(state, points)
+    kind = features.values.dtype if isinstance(features, Sparse) else features.dtype
+    if np.issubdtype(state.dtype, np.floating) and np.issubdtype(kind, np.floating):
+        state = state.astype(kind, copy=False)
     return Share(
         features=pack_tiles(features) if tiled and not isinstance(features, Sparse) else features,
         labels=np.zeros(points) if labels is None else np.asarray(labels),
@@ -135,3 +145,10 @@ def make_share(
         ids=np.arange(points) if ids is None else ids,
         layout="tiles" if tiled and not sparse else "rows",
     )
+
+
+def check_state(state: Array, points: int) -> None:
+    """What `initState` returned must be a table of numbers with a row for each point."""
+    if not (isinstance(state, np.ndarray) and state.ndim == 2 and len(state) == points and state.dtype.str in NUMBERS):
+        got = f"{state.dtype} of shape {state.shape}" if isinstance(state, np.ndarray) else type(state).__name__
+        raise AlgorithmError(f"initState must return numbers of shape (points, size), here ({points}, …), not {got}.")

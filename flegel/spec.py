@@ -37,9 +37,9 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """A job that could never end is refused before it starts."""
         if self.max_iterations is not None and self.max_iterations < 1:
             raise UsageError(f"--max-iterations {self.max_iterations} must be at least 1.")
-        if self.max_seconds is not None and self.max_seconds <= 0:
+        if self.max_seconds is not None and not self.max_seconds > 0:
             raise UsageError(f"--max-seconds {self.max_seconds:g} must be more than 0.")
-        if self.tolerance < 0:
+        if not self.tolerance >= 0:
             raise UsageError(f"--tolerance {self.tolerance:g} must be 0 (off) or more.")
         if self.target is not None and not has_objective:
             raise UsageError("This algorithm defines no objective, so --target cannot be used with it.")

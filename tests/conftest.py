@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from flegel import LocalCluster
+
 settings.register_profile(
     "flegel", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
@@ -37,11 +39,9 @@ def points() -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[object]:
-    """Two warm workers for every test that only needs some."""
-    from flegel import LocalCluster
-
-    with LocalCluster(workers=2) as warm:
+def cluster() -> Iterator[LocalCluster]:
+    """Eight warm workers for every test that needs some; most use the first two."""
+    with LocalCluster(workers=8) as warm:
         yield warm
 
 

@@ -1,8 +1,8 @@
 """Which points of a worker come next: pure scheduling over runs of points. Touches no array, knows no kernel.
 
 One rule decides everything: *the points with the fewest passes come first, each at most once under one θ, equal ones in
-their order*. For data that never moves this is the plain round robin with a cursor. Points that arrive with fewer passes
-than the natives are trained first until they have caught up (the paper's priority queue), points that arrive with more
+their order*. For data that never moves this is the plain round robin with a cursor. Points that arrive with fewer
+passes than the natives are trained first until they have caught up (the paper's priority queue), points that arrive with more
 wait until the natives have. Points to give away are taken from the other end: those that would come last, backwards
 from the cursor.
 

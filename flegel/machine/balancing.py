@@ -23,7 +23,7 @@ WARM_UP = 3  # barriers before speeds are believed
 
 
 class Balancing:
-    """`async`: points move while everybody trains. `sync`: everybody waits until they have moved (the paper's rival)."""
+    """`async`: points move while everybody trains. `sync`: everybody waits until they have moved, the paper's rival."""
 
     def __init__(self, mode: str, criteria: Criteria, rules: Rules | None = None, patience: float = 60.0) -> None:
         self.mode = mode

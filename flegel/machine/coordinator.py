@@ -259,6 +259,9 @@ class Coordinator:
         for each in sorted(self.loaded):
             points = self.loaded[each].points
             self.view.workers[each] = WorkerView(each, points, unseen=points)
+        size = max(sum(a.size for a in tree.flatten(self.parameter)), 1)
+        columns = max(each.columns for each in self.loaded.values())
+        self.view.evidence = self.points * columns / size
         self.phase = "training"
         self.began = self.ended = self._updated_at = now
         if self.criteria.max_seconds:
@@ -450,7 +453,9 @@ class Coordinator:
         return None if value is None else float(value)
 
     def _scaled(self, value: float | None, unseen: int) -> float | None:
-        """While some points are unseen, the objective of the rest scaled up to all."""
+        """While some points are unseen, the objective of the rest scaled up to all; of nothing, none."""
+        if unseen and unseen >= self.points:
+            return None
         if value is None or self.algorithm.averaged or not unseen:
             return value
         return value * self.points / max(self.points - unseen, 1)

@@ -1,6 +1,6 @@
-"""What a worker holds: its native share, what came from others, inactive copies of what it gave away. No threads, no I/O.
+"""What a worker holds: its native share, what came from others, inactive copies of what it gave away. No I/O.
 
-Ties the agenda (who is next) to the arrays (where the points lie). The trainer owns it; only `outgoing`, `usable` and
+Ties the agenda (who is next) to the arrays (where the points lie). The trainer owns it; only `prepare`, `usable` and
 `lay_aside` may be called from another thread, because they touch nothing but locked points and fresh memory.
 """
 

@@ -285,8 +285,8 @@ def _tiles(points: float) -> int:
 class Balance:
     """Remembers when to look again and who moved to whom; the arithmetic is above.
 
-    A plan aims at equal passes one split of the remaining time ahead. It is looked at anew as soon as there is something
-    new to see, a pass of the slowest worker later, because neither the predicted time nor the end of an asynchronous
+    A plan aims at equal passes one split of the remaining time ahead. It is looked at anew as soon as there is
+    something new to see, a pass of the slowest worker later, because neither the predicted time nor the end of an asynchronous
     migration can be relied on.
     """
 

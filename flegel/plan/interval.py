@@ -44,7 +44,9 @@ class Step:
 class Interval(Protocol):
     """Says how long the next round should be."""
 
-    def first(self) -> Step: ...
+    def first(self, least: float) -> Step:
+        """`least` is the part of the first pass below which an update would rest on too little."""
+        ...
 
     def next(self, last: Round) -> Step: ...
 
@@ -55,7 +57,7 @@ class FixedInterval:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
-    def first(self) -> Step:
+    def first(self, least: float) -> Step:
         return Step(self.seconds, f"fixed interval of {milliseconds(self.seconds)}")
 
     def next(self, last: Round) -> Step:
@@ -125,7 +127,7 @@ class BinarySearch:
         self._factor = factor
         self._search: Search | None = Search(first, factor) if first else None
 
-    def first(self) -> Step:
+    def first(self, least: float) -> Step:
         if self._given:
             return Step(self._given, f"search begins at {milliseconds(self._given)}, as given")
         return Step(None, "search begins at a full pass of the fastest worker")

@@ -68,6 +68,7 @@ class MultiStage:
 
     def __init__(self, first: float | None = None) -> None:
         self._given = first
+        self._least = FIRST_FRACTION
         self._state = "measuring"
         self._phi, self._rate, self._pass = Recent(12), Recent(5), Recent(5)
         self._loss = USUAL_LOSS
@@ -83,11 +84,12 @@ class MultiStage:
         self._held = 0
         self._at_start = (0.0, 0.0)
 
-    def first(self) -> Step:
+    def first(self, least: float) -> Step:
+        self._least = max(least, FIRST_FRACTION)
         if self._given:
-            text = f"first interval {milliseconds(self._given)}, as given, but {FIRST_FRACTION:g} of a pass at most"
-            return Step(self._given, text, FIRST_FRACTION)
-        return Step(None, f"measuring speed and barrier cost on {FIRST_FRACTION:g} of a pass", FIRST_FRACTION)
+            text = f"first interval {milliseconds(self._given)}, as given, but {self._least:.2g} of a pass at most"
+            return Step(self._given, text, self._least)
+        return Step(None, f"measuring speed and barrier cost on {self._least:.2g} of a pass", self._least)
 
     def next(self, last: Round) -> Step:
         if last.visits <= 0:
@@ -99,7 +101,7 @@ class MultiStage:
         match self._state:
             case "measuring":
                 self._state = "starting"
-                return self._move_to(self._recommend(FIRST_LOSS), f"first pass, φ={milliseconds(self._phi.mean)}")
+                return self._move_to(self._early(), f"first pass, φ={milliseconds(self._phi.mean)}")
             case "starting":
                 return self._starting(last)
             case "probing":
@@ -110,7 +112,7 @@ class MultiStage:
 
     def _starting(self, last: Round) -> Step:
         if last.laps < 1.0:
-            better = self._recommend(FIRST_LOSS)
+            better = self._early()
             if _apart(better, self._eta) > CHANGED:
                 return self._move_to(better, f"φ is {milliseconds(self._phi.mean)} by now")
             return self._step()
@@ -227,6 +229,11 @@ class MultiStage:
             return self._longest()
         return (-nu + math.sqrt(nu * nu + nu * whole / loss)) / max(self._rate.median, 1e-9)
 
+    def _early(self) -> float:
+        """η of the first pass: short, but enough for an update to rest on."""
+        enough = self._least * self._longest() if self._least > FIRST_FRACTION else 0.0
+        return max(self._recommend(FIRST_LOSS), enough)
+
     def _share(self, eta: float) -> float:
         return min(max(eta * self._rate.median / max(self._pass.median, 1.0), 1e-6), 1.0)
 
@@ -248,7 +255,7 @@ class MultiStage:
 
     def _step(self, reason: str = "") -> Step:
         if self._eta <= 0:
-            return Step(None, reason, FIRST_FRACTION)
+            return Step(None, reason, self._least)
         return Step(self._eta, reason)
 
 

@@ -82,6 +82,8 @@ class Termination:
             return None
         if not math.isfinite(value):
             return Verdict(False, f"diverged: the objective became {value} {where}")
+        if not progress.exact:
+            return None  # an estimate from the first few points says little
         if self._first is None:
             self._first = value
         worse = self._sign * (value - self._first)

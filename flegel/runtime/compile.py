@@ -16,12 +16,13 @@ import sys
 import textwrap
 import types
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 from numba.core.types import NamedTuple as NumbaNamedTuple
-from numba.extending import overload_method
+from numba.extending import overload_method, register_jitable
 
 from flegel import tree
 from flegel.algorithm import Algorithm, Kernel
@@ -41,11 +42,11 @@ import flegel.runtime.compile
 _algorithm = flegel.runtime.compile.class_for_glue("@key@")
 _Self = namedtuple("_Self", {self_fields!r})
 {tuples}
-_fast = {{"contract", "reassoc", "nsz", "arcp", "afn"}}
-_update = njit(nogil=True, fastmath=_fast)(_algorithm.updateDataPoint)
+_how = {{"nogil": True, "error_model": "numpy", "fastmath": {{"contract", "reassoc", "nsz", "arcp", "afn"}}}}
+_update = njit(**_how)(_algorithm.updateDataPoint)
 {fold_definition}
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, error_model="numpy", cache=True)
 def block({arguments}):
     self = _Self({self_values})
     parameter = {parameter}
@@ -92,11 +93,11 @@ def build_kernel(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree
         warm(own, share, parameter, zero)
         return Built(own, "hand-written")
     if not interpret:
+        compiled = _compile(algorithm, share, parameter, zero)
         try:
-            compiled = _compile(algorithm, share, parameter, zero)
             warm(compiled, share, parameter, zero)
             return Built(compiled, "compiled")
-        except numba.core.errors.NumbaError as error:
+        except Exception as error:  # noqa: BLE001 - the flag is up: no hook ran, so it is numba that gave up
             return Built(interpreted(algorithm), "interpreted", _first_line(error))
     return Built(interpreted(algorithm), "interpreted", "as asked")
 
@@ -161,6 +162,7 @@ def interpreted(algorithm: Algorithm) -> Kernel:
 # -- compiled ----------------------------------------------------------------------------------------------
 
 _classes: dict[str, type[Algorithm]] = {}
+_admitted: set[types.FunctionType] = set()
 
 
 def class_for_glue(key: str) -> type[Algorithm]:
@@ -175,6 +177,7 @@ def _compile(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree) ->
     text = _generate(cls, used, sparse, parameter, zero, algorithm, share)
     key = hashlib.sha256((text + _class_text(cls) + numba.__version__).encode()).hexdigest()[:20]
     _classes[key] = cls
+    _admit_helpers(cls)
     block = _load_glue(key, text.replace("@key@", key))
     hyper = tuple(getattr(algorithm, name) for name in used)
     halting, place = np.zeros(1, np.uint8), np.zeros(1, np.int64)
@@ -185,6 +188,7 @@ def _compile(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree) ->
         features = share.features
         data = (features.indptr, features.indices, features.values) if isinstance(features, Sparse) else (features,)
         theta = tree.flatten(parameter)
+        place[0] = -1
         try:
             return int(
                 block(
@@ -193,7 +197,8 @@ def _compile(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree) ->
                 )
             )  # fmt: skip
         except Exception:
-            _again(algorithm, share, int(place[0]), parameter, aggregator, iteration)
+            if place[0] >= 0:
+                _again(algorithm, share, int(place[0]), parameter, aggregator, iteration)
             raise
 
     return kernel
@@ -219,10 +224,28 @@ def _load_glue(key: str, text: str) -> Any:
 
 
 def _class_text(cls: type) -> str:
-    """Everything that decides what is compiled, as text."""
+    """Everything that decides what is compiled, as text: the class with its helpers, and files they come from."""
     module = sys.modules[cls.__module__]
     carried = getattr(module, "__flegel_source__", None)
-    return str(carried) if carried is not None else inspect.getsource(module)
+    homes = {sys.modules.get(function.__module__) for function in _helpers(cls).values()} - {module}
+    files = sorted(f for home in homes if (f := getattr(home, "__file__", None)))
+    texts = [str(carried) if carried is not None else inspect.getsource(module)]
+    return "".join([*texts, *(Path(f).read_text(encoding="utf-8", errors="replace") for f in files)])
+
+
+def _helpers(cls: type) -> dict[str, types.FunctionType]:
+    """Functions that the class's module has under a global name, compiled ones as their Python originals."""
+    values = {n: getattr(v, "py_func", v) for n, v in vars(sys.modules[cls.__module__]).items()}
+    return {n: v for n, v in values.items() if isinstance(v, types.FunctionType)}
+
+
+def _admit_helpers(cls: type) -> None:
+    """Let compiled hooks call the user's plain helper functions."""
+    for name, function in _helpers(cls).items():
+        plain = vars(sys.modules[cls.__module__])[name] is function
+        if plain and function not in _admitted:
+            _admitted.add(function)
+            register_jitable(function)
 
 
 def _hyper_used(cls: type[Algorithm], algorithm: Algorithm) -> list[str]:
@@ -308,7 +331,7 @@ def _fold_code(
             for i, (name, a) in enumerate(fields)
         ]
         return "", "; ".join(parts)
-    definition = "_fold = njit(nogil=True, fastmath=_fast)(_algorithm.aggregate)"
+    definition = "_fold = njit(**_how)(_algorithm.aggregate)"
     if _works_in_place(algorithm, share, parameter, zero):
         return definition, "_fold(self, target, change)"
     parts = [

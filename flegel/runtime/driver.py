@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable
 from typing import Protocol
 
+from flegel.errors import WorkerLost
 from flegel.machine.coordinator import (
     Command,
     Died,
@@ -21,7 +22,7 @@ from flegel.machine.coordinator import (
     Timer,
 )
 from flegel.machine.fence import Fence
-from flegel.messages import Hello
+from flegel.messages import Hello, Order
 from flegel.runtime import clock
 from flegel.runtime.local import LocalCluster
 from flegel.runtime.wire import EMPTY, Parcel
@@ -107,10 +108,16 @@ class Drive:
                 case Send(worker, body, arrays):
                     if arrays is not self._arrays:  # θ goes to everybody: made ready once
                         self._arrays, self._parcel = arrays, Parcel(arrays)
-                    self._cluster.send(worker, body, self._parcel)
+                    self._send(worker, body)
                 case SetTimer(at, timer):
                     heapq.heappush(self._timers, (at, next(self._count), timer))
                 case Note(text):
                     self._machine.notes.append(text)
                 case Done():
                     self._done = command
+
+    def _send(self, worker: int, body: Order) -> None:
+        try:
+            self._cluster.send(worker, body, self._parcel)
+        except WorkerLost as lost:
+            self._execute(self._machine.handle(Died(worker, lost.why), clock.now()))

@@ -42,15 +42,22 @@ class LocalCluster:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._voices: dict[int, Numbered] = {}
         self._ready: set[int] = set()
+        self._address = ""
         self._context: zmq.Context[Any] | None = None
         self._socket: zmq.Socket[bytes] | None = None
 
     # -- life ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the processes and return at once; `wait_ready` waits for them."""
-        if self._processes:
-            return
+        """Start what is not running, also in place of workers that died, and return at once; `wait_ready` waits."""
+        if self._context is None:
+            self._open()
+        ended = {worker for worker, _ in self.deaths()}
+        for worker in range(self.workers):
+            if worker in ended or worker not in self._processes:
+                self._spawn(worker)
+
+    def _open(self) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -58,11 +65,11 @@ class LocalCluster:
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self._address = f"tcp://127.0.0.1:{port}"
         self._sleeper = Sleeper(self._socket)
-        for worker in range(self.workers):
-            self._spawn(worker, f"tcp://127.0.0.1:{port}")
 
-    def _spawn(self, worker: int, address: str) -> None:
+    def _spawn(self, worker: int) -> None:
+        life = self._voices[worker].incarnation + 1 if worker in self._voices else 0
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -78,9 +85,10 @@ class LocalCluster:
             start_new_session=True,
         )
         self._processes[worker] = process
-        self._voices[worker] = Numbered(self.token, 0, worker, 0)
+        self._voices[worker] = Numbered(self.token, 0, worker, life)
+        self._ready.discard(worker)
         assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(Birth(address, self.token, worker, 0)) + b"\n")
+        process.stdin.write(msgspec.json.encode(Birth(self._address, self.token, worker, life)) + b"\n")
         process.stdin.flush()
 
     def wait_ready(self) -> None:
@@ -93,12 +101,15 @@ class LocalCluster:
                 late = sorted(set(self._processes) - self._ready)
                 raise WorkerLost(f"Workers {late} did not start within {START_DEADLINE:.0f} s.")
             for envelope, _ in self.receive(0.1):
-                if isinstance(envelope.body, Hello) and envelope.job == self.token:
+                if isinstance(envelope.body, Hello) and envelope.job == self.token and self._is_current(envelope):
                     self._ready.add(envelope.worker)
 
+    def _is_current(self, envelope: Envelope) -> bool:
+        return self.incarnations().get(envelope.worker) == envelope.incarnation
+
     def __enter__(self) -> LocalCluster:
-        self.start()
         try:
+            self.start()
             self.wait_ready()
         except BaseException:
             self.close()
@@ -157,7 +168,7 @@ class LocalCluster:
             self._socket.send_multipart([identity(worker, voice.incarnation), *voice.wrap(body, parcel)])
         except zmq.ZMQError as error:
             why = dict(self.deaths()).get(worker, f"cannot be reached ({error})")
-            raise WorkerLost(f"Worker {worker} {why}.") from None
+            raise WorkerLost(f"Worker {worker} {why}.", why) from None
 
     def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
         """Messages that have arrived, after waiting for the first one at most so long."""

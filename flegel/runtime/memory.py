@@ -38,7 +38,7 @@ class SharedArray:
             atexit.register(self._unlink)
         try:
             os.ftruncate(self._fd, size)
-            self._map = mmap.mmap(self._fd, size)
+            self._map: mmap.mmap | None = mmap.mmap(self._fd, size)
         except OSError as error:
             self.close()
             raise FlegelError(f"No memory for {size / 1e9:.1f} GB of shared data: {error.strerror}.") from None
@@ -60,6 +60,7 @@ class SharedArray:
             os.close(self._fd)
             self._fd = -1
         self.array = np.empty(0)
+        self._map = None  # it holds a descriptor of its own
 
 
 def open_shared(description: dict[str, Any]) -> Array:

@@ -1,8 +1,8 @@
 """The mover thread of a worker: sends and receives points on sockets of its own while the trainer trains.
 
 It carries out what the two machines of `machine/migration.py` say. The trainer notices only that a few points are
-locked and, at a barrier, that some have come or gone. The thread starts with the first migration and sleeps in `select`;
-copies and sends release the GIL. Bounded memory: at most `credits` windows are on their way in a move, and a
+locked and, at a barrier, that some have come or gone. The thread starts with the first migration and sleeps in
+`select`; copies and sends release the GIL. Bounded memory: at most `credits` windows are on their way in a move, and a
 target that has no room refuses before anything is sent.
 """
 

@@ -38,7 +38,7 @@ class SharedRows:
         if order is None:
             shared.array[...] = values
         else:
-            np.take(values, order, axis=0, out=shared.array)
+            np.take(values, order, axis=0, out=shared.array, mode="clip")  # other modes make a second copy first
         self._owned.append(shared)
         return shared.describe()
 

@@ -29,10 +29,10 @@ from flegel.runtime import clock
 from flegel.runtime.code import reference
 from flegel.runtime.compile import Built, build_kernel
 from flegel.runtime.driver import drive
-from flegel.runtime.local import LocalCluster
+from flegel.runtime.local import MAX_WORKERS, LocalCluster
 from flegel.runtime.rows import SharedRows
 from flegel.runtime.trainer import form_of
-from flegel.share import Sparse, make_share
+from flegel.share import Sparse, check_state, make_share
 from flegel.spec import Criteria, SyncSpec
 from flegel.sync import balance_mode, make_policy
 from flegel.tree import Array, Tree
@@ -75,10 +75,10 @@ def default_workers() -> int:
 def execute(request: Request) -> Result:
     """Train and return; leaves nothing behind, whatever happens."""
     began = clock.now()
+    check_numbers(request)
     algorithm = request.algorithm
     policy = make_policy(request.sync)
     parse_stragglers(request.straggler, request.workers)
-    ref = reference(algorithm)
     own_cluster = request.cluster is None
     cluster = request.cluster or LocalCluster(request.workers)
     rows: SharedRows | None = None
@@ -95,6 +95,7 @@ def execute(request: Request) -> Result:
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()
+        ref = reference(algorithm)
         loads = {
             index: Load(
                 algorithm=ref,
@@ -136,6 +137,14 @@ def execute(request: Request) -> Result:
 def _balancing(request: Request) -> Balancing | None:
     mode = balance_mode(request.sync, request.workers)
     return None if mode == "off" else Balancing(mode, request.criteria)
+
+
+def check_numbers(request: Request) -> None:
+    """What can be seen to be wrong without opening anything."""
+    if not 1 <= request.workers <= MAX_WORKERS:
+        raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
+    if not 0 <= request.seed < 2**63:
+        raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {request.seed}.")
 
 
 def check_data(request: Request) -> None:
@@ -188,11 +197,16 @@ class _Plan:
         if not tree.is_finite(self.parameter):
             raise AlgorithmError("initParameter returned numbers that are not finite.")
         presented = tree.present(self.parameter)
-        self.zero: Tree = tree.zeros_like(self._hook("initAggregator", self.sample, presented))
-        tried = self._hook("objective", self.zero, presented)
+        count = min(PROBE_ROWS, self.sample.points)
+        self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
+        check_state(self.state, count)
+        default = type(self.algorithm).initAggregator is Algorithm.initAggregator
+        hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
+        made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
+        self.zero: Tree = tree.zeros_like(made)
         halts = "voteToHalt" in type(self.algorithm).updateDataPoint.__code__.co_names
         halts = halts or type(self.algorithm).terminationCheck is not Algorithm.terminationCheck
-        request.criteria.check(has_objective=tried is not None, halts=halts)
+        request.criteria.check(has_objective=type(self.algorithm).objective is not Algorithm.objective, halts=halts)
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache."""
@@ -206,9 +220,7 @@ class _Plan:
             )
         else:
             few = features[:count]
-        rng = np.random.default_rng(0)
-        state = self.algorithm.initState(count, self.sample.columns, rng)
-        share = make_share(few, labels, state, self.algorithm.layout)
+        share = make_share(few, labels, self.state, self.algorithm.layout)
         built: Built = self._guard(
             "updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero)
         )

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import shutil
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +88,8 @@ def check_target(folder: str | os.PathLike[str]) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(f"{path} exists already and is not an empty folder; choose another --out or remove it.")
     parent = next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())
+    if not parent.is_dir():
+        raise UsageError(f"{parent} is not a folder; choose another --out.")
     if not os.access(parent, os.W_OK):
         raise UsageError(f"Cannot write to {parent}; choose another --out.")
 
@@ -125,9 +130,10 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     yield "model.npz", buffer.getvalue()
+    ref = reference(result.algorithm)
     manifest = Manifest(
         FORMAT,
-        reference(result.algorithm),
+        msgspec.structs.replace(ref, hyper={k: _in_json(v) for k, v in ref.hyper.items()}),
         form_of(result.parameter),
         result.dataset,
         result.objective,
@@ -137,6 +143,11 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
     yield "model.json", msgspec.json.format(msgspec.json.encode(manifest))
     yield "result.json", json.dumps(result.to_json(), indent=1).encode()
     yield "trace.msgpack", b"".join(msgpack.packb(row, use_bin_type=True) for row in result.rows)
+
+
+def _in_json(value: Any) -> Any:
+    """JSON has no infinity and no NaN; as text they are converted back to the declared type."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_trace(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -149,8 +160,12 @@ def write_json(result: Result, target: str) -> None:
     """`--json FILE`, in one step."""
     path = Path(target)
     scratch = path.absolute().with_name(f".{path.name}.{os.getpid()}.part")
+    content = (json.dumps(result.to_json(), indent=1) + "\n").encode()
     try:
-        _write(scratch, (json.dumps(result.to_json(), indent=1) + "\n").encode())
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)  # a pipe or a device
+            return
+        _write(scratch, content)
         scratch.replace(path)
     except OSError as error:
         scratch.unlink(missing_ok=True)
@@ -181,10 +196,17 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
         manifest = msgspec.json.decode((path / "model.json").read_bytes(), type=Manifest)
         with np.load(path / "model.npz", allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-    except (msgspec.DecodeError, OSError, ValueError, KeyError) as error:
+    except (msgspec.DecodeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise StorageError(f"The model in {path} is damaged: {error}.") from None
     if manifest.format != FORMAT:
         raise StorageError(f"The model in {path} has format {manifest.format}; this version reads {FORMAT}.")
+    missing = set(manifest.parameter.fields or ("value",)) - set(arrays)
+    if missing:
+        raise StorageError(f"The model in {path} is damaged: it lacks {', '.join(sorted(missing))}.")
     if algorithm is None and (manifest.algorithm.builtin or trust_code):
-        algorithm = instantiate(manifest.algorithm)
+        try:
+            algorithm = instantiate(manifest.algorithm)
+        except (ImportError, AttributeError) as error:
+            name = manifest.algorithm.name
+            raise StorageError(f"The model in {path} needs {name}, which cannot be loaded: {error}.") from error
     return Model(manifest, arrays, algorithm)

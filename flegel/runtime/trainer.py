@@ -99,9 +99,11 @@ class Trainer:
                 case None:
                     return
                 case Errands():
-                    self._quietly("moving points", self._run_errands)
+                    self._doing = "moving points"
+                    self._guarded(-1, self._run_errands)
                 case Rebook(settle):
-                    self._quietly("moving points", partial(self._rebook, settle))
+                    self._doing = "moving points"
+                    self._guarded(-1, partial(self._rebook, settle))
                 case Forget():
                     self.holdings = self.aggregator = self._surveyed = None
                     self.migrating = False
@@ -109,26 +111,25 @@ class Trainer:
                         self._drag.close()
                         self._drag = None
                 case BeginSurvey(survey):
-                    self._guarded("loading", -1, lambda survey=survey: self._survey(survey))
+                    self._doing = "loading"
+                    self._guarded(-1, lambda survey=survey: self._survey(survey))
                 case BeginLoad(load):
-                    self._guarded("loading", -1, lambda load=load, arrays=arrays: self._load(load, arrays))
+                    self._doing = "loading"
+                    self._guarded(-1, lambda load=load, arrays=arrays: self._load(load, arrays))
                 case BeginTrain():
-                    self._guarded("updateDataPoint", command.round, lambda c=command: self._train(c))
+                    self._doing = "updateDataPoint"
+                    self._guarded(command.round, lambda c=command: self._train(c))
 
-    def _guarded(self, where: str, round_: int, work: Any) -> None:
+    def _guarded(self, round_: int, work: Any) -> None:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - a hook may raise anything; it must reach the user
             text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
             usage = isinstance(error, UsageError)
-            result = Broke(Failed(where, round_, text, own_traceback(error), usage))
+            result = Broke(Failed(self._doing, round_, text, own_traceback(error), usage))
         if result is not None:
             self.results.put(result)
             self.ring()
-
-    def _quietly(self, where: str, work: Callable[[], None]) -> None:
-        """Work that has no result but may fail."""
-        self._guarded(where, -1, work)
 
     def _run_errands(self) -> None:
         while not self._errands.empty():
@@ -162,7 +163,9 @@ class Trainer:
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         rng = np.random.default_rng([load.seed, load.index])
+        self._doing = "initState"
         state = algorithm.initState(points, columns, rng)
+        self._doing = "loading"
         layout = "rows" if load.interpret else algorithm.layout
         share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
         split = max(len(load.parameter.fields), 1)
@@ -190,6 +193,14 @@ class Trainer:
         left, visits, exhausted = min(order.points, agenda.active), 0, False
         drag = self._drag if self._drag is not None and self._drag.look(began).injected else None
         pace = 0.0
+        if left > 0 and self.flag[0]:  # the signal overtook the order: one step all the same, or short rounds never end
+            run = agenda.next(TILE if shares[0].layout == "tiles" else 1)
+            if run is not None:
+                share = shares[run.share]
+                reached = self._kernel(share, parameter, self.aggregator, run.start, run.end, order.round, new_flag())
+                agenda.advance(run, reached)
+                left -= reached - run.start
+                visits += reached - run.start
         while left > 0 and not self.flag[0]:
             watched = drag is not None or self.migrating
             most = left if not self.migrating else min(left, max(int(pace * LOOK_UP), TILE))

@@ -14,16 +14,14 @@ import numpy as np
 
 from flegel.errors import DecodeError, UsageError
 from flegel.messages import Body, Envelope, Frame
+from flegel.share import NUMBERS
 from flegel.tree import Array
 
 MAX_HEADER = 8 << 20
 MAX_FRAMES = 256
 MAX_FRAME = 4 << 30
 MAX_DIMENSIONS = 8
-DTYPES = {
-    name: np.dtype(name).itemsize
-    for name in ("<f8", "<f4", "<i8", "<i4", "<u8", "<u4", "|u1", "|i1", "<i2", "<u2", "|b1")
-}
+DTYPES = {name: np.dtype(name).itemsize for name in sorted(NUMBERS)}
 PACK_BELOW = 64 << 10
 """Arrays of together at most so many bytes travel in one frame; larger ones are not worth the copy."""
 

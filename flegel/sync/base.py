@@ -6,9 +6,12 @@ statistics; it decides *when* reports are folded in and who goes on training for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
+
+ENOUGH = 100.0  # numbers of data for each number of θ (docs/adr/first-pass.md)
 
 # -- what a policy sees ------------------------------------------------------------------------------------
 
@@ -51,7 +54,15 @@ class View:
 
     workers: dict[int, WorkerView] = field(default_factory=dict)
     round: int = 0
+    evidence: float = math.inf
+    """Numbers in the data for each number in θ: how much a full pass says about θ."""
     _awaited: int = -1
+
+    @property
+    def least(self) -> float:
+        """The part of the first pass that an update should rest on. θ made from too few points leads k-means and
+        its kin to worse optima, from which later passes do not come back."""
+        return min(1.0, ENOUGH / self.evidence)
 
     @property
     def points(self) -> int:

@@ -40,6 +40,7 @@ class BSPMini:
     def decide(self, event: Event, view: View, now: float) -> Decision:
         match event:
             case Started():
+                self._search.size = max(self._search.size, 0.0 if self._search.settled else view.least)
                 return self._train(view, "")
             case Updated(gain=gain, seconds=seconds):
                 return self._train(view, self._search.feed(gain, seconds))

@@ -48,7 +48,7 @@ class FSP:
     def decide(self, event: Event, view: View, now: float) -> Decision:
         match event:
             case Started():
-                self._step = self._interval.first()
+                self._step = self._interval.first(view.least)
                 return self._begin(view, now)
             case Updated():
                 self._step = self._interval.next(summary(event, view))

@@ -60,6 +60,14 @@ def test_options_that_mean_nothing_for_a_generated_set_are_refused() -> None:
     assert open_data("higgs:100", dtype="float64").load()[0].dtype == np.float64
 
 
+def test_options_that_a_format_does_not_know_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.libsvm").write_text("1 1:2\n")
+    np.save(tmp_path / "a.npy", np.ones((2, 2)))
+    for name, option in (("a.libsvm", {"label": 0}), ("a.npy", {"delimiter": ","})):
+        with pytest.raises(UsageError, match="means nothing"):
+            open_data(tmp_path / name, **option)
+
+
 def test_npy_keeps_its_type_and_is_mapped(tmp_path: Path) -> None:
     rows = np.random.default_rng(1).random((100, 5))
     np.save(tmp_path / "a.npy", rows)

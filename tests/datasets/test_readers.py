@@ -74,7 +74,7 @@ def test_windows_line_ends_byte_order_marks_quotes_and_a_missing_last_line_end(t
 def test_a_file_without_pyarrow_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame().to_csv(tmp_path / "t.csv", index=False)
     with_arrow = open_data(tmp_path / "t.csv", label="y").load()
-    monkeypatch.setattr("flegel.datasets.text.arrow_csv", lambda: None)
+    monkeypatch.setattr("flegel.datasets.text_parse.arrow_csv", lambda: None)
     without = open_data(tmp_path / "t.csv", label="y").load()
     assert np.array_equal(with_arrow[0], without[0])
     assert np.array_equal(with_arrow[1], without[1])
@@ -184,7 +184,18 @@ def test_libsvm_agrees_with_scikit_learn(tmp_path: Path, first: int) -> None:
 
 
 def test_libsvm_numbers_of_every_kind(tmp_path: Path) -> None:
-    numbers = ["1", "-2.5", "+3", "1e-3", "1E5", "123456789012345678", "0.1234567890123456789012", "1e300", ".5", "7."]
+    numbers = [
+        "1",
+        "-2.5",
+        "+3",
+        "1e-3",
+        "1E5",
+        "123456789012345678",
+        "0.1234567890123456789012",
+        "1e300",
+        ".5",
+        "7.",
+    ]
     numbers += ["3.141592653589793", "2.2250738585072014e-308", "9007199254740993", "-0"]
     line = " ".join(f"{k + 1}:{text}" for k, text in enumerate(numbers))
     (tmp_path / "m.svm").write_text(f"-1 qid:3 {line} # remark 1:2\r\n\n+1\n")

@@ -206,6 +206,23 @@ def test_an_objective_that_leaves_the_numbers_ends_the_job_and_says_so() -> None
     assert not scene.machine.verdict.converged and "diverged" in scene.machine.verdict.reason
 
 
+def test_a_first_round_in_which_nobody_came_to_train_is_no_divergence() -> None:
+    scene = Scene(workers=1, sync="fsp", interval=0.1)
+    scene.loaded()
+    scene.report(0, 2.0, (0.0, 0.0), visits=0, unseen=10, exhausted=False)
+    assert scene.machine.trace[-1].estimate is None
+    scene.report(0, 3.0, (1e9, 10.0))
+    assert scene.machine.verdict is None
+
+
+def test_estimates_from_the_first_few_points_are_no_ground_for_divergence() -> None:
+    scene = Scene(workers=1, sync="fsp", interval=0.1)
+    scene.loaded()
+    scene.report(0, 2.0, (1e-9, 1.0), visits=1, unseen=9, exhausted=False)
+    scene.report(0, 3.0, (1e9, 9.0), visits=9)
+    assert scene.machine.verdict is None
+
+
 def test_states_are_collected_before_the_end_where_they_are_wanted() -> None:
     scene = Scene(workers=2, criteria=Criteria(max_iterations=1, tolerance=0), collect=True)
     scene.loaded()

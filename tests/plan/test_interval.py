@@ -37,7 +37,7 @@ class World:
         return Round(int(points), took, self.phi, gain if self.rounds > 1 else None, PASS, self.work)
 
     def train(self, interval, passes: float) -> list[Step]:
-        steps = [interval.first()]
+        steps = [interval.first(0.0)]
         while self.work < passes:
             steps.append(interval.next(self.run(steps[-1])))
         return steps
@@ -55,7 +55,7 @@ class World:
 def speed_to(left: float, interval, **world) -> float:
     """Seconds until only so much is left to gain."""
     place = World(**world)
-    step = interval.first()
+    step = interval.first(0.0)
     while place.left > left and place.rounds < 20_000:
         step = interval.next(place.run(step))
     return place.seconds
@@ -135,7 +135,7 @@ def test_dear_barriers_give_full_passes() -> None:
 def test_steps_of_equal_size_drive_the_interval_down() -> None:
     """Plain mini-batch gradients: every barrier gains the same, so g falls like 1/η and no line fits."""
     adjuster, step, eta = MultiStage(), None, []
-    step, work, gain = adjuster.first(), 0.0, 1.0
+    step, work, gain = adjuster.first(0.0), 0.0, 1.0
     for _ in range(300):
         points = min(PASS * step.fraction, PASS if step.seconds is None else step.seconds * 1e6)
         work, gain = work + points / PASS, gain * 0.999
@@ -171,7 +171,7 @@ def test_falling_behind_the_prediction_begins_a_new_stage_and_is_told() -> None:
 
 def test_without_an_objective_speed_and_barrier_cost_decide() -> None:
     adjuster, step, work = MultiStage(), None, 0.0
-    step = adjuster.first()
+    step = adjuster.first(0.0)
     for _ in range(60):
         points = min(PASS * step.fraction, PASS if step.seconds is None else step.seconds * 1e6)
         work += points / PASS
@@ -181,7 +181,7 @@ def test_without_an_objective_speed_and_barrier_cost_decide() -> None:
 
 def test_a_round_without_visits_is_survived() -> None:
     adjuster = MultiStage()
-    adjuster.first()
+    adjuster.first(0.0)
     assert adjuster.next(Round(0, 0.1, 0.1, None, PASS, 0.0)).fraction < 1
 
 

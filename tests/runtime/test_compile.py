@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
-import warnings
+import types
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,10 @@ CLASSES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("algorithm", CLASSES, ids=repr)
+CASES = [*((algorithm, "float64") for algorithm in CLASSES), (CLASSES[0], "float32"), (CLASSES[-1], "float32")]
+
+
+@pytest.mark.parametrize(("algorithm", "dtype"), CASES, ids=str)
 def test_the_compiled_block_does_what_the_hooks_say(algorithm: Algorithm, dtype: str) -> None:
     rows = ROWS.astype(dtype)
     built, fast, share = two_passes(algorithm, "fast", rows)
@@ -76,7 +79,7 @@ def test_the_compiled_block_does_what_the_hooks_say(algorithm: Algorithm, dtype:
 
 
 def test_points_that_voted_are_left_out() -> None:
-    _, (sums, count, *_), share = two_passes(users.HaltsWhenLarge(threshold=0.25), "fast")
+    _, (_sums, count, *_), share = two_passes(users.HaltsWhenLarge(threshold=0.25), "fast")
     large = int((ROWS[:, 0] > 0.25).sum())
     assert share.halted.sum() == large
     assert count == large + 2 * (len(ROWS) - large), "once, against twice for the others"
@@ -120,21 +123,38 @@ def test_compiled_code_that_raises_shows_the_users_own_line() -> None:
     assert 'raise ValueError("a point is too large")' in trace
 
 
-def test_a_zero_divisor_means_the_same_compiled_and_interpreted() -> None:
-    """numpy's rule in both: the result is not finite, and the engine notices; no exception in one and not the other."""
-    algorithm = users.Histogram(low=1.0, high=1.0)
-    share, parameter, zero = prepare(algorithm)
-    built = build_kernel(algorithm, share, parameter, zero)
-    outcomes = []
-    for kernel in (built.kernel, interpreted(algorithm)):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                kernel(share, parameter, tree.copy(zero), 0, 1, 0, new_flag())
-            outcomes.append("done")
-        except Exception as error:  # noqa: BLE001 - whichever it is
-            outcomes.append(type(error).__name__)
-    assert outcomes[1] != "done" or outcomes[0] == "done"
+def test_a_zero_divisor_gives_infinity_compiled_and_interpreted() -> None:
+    rows = ROWS.copy()
+    rows[3, 0] = 0.0
+    with np.errstate(divide="ignore"):
+        _, plain, _ = two_passes(users.Inverse(), None, rows)
+    built, fast, _ = two_passes(users.Inverse(), "fast", rows)
+    assert built is not None and built.kind == "compiled"
+    assert np.isinf(plain[0][0])
+    np.testing.assert_allclose(fast[0], plain[0])
+
+
+def test_a_helper_from_a_neighbouring_file_is_compiled_and_its_changes_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flegel.runtime import compile as compiling
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    keys = []
+    for gain in (2.0, 3.0):
+        (tmp_path / "neighbour.py").write_text(f"def gain(x):\n    return {gain} * x\n")
+        sys.modules.pop("neighbour", None)
+        importlib.invalidate_caches()
+        import neighbour
+
+        assert neighbour.gain(1.0) == gain
+        cls = type("Made", (users.DenseMean,), {"__module__": "borrowing"})
+        borrowing = types.ModuleType("borrowing")
+        borrowing.__dict__.update(gain=neighbour.gain, __flegel_source__="the same text")
+        monkeypatch.setitem(sys.modules, "borrowing", borrowing)
+        keys.append(compiling._class_text(cls))
+    assert keys[0] != keys[1]
 
 
 CHILD = """

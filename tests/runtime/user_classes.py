@@ -158,3 +158,12 @@ class RaisesAtLargePoint(DenseMean):
         change = np.zeros(columns)
         change[0] = dataPoint.features[0]
         return Sums(change, 1.0)
+
+
+class Inverse(DenseMean):
+    """Divides by a feature, which may be zero."""
+
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Sums, iterationNum: int) -> Sums:
+        change = np.zeros(dataPoint.features.shape[0])
+        change[0] = 1.0 / square(dataPoint.features[0])
+        return Sums(change, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from virtual import counting, kmeans
+from virtual_jobs import counting, kmeans
 
 from flegel.result import utilization, worker_rows
 from flegel.sim.cluster import Costs
@@ -75,13 +75,13 @@ def test_the_same_job_twice_is_the_same_to_the_last_bit() -> None:
 # -- stragglers --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("straggler", ["0-1:8x", "0:32ms/1000", "0:8x@50ms-200ms", "moving1:8x~40ms", "random2:6x~30ms"])
+@pytest.mark.parametrize(
+    "straggler", ["0-1:8x", "0:32ms/1000", "0:8x@50ms-200ms", "moving1:8x~40ms", "random2:6x~30ms"]
+)
 def test_fsp_outruns_bsp_whatever_the_stragglers(straggler: str) -> None:
     target = kmeans("bsp", criteria=Criteria(tolerance=1e-9, max_iterations=200)).trace[-1].objective * 1.01
     seconds = {
-        sync: kmeans(
-            sync, straggler=straggler, criteria=Criteria(target=target, tolerance=0, max_seconds=300)
-        ).seconds
+        sync: kmeans(sync, straggler=straggler, criteria=Criteria(target=target, tolerance=0, max_seconds=300)).seconds
         for sync in ("bsp", "fsp")
     }
     assert seconds["fsp"] < 0.7 * seconds["bsp"]
@@ -169,7 +169,7 @@ def test_what_was_learned_while_waiting_is_merged() -> None:
 
 
 def test_asynchronous_divergence_ends_the_job_and_says_so() -> None:
-    from virtual import Counter, coordinator, paces
+    from virtual_jobs import Counter, coordinator, paces
 
     from flegel.algorithm import Algorithm
     from flegel.sim.cluster import simulate

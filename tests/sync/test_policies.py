@@ -17,8 +17,8 @@ from flegel.sync.base import (
     Updated,
     View,
     Wake,
-    WorkerView,
     Woken,
+    WorkerView,
 )
 from flegel.sync.psp import iterations
 
@@ -73,10 +73,10 @@ def test_every_model_is_made_and_described() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [dict(name="bsp", interval=1.0), dict(name="asp", staleness=1), dict(name="fsp", batches=4),
-     dict(name="fsp", interval=-1.0), dict(name="fsp", interval=1.0, first_interval=1.0), dict(name="fps"),
-     dict(name="ssp", staleness=-1), dict(name="asp", batches=0), dict(name="fsp", coordination="none"),
-     dict(name="fsp-binary", factor=1.0), dict(name="psp", coordination="semi")],
+    [{"name": "bsp", "interval": 1.0}, {"name": "asp", "staleness": 1}, {"name": "fsp", "batches": 4},
+     {"name": "fsp", "interval": -1.0}, {"name": "fsp", "interval": 1.0, "first_interval": 1.0}, {"name": "fps"},
+     {"name": "ssp", "staleness": -1}, {"name": "asp", "batches": 0}, {"name": "fsp", "coordination": "none"},
+     {"name": "fsp-binary", "factor": 1.0}, {"name": "psp", "coordination": "semi"}],
 )  # fmt: skip
 def test_a_switch_that_makes_no_sense_is_refused(spec: dict) -> None:
     with pytest.raises(UsageError):
@@ -91,7 +91,7 @@ def test_a_refusal_says_where_the_switch_belongs() -> None:
 # -- barriers by workload ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", [dict(name="bsp"), dict(name="bsp-mini"), dict(name="ssp", staleness=0, batches=1)])
+@pytest.mark.parametrize("spec", [{"name": "bsp"}, {"name": "bsp-mini"}, {"name": "ssp", "staleness": 0, "batches": 1}])
 def test_nobody_goes_on_before_all_have_reported(spec: dict) -> None:
     stage = Stage(**spec)
     assert trained(stage.tell(Started())) == {0, 1, 2}

@@ -1,0 +1,180 @@
+"""The block kernel of FCM: distances in registers, memberships with vectors, statistics by `soft_kernel`.
+
+Up to m = 2, squared distances are ‖y‖² − 2 y·c + ‖c‖², and one below ε‖y‖² counts as ε‖y‖², which moves no
+membership by more than rounding does. Above 2 memberships feel it, and differences are squared instead.
+Never reads a clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from flegel.algorithm import Kernel
+from flegel.algorithms.simd import (
+    exp,
+    lane_count,
+    load,
+    log,
+    maximum,
+    minimum,
+    spread,
+    store,
+    where,
+)
+from flegel.algorithms.soft_kernel import (
+    FLUSH,
+    GROUP,
+    LANES,
+    OPTIONS,
+    WIDE,
+    accumulate,
+    fetch,
+    flush,
+    forget,
+    mark_active,
+    products,
+    soft_buffers,
+    square_distances,
+    standardized,
+    tiles_at_once,
+)
+from flegel.runtime.flag import raised
+from flegel.share import TILE, Share
+from flegel.tree import Array
+
+NEAR = 1e-30  # a squared distance is no less than this: a point on a centroid belongs to it
+MOST = 1e30  # and no more than this
+EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
+CUT = -40.0  # a relative membership below e^CUT is none
+
+
+def kernel_for(share: Share, k: int, m: float) -> Kernel:
+    tiles = tiles_at_once(share.features.dtype, k)
+
+    def kernel(share: Share, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
+        end = min(end, share.points)
+        return int(train(share.features, share.state, parameter, aggregator, start, end, flag, tiles, m))
+
+    return kernel
+
+
+@njit(**OPTIONS)
+def train(features, state, parameter, aggregator, start, end, flag, tiles, m):  # type: ignore[no-untyped-def]
+    k, d = parameter.centroids.shape
+    lanes = lane_count(features, LANES)
+    expanded = m <= 2.0
+    slopes, offsets, levels = _pack(features, parameter, expanded)
+    changes, columns, lane_sums, table = soft_buffers(features, k, d + 2, tiles)
+    for point in range(columns.shape[1]):
+        columns[d + 1, point] = 1
+    far = np.empty((levels.size, TILE), features.dtype)
+    active = np.empty(TILE, features.dtype)
+    slot, held, reached = 0, 0, end
+    for tile in range(start // TILE, -(-end // TILE)):
+        if raised(flag):
+            reached = max(start, tile * TILE)
+            break
+        at = slot * TILE
+        standardized(features, tile, parameter.origin, parameter.unit, columns, at)
+        _norms(columns, d, at)
+        mark_active(active, tile, start, end)
+        fetch(features, tile + 1)
+        if expanded:
+            products(columns, d, at, slopes, levels, far)
+        else:
+            square_distances(columns, d, at, slopes, offsets, levels, far)
+        _memberships(far, columns, d, at, k, m, expanded, state, tile, active, changes)
+        slot, held = slot + 1, held + TILE
+        if slot == tiles:
+            accumulate(changes, columns, lane_sums)
+            slot = 0
+            if held >= FLUSH * lanes:
+                flush(lane_sums, table)
+                held = 0
+    if slot:
+        forget(changes, slot * TILE)
+        accumulate(changes, columns, lane_sums)
+    flush(lane_sums, table)
+    for j in range(k):
+        aggregator.counts[j] += table[j, d + 1]
+        aggregator.squares[j] += table[j, d]
+        for t in range(d):
+            aggregator.sums[j, t] += table[j, t]
+    return reached
+
+
+@njit(**OPTIONS)
+def _memberships(far, columns, d, at, k, m, expanded, state, tile, active, changes):  # type: ignore[no-untyped-def]
+    """u^m of each cluster into the state, their changes into `changes`; u ∝ (1 / distance²)^(1/(m−1)).
+
+    `far` holds squared distances, which lack ‖y‖², row d of the columns, if they are `expanded`.
+    """
+    points = changes.shape[1]
+    power = 1.0 / (m - 1.0)
+    for lane in range(0, TILE, lane_count(far, LANES)):
+        base = tile * k * TILE + lane
+        visited = load(active, lane, LANES) > 0
+        norm = load(columns, d * points + at + lane, LANES) * (1.0 if expanded else 0.0)
+        zero = spread(0, norm)
+        most = spread(MOST, zero)
+        near = minimum(norm * (EPSILON32 if far.itemsize == 4 else EPSILON64) + NEAR, most)
+        least = most
+        for j in range(k):
+            least = minimum(load(far, j * TILE + lane, LANES) + norm, least)
+        least = maximum(least, near)
+        mass = zero
+        for j in range(k):
+            squared = maximum(minimum(load(far, j * TILE + lane, LANES) + norm, most), near)
+            share = least / squared  # at most 1
+            kept = share
+            if m != 2.0:
+                kept = log(share) * power
+                share = where(kept > CUT, exp(kept), zero)
+            mass = mass + share
+            store(far, j * TILE + lane, kept)
+        per_mass, log_mass = 1.0 / mass, log(mass)
+        for j in range(k):
+            kept = load(far, j * TILE + lane, LANES)
+            if m == 2.0:
+                u = kept * per_mass
+                weight = u * u
+            else:
+                weight = where(kept > CUT, exp((kept - log_mass) * m), zero)
+            old = load(state, base + j * TILE, LANES)
+            new = where(visited, weight, old)
+            store(state, base + j * TILE, new)
+            store(changes, j * points + at + lane, new - old)
+
+
+@njit(**OPTIONS)
+def _norms(columns, d, at):  # type: ignore[no-untyped-def]
+    """Row d: Σ y_t² of each point."""
+    for lane in range(at, at + TILE):
+        columns[d, lane] = 0
+    for t in range(d):
+        for lane in range(at, at + TILE):
+            columns[d, lane] += columns[t, lane] * columns[t, lane]
+
+
+@njit(**OPTIONS)
+def _pack(features, parameter, expanded):  # type: ignore[no-untyped-def]
+    """Expanded: −2c and ‖c‖²; else slopes 1 and offsets −c. In groups, column by column inside a group."""
+    k, d = parameter.centroids.shape
+    group = WIDE if expanded else GROUP
+    rows = -(-k // group) * group
+    slopes = np.ones(rows * d, features.dtype)
+    offsets = np.zeros(rows * d, features.dtype)
+    levels = np.zeros(rows, features.dtype)
+    for j in range(k):
+        for t in range(d):
+            place = (j // group * d + t) * group + j % group
+            centre = (parameter.centroids[j, t] - parameter.origin[t]) / parameter.unit[t]
+            if expanded:
+                slopes[place] = -2.0 * centre
+                levels[j] += centre * centre
+            else:
+                offsets[place] = -centre
+    return slopes, offsets, levels

@@ -1,0 +1,250 @@
+"""The block kernel of GMM: logits of a tile in registers, softmax with vectors, statistics by `soft_kernel`.
+
+Diagonal logits are a product of (y, y²) with packed coefficients where that loses no digits that matter;
+else, and for full matrices, sums of squares of whitened points, never differences of large numbers.
+Never decides about the model: what it needs is packed into the parameter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from flegel.algorithm import Kernel
+from flegel.algorithms.simd import (
+    exp,
+    fma,
+    fma_each,
+    lane_count,
+    load,
+    log,
+    minimum,
+    splats,
+    spread,
+    store,
+    sum_squares,
+    total,
+    where,
+    widen,
+)
+from flegel.algorithms.soft_kernel import (
+    FLUSH,
+    GROUP,
+    LANES,
+    OPTIONS,
+    WIDE,
+    accumulate,
+    fetch,
+    flush,
+    forget,
+    mark_active,
+    products,
+    soft_buffers,
+    square_distances,
+    standardized,
+    tiles_at_once,
+)
+from flegel.runtime.flag import raised
+from flegel.share import TILE, Share
+from flegel.tree import Array
+
+MOST = 1e30  # half a squared distance is no more than this: an outlier belongs to all components alike
+CUT = -40.0  # a responsibility below e^CUT is none: it would only bring denormal numbers
+
+
+def kernel_for(share: Share, k: int) -> Kernel:
+    tiles = tiles_at_once(share.features.dtype, k)
+
+    def kernel(share: Share, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
+        end = min(end, share.points)
+        return int(train(share.features, share.state, parameter, aggregator, start, end, flag, tiles))
+
+    return kernel
+
+
+@njit(**OPTIONS)
+def train(features, state, parameter, aggregator, start, end, flag, tiles):  # type: ignore[no-untyped-def]
+    d = features.shape[1]
+    lanes = lane_count(features, LANES)
+    k, width = parameter.whiten.shape
+    means = np.empty((k, d))
+    for j in range(k):
+        for t in range(d):
+            means[j, t] = (parameter.means[j, t] - parameter.origin[t]) / parameter.unit[t]
+    expanded = _expandable(parameter, means, features.itemsize)
+    slopes, offsets, levels = _pack(features, parameter, means, expanded)
+    changes, columns, lane_sums, table = soft_buffers(features, k, d + width + 1, tiles)
+    for point in range(columns.shape[1]):
+        columns[d + width, point] = 1
+    far = np.empty((levels.size, TILE), features.dtype)
+    active = np.empty(TILE, features.dtype)
+    entropy, slot, held, reached = 0.0, 0, 0, end
+    for tile in range(start // TILE, -(-end // TILE)):
+        if raised(flag):
+            reached = max(start, tile * TILE)
+            break
+        at = slot * TILE
+        standardized(features, tile, parameter.origin, parameter.unit, columns, at)
+        _products(columns, d, width, at)
+        mark_active(active, tile, start, end)
+        fetch(features, tile + 1)
+        if expanded:
+            products(columns, 2 * d, at, slopes, levels, far)
+        elif width == d:
+            square_distances(columns, d, at, slopes, offsets, levels, far)
+        else:
+            _full(columns, d, at, slopes, offsets, levels, far)
+        entropy += _softmax(far, k, state, tile, active, changes, at)
+        slot, held = slot + 1, held + TILE
+        if slot == tiles:
+            accumulate(changes, columns, lane_sums)
+            slot = 0
+            if held >= FLUSH * lanes:
+                flush(lane_sums, table)
+                held = 0
+    if slot:
+        forget(changes, slot * TILE)
+        accumulate(changes, columns, lane_sums)
+    flush(lane_sums, table)
+    for j in range(k):
+        aggregator.counts[j] += table[j, d + width]
+        for t in range(d):
+            aggregator.sums[j, t] += table[j, t]
+        for t in range(width):
+            aggregator.squares[j, t] += table[j, d + t]
+    aggregator.entropy[0] += entropy
+    return reached
+
+
+@njit(**OPTIONS)
+def _full(columns, d, at, slopes, offsets, levels, far):  # type: ignore[no-untyped-def]
+    """far[j] = ½‖whitened difference‖² − level, for a tile, by triangular matrices, GROUP rows at a time."""
+    points = columns.shape[1]
+    bands = -(-d // GROUP)
+    for lane in range(0, TILE, lane_count(columns, LANES)):
+        for j in range(levels.size):
+            value = spread(levels[j], load(columns, at, LANES))
+            for band in range(bands):
+                rows = splats(offsets, (j * bands + band) * GROUP, GROUP, LANES)
+                place = (j * bands + band) * d * GROUP
+                for t in range(min(d, (band + 1) * GROUP)):
+                    x = load(columns, t * points + at + lane, LANES)
+                    rows = fma_each(x, splats(slopes, place + t * GROUP, GROUP, LANES), rows)
+                value = sum_squares(rows, value)
+            store(far, j * TILE + lane, value)
+
+
+@njit(**OPTIONS)
+def _softmax(far, k, state, tile, active, changes, at):  # type: ignore[no-untyped-def]
+    """Responsibilities into the state, their changes into `changes`; returns the change of entropy."""
+    points = changes.shape[1]
+    entropy = 0.0
+    for lane in range(0, TILE, lane_count(far, LANES)):
+        base = tile * (k + 1) * TILE + lane
+        visited = load(active, lane, LANES) > 0
+        zero = spread(0, load(far, lane, LANES))
+        most = spread(MOST, zero)
+        least = most
+        for j in range(k):
+            least = minimum(load(far, j * TILE + lane, LANES), least)
+        mass, moment = zero, zero
+        for j in range(k):
+            below = least - minimum(load(far, j * TILE + lane, LANES), most)
+            share = where(below > CUT, exp(below), zero)
+            mass = mass + share
+            moment = fma(share, where(below > CUT, below, zero), moment)
+            store(far, j * TILE + lane, share)
+        per_mass = 1.0 / mass
+        for j in range(k):
+            old = load(state, base + j * TILE, LANES)
+            new = where(visited, load(far, j * TILE + lane, LANES) * per_mass, old)
+            store(state, base + j * TILE, new)
+            store(changes, j * points + at + lane, new - old)
+        old = load(state, base + k * TILE, LANES)
+        new = where(visited, log(mass) - moment * per_mass, old)
+        store(state, base + k * TILE, new)
+        entropy += total(widen(new) - widen(old))
+    return entropy
+
+
+@njit(**OPTIONS)
+def _expandable(parameter, means, itemsize):  # type: ignore[no-untyped-def]
+    """Is ½ Σ (y² + m²)/σ², what cancels in an expanded distance, small enough for the precision?"""
+    k, d = means.shape
+    if parameter.whiten.shape[1] != d:
+        return False
+    largest = 0.0
+    for j in range(k):
+        size = 0.0
+        for t in range(d):
+            size += 0.5 * (1.0 + means[j, t] ** 2) * parameter.whiten[j, t] ** 2
+        largest = max(largest, size)
+    return largest * (2.0**-23 if itemsize == 4 else 2.0**-52) < 1e-4
+
+
+@njit(**OPTIONS)
+def _products(columns, d, width, at):  # type: ignore[no-untyped-def]
+    """Rows d … d+width-1: squares of the points' columns, or all products x_t·x_u with u ≤ t."""
+    row = d
+    for t in range(d):
+        for u in range(t if width == d else 0, t + 1):
+            for lane in range(at, at + TILE):
+                columns[row, lane] = columns[t, lane] * columns[u, lane]
+            row += 1
+
+
+@njit(**OPTIONS)
+def _pack(features, parameter, means, expanded):  # type: ignore[no-untyped-def]
+    """Whitening matrices as slopes and offsets in the order in which the kernel reads them; −level of each.
+
+    Expanded: coefficients of y and of y² in groups of components, column by column inside a group. Else both
+    carry √½, so that a sum of squares is half a distance. Diagonal: groups of components, alike. Full: for
+    each component bands of rows, column by column. Fillers are far, or add nothing.
+    """
+    k, d = parameter.means.shape
+    width = parameter.whiten.shape[1]
+    half = np.sqrt(0.5)
+    if expanded:
+        rows = -(-k // WIDE) * WIDE
+        slopes = np.zeros(rows * 2 * d, features.dtype)
+        levels = np.full(rows, np.inf, features.dtype)
+        for j in range(k):
+            level = -parameter.level[j]
+            for t in range(d):
+                place = (j // WIDE * 2 * d + t) * WIDE + j % WIDE
+                precision = parameter.whiten[j, t] ** 2
+                slopes[place] = -precision * means[j, t]
+                slopes[place + d * WIDE] = 0.5 * precision
+                level += 0.5 * precision * means[j, t] ** 2
+            levels[j] = level
+        return slopes, slopes, levels
+    if width == d:
+        rows = -(-k // GROUP) * GROUP
+        slopes = np.zeros(rows * d, features.dtype)
+        offsets = np.zeros(rows * d, features.dtype)
+        levels = np.full(rows, np.inf, features.dtype)
+        for j in range(k):
+            levels[j] = -parameter.level[j]
+            for t in range(d):
+                place = (j // GROUP * d + t) * GROUP + j % GROUP
+                slopes[place] = half * parameter.whiten[j, t]
+                offsets[place] = -half * parameter.whiten[j, t] * means[j, t]
+        return slopes, offsets, levels
+    bands = -(-d // GROUP)
+    slopes = np.zeros(k * bands * d * GROUP, features.dtype)
+    offsets = np.zeros(k * bands * GROUP, features.dtype)
+    levels = np.empty(k, features.dtype)
+    for j in range(k):
+        levels[j] = -parameter.level[j]
+        entry = 0
+        for row in range(d):
+            band, inside = j * bands + row // GROUP, row % GROUP
+            moved = 0.0
+            for t in range(row + 1):
+                slopes[(band * d + t) * GROUP + inside] = half * parameter.whiten[j, entry]
+                moved += half * parameter.whiten[j, entry] * means[j, t]
+                entry += 1
+            offsets[band * GROUP + inside] = -moved
+    return slopes, offsets, levels

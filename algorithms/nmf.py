@@ -1,0 +1,308 @@
+"""Non-negative matrix factorization: the model, its statistics and the per-point hooks, for two solvers.
+
+Never looks at a share as a whole; the block kernels are in `nmf_kernels`, the arithmetic of one row in
+`nmf_rows`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from msgspec import Meta
+
+from flegel import tree
+from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithms import nmf_kernels
+from flegel.algorithms.nmf_rows import (
+    EPSILON,
+    add_products,
+    errors,
+    fold_in,
+    multiply_row,
+    observed,
+    solve_row,
+    start_row,
+    step_columns,
+)
+from flegel.errors import UsageError
+from flegel.share import DataPoint, Share, Sparse
+from flegel.tree import Array
+
+OFFSET = 6.0
+"""AdaGrad's head start in typical visits: keeps a column's first steps short."""
+
+
+class Factors(NamedTuple):
+    """θ. An entry is about scale · (w_i · h_j), with `factors` the rows h_j and w_i in the state of point i.
+
+    `energy` is what AdaGrad has gathered of every column (solver sgd), `scale` the mean entry of the sample:
+    all training is in units of it, so that large and tiny ratings behave alike.
+    """
+
+    factors: Array
+    energy: Array
+    scale: Array
+
+
+class Sums(NamedTuple):
+    """s. What a field means depends on the solver; fields that it does not need are empty.
+
+    moves: sgd: how far this interval moved h_j; multiplicative: Σ x_ij·w_i. gram (multiplicative): Σ
+    w_i·w_iᵀ.
+    energy, progress, spread (sgd, this interval): Σ of squared gradients, Σ of step lengths and its
+    square, a column.
+    counts (sgd): entries seen, a column. loss: see `NMF`. seen: rows visited.
+    """
+
+    moves: Array
+    gram: Array
+    energy: Array
+    progress: Array
+    spread: Array
+    counts: Array
+    loss: Array
+    seen: Array
+
+
+class RowChange(NamedTuple):
+    """A row's change: the fields of `Sums`, only for the columns that the row has."""
+
+    columns: Array
+    moves: Array
+    gram: Array
+    energy: Array
+    progress: Array
+    loss: float
+    first: bool
+
+
+class NMF(Algorithm):
+    """Factorize a non-negative matrix, rows as points: x_ij ≈ scale · w_i·h_j with w, h ≥ 0.
+
+    Model: H (`factors`, columns × rank) is θ, w_i is the state of point i, besides its last loss (−1:
+    never visited).
+    A row that was never visited begins with equal weights that fit it best; one without entries keeps
+    weights that predict the mean.
+
+    solver=sgd: only observed entries count (the stored ones of a sparse row, all but NaN of a dense one).
+    A visit solves w_i for the H at hand (coordinate descent), then takes one AdaGrad step on h_j for
+    every entry, in place, on the worker's own copy of H. The barrier joins the copies (see
+    docs/adr/nmf-updates.md). Objective:
+    Σ [e_ij² + regularization·(‖w_i‖² + ‖h_j‖²)] over the entries of rows seen, where e and w are those of
+    the row's last visit, with the H that it saw, and h_j is the present one. Kept by difference.
+
+    solver=multiplicative: Lee and Seung's rule over the whole matrix; entries that a sparse row does not
+    store are 0.
+    Statistics Σ x·w and Σ w·wᵀ are kept by difference, so the objective, ‖X − W·Hᵀ‖² plus the penalty, is
+    that of the present W and H over rows seen, and never rises.
+
+    Reference: D. Lee, S. Seung, Algorithms for non-negative matrix factorization (2000); A. Cichocki,
+    A.-H. Phan, Fast local algorithms for large scale NMF (2009); J. Duchi et al., Adaptive subgradient
+    methods (2011).
+    """
+
+    sparse = True
+
+    rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
+    solver: Annotated[
+        Literal["sgd", "multiplicative"],
+        Meta(description="sgd: observed entries only (ratings); multiplicative: the whole matrix"),
+    ] = "sgd"
+    regularization: Annotated[
+        float, Meta(ge=0, description="penalty per entry on the squared length of its row and column factors")
+    ] = 0.05
+    learning_rate: Annotated[float, Meta(gt=0, description="length of AdaGrad's steps on H (sgd)")] = 0.4
+    sweeps: Annotated[int, Meta(ge=1, description="coordinate descent sweeps a row and visit (sgd)")] = 3
+    precision: Annotated[
+        Literal["float32", "float64"], Meta(description="precision of the row factors and the arithmetic")
+    ] = "float32"
+
+    @property
+    def spent(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("moves", "energy", "progress", "spread") if self.solver == "sgd" else ()
+
+    # -- start ---------------------------------------------------------------------------------------------
+
+    def validate(self, sample: Sample) -> None:
+        values = _values(sample.features)
+        if len(values) and values.min() < 0:
+            raise UsageError(f"NMF: entries must not be negative, and {values.min():g} is; shift them first.")
+        if not np.isfinite(values).all():
+            raise UsageError("NMF: an entry is infinite; leave it out.")
+        dense = not isinstance(sample.features, Sparse)
+        if self.solver == "multiplicative" and dense and np.isnan(np.asarray(sample.features)).any():
+            raise UsageError(
+                "NMF: the multiplicative solver needs every entry; use solver=sgd for missing ones."
+            )
+
+    def initParameter(self, sample: Sample, rng: np.random.Generator) -> Factors:
+        values = _values(sample.features).astype(np.float64)
+        cells = len(values)
+        if self.solver == "multiplicative" and isinstance(sample.features, Sparse):
+            cells = (len(sample.features.indptr) - 1) * sample.columns
+        scale = float(values.sum() / cells) if cells and values.sum() > 0 else 1.0
+        spread = float(((values / scale - 1.0) ** 2).mean()) if len(values) else 1.0
+        size = 1.0 / np.sqrt(self.rank)  # entries near this size predict the mean
+        energy = np.full(
+            sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank
+        )
+        factors = size * (0.5 + rng.random((sample.columns, self.rank)))
+        return Factors(factors, energy, np.array([scale]))
+
+    def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
+        state = np.zeros((points, self.rank + 1), self.precision)
+        state[:, -1] = -1.0
+        return state
+
+    def initAggregator(self, sample: Sample, parameter: Factors) -> Sums:
+        columns, rank = parameter.factors.shape
+        sgd = self.solver == "sgd"
+        gram = np.zeros((0, 0) if sgd else (rank, rank))
+        each = [np.zeros(columns if sgd else 0) for _ in range(4)]
+        return Sums(np.zeros((columns, rank)), gram, *each, np.zeros(1), np.zeros(1))
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Factors, iterationNum: int) -> RowChange:
+        columns, values = observed(dataPoint.features, parameter.scale[0])
+        factors, state = parameter.factors, dataPoint.state
+        rank = factors.shape[1]
+        penalty = self.regularization / parameter.scale[0]
+        first = state[rank] < 0.0
+        before, weights = np.zeros(rank), np.zeros(rank)
+        weights[:] = state[:rank]
+        if first:
+            start_row(factors, columns, values, weights)
+        else:
+            before[:] = weights
+        if self.solver == "sgd":
+            squares = solve_row(factors, columns, values, weights, penalty, self.sweeps)
+        else:
+            squares = multiply_row(factors, columns, values, weights, penalty)
+        old = 0.0 if first else np.float64(state[rank])
+        state[:rank] = weights
+        state[rank] = squares
+        weights[:] = state[:rank]
+        entries = columns.shape[0]
+        moves, gram = np.zeros((entries, rank)), np.zeros((0, 0))
+        energy, progress = np.zeros(0), np.zeros(0)
+        if self.solver == "sgd":
+            loss = np.float64(state[rank]) - old
+            energy, progress = np.zeros(entries), np.zeros(entries)
+            rate = self.learning_rate / np.sqrt(rank)
+            energies = parameter.energy
+            step_columns(factors, energies, columns, values, weights, penalty, rate, moves, energy, progress)
+        else:
+            loss = squares if first else 0.0  # a row's squares never change, and must not be rounded
+            gram = np.zeros((rank, rank))
+            add_products(columns, values, weights, before, moves, gram)
+        return RowChange(columns, moves, gram, energy, progress, loss, first)
+
+    def aggregate(self, target: Sums, aggregator: Sums | RowChange) -> Sums:
+        if len(aggregator) == len(target):  # a whole report
+            return tree.add(target, aggregator)
+        columns, moves, gram, energy, progress, loss, first = aggregator
+        for t in range(len(columns)):
+            target.moves[columns[t]] += moves[t]
+        for t in range(len(energy)):
+            j = columns[t]
+            target.energy[j] += energy[t]
+            target.spread[j] += (2.0 * target.progress[j] + progress[t]) * progress[t]
+            target.progress[j] += progress[t]
+            target.counts[j] += first
+        for f in range(len(gram)):
+            target.gram[f] += gram[f]
+        target.loss[0] += loss
+        target.seen[0] += first
+        return target
+
+    def localParameter(self, parameter: Factors, aggregator: Sums) -> Factors:
+        if self.solver != "sgd":
+            return parameter
+        return parameter._replace(
+            factors=parameter.factors + aggregator.moves, energy=parameter.energy + aggregator.energy
+        )
+
+    def kernel(self, share: Share) -> Kernel:
+        if self.solver == "sgd":
+            return nmf_kernels.solving(share, self.rank, self.regularization, self.learning_rate, self.sweeps)
+        return nmf_kernels.multiplying(self.regularization)
+
+    def updateParameter(self, aggregator: Sums, oldParameter: Factors) -> Factors:
+        old = oldParameter.factors
+        if self.solver == "sgd":
+            moved = np.maximum(old + joined(aggregator)[:, None] * aggregator.moves, 0.0)
+            return oldParameter._replace(factors=moved, energy=oldParameter.energy + aggregator.energy)
+        penalty = self.regularization / oldParameter.scale[0] * aggregator.seen[0]
+        below = old @ aggregator.gram + penalty * old
+        below[below <= 0] = EPSILON
+        return oldParameter._replace(factors=old * (np.maximum(aggregator.moves, 0.0) / below))
+
+    def objective(self, aggregator: Sums, parameter: Factors) -> float | None:
+        if aggregator.seen[0] <= 0:
+            return None
+        h, scale = parameter.factors, float(parameter.scale[0])
+        penalty = self.regularization / scale
+        value = float(aggregator.loss[0])
+        lengths = (h * h).sum(axis=1)
+        if self.solver == "sgd":
+            value += penalty * float(aggregator.counts @ lengths)
+        else:
+            value += float(((h @ aggregator.gram) * h).sum() - 2.0 * (aggregator.moves * h).sum())
+            value += penalty * float(len(h) * np.trace(aggregator.gram) + aggregator.seen[0] * lengths.sum())
+        return max(value, 0.0) * scale**2
+
+    # -- use -----------------------------------------------------------------------------------------------
+
+    def transform(self, features: Any, parameter: Factors) -> Array:
+        """The weights w of new rows, solved for the finished H."""
+        penalty = self.regularization / float(parameter.scale[0])
+        return fold_in(features, parameter.factors, float(parameter.scale[0]), penalty, self.solver == "sgd")
+
+    def predict(self, features: Any, parameter: Factors) -> Array:
+        """Every entry of the rows, also those that are not observed, as the model sees them."""
+        return np.asarray(
+            float(parameter.scale[0]) * self.transform(features, parameter) @ parameter.factors.T
+        )
+
+    def ratings(self, weights: Array, parameter: Factors, rows: Array, columns: Array) -> Array:
+        """The entries (rows[t], columns[t]) for given row weights, such as the states of trained points."""
+        w = np.asarray(weights)[rows, : self.rank].astype(np.float64)
+        return np.asarray(float(parameter.scale[0]) * np.einsum("tf,tf->t", w, parameter.factors[columns]))
+
+    def rmse(self, weights: Array, parameter: Factors, rows: Array, columns: Array, values: Array) -> float:
+        """Root mean square error on entries that were held out of the rows trained on; 0 for none."""
+        if len(rows) == 0:
+            return 0.0
+        return float(np.sqrt(np.mean((self.ratings(weights, parameter, rows, columns) - values) ** 2)))
+
+    def evaluate(self, features: Any, labels: Array | None, parameter: Factors) -> Evaluation:
+        """Rows solved anew for the finished H: the objective over their entries, and the RMSE."""
+        weights = self.transform(features, parameter)
+        squares, entries, penalty = errors(
+            features, weights, parameter.factors, float(parameter.scale[0]), self.solver == "sgd"
+        )
+        rmse = float(np.sqrt(squares / entries)) if entries else 0.0
+        return Evaluation(squares + self.regularization * penalty, {"rmse": rmse, "entries": float(entries)})
+
+
+def joined(sums: Sums) -> Array:
+    """Factor, a column, on the sum of all workers' moves.
+
+    A worker whose steps on a column add up to the length x came 1 − exp(−x) of the way to where its own rows
+    pull; W alike, together, may come 1 − exp(−W·x) of the way to the mean of their ends. So the sum of short
+    moves is right, and of long ones the mean. W is the effective number of workers, (Σx)² / Σx².
+    """
+    total = sums.progress
+    workers = np.maximum(total**2 / np.maximum(sums.spread, 1e-300), 1.0)
+    far = np.maximum(total, 1e-12)
+    return np.asarray(np.expm1(-far) / (workers * np.expm1(-far / workers)))
+
+
+def _values(features: Any) -> Array:
+    """The observed entries of a sample."""
+    if isinstance(features, Sparse):
+        return np.asarray(features.values)
+    dense = np.asarray(features)
+    return dense[~np.isnan(dense)] if dense.dtype.kind == "f" else dense.ravel()

@@ -1,0 +1,360 @@
+"""Block kernels of the factorization. Called by `nmf`, never by users.
+
+`solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the
+state and padded to whole vectors, and closed into the aggregator again; between the two it does, for each
+row, what `NMF.updateDataPoint` does on `NMF.localParameter`. `multiplying` leaves H alone. Both look at
+the flag before every row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from flegel.algorithm import Kernel
+from flegel.algorithms.nmf_rows import gram_of, multiply_row_with, start_row
+from flegel.algorithms.simd import fma, fma_each, load, maximum, register_lanes, splats, spread, store, total
+from flegel.runtime.flag import raised
+from flegel.share import Share, Sparse
+from flegel.tree import Array, Tree
+
+TOGETHER = 128  # entries of a row that are gathered at a time: their factors stay in the nearest cache
+
+
+LANES = min(register_lanes(np.float32), 8)
+"""Numbers in a vector. The rank is padded to a multiple of it, so wider ones would mostly multiply zeros."""
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _gather(local, columns, values, first, count, block, pull):  # type: ignore[no-untyped-def]
+    """Factors of the entries into one place, and Σ value·h on the way."""
+    padded = local.shape[1]
+    for t in range(count):
+        at = np.intp(columns[first + t]) * padded
+        for c in range(0, padded, LANES):
+            h = load(local, at + c, LANES)
+            store(block, t * padded + c, h)
+            store(pull, c, fma(spread(values[first + t], h), h, load(pull, c, LANES)))
+    if count % 2:
+        for c in range(padded):
+            block[count, c] = 0
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _add_gram(block, count, gram):  # type: ignore[no-untyped-def]
+    """gram += blockᵀ·block, on and right of the diagonal's vectors; two entries at a time."""
+    padded = gram.shape[0]
+    for f in range(0, padded, 4):
+        for c in range(f // LANES * LANES, padded, LANES):
+            at = f * padded + c
+            a = (
+                load(gram, at, LANES),
+                load(gram, at + padded, LANES),
+                load(gram, at + 2 * padded, LANES),
+                load(gram, at + 3 * padded, LANES),
+            )
+            zero = spread(0.0, a[0])
+            b = (zero, zero, zero, zero)
+            for t in range(0, count, 2):
+                one, two = t * padded, (t + 1) * padded
+                a = fma_each(load(block, one + c, LANES), splats(block, one + f, 4, LANES), a)
+                b = fma_each(load(block, two + c, LANES), splats(block, two + f, 4, LANES), b)
+            store(gram, at, a[0] + b[0])
+            store(gram, at + padded, a[1] + b[1])
+            store(gram, at + 2 * padded, a[2] + b[2])
+            store(gram, at + 3 * padded, a[3] + b[3])
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _descend(gram, pull, weights, rank, ridge, sweeps, start):  # type: ignore[no-untyped-def]
+    """Coordinate descent on the row's weights, from equal ones if it has none (`start`)."""
+    padded = gram.shape[0]
+    for f in range(rank):
+        for g in range(f // 4 * 4 // LANES * LANES):
+            gram[f, g] = gram[g, f]
+    if start:
+        above, below = pull[0] * 0, pull[0] * 0
+        for f in range(rank):
+            above += pull[f]
+            for g in range(rank):
+                below += gram[f, g]
+        equal = above / below if below > 0 else weights.dtype.type(1 / np.sqrt(rank))
+        for f in range(rank):
+            weights[f] = equal
+    for f in range(rank):
+        gram[f, f] += ridge
+    for f in range(rank):
+        w = weights[f]
+        for c in range(0, padded, LANES):
+            p = load(pull, c, LANES)
+            store(pull, c, fma(spread(-w, p), load(gram, f * padded + c, LANES), p))
+    for _ in range(sweeps):
+        for f in range(rank):
+            if gram[f, f] > 0:
+                step = max(pull[f] / gram[f, f], -weights[f])
+                weights[f] += step
+                for c in range(0, padded, LANES):
+                    p = load(pull, c, LANES)
+                    store(pull, c, fma(spread(-step, p), load(gram, f * padded + c, LANES), p))
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _move(local, energy, progress, columns, values, first, last, weights, rank, penalty, rate):  # type: ignore[no-untyped-def]
+    """One AdaGrad step on the factors of every entry; the sum of squared errors before it."""
+    padded = local.shape[1]
+    zero = spread(0.0, load(weights, 0, LANES))
+    length = zero
+    for c in range(0, padded, LANES):
+        w = load(weights, c, LANES)
+        length = fma(w, w, length)
+    length = total(length)
+    share = length / weights.dtype.type(rank)
+    squares = 0.0
+    for t in range(first, last):
+        j = np.intp(columns[t])
+        at = j * padded
+        product = zero
+        for c in range(0, padded, LANES):
+            product = fma(load(weights, c, LANES), load(local, at + c, LANES), product)
+        error = values[t] - total(product)
+        squares += error * error
+        step = rate / np.sqrt(energy[j])
+        energy[j] += error * error * share
+        progress[j] += step * length
+        keep, take = spread(1 - step * penalty, zero), spread(step * error, zero)
+        for c in range(0, padded, LANES):
+            h = fma(take, load(weights, c, LANES), keep * load(local, at + c, LANES))
+            store(local, at + c, maximum(h, zero))
+    return squares
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps, room):  # type: ignore[no-untyped-def]
+    """A visit; returns the change of the row's loss. `room` is scratch: gram, block, pull and weights."""
+    gram, block, pull, weights = room
+    entries, rank = columns.shape[0], state.shape[0] - 1
+    new = state[rank] < 0
+    start = new
+    for f in range(rank):
+        weights[f] = state[f]
+        start = start and weights[f] == 0
+    squares = 0.0
+    if entries:
+        for f in range(gram.shape[0]):
+            pull[f] = 0
+            for g in range(gram.shape[1]):
+                gram[f, g] = 0
+        for first in range(0, entries, TOGETHER):
+            count = min(TOGETHER, entries - first)
+            _gather(local, columns, values, first, count, block, pull)
+            _add_gram(block, count, gram)
+        _descend(gram, pull, weights, rank, weights.dtype.type(entries) * penalty, sweeps, start)
+        squares = _move(local, energy, progress, columns, values, 0, entries, weights, rank, penalty, rate)
+        for f in range(rank):
+            squares += entries * np.float64(penalty) * np.float64(weights[f]) * np.float64(weights[f])
+    elif start:
+        for f in range(rank):
+            weights[f] = 1 / np.sqrt(rank)
+    for f in range(rank):
+        state[f] = weights[f]
+    old = 0.0 if new else np.float64(state[rank])
+    state[rank] = squares
+    return np.float64(state[rank]) - old
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _sparse_rows(indptr, indices, entries, unit, state, local, numbers, sums, counts, start, end, flag):  # type: ignore[no-untyped-def]
+    energy, progress, penalty, rate, sweeps, room = numbers
+    values = np.empty(0, local.dtype)
+    for i in range(start, end):
+        if raised(flag):
+            return i
+        first, last = indptr[i], indptr[i + 1]
+        if values.shape[0] < last - first:
+            values = np.empty(2 * (last - first), local.dtype)
+        for t in range(first, last):
+            values[t - first] = entries[t] * unit
+        columns = indices[first:last]
+        if state[i, -1] < 0:
+            sums[1] += 1.0
+            for t in range(columns.shape[0]):
+                counts[columns[t]] += 1.0
+        sums[0] += _row(local, energy, progress, columns, values, state[i], penalty, rate, sweeps, room)
+    return end
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end, flag):  # type: ignore[no-untyped-def]
+    energy, progress, penalty, rate, sweeps, room = numbers
+    columns = np.empty(features.shape[1], np.int32)
+    values = np.empty(features.shape[1], local.dtype)
+    for i in range(start, end):
+        if raised(flag):
+            return i
+        found = 0
+        for j in range(features.shape[1]):
+            if not np.isnan(features[i, j]):
+                columns[found] = j
+                values[found] = features[i, j] * unit
+                found += 1
+        if state[i, -1] < 0:
+            sums[1] += 1.0
+            for t in range(found):
+                counts[columns[t]] += 1.0
+        sums[0] += _row(
+            local, energy, progress, columns[:found], values, state[i], penalty, rate, sweeps, room
+        )
+    return end
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _open(factors, moves, energy, gathered, progress, local, local_energy, local_progress):  # type: ignore[no-untyped-def]
+    for j in range(factors.shape[0]):
+        for f in range(factors.shape[1]):
+            local[j, f] = factors[j, f] + moves[j, f]
+        local_energy[j] = energy[j] + gathered[j]
+        local_progress[j] = progress[j]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _close(factors, moves, energy, gathered, progress, spread_, local, local_energy, local_progress):  # type: ignore[no-untyped-def]
+    """Only columns that were visited: the others differ by rounding, which is no move."""
+    for j in range(factors.shape[0]):
+        if local_progress[j] != progress[j]:
+            for f in range(factors.shape[1]):
+                moves[j, f] = local[j, f] - factors[j, f]
+            gathered[j] = local_energy[j] - energy[j]
+            progress[j] = local_progress[j]
+            spread_[j] = progress[j] * progress[j]
+
+
+def solving(share: Share, rank: int, regularization: float, learning_rate: float, sweeps: int) -> Kernel:
+    """The kernel of the solver sgd, in the precision of the share's state."""
+    dtype = share.state.dtype
+    padded = -(-rank // LANES) * LANES
+    number = dtype.type
+    room = (
+        np.zeros((padded, padded), dtype),
+        np.zeros((TOGETHER + 1, padded), dtype),
+        np.zeros(padded, dtype),
+        np.zeros(padded, dtype),
+    )
+    local = np.zeros((share.columns, padded), dtype)
+    energy, progress = np.zeros(share.columns, dtype), np.zeros(share.columns, dtype)
+
+    def run(
+        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        theirs = (
+            parameter.factors,
+            aggregator.moves,
+            parameter.energy,
+            aggregator.energy,
+            aggregator.progress,
+        )
+        _open(*theirs, local, energy, progress)
+        scale = float(parameter.scale[0])
+        rate = number(learning_rate / np.sqrt(rank))
+        numbers = (energy, progress, number(regularization / scale), rate, sweeps, room)
+        sums = np.zeros(2)
+        rest = (1.0 / scale, share.state, local, numbers, sums, aggregator.counts, start, end, flag)
+        if isinstance(share.features, Sparse):
+            rows = share.features
+            reached = _sparse_rows(rows.indptr, rows.indices, rows.values, *rest)
+        else:
+            reached = _dense_rows(share.features, *rest)
+        _close(*theirs, aggregator.spread, local, energy, progress)
+        aggregator.loss[0] += sums[0]
+        aggregator.seen[0] += sums[1]
+        return int(reached)
+
+    return run
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _multiply(factors, gram_h, columns, values, state, penalty, moves, gram, sums):  # type: ignore[no-untyped-def]
+    rank = factors.shape[1]
+    new = state[rank] < 0
+    before, weights = np.zeros(rank), np.empty(rank)
+    for f in range(rank):
+        weights[f] = state[f]
+    if new:
+        start_row(factors, columns, values, weights)
+    else:
+        before[:] = weights
+    squares = multiply_row_with(factors, gram_h, columns, values, weights, penalty)
+    for f in range(rank):
+        state[f] = weights[f]
+        weights[f] = state[f]
+    state[rank] = squares
+    for f in range(rank):
+        for g in range(rank):
+            gram[f, g] += weights[f] * weights[g] - before[f] * before[g]
+    for t in range(columns.shape[0]):
+        if values[t] != 0.0:
+            for f in range(rank):
+                moves[columns[t], f] += values[t] * (weights[f] - before[f])
+    if new:
+        sums[0] += squares
+        sums[1] += 1.0
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _multiply_sparse(
+    factors, indptr, indices, entries, scale, state, penalty, moves, gram, sums, start, end, flag
+):  # type: ignore[no-untyped-def]
+    gram_h = gram_of(factors)
+    for i in range(start, end):
+        if raised(flag):
+            return i
+        first, last = indptr[i], indptr[i + 1]
+        values = np.empty(last - first)
+        for t in range(first, last):
+            values[t - first] = entries[t] / scale
+        _multiply(factors, gram_h, indices[first:last], values, state[i], penalty, moves, gram, sums)
+    return end
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _multiply_dense(factors, features, scale, state, penalty, moves, gram, sums, start, end, flag):  # type: ignore[no-untyped-def]
+    gram_h = gram_of(factors)
+    columns = np.arange(features.shape[1])
+    values = np.empty(features.shape[1])
+    for i in range(start, end):
+        if raised(flag):
+            return i
+        for j in range(columns.shape[0]):
+            values[j] = features[i, j] / scale
+        _multiply(factors, gram_h, columns, values, state[i], penalty, moves, gram, sums)
+    return end
+
+
+def multiplying(regularization: float) -> Kernel:
+    """The kernel of the multiplicative solver."""
+
+    def run(
+        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        sums = np.zeros(2)
+        scale = float(parameter.scale[0])
+        rest = (
+            scale,
+            share.state,
+            regularization / scale,
+            aggregator.moves,
+            aggregator.gram,
+            sums,
+            start,
+            end,
+            flag,
+        )
+        if isinstance(share.features, Sparse):
+            rows = share.features
+            reached = _multiply_sparse(parameter.factors, rows.indptr, rows.indices, rows.values, *rest)
+        else:
+            reached = _multiply_dense(parameter.factors, share.features, *rest)
+        aggregator.loss[0] += sums[0]
+        aggregator.seen[0] += sums[1]
+        return int(reached)
+
+    return run

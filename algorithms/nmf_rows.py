@@ -1,0 +1,251 @@
+"""One row of a factorization: its observed entries, its first weights, and the two ways to improve them.
+
+Plain compiled code in float64, called by the per-point hooks and for new rows. Never touches statistics;
+the block kernels have a faster form of `solve_row`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.core import types
+from numba.extending import overload
+
+from flegel.share import Sparse, SparseRow
+from flegel.tree import Array
+
+EPSILON = float(np.finfo(np.float32).eps)
+"""Stands for a zero below the fraction bar."""
+
+
+def observed(row: Array | SparseRow, scale: float) -> tuple[Array, Array]:
+    """Columns and values, in units of `scale`, of the entries a row has: the stored ones, or all but NaN."""
+    if isinstance(row, SparseRow):
+        return row.indices, row.values.astype(np.float64) / scale
+    columns = np.flatnonzero(~np.isnan(row))
+    return columns, row[columns].astype(np.float64) / scale
+
+
+@overload(observed)  # type: ignore[untyped-decorator]
+def _observed(row: Any, scale: Any) -> Any:
+    def dense(row: Any, scale: Any) -> Any:
+        columns = np.empty(row.shape[0], np.int64)
+        values = np.empty(row.shape[0], np.float64)
+        found = 0
+        for j in range(row.shape[0]):
+            if row[j] == row[j]:
+                columns[found] = j
+                values[found] = row[j] / scale
+                found += 1
+        return columns[:found], values[:found]
+
+    def sparse(row: Any, scale: Any) -> Any:
+        values = np.empty(row.values.shape[0], np.float64)
+        for t in range(values.shape[0]):
+            values[t] = row.values[t] / scale
+        return row.indices, values
+
+    return dense if isinstance(row, types.Array) else sparse
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def start_row(factors: Array, columns: Array, values: Array, weights: Array) -> None:
+    """Equal weights that fit the row best, unless it was given some; of an empty row those that predict 1."""
+    for f in range(weights.shape[0]):
+        if weights[f] != 0.0:
+            return
+    above, below = 0.0, 0.0
+    for t in range(columns.shape[0]):
+        whole = 0.0
+        for f in range(weights.shape[0]):
+            whole += factors[columns[t], f]
+        above += whole * values[t]
+        below += whole * whole
+    equal = above / below if below > 0.0 else 1.0 / np.sqrt(weights.shape[0])
+    for f in range(weights.shape[0]):
+        weights[f] = equal
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def solve_row(
+    factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int
+) -> float:
+    """Coordinate descent on Σ(x − w·h)² + n·penalty·‖w‖², w ≥ 0, in place; the value reached."""
+    rank, entries = weights.shape[0], columns.shape[0]
+    if entries == 0:
+        return 0.0
+    gram = np.zeros((rank, rank))
+    pull = np.zeros(rank)  # minus half the gradient
+    for t in range(entries):
+        h = factors[columns[t]]
+        for f in range(rank):
+            pull[f] += values[t] * h[f]
+            for g in range(rank):
+                gram[f, g] += h[f] * h[g]
+    for f in range(rank):
+        gram[f, f] += entries * penalty
+    for f in range(rank):
+        for g in range(rank):
+            pull[f] -= gram[f, g] * weights[g]
+    for _ in range(sweeps):
+        for f in range(rank):
+            if gram[f, f] > 0.0:
+                step = max(pull[f] / gram[f, f], -weights[f])
+                weights[f] += step
+                for g in range(rank):
+                    pull[g] -= step * gram[f, g]
+    value = 0.0
+    for f in range(rank):
+        value += entries * penalty * weights[f] * weights[f]
+    for t in range(entries):
+        error = values[t] - _product(weights, factors[columns[t]])
+        value += error * error
+    return value
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _product(x: Array, y: Array) -> float:
+    value = 0.0
+    for f in range(x.shape[0]):
+        value += x[f] * y[f]
+    return value
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def step_columns(
+    factors: Array, energies: Array, columns: Array, values: Array, weights: Array, penalty: float, rate:
+    float, moves: Array, energy: Array, progress: Array,
+) -> None:  # fmt: skip
+    """One AdaGrad step on h_j for every entry of a row: how far, with how much gradient, and how long a
+    step.
+    """
+    rank = weights.shape[0]
+    length = _product(weights, weights)
+    for t in range(columns.shape[0]):
+        h = factors[columns[t]]
+        error = values[t] - _product(weights, h)
+        step = rate / np.sqrt(energies[columns[t]])
+        energy[t] = error * error * length / rank
+        progress[t] = step * length
+        for f in range(rank):
+            moves[t, f] = max(h[f] + step * (error * weights[f] - penalty * h[f]), 0.0) - h[f]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def add_products(columns: Array, values: Array, weights: Array, before: Array, moves: Array, gram: Array) -> None:
+    """Change of x_ij·w_i, one row an entry, and of w_i·w_iᵀ."""
+    for t in range(columns.shape[0]):
+        for f in range(weights.shape[0]):
+            moves[t, f] += values[t] * (weights[f] - before[f])
+    for f in range(weights.shape[0]):
+        for g in range(weights.shape[0]):
+            gram[f, g] += weights[f] * weights[g] - before[f] * before[g]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def multiply_row(factors: Array, columns: Array, values: Array, weights: Array, penalty: float) -> float:
+    """Lee and Seung's rule for one row, in place; the sum of its squares. Needs all of H, for the gram of
+    H.
+    """
+    return multiply_row_with(factors, gram_of(factors), columns, values, weights, penalty)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def multiply_row_with(
+    factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float
+) -> float:
+    rank = weights.shape[0]
+    above = np.zeros(rank)
+    squares = 0.0
+    for t in range(columns.shape[0]):
+        squares += values[t] * values[t]
+        for f in range(rank):
+            above[f] += values[t] * factors[columns[t], f]
+    below = np.zeros(rank)
+    for f in range(rank):
+        below[f] = penalty * factors.shape[0] * weights[f]
+        for g in range(rank):
+            below[f] += gram[f, g] * weights[g]
+    for f in range(rank):
+        weights[f] *= above[f] / (below[f] if below[f] > 0.0 else EPSILON)
+    return squares
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def gram_of(factors: Array) -> Array:
+    rank = factors.shape[1]
+    gram = np.zeros((rank, rank))
+    for j in range(factors.shape[0]):
+        for f in range(rank):
+            for g in range(rank):
+                gram[f, g] += factors[j, f] * factors[j, g]
+    return gram
+
+
+def fold_in(features: Any, factors: Array, scale: float, penalty: float, only_observed: bool) -> Array:
+    """Weights of new rows for a given H: each solved to convergence, over observed entries or over all
+    columns.
+    """
+    factors = np.ascontiguousarray(factors, dtype=np.float64)
+    rows = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
+    weights = np.zeros((rows, factors.shape[1]))
+    gram = factors.T @ factors
+    for i in range(rows):
+        columns, values = observed(_row(features, i), scale)
+        start_row(factors, columns, values, weights[i])
+        if only_observed:
+            solve_row(factors, columns, values, weights[i], penalty, 50)
+        else:
+            _solve_whole(
+                gram + len(factors) * penalty * np.eye(len(gram)), factors[columns].T @ values, weights[i]
+            )
+    return weights
+
+
+def _row(features: Any, i: int) -> Any:
+    if not isinstance(features, Sparse):
+        return np.asarray(features[i])
+    lo, hi = features.indptr[i : i + 2]
+    return SparseRow(features.indices[lo:hi], features.values[lo:hi])
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _solve_whole(gram: Array, target: Array, weights: Array) -> None:
+    """Coordinate descent on wᵀ·gram·w − 2·target·w, w ≥ 0, in place."""
+    for _ in range(200):
+        for f in range(weights.shape[0]):
+            if gram[f, f] > 0.0:
+                weights[f] = max(weights[f] + (target[f] - _product(gram[f], weights)) / gram[f, f], 0.0)
+
+
+def errors(
+    features: Any, weights: Array, factors: Array, scale: float, only_observed: bool
+) -> tuple[float, int, float]:
+    """Σ squared errors, number of entries and Σ (‖w‖² + ‖h‖²) over them, from scratch."""
+    rows, columns, values = _entries(features)
+    own, other = (weights**2).sum(axis=1), (factors**2).sum(axis=1)
+    squares = 0.0
+    for first in range(0, len(rows), 1 << 20):
+        at = slice(first, first + (1 << 20))
+        about = scale * np.einsum("tf,tf->t", weights[rows[at]], factors[columns[at]])
+        squares += float(((values[at] - about) ** 2).sum())
+        if not only_observed:
+            squares -= float((about**2).sum())
+    if only_observed:
+        lengths = float(own[rows].sum() + other[columns].sum())
+        return squares, len(values), scale * lengths
+    squares += scale**2 * float(((weights.T @ weights) * (factors.T @ factors)).sum())
+    lengths = float(len(factors) * own.sum() + len(weights) * other.sum())
+    return max(squares, 0.0), len(weights) * len(factors), scale * lengths
+
+
+def _entries(features: Any) -> tuple[Array, Array, Array]:
+    """Row, column and value of every observed entry."""
+    if isinstance(features, Sparse):
+        rows = np.repeat(np.arange(len(features.indptr) - 1), np.diff(features.indptr))
+        return rows, features.indices, features.values.astype(np.float64)
+    dense = np.asarray(features, dtype=np.float64)
+    rows, columns = np.nonzero(~np.isnan(dense))
+    return rows, columns, dense[rows, columns]

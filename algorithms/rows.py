@@ -1,0 +1,78 @@
+"""A point's features, dense or sparse, behind two verbs: `dot` and `add_scaled`.
+
+They let one per-point hook serve both kinds of row, interpreted and compiled alike. Never used by the block
+kernels, which know their layout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.core import types
+from numba.extending import overload
+
+from flegel.share import Sparse, SparseRow
+from flegel.tree import Array
+
+
+def dot(row: Array | SparseRow, weights: Array) -> float:
+    """Σ row[t] · weights[t] in float64; `weights` may be longer than the row."""
+    if isinstance(row, SparseRow):
+        return float(row.values.astype(np.float64) @ weights[row.indices])
+    return float(row.astype(np.float64) @ weights[: len(row)])
+
+
+def add_scaled(row: Array | SparseRow, scale: float, target: Array) -> None:
+    """target[t] += scale · row[t]."""
+    if isinstance(row, SparseRow):
+        np.add.at(target, row.indices, scale * row.values.astype(np.float64))
+    else:
+        target[: len(row)] += scale * row.astype(np.float64)
+
+
+def rows_of(features: Any) -> int:
+    """Number of rows, dense or sparse."""
+    return len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
+
+
+def times(features: Any, weights: Array) -> Array:
+    """features · weights for whole matrices in float64; `weights` is (columns, outputs)."""
+    if not isinstance(features, Sparse):
+        return np.asarray(features, dtype=np.float64) @ weights
+    result = np.zeros((rows_of(features), weights.shape[1]))
+    row = np.repeat(np.arange(len(result)), np.diff(features.indptr))
+    for output in range(weights.shape[1]):
+        terms = features.values * weights[features.indices, output]
+        result[:, output] = np.bincount(row, terms, minlength=len(result))
+    return result
+
+
+@overload(dot)  # type: ignore[untyped-decorator]
+def _dot(row: Any, weights: Any) -> Any:
+    def dense(row: Any, weights: Any) -> Any:
+        value = 0.0
+        for t in range(row.shape[0]):
+            value += np.float64(row[t]) * weights[t]
+        return value
+
+    def sparse(row: Any, weights: Any) -> Any:
+        value = 0.0
+        for t in range(row.indices.shape[0]):
+            value += np.float64(row.values[t]) * weights[row.indices[t]]
+        return value
+
+    return dense if isinstance(row, types.Array) else sparse
+
+
+@overload(add_scaled)  # type: ignore[untyped-decorator]
+def _add_scaled(row: Any, scale: Any, target: Any) -> Any:
+    def dense(row: Any, scale: Any, target: Any) -> Any:
+        for t in range(row.shape[0]):
+            target[t] += scale * row[t]
+
+    def sparse(row: Any, scale: Any, target: Any) -> Any:
+        for t in range(row.indices.shape[0]):
+            target[row.indices[t]] += scale * row.values[t]
+
+    return dense if isinstance(row, types.Array) else sparse

@@ -1,0 +1,159 @@
+"""What GMM and FCM kernels share: points as columns in a buffer, and Σ (change of membership) × (column).
+
+Every statistic of a soft clustering sums membership times some function of the point: 1, x_t, x_t², x_t·x_u.
+Each such function is a *column* over the points of some tiles; the M-step is then one small matrix product,
+changes (k × points) times columns (points × C), in registers, each lane summed in the features' precision.
+`flush` adds the lanes up into a float64 table. Never knows which model it works for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from flegel.algorithms.simd import (
+    ONE_REGISTER,
+    REGISTERS,
+    TWO_REGISTERS,
+    fma_each,
+    lane_count,
+    load,
+    loads,
+    outer_each,
+    prefetch,
+    register_lanes,
+    splats,
+    spread,
+    square_each,
+    store,
+    store_each,
+    total,
+    widen,
+)
+from flegel.share import TILE
+
+OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
+ROWS = 4 if REGISTERS == 32 else 2  # clusters of a register tile
+COLS = 4  # columns of a register tile
+AREA = ROWS * COLS
+LANES = TWO_REGISTERS  # points of a register tile of distances
+WIDE = 10 if REGISTERS == 32 else 5  # clusters of it
+GROUP = 5 if REGISTERS == 32 else 3  # clusters, or rows of a matrix, where each takes two steps
+FLUSH = 256  # sums per lane that stay in the features' precision
+FILLED = 16  # vectors over which a register tile should run, to be worth its loads and stores
+
+
+def tiles_at_once(dtype: Any, k: int) -> int:
+    """Tiles between two M-steps: enough to fill long vectors, few enough to answer the stop flag at once."""
+    return max(1, FILLED * register_lanes(dtype) // TILE) if k <= 32 else 1
+
+
+@njit(**OPTIONS)
+def padded(count, step):  # type: ignore[no-untyped-def]
+    return -(-count // step) * step
+
+
+@njit(**OPTIONS)
+def soft_buffers(features, k, width, tiles):  # type: ignore[no-untyped-def]
+    """(changes, columns, lane sums, table): zeros, padded to whole register tiles."""
+    rows, cols = padded(k, ROWS), padded(width, COLS)
+    changes = np.zeros((rows, tiles * TILE), features.dtype)
+    columns = np.zeros((cols, tiles * TILE), features.dtype)
+    lane_sums = np.zeros(rows * cols * lane_count(features, ONE_REGISTER), features.dtype)
+    return changes, columns, lane_sums, np.zeros((rows, cols))
+
+
+@njit(**OPTIONS)
+def products(columns, count, at, slopes, levels, far):  # type: ignore[no-untyped-def]
+    """far[j] = levels[j] + Σ_c slopes[j, c] · columns[c], for a tile; slopes are packed in groups of WIDE."""
+    points = columns.shape[1]
+    for lane in range(0, TILE, lane_count(columns, LANES)):
+        for first in range(0, levels.size, WIDE):
+            values = splats(levels, first, WIDE, LANES)
+            x_at, place = at + lane, first * count
+            for _ in range(count):
+                values = fma_each(load(columns, x_at, LANES), splats(slopes, place, WIDE, LANES), values)
+                x_at += points
+                place += WIDE
+            store_each(far, first * TILE + lane, TILE, values)
+
+
+@njit(**OPTIONS)
+def square_distances(columns, d, at, slopes, offsets, levels, far):  # type: ignore[no-untyped-def]
+    """far[j] = levels[j] + Σ_t (slope·x_t + offset)², for a tile; packed in groups of GROUP."""
+    points = columns.shape[1]
+    for lane in range(0, TILE, lane_count(columns, LANES)):
+        for first in range(0, levels.size, GROUP):
+            values = splats(levels, first, GROUP, LANES)
+            for t in range(d):
+                place = first * d + t * GROUP
+                slope, offset = splats(slopes, place, GROUP, LANES), splats(offsets, place, GROUP, LANES)
+                values = square_each(load(columns, t * points + at + lane, LANES), slope, offset, values)
+            store_each(far, first * TILE + lane, TILE, values)
+
+
+@njit(**OPTIONS)
+def fetch(features, tile):  # type: ignore[no-untyped-def]
+    """Asks for a tile before it is needed."""
+    size = features.shape[1] * TILE
+    for line in range(0, size, 64 // features.itemsize):
+        prefetch(features, tile * size + line)
+
+
+@njit(**OPTIONS)
+def accumulate(changes, columns, lane_sums):  # type: ignore[no-untyped-def]
+    """lane_sums += changes × columnsᵀ, each lane for itself."""
+    points = changes.shape[1]
+    lanes = lane_count(changes, ONE_REGISTER)
+    at = 0
+    for row in range(0, changes.shape[0], ROWS):
+        for col in range(0, columns.shape[0], COLS):
+            sums = loads(lane_sums, at, lanes, AREA, ONE_REGISTER)
+            for point in range(0, points, lanes):
+                change = loads(changes, row * points + point, points, ROWS, ONE_REGISTER)
+                column = loads(columns, col * points + point, points, COLS, ONE_REGISTER)
+                sums = outer_each(change, column, sums)
+            store_each(lane_sums, at, lanes, sums)
+            at += AREA * lanes
+
+
+@njit(**OPTIONS)
+def flush(lane_sums, table):  # type: ignore[no-untyped-def]
+    """Adds the lanes up into the table, in float64, and clears them."""
+    lanes = lane_count(lane_sums, ONE_REGISTER)
+    at = 0
+    for row in range(0, table.shape[0], ROWS):
+        for col in range(0, table.shape[1], COLS):
+            for i in range(ROWS):
+                for j in range(COLS):
+                    some = load(lane_sums, at, ONE_REGISTER)
+                    table[row + i, col + j] += total(widen(some))
+                    store(lane_sums, at, spread(0, some))
+                    at += lanes
+
+
+@njit(**OPTIONS)
+def standardized(features, tile, origin, unit, columns, at):  # type: ignore[no-untyped-def]
+    """Rows 0 … d-1 of the columns: the tile's points about the origin, in units."""
+    kind = columns.dtype.type
+    for t in range(origin.size):
+        zero, per_unit = kind(origin[t]), kind(1.0 / unit[t])
+        for lane in range(TILE):
+            columns[t, at + lane] = (features[tile, t, lane] - zero) * per_unit
+
+
+@njit(**OPTIONS)
+def mark_active(active, tile, start, end):  # type: ignore[no-untyped-def]
+    """1 for the lanes of this tile that lie in start … end-1, else 0."""
+    for lane in range(TILE):
+        active[lane] = 1 if start <= tile * TILE + lane < end else 0
+
+
+@njit(**OPTIONS)
+def forget(changes, first):  # type: ignore[no-untyped-def]
+    """No changes from this point of the buffer on: what is left there belongs to earlier tiles."""
+    for j in range(changes.shape[0]):
+        for point in range(first, changes.shape[1]):
+            changes[j, point] = 0

@@ -1,0 +1,257 @@
+"""Synchronization models against each other, on warm workers: who reaches the same objective first.
+
+    python bench/sync.py --workers 16 --out sync.json
+    python bench/sync.py --workers 4 --parts race --algorithms kmeans --stragglers 8x --repeats 1
+
+Parts: `race` (every model, with and without stragglers, same start, same target), `sweep` (fixed intervals against
+the one that fsp finds, whatever the first), `semi` (synchronization cost with own clocks and with the coordinator's
+signal), `psp` (utilization with speeds 1:2:3). Ratios are of medians inside one run; times that hit the limit are
+lower bounds and marked with >.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import flegel
+from flegel.errors import FlegelError
+from flegel.runtime.find import find_algorithm
+from flegel.runtime.local import LocalCluster
+
+MODELS = ("bsp", "bsp-mini", "ssp", "asp", "psp", "fsp-binary", "fsp")
+ALGORITHMS = ("kmeans", "gmm", "fcm", "lr", "nmf")
+
+
+def mixture(rows: int, columns: int, centres: int, apart: float = 3.5, seed: int = 0) -> np.ndarray:
+    """Clouds whose centres are about `apart` standard deviations from each other: they overlap."""
+    rng = np.random.default_rng(seed)
+    means = rng.normal(scale=apart / np.sqrt(2 * columns), size=(centres, columns)).astype(np.float32)
+    data = means[rng.integers(centres, size=rows)]
+    data += rng.standard_normal(size=data.shape, dtype=np.float32)
+    return data
+
+
+def problem(name: str, rows: int) -> tuple[Any, Any]:
+    """An algorithm and data whose training takes some twenty passes, with work enough in a point that a pass is
+    long compared with a barrier and with the injected pauses."""
+    cls = find_algorithm(name)
+    rng = np.random.default_rng(1)
+    match name:
+        case "kmeans":
+            return cls(k=256, init="random"), mixture(rows, 100, 300)
+        case "gmm" | "fcm":
+            return cls(k=8), mixture(rows, 18, 10)
+        case "lr":
+            data = mixture(rows, 28, 6)
+            score = data @ rng.normal(size=28) * 0.5 + rng.logistic(size=rows)
+            return cls(), (data, (score > 0).astype(np.float64))
+        case "nmf":
+            left, right = rng.gamma(1.0, size=(rows, 6)), rng.gamma(1.0, size=(6, 40))
+            return cls(), (left @ right + rng.gamma(1.0, 0.1, size=(rows, 40))).astype(np.float32)
+    return cls(), mixture(rows, 18, 10)
+
+
+@dataclass
+class Bench:
+    """Warm workers, a limit for each run, and all that was measured."""
+
+    cluster: LocalCluster
+    limit: float
+    repeats: int
+    within: float
+    deadline: float
+
+    def run(self, algorithm: Any, data: Any, **options: Any) -> flegel.Result:
+        options.setdefault("max_seconds", self.limit)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return flegel.run(algorithm, data, cluster=self.cluster, **options)
+
+    def target(self, algorithm: Any, data: Any) -> float:
+        """What bsp converges to, less a little."""
+        done = self.run(algorithm, data, sync="bsp", tolerance=1e-5, max_iterations=120)
+        sign = 1.0 if not algorithm.maximize else -1.0
+        return done.objective + sign * self.within * abs(done.objective)
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self.deadline
+
+
+def figures(result: flegel.Result, limit: float) -> dict[str, Any]:
+    costs = [row["barrier_cost"] for row in result.rows]
+    return {
+        "seconds": result.seconds,
+        "reached": result.converged,
+        "iterations": result.iterations,
+        "passes": float(np.mean([w["passes"] for w in result.worker])),
+        "utilization": result.utilization,
+        "barrier_ms": 1e3 * statistics.median(costs),
+        "barrier_sum": sum(costs),
+        "interval_ms": 1e3 * (statistics.median([r["interval"] or 0 for r in result.rows])),
+        "reason": result.reason,
+        "limit": limit,
+    }
+
+
+def middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run with the median time; one that hit the limit is the slowest."""
+    ordered = sorted(runs, key=lambda r: (not r["reached"], r["seconds"]))
+    return {**ordered[len(ordered) // 2], "all": [round(r["seconds"], 4) for r in runs]}
+
+
+def show(label: str, found: dict[str, Any], base: float | None = None) -> None:
+    sign = " " if found["reached"] else ">"
+    ratio = f"{found['seconds'] / base:7.2f}x fsp" if base else ""
+    print(
+        f"  {label:22} {sign}{found['seconds']:8.3f} s {ratio:12} rounds {found['iterations']:5d} "
+        f"passes {found['passes']:6.1f} util {found['utilization']:.2f} φ {found['barrier_ms']:.2f} ms "
+        f"η {found['interval_ms']:.1f} ms",
+        flush=True,
+    )
+
+
+def race(bench: Bench, name: str, rows: int, straggler: str, models: list[str]) -> dict[str, Any]:
+    algorithm, data = problem(name, rows)
+    target = bench.target(algorithm, data)
+    print(f"{name}, {rows} points, straggler {straggler or 'none'}, target {target:.6g}", flush=True)
+    runs: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
+    for _ in range(bench.repeats):
+        for model in models:
+            slow_before = runs[model] and not runs[model][-1]["reached"]
+            if bench.late or slow_before:
+                continue
+            result = bench.run(algorithm, data, sync=model, target=target, tolerance=0, straggler=straggler)
+            runs[model].append(figures(result, bench.limit))
+    found = {model: middle(each) for model, each in runs.items() if each}
+    base = found["fsp"]["seconds"] if "fsp" in found else None
+    for model, each in found.items():
+        show(model, each, base)
+    return {"rows": rows, "target": target, "straggler": straggler, "models": found}
+
+
+def sweep(bench: Bench, name: str, rows: int, straggler: str) -> dict[str, Any]:
+    algorithm, data = problem(name, rows)
+    target = bench.target(algorithm, data)
+    options = {"sync": "fsp", "target": target, "tolerance": 0, "straggler": straggler}
+    print(f"{name}, {rows} points, straggler {straggler or 'none'}: fixed intervals against the adjuster", flush=True)
+    fixed: dict[str, list[dict[str, Any]]] = {}
+    free: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(bench.repeats):
+        for eta in np.geomspace(0.001, 0.5, 14):
+            if not bench.late:
+                result = bench.run(algorithm, data, interval=float(eta), **options)
+                fixed.setdefault(f"{eta * 1e3:.3g} ms", []).append(figures(result, bench.limit))
+        for first in (None, "10ms", "200ms", "5s"):
+            if not bench.late:
+                result = bench.run(algorithm, data, first_interval=first, **options)
+                free.setdefault(f"first {first or 'measured'}", []).append(figures(result, bench.limit))
+    found = {"fixed": {k: middle(v) for k, v in fixed.items()}, "adjuster": {k: middle(v) for k, v in free.items()}}
+    best = min(each["seconds"] for each in found["fixed"].values())
+    for kind in found.values():
+        for label, each in kind.items():
+            show(label, each)
+    for label, each in found["adjuster"].items():
+        each["to_best"] = each["seconds"] / best
+        print(f"  {label}: {each['to_best']:.2f} of the best fixed interval")
+    return {"rows": rows, "straggler": straggler, "best_fixed": best, **found}
+
+
+def semi(bench: Bench, rows: int, straggler: str) -> dict[str, Any]:
+    algorithm, data = problem("kmeans", rows)
+    found: dict[str, Any] = {"straggler": straggler}
+    print(f"kmeans, {rows} points, straggler {straggler or 'none'}: cost of synchronization", flush=True)
+    for eta in ("20ms", "50ms", "100ms"):
+        for coordination in ("centralized", "semi"):
+            runs = []
+            for _ in range(bench.repeats):
+                result = bench.run(
+                    algorithm, data, sync="fsp", interval=eta, coordination=coordination, straggler=straggler,
+                    tolerance=0, max_iterations=60,
+                )  # fmt: skip
+                used = list(result.rows[10:])
+                runs.append(sum(row["barrier_cost"] for row in used) / max(len(used), 1))
+            found[f"{eta} {coordination}"] = statistics.median(runs)
+        saved = 1 - found[f"{eta} semi"] / found[f"{eta} centralized"]
+        print(
+            f"  η {eta}: centralized {1e3 * found[f'{eta} centralized']:.2f} ms, "
+            f"semi {1e3 * found[f'{eta} semi']:.2f} ms a barrier: {saved:.0%} saved",
+            flush=True,
+        )
+    return found
+
+
+def psp(bench: Bench, rows: int, workers: int) -> dict[str, Any]:
+    """Speeds 1 : ½ : ⅓ in three groups."""
+    algorithm, data = problem("kmeans", rows)
+    third = max(workers // 3, 1)
+    middle_, slow = f"{third}-{2 * third - 1}", f"{2 * third}-{3 * third - 1}"
+    straggler = f"{middle_}:2x,{slow}:3x"
+    found = {}
+    for model in ("bsp", "ssp", "psp", "fsp"):
+        result = bench.run(
+            algorithm, data, sync=model, straggler=straggler, workers=3 * third, tolerance=0, max_seconds=4.0
+        )
+        found[model] = result.utilization
+        print(f"  {model:8} utilization {result.utilization:.1%} with {straggler}", flush=True)
+    return {"straggler": straggler, "utilization": found}
+
+
+def words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--workers", type=int, default=16)
+    options.add_argument("--out", default="")
+    options.add_argument("--parts", type=words, default=["race", "sweep", "semi", "psp"])
+    options.add_argument("--algorithms", type=words, default=list(ALGORITHMS))
+    options.add_argument("--models", type=words, default=list(MODELS))
+    options.add_argument("--stragglers", type=words, default=["none", "8x", "32ms/1000"])
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--rows", type=int, default=50_000, help="points a worker")
+    options.add_argument("--limit", type=float, default=12.0, help="seconds that one run may take")
+    options.add_argument("--within", type=float, default=0.005, help="of bsp's objective: the target")
+    options.add_argument("--minutes", type=float, default=6.0, help="no new run after that")
+    chosen = options.parse_args()
+    slow = f"0-{max(chosen.workers // 4, 1) - 1}"
+    patterns = ["" if s == "none" else f"{slow}:{s}" for s in chosen.stragglers]
+    report: dict[str, Any] = {"workers": chosen.workers, "python": sys.version.split()[0]}
+    with LocalCluster(chosen.workers) as cluster:
+        deadline = time.monotonic() + 60 * chosen.minutes
+        bench = Bench(cluster, chosen.limit, chosen.repeats, chosen.within, deadline)
+        for name in chosen.algorithms:
+            try:
+                find_algorithm(name)
+            except FlegelError as error:
+                print(f"{name}: left out ({error})")
+                continue
+            for pattern in patterns:
+                rows = chosen.rows * chosen.workers
+                if "race" in chosen.parts and not bench.late:
+                    report[f"race {name} {pattern}"] = race(bench, name, rows, pattern, chosen.models)
+                if "sweep" in chosen.parts and not bench.late and "/" not in pattern:
+                    report[f"sweep {name} {pattern}"] = sweep(bench, name, rows, pattern)
+        for pattern in patterns:
+            if "semi" in chosen.parts and not bench.late:
+                report[f"semi {pattern}"] = semi(bench, chosen.rows * chosen.workers, pattern)
+        if "psp" in chosen.parts and not bench.late:
+            report["psp"] = psp(bench, chosen.rows * chosen.workers, chosen.workers)
+    if chosen.out:
+        Path(chosen.out).write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""Factorization: hooks and kernels agree, oracles, conservation, barriers of any length, edge cases, real
+data.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import real_data
+from local_training import Run, point_of, rows_between, sample_of, sparse_of, start
+from numba import njit
+from sklearn.decomposition import non_negative_factorization
+
+from flegel import tree
+from flegel.algorithms.nmf import NMF, joined
+from flegel.errors import UsageError
+from flegel.runtime.flag import new_flag
+from flegel.share import Sparse, make_share
+
+
+def matrix(rows: int = 60, columns: int = 17, rank: int = 4, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    return rng.gamma(2.0, size=(rows, rank)) @ rng.gamma(2.0, size=(rank, columns)) + rng.random(
+        (rows, columns)
+    )
+
+
+def ratings(
+    rows: int = 200, columns: int = 50, density: float = 0.4, seed: int = 0
+) -> tuple[Sparse, Any, Any]:
+    """A matrix with holes: the entries to train on, the whole, and which entries are known."""
+    whole = matrix(rows, columns, seed=seed)
+    whole *= 3.0 / whole.mean()
+    known = np.random.default_rng(seed + 1).random(whole.shape) < density
+    return sparse_of(whole, observed=known), whole, known
+
+
+def weights_of(run: Run) -> Any:
+    return np.vstack([share.state_rows() for share in run.shares])[:, : run.algorithm.rank]  # type: ignore[attr-defined]
+
+
+def follow(run: Run, features: Any, state: Any) -> tuple[Any, Any]:
+    """The hooks, row by row, each seeing what the rows before it left on this worker."""
+    algorithm = run.algorithm
+    report = tree.zeros_like(run.statistics)
+    share = make_share(features, None, state)
+    for i in range(share.points):
+        local = algorithm.localParameter(run.parameter, report)
+        algorithm.aggregate(report, algorithm.updateDataPoint(point_of(share, i), local, 0))
+    return report, share.state
+
+
+@pytest.mark.parametrize("solver", ["sgd", "multiplicative"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "holes", "sparse"])
+@pytest.mark.parametrize("rank", [1, 5, 20])
+def test_kernel_does_what_the_hooks_do(kind: str, precision: str, solver: str, rank: int) -> None:
+    observed, whole, known = ratings(70, 300 if rank == 20 else 40)
+    data = {"dense": whole, "holes": np.where(known, whole, np.nan), "sparse": observed}[kind]
+    if solver == "multiplicative" and kind == "holes":
+        pytest.skip("the multiplicative solver has no holes")
+    run = start(NMF(rank=rank, solver=solver, precision=precision), data).passes(0.5, interval=35)
+    (share,) = run.shares
+    expected, state = follow(run, data, share.state.copy())
+    report = tree.zeros_like(run.statistics)
+    kernel = run.algorithm.kernel(share)
+    for first, last in ((0, 30), (30, 31), (31, 70)):
+        assert kernel(share, run.parameter, report, first, last, 0, new_flag()) == last
+    near = 2e-3 if precision == "float32" else 1e-9
+    for name, mine, theirs in zip(report._fields, report, expected, strict=True):
+        if theirs.size:
+            np.testing.assert_allclose(mine, theirs, atol=near * np.abs(theirs).max(), err_msg=name)
+    np.testing.assert_allclose(share.state, state, atol=near * np.abs(state).max())
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_hooks_compile_and_say_the_same(kind: str) -> None:
+    observed, whole, _ = ratings(20, 12)
+    data = observed if kind == "sparse" else whole
+    for solver in ("sgd", "multiplicative"):
+        algorithm = NMF(rank=3, solver=solver)
+        run = start(algorithm, data)
+        share = run.shares[0]
+        own = namedtuple("own", "solver regularization learning_rate sweeps")(solver, 0.05, 0.4, 3)
+        state = share.state[3].copy()
+        expected = algorithm.updateDataPoint(point_of(share, 3)._replace(state=state), run.parameter, 0)
+        found = njit(NMF.updateDataPoint)(own, point_of(share, 3), run.parameter, 0)
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("solver", ["sgd", "multiplicative"])
+def test_kernel_stops_at_once_when_the_flag_is_up(solver: str) -> None:
+    for data in ratings()[:2]:
+        run = start(NMF(rank=3, solver=solver), data)
+        report = tree.zeros_like(run.statistics)
+        flag = new_flag()
+        flag[0] = 1
+        assert run.algorithm.kernel(run.shares[0])(run.shares[0], run.parameter, report, 0, 200, 0, flag) == 0
+        assert all((part == 0).all() for part in report)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_multiplicative_passes_are_scikit_learns(kind: str) -> None:
+    whole = matrix()
+    whole[whole < np.quantile(whole, 0.3)] = 0.0
+    rng = np.random.default_rng(3)
+    w, h = rng.random((60, 5)) + 0.1, rng.random((5, 17)) + 0.1
+    run = start(NMF(rank=5, solver="multiplicative", precision="float64", regularization=0.0), whole)
+    run = start(run.algorithm, sparse_of(whole) if kind == "sparse" else whole, parameter=run.parameter)
+    run.parameter = run.parameter._replace(factors=h.T.copy(), scale=np.ones(1))
+    run.shares[0].state[:, :5] = w
+    for _ in range(20):
+        run.barrier(60)
+    theirs_w, theirs_h, _ = non_negative_factorization(
+        whole, W=w.copy(), H=h.copy(), n_components=5, init="custom", solver="mu", max_iter=20, tol=0
+    )
+    np.testing.assert_allclose(run.parameter.factors, theirs_h.T, rtol=1e-6, atol=1e-9)
+    theirs = ((whole - theirs_w @ theirs_h) ** 2).sum()
+    assert run.objectives[-1] == pytest.approx(theirs, rel=1e-6)
+
+
+@pytest.mark.parametrize(("workers", "interval"), [(1, 60), (3, 4), (2, 1)])
+def test_multiplicative_objective_is_exact_and_never_rises(workers: int, interval: int) -> None:
+    whole = matrix()
+    algorithm = NMF(rank=4, solver="multiplicative", precision="float64", regularization=0.01)
+    run = start(algorithm, whole, workers=workers).passes(1, interval)
+    run.objectives.clear()
+    run.passes(15, interval)
+    assert (np.diff(run.objectives) <= 1e-9 * run.objectives[0]).all()
+    w, h, scale = weights_of(run), run.parameter.factors, run.parameter.scale[0]
+    from_scratch = ((whole - scale * w @ h.T) ** 2).sum()
+    from_scratch += 0.01 * scale * (17 * (w**2).sum() + 60 * (h**2).sum())
+    assert run.objectives[-1] == pytest.approx(from_scratch, rel=1e-9)
+    np.testing.assert_allclose(run.statistics.gram, w.T @ w, rtol=1e-10)
+    np.testing.assert_allclose(run.statistics.moves, (whole / scale).T @ w, rtol=1e-10)
+
+
+def test_every_row_contributes_once() -> None:
+    observed, _, known = ratings()
+    run = start(NMF(rank=6), observed, workers=3).passes(3.4, interval=9)
+    losses = np.concatenate([share.state[:, -1] for share in run.shares]).astype(np.float64)
+    assert run.statistics.loss[0] == pytest.approx(losses.sum(), rel=1e-10)
+    assert run.statistics.seen[0] == 200
+    np.testing.assert_array_equal(run.statistics.counts, known.sum(axis=0))
+
+
+def test_objective_of_sgd_comes_to_that_from_scratch_as_steps_shorten() -> None:
+    observed, _, _ = ratings()
+    run = start(NMF(rank=4, precision="float64"), observed).passes(200, interval=200)
+    evaluated = run.algorithm.evaluate(observed, None, run.parameter)
+    assert run.objectives[-1] == pytest.approx(evaluated.objective, rel=1e-2)
+
+
+@pytest.mark.parametrize("workers", [1, 4, 16])
+@pytest.mark.parametrize("interval", [1.0, 0.1])
+def test_workers_and_barriers_of_any_number_reach_a_good_fit(workers: int, interval: float) -> None:
+    observed, whole, known = ratings(640, 60)
+    run = start(NMF(rank=8, regularization=0.01), observed, workers=workers)
+    run.passes(15, max(round(interval * 640 / workers), 1))
+    rows, columns = np.nonzero(~known)
+    error = run.algorithm.rmse(weights_of(run), run.parameter, rows, columns, whole[rows, columns])  # type: ignore[attr-defined]
+    assert error < 0.35 * whole.std()
+
+
+def test_moves_are_summed_when_short_and_averaged_when_long() -> None:
+    run = start(NMF(rank=2), ratings(8, 3)[0])
+    sums = tree.copy(run.statistics)
+    sums.progress[:] = [4e-6, 400.0, 0.0]  # of four workers alike
+    sums.spread[:] = [4e-12, 4e4, 0.0]
+    np.testing.assert_allclose(joined(sums), [1.0, 0.25, 1.0], rtol=1e-4)
+    sums.spread[:] = sums.progress**2  # of one worker
+    np.testing.assert_allclose(joined(sums), 1.0)
+
+
+def test_rows_and_columns_without_entries_predict_the_mean() -> None:
+    _, whole, known = ratings(30, 10)
+    known[4] = known[:, 7] = False
+    data = sparse_of(whole, observed=known)
+    for solver in ("sgd", "multiplicative"):
+        run = start(NMF(rank=3, solver=solver), data).passes(5, interval=7)
+        assert run.algorithm.predict(data, run.parameter).shape == (30, 10)
+    run = start(NMF(rank=3), data).passes(5, interval=7)
+    assert (weights_of(run)[4] > 0).all()
+    assert (
+        0.2 * 3.0
+        < run.algorithm.ratings(weights_of(run), run.parameter, np.array([4]), np.array([7]))[0]
+        < 6.0
+    )  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e6, 1e30])
+@pytest.mark.parametrize("solver", ["sgd", "multiplicative"])
+def test_huge_and_tiny_entries_are_learned_as_well_as_others(scale: float, solver: str) -> None:
+    _, whole, _ = ratings(50, 20)
+    settings = {"rank": 3, "solver": solver, "regularization": 0.0}
+    plain = start(NMF(**settings), whole).passes(6, interval=10)
+    scaled = start(NMF(**settings), whole * scale).passes(6, interval=10)
+    assert scaled.objectives[-1] / scale / scale == pytest.approx(plain.objectives[-1], rel=1e-2)
+
+
+@pytest.mark.parametrize("solver", ["sgd", "multiplicative"])
+@pytest.mark.parametrize(
+    "data",
+    [np.zeros((5, 3)), np.ones((1, 1)), np.ones((4, 1)), np.eye(6), np.array([[0.0, 5.0]]), np.ones((0, 3))],
+)
+def test_degenerate_matrices_give_numbers(data: Any, solver: str) -> None:
+    for features in (data, data.astype(np.float32), sparse_of(data)):
+        run = start(NMF(rank=4, solver=solver, regularization=0.0), features).passes(5, interval=2)
+        assert np.isfinite(run.algorithm.predict(features, run.parameter)).all()
+        assert np.isfinite(run.algorithm.evaluate(features, None, run.parameter).objective)
+
+
+def test_wrong_use_is_said_in_one_sentence() -> None:
+    with pytest.raises(UsageError, match="must not be negative"):
+        NMF().validate(sample_of(np.array([[1.0, -2.0]]), None))
+    with pytest.raises(UsageError, match="needs every entry"):
+        NMF(solver="multiplicative").validate(sample_of(np.array([[1.0, np.nan]]), None))
+    with pytest.raises(UsageError, match="infinite"):
+        NMF().validate(sample_of(np.array([[1.0, np.inf]]), None))
+    with pytest.raises(UsageError, match="rank"):
+        NMF(rank=0)
+    with pytest.raises(UsageError, match="solver"):
+        NMF(solver="newton")
+    assert all(setting.description for setting in NMF.hyper_parameters().values())
+
+
+def held_out(data: Sparse, share: float = 0.1) -> tuple[Sparse, Any, Any, Any]:
+    rows = np.repeat(np.arange(len(data.indptr) - 1), np.diff(data.indptr))
+    test = np.random.default_rng(0).random(len(rows)) < share
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[~test], minlength=len(data.indptr) - 1))])
+    train = Sparse(indptr, data.indices[~test], data.values[~test], data.columns)
+    return train, rows[test], data.indices[test], data.values[test]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("workers", "interval"), [(1, 610), (4, 20)])
+def test_movielens(workers: int, interval: int) -> None:
+    train, rows, columns, values = held_out(real_data.movielens())
+    run = start(NMF(rank=10, regularization=0.2), train, workers=workers).passes(10, interval)
+    error = run.algorithm.rmse(weights_of(run), run.parameter, rows, columns, values)  # type: ignore[attr-defined]
+    assert error < 0.92  # the mean of each user gives 0.95
+
+
+@pytest.mark.data
+def test_jester_shifted_to_be_non_negative() -> None:
+    known = ~np.isnan(table := real_data.jester() + 10.0)
+    data = sparse_of(table, np.float32, observed=known)
+    train, rows, columns, values = held_out(rows_between(data, 0, 8000))
+    run = start(NMF(rank=10, regularization=1.0), train, workers=2).passes(5, interval=400)
+    assert values.std() > 5.0
+    error = run.algorithm.rmse(weights_of(run), run.parameter, rows, columns, values)  # type: ignore[attr-defined]
+    assert error < 4.5

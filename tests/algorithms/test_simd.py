@@ -1,0 +1,158 @@
+"""Vector values: what each operation of `flegel.algorithms.simd` gives, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+
+from flegel.algorithms.simd import (
+    TWO_REGISTERS,
+    any_lane,
+    exp,
+    fma,
+    fma_each,
+    lane_count,
+    least_each,
+    load,
+    loads,
+    log,
+    maximum,
+    minimum,
+    outer_each,
+    splats,
+    spread,
+    square_each,
+    store,
+    store_each,
+    sum_squares,
+    to_int32,
+    total,
+    where,
+    widen,
+)
+from flegel.share import pack_tiles, unpack_tiles
+
+BOTH = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+@njit
+def _operators(x, y, out):  # type: ignore[no-untyped-def]
+    a, b = load(x, 0, 16), load(y, 0, 16)
+    store(out, 0, a + b)
+    store(out, 16, a - 2.0)
+    store(out, 32, 3 * a / b)
+    store(out, 48, where(a < b, minimum(a, b), maximum(a, b) * 10))
+    store(out, 64, fma(a, b, spread(1, a)))
+    return total(a), any_lane(a > 1e9), any_lane(a != b)
+
+
+@BOTH
+def test_operators_are_numpys(dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 16)).astype(dtype)
+    out = np.empty((5, 16), dtype)
+    summed, large, differ = _operators(x, y, out)
+    expected = [x + y, x - 2, 3 * x / y, np.where(x < y, x, x * 10), x * y + 1]
+    np.testing.assert_allclose(out, expected, rtol=1e-5 if dtype is np.float32 else 1e-14)
+    assert summed == pytest.approx(x.sum(dtype=np.float64), rel=1e-5, abs=1e-5)
+    assert (large, differ) == (False, True)
+
+
+@njit
+def _tiles(x, out):  # type: ignore[no-untyped-def]
+    zeros = loads(out, 0, 0, 6, 8)
+    store_each(out, 0, 8, outer_each(loads(x, 0, 8, 2, 8), loads(x, 16, 8, 3, 8), zeros))
+    store_each(out, 48, 8, fma_each(load(x, 0, 8), splats(x, 40, 3, 8), splats(x, 43, 3, 8)))
+    ones = splats(x, 44, 3, 8)
+    store_each(out, 72, 8, square_each(load(x, 0, 8), splats(x, 40, 3, 8), splats(x, 43, 3, 8), ones))
+    store(out, 96, sum_squares(splats(x, 40, 3, 8), load(x, 0, 8)))
+
+
+@BOTH
+def test_register_tiles_are_small_matrix_products(dtype: Any) -> None:
+    x = np.random.default_rng(1).normal(size=48).astype(dtype)
+    out = np.zeros(104, dtype)
+    _tiles(x, out)
+    rows, first = x[:40].reshape(5, 8), x[:8]
+    outer = np.stack([rows[i] * rows[2 + j] for i in range(2) for j in range(3)])
+    each = np.stack([first * x[40 + j] + x[43 + j] for j in range(3)])
+    squares = each**2 + x[44:47, None]
+    expected = np.concatenate([outer.ravel(), each.ravel(), squares.ravel(), first + (x[40:43] ** 2).sum()])
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+
+
+@njit
+def _least(values, out, which):  # type: ignore[no-untyped-def]
+    zero = spread(0, load(values, 0, 8))
+    least, place = spread(np.inf, zero), zero
+    for group in range(3):
+        least, place = least_each(loads(values, group * 40, 8, 5, 8), group * 5, least, place)
+    store(out, 0, least)
+    store(which, 0, to_int32(place))
+
+
+@BOTH
+def test_the_running_minimum_keeps_the_earliest_of_equals(dtype: Any) -> None:
+    values = np.random.default_rng(2).integers(0, 6, size=(15, 8)).astype(dtype)
+    out, which = np.empty(8, dtype), np.empty(8, np.int32)
+    _least(values, out, which)
+    np.testing.assert_array_equal(out, values.min(axis=0))
+    np.testing.assert_array_equal(which, values.argmin(axis=0))
+
+
+@njit
+def _functions(x, e, logarithm):  # type: ignore[no-untyped-def]
+    for at in range(0, x.size, lane_count(x, TWO_REGISTERS)):
+        v = load(x, at, TWO_REGISTERS)
+        store(e, at, exp(v))
+        store(logarithm, at, log(v))
+
+
+@BOTH
+def test_exp_and_log_to_two_units_in_the_last_place(dtype: Any) -> None:
+    most = 87.0 if dtype is np.float32 else 700.0
+    x = np.concatenate([np.linspace(-most, most, 8192), np.random.default_rng(3).normal(size=8192)]).astype(dtype)
+    x[x == 0] = 1
+    e, logarithm = np.empty_like(x), np.empty_like(x)
+    _functions(x, e, logarithm)
+    unit = np.finfo(dtype).eps
+    exact = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(e, exact, rtol=2 * unit + 2e-16)
+    positive = x > 0
+    exact = np.log(x[positive].astype(np.float64))
+    np.testing.assert_allclose(logarithm[positive], exact, rtol=2.5 * unit, atol=unit * 1e-3)
+
+
+@BOTH
+def test_exp_at_the_edges(dtype: Any) -> None:
+    x = np.ones(64, dtype)
+    x[:5] = [0, -np.inf, -1e4, 1e4, np.nan]
+    e = np.empty_like(x)
+    _functions(x, e, np.empty_like(x))
+    assert e[0] == 1
+    assert (e[1:3] == 0).all()
+    assert np.isfinite(e[3]) and e[3] > 1e38
+    assert np.isnan(e[4])
+
+
+@njit
+def _widened(x):  # type: ignore[no-untyped-def]
+    return total(widen(load(x, 0, 8)))
+
+
+def test_widening_adds_in_float64() -> None:
+    x = np.array([1e8, 1, 1, 1, 1, 1, 1, 1], np.float32)
+    assert _widened(x) == 1e8 + 7
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+@pytest.mark.parametrize(("points", "columns"), [(1, 1), (64, 3), (65, 2), (200, 7), (3, 0)])
+def test_tiles_hold_rows_and_give_them_back(dtype: Any, points: int, columns: int) -> None:
+    rows = np.arange(points * columns).reshape(points, columns).astype(dtype)
+    packed = pack_tiles(rows)
+    assert packed.shape == (-(-points // 64), columns, 64)
+    np.testing.assert_array_equal(unpack_tiles(packed, points), rows)
+    assert (packed[-1, :, (points - 1) % 64 + 1 :] == 0).all()

@@ -2,7 +2,7 @@
 
 One rule decides everything: *the points with the fewest passes come first, each at most once under one θ, equal ones in
 their order*. For data that never moves this is the plain round robin with a cursor. Points that arrive with fewer
-passes than the natives are trained first until they have caught up (the paper's priority queue), points that arrive with more
+passes than the natives are trained first until they have caught up (the paper's priority queue); those with more
 wait until the natives have. Points to give away are taken from the other end: those that would come last, backwards
 from the cursor.
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from flegel.errors import ProtocolError
 from flegel.share import TILE
 
 Transfer = tuple[int, int]
@@ -148,7 +149,7 @@ class Agenda:
                 rank = (s.parcel in cheap, s.passes)
                 if best is None or rank > (best.parcel in cheap, best.passes):
                     best = s
-        if best is None:
+        if best is None or (best.parcel not in cheap and self._halfway(cheap, room)):
             return None
         if best.parcel is None:
             end = best.end // TILE * TILE
@@ -164,6 +165,11 @@ class Agenda:
             return s.points < 2 * room and s.points < self.active and self._whole(s)
         return room >= TILE and s.end // TILE * TILE - (-(-s.start // TILE) * TILE) >= TILE
 
+    def _halfway(self, cheap: Collection[Parcel], room: int) -> bool:
+        """The target has a copy of just such points, and their pass is not over: rather fewer than sending others."""
+        active = [s for s in self.segments if s.parcel in cheap and s.status == "active"]
+        return bool(active) and 2 * sum(s.points for s in active) >= room
+
     def _whole(self, s: Segment) -> bool:
         """A parcel that was stopped at half has two segments until its pass is done."""
         return sum(other.parcel == s.parcel for other in self.segments) == 1
@@ -177,7 +183,9 @@ class Agenda:
 
     def retire(self, transfer: Transfer) -> Segment:
         """The points now belong to the target; the copy here stays, inactive."""
-        segment = next(s for s in self.segments if s.status == "locked" and s.transfer == transfer)
+        segment = next((s for s in self.segments if s.status == "locked" and s.transfer == transfer), None)
+        if segment is None:
+            raise ProtocolError(f"Window {transfer} was settled, but is not locked here; {self._story()}.")
         segment.status, segment.transfer = "away", None
         segment.parcel = segment.parcel or transfer
         return segment
@@ -205,7 +213,14 @@ class Agenda:
     # -- borders -------------------------------------------------------------------------------------------
 
     def _index(self, share: int, position: int) -> int:
-        return next(i for i, s in enumerate(self.segments) if s.share == share and s.start <= position < s.end)
+        for i, s in enumerate(self.segments):
+            if s.share == share and s.start <= position < s.end:
+                return i
+        raise ProtocolError(f"Point {position} of share {share} has no segment; {self._story()}.")
+
+    def _story(self) -> str:
+        locked = [s.transfer for s in self.segments if s.status == "locked"]
+        return f"{len(self.segments)} segments, locked for {locked}"
 
     def _split(self, at: int, position: int) -> int:
         """Make `position` a border inside segment `at`; returns the index of the part that begins there."""

@@ -96,8 +96,9 @@ class Giving:
 
     def __post_init__(self) -> None:
         self.left = self.points
-        self.cutting = False
+        self.cutting: dict[int, int] = {}
         self.windows = 0
+        self._next = 0
         self.flying: dict[int, Flight] = {}
         self.phase = "shipping"
 
@@ -106,14 +107,14 @@ class Giving:
 
     def was_cut(self, number: int, points: int, now: float) -> list[Command]:
         """The agenda locked a window of so many points; 0: there is nothing more to give."""
-        if self.phase == "closed" or not self.cutting or number != self.windows:
+        if self.phase == "closed" or number not in self.cutting:
             return []
-        self.cutting = False
+        asked = self.cutting.pop(number)
         if not points:
             self.left = 0
             return self._pump()
         self.windows += 1
-        self.left = max(self.left - points, 0)
+        self.left = max(self.left + asked - points, 0)
         self.flying[number] = Flight(now)
         return [Ship((self.move, number)), *self._pump()]
 
@@ -153,17 +154,18 @@ class Giving:
         return [Free(self.move)]
 
     def _pump(self) -> list[Command]:
-        if self.phase != "shipping" or self.cutting:
-            return []
-        if self.left <= 0:
-            if self.flying:
-                return []
+        """Ask for windows as long as there are points to give and credits to send them."""
+        commands: list[Command] = []
+        while self.phase == "shipping" and self.left > 0 and len(self.flying) + len(self.cutting) < self.credits:
+            points = min(self.window, self.left)
+            self.left -= points
+            self.cutting[self._next] = points
+            commands.append(Cut((self.move, self._next), points))
+            self._next += 1
+        if self.phase == "shipping" and not (self.left or self.flying or self.cutting):
             self.phase = "sent"
-            return [TellSent(self.move, self.windows)]
-        if len(self.flying) >= self.credits:
-            return []
-        self.cutting = True
-        return [Cut((self.move, self.windows), min(self.window, self.left))]
+            commands.append(TellSent(self.move, self.windows))
+        return commands
 
 
 @dataclass

@@ -93,7 +93,7 @@ class Rules:
     """d: the remaining time is planned in so many parts."""
     likeness: float = 0.1
     """Relative difference of N and V up to which two workers are the same super worker."""
-    least: float = 0.02
+    least: float = 0.005
     """A worker gives at least this part of its points, or none."""
     certainty: float = 2.0
     """Standard errors of the measured speeds that a difference must exceed."""
@@ -248,7 +248,7 @@ def _match(
     if back and gap <= rules.reversal * rules.epsilon:
         return [], f"{gap:.2f} passes are not worth sending points back from {slow} to {fast}"
     delta, case = points_to_give(slow, fast, split)
-    if delta < rules.least * slow.points or delta < TILE:
+    if delta < rules.least * slow.points or delta < TILE / 2:
         return [], f"{slow} would give {delta:.0f} points to {fast}, too few to matter"
     reason = (
         f"{slow} at {slow.passes:.2f} passes, {slow.seconds * 1e9:.0f} ns a point, "
@@ -259,7 +259,7 @@ def _match(
 
 def hand_out(slow: SuperWorker, fast: SuperWorker, delta: float) -> list[tuple[int, int, int]]:
     """Each slow worker gives Δ, each fast one gets βΔ: (source, target, points), whole tiles, none left empty."""
-    gives = [min(_tiles(delta), max(_tiles(m.points - TILE), 0)) for m in slow.members]
+    gives = [min(max(_tiles(delta + TILE / 2), TILE), max(_tiles(m.points - TILE), 0)) for m in slow.members]
     total = sum(gives)
     quota = [total // len(fast.members) // TILE * TILE for _ in fast.members]
     quota[-1] += total - sum(quota)
@@ -286,8 +286,8 @@ class Balance:
     """Remembers when to look again and who moved to whom; the arithmetic is above.
 
     A plan aims at equal passes one split of the remaining time ahead. It is looked at anew as soon as there is
-    something new to see, a pass of the slowest worker later, because neither the predicted time nor the end of an asynchronous
-    migration can be relied on.
+    something new to see, a pass of the slowest worker later, because neither the predicted time nor the end of an
+    asynchronous migration can be relied on.
     """
 
     rules: Rules = field(default_factory=Rules)

@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 import zmq
 
-from flegel.errors import DecodeError
+from flegel.errors import DecodeError, own_traceback
 from flegel.machine import migration
 from flegel.machine.holdings import Holdings, Outgoing
 from flegel.machine.migration import Giving, Taking
 from flegel.machine.parcels import bytes_per_point
-from flegel.machine.worker import Forget
-from flegel.messages import Answer, Arrived, Give, Got, Ready, Refused, Sent, Settle, Take, Window
+from flegel.machine.worker import Broke, Forget
+from flegel.messages import Answer, Arrived, Failed, Give, Got, Ready, Refused, Sent, Settle, Take, Window
 from flegel.runtime import clock, memory
 from flegel.runtime.poll import wait_any
 from flegel.runtime.trainer import Trainer
@@ -90,22 +90,32 @@ class Mover:
     # -- in the mover thread -------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        while True:
-            links = [out.link for out in self._giving.values()]
-            sockets = [self._harbour, *links] if self._harbour is not None else links
-            if wait_any(sockets, self._wakeup, self._sleep()):
-                os.read(self._wakeup, 4096)
-            while not self._inbox.empty():
-                item = self._inbox.get()
-                if item is None:
-                    self._reset()
-                    return
-                self._take_item(item)
-            for link in sockets:
-                self._receive(link)
-            now = clock.now()
-            for out in list(self._giving.values()):
-                self._do(out.machine.tick(now))
+        try:
+            while self._step():
+                pass
+        except Exception as error:  # noqa: BLE001 - a thread that ends in silence would leave the job waiting
+            failed = Failed("moving points", -1, f"{type(error).__name__}: {error}", own_traceback(error))
+            self._trainer.results.put(Broke(failed))
+            self._trainer.ring()
+
+    def _step(self) -> bool:
+        """Sleep, then do what has come up; False where the thread should end."""
+        links = [out.link for out in self._giving.values()]
+        sockets = [self._harbour, *links] if self._harbour is not None else links
+        if wait_any(sockets, self._wakeup, self._sleep()):
+            os.read(self._wakeup, 4096)
+        while not self._inbox.empty():
+            item = self._inbox.get()
+            if item is None:
+                self._reset()
+                return False
+            self._take_item(item)
+        for link in sockets:
+            self._receive(link)
+        now = clock.now()
+        for out in list(self._giving.values()):
+            self._do(out.machine.tick(now))
+        return True
 
     def _sleep(self) -> float:
         dues = [due for out in self._giving.values() if (due := out.machine.due()) is not None]
@@ -207,9 +217,9 @@ class Mover:
                     self._trainer.migrating = any(o.machine.phase == "shipping" for o in self._giving.values())
                     self._tell(Sent(move, windows))
                 case migration.Free(move):
-                    self._trainer.errand(lambda holdings, move=move: holdings.free(move))  # type: ignore[misc]
+                    self._trainer.afterwards(lambda holdings, move=move: holdings.free(move))  # type: ignore[misc]
                 case migration.Drop(move):
-                    self._trainer.errand(lambda holdings, move=move: holdings.drop(move))  # type: ignore[misc]
+                    self._trainer.afterwards(lambda holdings, move=move: holdings.drop(move))  # type: ignore[misc]
 
     def _ask_cut(self, transfer: tuple[int, int], points: int) -> None:
         job, (move, number), peer = self._job, transfer, self._giving[transfer[0]].target
@@ -223,7 +233,7 @@ class Mover:
         out = self._giving.get(move)
         if out is None:  # called off meanwhile; `Free` was said before this window was locked
             if window is not None:
-                self._trainer.errand(lambda holdings: holdings.free(move))
+                self._trainer.afterwards(lambda holdings: holdings.free(move))
             return
         if window is not None:
             out.windows[number] = window

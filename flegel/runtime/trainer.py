@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -49,6 +50,11 @@ class Errands:
     """Wakes the trainer when it has nothing to train."""
 
 
+@dataclass(frozen=True)
+class Afterwards:
+    work: Callable[[Holdings], None]
+
+
 class Trainer:
     """Call `load`, `train`, `forget` from the I/O thread; take results from `results` when the pipe is readable."""
 
@@ -80,6 +86,10 @@ class Trainer:
         self._errands.put(work)
         self._orders.put((Errands(), ()))
 
+    def afterwards(self, work: Callable[[Holdings], None]) -> None:
+        """As `errand`, but behind everything that was ordered before, above all behind a change of ownership."""
+        self._orders.put((Afterwards(work), ()))
+
     def ring(self) -> None:
         """Wake the I/O thread."""
         with contextlib.suppress(OSError):
@@ -101,6 +111,9 @@ class Trainer:
                 case Errands():
                     self._doing = "moving points"
                     self._guarded(-1, self._run_errands)
+                case Afterwards(work):
+                    self._doing = "moving points"
+                    self._guarded(-1, partial(self._run, work))
                 case Rebook(settle):
                     self._doing = "moving points"
                     self._guarded(-1, partial(self._rebook, settle))
@@ -133,9 +146,11 @@ class Trainer:
 
     def _run_errands(self) -> None:
         while not self._errands.empty():
-            work = self._errands.get()
-            if self.holdings is not None:
-                work(self.holdings)
+            self._run(self._errands.get())
+
+    def _run(self, work: Callable[[Holdings], None]) -> None:
+        if self.holdings is not None:
+            work(self.holdings)
 
     def _rebook(self, settle: Settle) -> None:
         if self.holdings is not None:

@@ -32,7 +32,7 @@ from flegel.runtime.flag import raised
 from flegel.share import TILE, Share
 from flegel.tree import Array
 
-LINE = 16  # numbers of a cache line, at most
+LINE = 64  # bytes of a cache line
 OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
@@ -78,7 +78,7 @@ def _build(lanes: int, group: int) -> Any:
                 _shift(flat, at, parameter.origin, scale, near)
                 source, at = near, 0
             for lane in range(0, TILE, lanes):
-                for line in range(0, columns * lanes, LINE):
+                for line in range(0, columns * lanes, LINE // features.itemsize):
                     prefetch(flat, (tile + 1) * columns * TILE + lane * columns + line)
                 zero = spread(0, load(source, at, lanes))
                 least, which = spread(np.inf, zero), zero

@@ -105,6 +105,7 @@ class Source(ABC):
         features = allocate((total, self.columns), self.dtype)
         labels = np.empty(total) if self.labelled else None
         ids = expand(ranges)
+        spare = np.empty((0, self.columns), self.dtype)
         lo = 0
         for window in self.windows(ranges):
             hi = lo + int((window[:, 1] - window[:, 0]).sum())
@@ -114,7 +115,10 @@ class Source(ABC):
             check_finite(part, part_labels, ids[lo:hi], self.names, self.origin)
             if rng is not None:
                 order = rng.permutation(hi - lo)
-                part[...] = part[order]
+                if len(spare) < hi - lo:
+                    spare = np.empty_like(part)
+                np.take(part, order, axis=0, out=spare[: hi - lo], mode="clip")
+                part[...] = spare[: hi - lo]
                 ids[lo:hi] = ids[lo:hi][order]
                 if part_labels is not None:
                     part_labels[...] = part_labels[order]
@@ -202,10 +206,25 @@ def group(ranges: Array, rows: int, exact: bool) -> Iterator[Array]:
         yield np.array(held, np.int64)
 
 
-def check_finite(features: Array, labels: Array | None, ids: Array, names: list[str] | None, origin: str) -> None:
+def write_columns(columns: list[Array], out: Array) -> None:
+    """Columns into a matrix of rows, in tiles that stay in the processor's cache while they are turned."""
+    step = max(64, (1 << 15) // len(columns))
+    tile = np.empty((len(columns), step), out.dtype)
+    for lo in range(0, len(out), step):
+        hi = min(lo + step, len(out))
+        for k, column in enumerate(columns):
+            tile[k, : hi - lo] = column[lo:hi]
+        out[lo:hi] = tile[:, : hi - lo].T
+
+
+def check_finite(
+    features: Array, labels: Array | None, ids: Array, names: list[str] | None, origin: str
+) -> None:
     """Raise for the first NaN or infinity, by row and column."""
     with np.errstate(over="ignore", invalid="ignore"):
-        total = features.sum() if features.size else 0.0  # NaN and infinity survive a sum; overflow is looked into
+        total = (
+            features.sum() if features.size else 0.0
+        )  # NaN and infinity survive a sum; overflow is looked into
     if not np.isfinite(total):
         bad = np.argwhere(~np.isfinite(features))
         if len(bad):

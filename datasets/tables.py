@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.datasets.base import Chunk, Description, Source, Stream, column_name
+from flegel.datasets.base import Chunk, Description, Source, Stream, column_name, write_columns
 from flegel.datasets.cache import check_unchanged, signature
 from flegel.datasets.options import Options
 from flegel.datasets.text_dialect import find_column
@@ -120,10 +120,10 @@ class TableSource(Source):
                     held, table = block, self._read(block)
                 lo, hi = max(start, base), min(stop, int(self._edges[block + 1]))
                 assert table is not None
-                for k in range(self.columns):
-                    self._copy(table, k, base, lo, hi, features[at : at + hi - lo, k])
+                columns = [self._column(table, k, base, lo, hi) for k in range(len(self.wanted))]
+                write_columns(columns[: self.columns], features[at : at + hi - lo])
                 if labels is not None:
-                    self._copy(table, self.columns, base, lo, hi, labels[at : at + hi - lo])
+                    labels[at : at + hi - lo] = columns[-1]
                 at += hi - lo
 
     def _read(self, block: int) -> Any:
@@ -132,7 +132,7 @@ class TableSource(Source):
         except (arrow().ArrowException, OSError) as error:
             raise DataError(f"{self.path} is damaged ({str(error).splitlines()[0]}).") from None
 
-    def _copy(self, table: Any, k: int, base: int, lo: int, hi: int, out: Array) -> None:
+    def _column(self, table: Any, k: int, base: int, lo: int, hi: int) -> Array:
         column = table.column(k)
         if column.null_count:
             row = base + int(np.flatnonzero(column.is_null().to_numpy())[0])
@@ -141,7 +141,7 @@ class TableSource(Source):
             )
         if arrow().types.is_decimal(column.type):
             column = column.cast(arrow().float64())
-        out[...] = column.slice(lo - base, hi - lo).to_numpy()
+        return np.asarray(column.slice(lo - base, hi - lo).to_numpy())
 
     def describe(self) -> Description:
         return {

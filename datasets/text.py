@@ -12,7 +12,7 @@ import numpy as np
 
 from flegel.datasets import recorder
 from flegel.datasets.arrays import ArraySource
-from flegel.datasets.base import Description, Source
+from flegel.datasets.base import Description, Source, write_columns
 from flegel.datasets.cache import check_unchanged, signature
 from flegel.datasets.recorder import Recorder
 from flegel.datasets.text_blocks import BLOCKS, MAX_BLOCK, MIN_BLOCK, TextFile, block_starts, count_lines
@@ -115,8 +115,7 @@ class TextSource(Source):
                 parse(self._text([(first, last)], stops), self.dialect, self.dtype, lines, line, self.origin)
             raise
         rows = None if seen == len(features) else np.concatenate(kept)
-        for k, column in enumerate(columns):
-            features[:, k] = column if rows is None else column[rows]
+        write_columns(columns if rows is None else [column[rows] for column in columns], features)
         if labels is not None and values is not None:
             labels[...] = values if rows is None else values[rows]
 

@@ -163,10 +163,10 @@ class Algorithm:
         return None
 
     def localParameter(self, parameter: Tree, aggregator: Tree) -> Tree:
-        """θ as the next point of this interval sees it: θ itself, unless the kernel trains on its own copy of it.
+        """θ as the next point of this interval sees it: θ itself, unless the kernel trains on its own copy.
 
-        Such a copy is θ and what this worker's aggregator has gathered since the barrier, nothing else; so it ends
-        with the interval, and a conformance check can follow the kernel point by point.
+        Such a copy is θ and what this worker's aggregator has gathered since the barrier, nothing else; so it
+        ends with the interval, and a conformance check can follow the kernel point by point.
         """
         return parameter
 

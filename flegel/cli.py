@@ -52,6 +52,10 @@ def sentences() -> Iterator[None]:
     except KeyboardInterrupt:
         print("flegel: interrupted; all workers were stopped and nothing was saved.", file=sys.stderr)
         raise typer.Exit(130) from None
+    except SystemExit as stop:
+        if stop.code == 143:
+            print("flegel: terminated; all workers were stopped and nothing was saved.", file=sys.stderr)
+        raise
     except MemoryError:
         print("flegel: not enough memory; use fewer rows, or float32 data.", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -144,8 +148,11 @@ def _train(
 
     if folder is not None:
         store.check_target(folder)
-    if json_to not in (None, "-") and not Path(json_to).absolute().parent.is_dir():  # type: ignore[arg-type]
-        raise UsageError(f"There is no folder for {json_to}; make it first.")
+    if json_to is not None and json_to != "-":
+        if not Path(json_to).absolute().parent.is_dir():
+            raise UsageError(f"There is no folder for {json_to}; make it first.")
+        if Path(json_to).is_dir():
+            raise UsageError(f"--json {json_to} is a folder; name a file in it.")
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
         result = run(chosen, data, watch=display.watch, say=display.say, **options)

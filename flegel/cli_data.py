@@ -37,7 +37,8 @@ def list_sets(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = F
     if json:
         typer.echo(json_module.dumps(infos, indent=2))
         return
-    table = Table("name", "rows", "columns", "suits", "here", "what")
+    table = Table("name", "rows", "columns", "suits", "here")
+    table.add_column("what", no_wrap=True, overflow="ellipsis")
     for entry, info in zip(ENTRIES, infos, strict=True):
         here = "generated" if entry.generated else "real" if info["in_cache"] else "stand-in"
         table.add_row(entry.name, f"{entry.rows:,}", f"{entry.columns:,}", ", ".join(entry.suits), here, entry.title)

@@ -7,6 +7,7 @@ It trains on a few hundred generated rows (or on rows that the caller gives), in
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -20,34 +21,46 @@ from flegel.runtime.code import instantiate, reference
 from flegel.runtime.compile import Built, build_kernel, interpreted
 from flegel.runtime.flag import new_flag
 from flegel.runtime.wire import Numbered, Parcel, decode
-from flegel.share import Share, Sparse, make_share
+from flegel.share import Share, Sparse, check_state, make_share
 from flegel.spec import AlgorithmRef
 from flegel.tree import Array, Tree
 
 ROWS, COLUMNS = 331, 6
+HOOKS = frozenset(
+    {"initParameter", "initState", "initAggregator", "updateDataPoint", "aggregate", "updateParameter", "objective",
+     "terminationCheck", "predict", "kernel", "validate"}
+)  # fmt: skip
 
 
 def check_algorithm(
     algorithm: Algorithm | type[Algorithm], features: Any = None, labels: Array | None = None
 ) -> list[str]:
-    """The promises that hold, in words; raises `ConformanceError` at the first that does not."""
+    """The promises that hold, in words; raises `ConformanceError` at the first that does not.
+
+    A promise that does not apply to the class, such as conservation where all statistics are spent, is left out.
+    """
     subject = algorithm() if isinstance(algorithm, type) else algorithm
     passed: list[str] = []
-    for dtype in (np.float32, np.float64):
+    for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         for promise, check in PROMISES:
-            trial = _Trial(subject, features, labels, np.dtype(dtype))
             try:
-                check(trial)
-            except ConformanceError:
-                raise
-            except UsageError:
+                applies = check(_Trial(subject, features, labels, dtype))
+            except (ConformanceError, UsageError):
                 raise
             except Exception as error:
-                raise ConformanceError(
-                    f"{trial.name}: while checking that {promise}: {type(error).__name__}: {error}"
-                ) from error
-            passed.append(f"{promise} ({np.dtype(dtype).name})")
+                raise ConformanceError(_sentence(type(subject).__name__, promise, error)) from error
+            if applies:
+                passed.append(f"{promise} ({dtype.name})")
     return passed
+
+
+def _sentence(name: str, promise: str, error: Exception) -> str:
+    """What an exception during a check means, in one line."""
+    if isinstance(error, FlegelError):
+        return f"{name}: {error}"
+    place = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if f.name in HOOKS), None)
+    where = f"{place.name} raised" if place else f"while checking that {promise}:"
+    return " ".join(f"{name}: {where} {type(error).__name__}: {error}".split())
 
 
 class _Trial:
@@ -69,8 +82,16 @@ class _Trial:
         self.columns = features.columns if isinstance(features, Sparse) else features.shape[1]
         self.sample = Sample(features, self.labels, self.points, self.columns)
         algorithm.validate(self.sample)
-        self.parameter: Tree = tree.as_float64(algorithm.initParameter(self.sample, np.random.default_rng(3)))
+        self.parameter: Tree = self.start()
+        check_state(algorithm.initState(self.points, self.columns, np.random.default_rng(5)), self.points)
         self.zero: Tree = tree.zeros_like(algorithm.initAggregator(self.sample, tree.present(self.parameter)))
+
+    def start(self) -> Tree:
+        """θ(0), for one and the same seed."""
+        made = self.algorithm.initParameter(self.sample, np.random.default_rng(3))
+        for array in tree.flatten(made):
+            self.require(array.dtype.kind in "fiub", f"initParameter returns {array.dtype}, not numbers")
+        return tree.as_float64(made)
 
     def share(self, layout: str) -> Share:
         state = self.algorithm.initState(self.points, self.columns, np.random.default_rng(5))
@@ -100,7 +121,7 @@ def _close(a: Tree, b: Tree, relative: float) -> bool:
     return True
 
 
-def _serializes(trial: _Trial) -> None:
+def _serializes(trial: _Trial) -> bool:
     frames = Numbered("job", 0, 0, 0).wrap(Beat(0), Parcel(tree.flatten(trial.parameter)))
     _, arrays = decode(frames)
     trial.require(
@@ -108,9 +129,15 @@ def _serializes(trial: _Trial) -> None:
         "initParameter returns something other than an array or a NamedTuple of arrays of numbers",
     )
     trial.require(tree.is_finite(trial.parameter), "initParameter returns numbers that are not finite")
+    again = zip(tree.flatten(trial.parameter), tree.flatten(trial.start()), strict=True)
+    trial.require(
+        all(np.array_equal(a, b) for a, b in again),
+        "initParameter gives something else for the same seed; draw from the rng that it is given",
+    )
+    return True
 
 
-def _travels(trial: _Trial) -> None:
+def _travels(trial: _Trial) -> bool:
     ref = reference(trial.algorithm)
     again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source))
     same = all(np.array_equal(v, again.hyper()[k]) for k, v in trial.algorithm.hyper().items())
@@ -118,11 +145,12 @@ def _travels(trial: _Trial) -> None:
     try:
         type(trial.algorithm)(no_such_hyper_parameter=1)
     except FlegelError:
-        return
+        return True
     trial.require(False, "an unknown hyper-parameter is accepted; call super().__init__(**hyper)")
+    return True
 
 
-def _block_equals_points(trial: _Trial) -> None:
+def _block_equals_points(trial: _Trial) -> bool:
     plain, fast = trial.share("rows"), trial.share(trial.layout())
     built = trial.kernel(fast)
     one, other = tree.copy(trial.zero), tree.copy(trial.zero)
@@ -141,27 +169,38 @@ def _block_equals_points(trial: _Trial) -> None:
         )
         trial.require(np.array_equal(plain.halted, fast.halted), "block and per-point halt different points")
         parameter = trial.update(one, parameter)
+    return True
 
 
-def _stops(trial: _Trial) -> None:
+def _stops(trial: _Trial) -> bool:
     share = trial.share(trial.layout())
     kernel = trial.kernel(share).kernel
     total, flag = tree.copy(trial.zero), new_flag()
     flag[0] = 1
     reached = kernel(share, trial.parameter, total, 0, share.points, 0, flag)
     trial.require(reached == 0 and _close(total, trial.zero, 0.0), "the kernel trains on although the flag is up")
+    return True
+
+
+def _resumes(trial: _Trial) -> bool:
+    share = trial.share(trial.layout())
+    kernel = trial.kernel(share).kernel
+    total = tree.copy(trial.zero)
     half = kernel(share, trial.parameter, total, 0, share.points // 2, 0, new_flag())
     trial.require(share.points // 2 <= half <= share.points, "the kernel stops before the end it was given")
     end = kernel(share, trial.parameter, total, half, share.points, 0, new_flag())
     whole = tree.copy(trial.zero)
     kernel(trial.share(trial.layout()), trial.parameter, whole, 0, share.points, 0, new_flag())
     trial.require(end == share.points and _close(total, whole, 1e-6), "two half passes are not one pass")
+    return True
 
 
-def _conserves(trial: _Trial) -> None:
+def _conserves(trial: _Trial) -> bool:
     """Whatever happened before, after a pass under θ the kept statistics are those of a fresh pass under θ."""
+    if set(tree.names(trial.zero)) <= set(trial.algorithm.spent):
+        return False  # nothing is kept from one barrier to the next
     if trial.algorithm.keep_state:
-        return  # the state is part of the model and goes on learning, so no fresh pass is like it
+        return False  # the state is part of the model and goes on learning, so no fresh pass is like it
     share = trial.share(trial.layout())
     kernel = trial.kernel(share).kernel
     total, parameter, cursor = tree.copy(trial.zero), trial.parameter, 0
@@ -181,12 +220,13 @@ def _conserves(trial: _Trial) -> None:
         _close(total, fresh, 1e-5),
         "statistics do not conserve: updateDataPoint must return the change since the point's last visit",
     )
+    return True
 
 
-def _adds(trial: _Trial) -> None:
+def _adds(trial: _Trial) -> bool:
     """`aggregate` is addition, in any order; otherwise a lost worker could not be subtracted."""
     if not trial.algorithm.merges_reports:
-        return
+        return False
     share, kernel = trial.share("rows"), interpreted(trial.algorithm)
     change = tree.copy(trial.zero)
     kernel(share, trial.parameter, change, 0, share.points // 2, 0, new_flag())
@@ -195,13 +235,17 @@ def _adds(trial: _Trial) -> None:
     merged = target if result is None else result
     expected = tree.add(tree.copy(change), change)
     trial.require(_close(merged, expected, 1e-12), "aggregate(target, aggregator) is not target + aggregator")
+    return True
 
 
-def _answers(trial: _Trial) -> None:
-    share = trial.share(trial.layout())
+def _answers(trial: _Trial) -> bool:
+    share = trial.share("rows")
     total = tree.copy(trial.zero)
-    trial.kernel(share).kernel(share, trial.parameter, total, 0, share.points, 0, new_flag())
+    interpreted(trial.algorithm)(share, trial.parameter, total, 0, share.points, 0, new_flag())
+    before = tree.copy(total), tree.copy(trial.parameter)
     parameter = trial.update(total, trial.parameter)
+    untouched = _close(total, before[0], 0.0) and _close(trial.parameter, before[1], 0.0)
+    trial.require(untouched, "updateParameter writes into the statistics or the θ that it is shown; return a new θ")
     trial.require(tree.same_shape(parameter, trial.parameter), "updateParameter returns θ in another shape")
     trial.require(tree.is_finite(parameter), "updateParameter returns numbers that are not finite")
     value = trial.algorithm.objective(tree.present(total), tree.present(parameter))
@@ -211,14 +255,17 @@ def _answers(trial: _Trial) -> None:
     if type(trial.algorithm).predict is not Algorithm.predict:
         found = trial.algorithm.predict(trial.features, tree.present(parameter))
         trial.require(len(found) == trial.points, "predict does not return one answer per row")
+    return True
 
 
-PROMISES: list[tuple[str, Callable[[_Trial], None]]] = [
+PROMISES: list[tuple[str, Callable[[_Trial], bool]]] = [
     ("parameters serialize", _serializes),
     ("class and hyper-parameters travel to workers", _travels),
-    ("block equals per-point", _block_equals_points),
-    ("the stop flag stops, and training resumes where it stopped", _stops),
-    ("statistics conserve", _conserves),
-    ("aggregate is addition", _adds),
     ("hooks answer in the right shape", _answers),
+    ("aggregate is addition", _adds),
+    ("the stop flag stops the kernel", _stops),
+    ("block equals per-point", _block_equals_points),
+    ("training resumes where it stopped", _resumes),
+    ("statistics conserve", _conserves),
 ]
+"""What is cheap and basic first. A check returns False where its promise does not apply."""

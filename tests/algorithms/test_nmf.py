@@ -236,13 +236,22 @@ def held_out(data: Sparse, share: float = 0.1) -> tuple[Sparse, Any, Any, Any]:
     return train, rows[test], data.indices[test], data.values[test]
 
 
+def error_of_row_means(train: Sparse, rows: Any, values: Any) -> float:
+    """What predicting everybody's own mean gives: the least that a factorization has to beat."""
+    entries = np.diff(train.indptr)
+    row = np.repeat(np.arange(len(entries)), entries)
+    means = np.bincount(row, train.values, minlength=len(entries)) / np.maximum(entries, 1)
+    means[entries == 0] = train.values.mean()
+    return float(np.sqrt(np.mean((means[rows] - values) ** 2)))
+
+
 @pytest.mark.data
 @pytest.mark.parametrize(("workers", "interval"), [(1, 610), (4, 20)])
 def test_movielens(workers: int, interval: int) -> None:
     train, rows, columns, values = held_out(real_data.movielens())
     run = start(NMF(rank=10, regularization=0.2), train, workers=workers).passes(10, interval)
     error = run.algorithm.rmse(weights_of(run), run.parameter, rows, columns, values)  # type: ignore[attr-defined]
-    assert error < 0.92  # the mean of each user gives 0.95
+    assert error < 0.98 * error_of_row_means(train, rows, values)
 
 
 @pytest.mark.data
@@ -251,6 +260,5 @@ def test_jester_shifted_to_be_non_negative() -> None:
     data = sparse_of(table, np.float32, observed=known)
     train, rows, columns, values = held_out(rows_between(data, 0, 8000))
     run = start(NMF(rank=10, regularization=1.0), train, workers=2).passes(5, interval=400)
-    assert values.std() > 5.0
     error = run.algorithm.rmse(weights_of(run), run.parameter, rows, columns, values)  # type: ignore[attr-defined]
-    assert error < 4.5
+    assert error < 0.98 * error_of_row_means(train, rows, values)

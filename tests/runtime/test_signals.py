@@ -1,0 +1,56 @@
+"""Ctrl-C, SIGTERM and SIGKILL of `flegel submit`: the right exit code, and no process outlives the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A job that would train for minutes, in the middle of it."""
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(4000, 5)))
+    words = "submit kmeans --data rows.npy --set k=6 --workers 2 --sync bsp --tolerance 0 --max-seconds 300 --out model"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flegel.cli", *words.split()],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "iteration" in line:
+            break
+    yield process
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.stderr.close()
+    process.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "words"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGKILL, -9, "")],
+    ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
+)
+def test_no_worker_outlives_the_command(
+    job: subprocess.Popen[str], tmp_path: Path, sent: signal.Signals, code: int, words: str
+) -> None:
+    workers = psutil.Process(job.pid).children(recursive=True)
+    assert len(workers) == 2
+    job.send_signal(sent)
+    assert job.wait(timeout=60) == code
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive
+    assert job.stderr is not None
+    said = job.stderr.read()
+    assert words in said and "Traceback" not in said
+    assert {p.name for p in tmp_path.iterdir()} == {"rows.npy"}, "nothing half-written"

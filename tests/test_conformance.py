@@ -1,0 +1,74 @@
+"""`check_algorithm` believes classes that keep their promises, and names the promise that others break."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flegel import Algorithm, FlegelError, check_algorithm
+from flegel.algorithms.kmeans import KMeans
+from flegel.errors import ConformanceError
+
+sys.path.append(str(Path(__file__).parent / "runtime"))
+import broken_promises as broken
+import user_classes as users
+
+ALWAYS = {
+    "parameters serialize",
+    "class and hyper-parameters travel to workers",
+    "block equals per-point",
+    "the stop flag stops the kernel",
+    "training resumes where it stopped",
+    "hooks answer in the right shape",
+}
+
+
+def promises(algorithm: Algorithm) -> set[str]:
+    return {line.rsplit(" (", 1)[0] for line in check_algorithm(algorithm)}
+
+
+@pytest.mark.parametrize("algorithm", [KMeans(k=4), broken.Good()], ids=repr)
+def test_sound_classes_keep_every_promise(algorithm: Algorithm) -> None:
+    kept = promises(algorithm)
+    assert kept >= ALWAYS | {"statistics conserve"}
+
+
+def test_a_class_is_as_good_as_an_instance() -> None:
+    assert check_algorithm(broken.Good) == check_algorithm(broken.Good())
+
+
+def test_a_promise_that_does_not_apply_is_not_said_to_be_kept() -> None:
+    assert "statistics conserve" not in promises(broken.Gradient()), "all its statistics are spent at a barrier"
+    assert "aggregate is addition" not in promises(users.Histogram()), "its aggregate takes no whole reports"
+    assert "statistics conserve" in promises(users.Histogram())
+
+
+BROKEN = [
+    (broken.ForgetsToSubtract, "change since the point's last visit"),
+    (broken.AggregateIsNoAddition, "aggregate"),
+    (broken.WrongKernel, "per-point statistics differ"),
+    (broken.DeafKernel, "the kernel trains on although the flag is up"),
+    (broken.KernelLosesItsPlace, "the kernel stops before the end"),
+    (broken.ChangesShape, "θ in another shape"),
+    (broken.NotFinite, "not finite"),
+    (broken.NoFiniteObjective, "objective returns nan"),
+    (broken.StartsNotFinite, "initParameter returns numbers that are not finite"),
+    (broken.ParameterOfText, "initParameter"),
+    (broken.TerminationIsNoAnswer, "terminationCheck returns 'perhaps'"),
+    (broken.PredictsTooFew, "one answer per row"),
+    (broken.AcceptsAnything, "unknown hyper-parameter is accepted"),
+    (broken.UpdateWritesItsInput, "updateParameter writes into the statistics"),
+    (broken.StateOfText, "initState must return numbers"),
+    (broken.DrawsFromThinAir, "initParameter gives something else for the same seed"),
+]
+
+
+@pytest.mark.parametrize(("cls", "sentence"), BROKEN, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_broken_promise_is_named(cls: type[Algorithm], sentence: str) -> None:
+    with pytest.raises(FlegelError, match=sentence) as caught:
+        check_algorithm(cls)
+    assert isinstance(caught.value, ConformanceError)
+    assert str(caught.value).startswith(cls.__name__)
+    assert "\n" not in str(caught.value)

@@ -233,7 +233,7 @@ class Trainer:
             if drag:
                 drag.pay(reached - run.start, clock.now() - entered)
             if self.migrating:
-                pace = (reached - run.start) / max(clock.now() - entered, 1e-9)
+                pace = max(pace / 2, (reached - run.start) / max(clock.now() - entered, 1e-9))
                 self._run_errands()
         ended = clock.now()
         self.visits += visits

@@ -14,16 +14,15 @@ from numba import njit
 
 from flegel.algorithm import Kernel
 from flegel.algorithms.simd import (
-    exp,
     lane_count,
     load,
-    log,
     maximum,
     minimum,
     spread,
     store,
     where,
 )
+from flegel.algorithms.simd_math import exp, log
 from flegel.algorithms.soft_kernel import (
     FLUSH,
     GROUP,

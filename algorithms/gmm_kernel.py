@@ -14,12 +14,10 @@ from numba import njit
 
 from flegel.algorithm import Kernel
 from flegel.algorithms.simd import (
-    exp,
     fma,
     fma_each,
     lane_count,
     load,
-    log,
     minimum,
     splats,
     spread,
@@ -29,6 +27,7 @@ from flegel.algorithms.simd import (
     where,
     widen,
 )
+from flegel.algorithms.simd_math import exp, log
 from flegel.algorithms.soft_kernel import (
     FLUSH,
     GROUP,

@@ -87,17 +87,13 @@ class LR(Algorithm):
     classes: Annotated[
         list[float] | None, Meta(description="all label values in order; taken from a sample by default")
     ] = None
-    l2: Annotated[
-        float, Meta(ge=0, description="strength of the penalty ½·l2·‖weights‖² on the mean loss")
-    ] = 0.0
+    l2: Annotated[float, Meta(ge=0, description="strength of the penalty ½·l2·‖weights‖² on the mean loss")] = 0.0
     intercept: Annotated[bool, Meta(description="fit a bias besides the weights")] = True
     memory: Annotated[
         bool,
         Meta(description="remember every point's last gradient; false: plain mini-batch gradient descent"),
     ] = True
-    learning_rate: Annotated[
-        float, Meta(gt=0, description="factor on every step; 1 suits the automatic scaling")
-    ] = 1.0
+    learning_rate: Annotated[float, Meta(gt=0, description="factor on every step; 1 suits the automatic scaling")] = 1.0
     schedule: Annotated[
         Literal["constant", "inverse", "sqrt"],
         Meta(description="learning rate over passes p: constant, 1/(1+decay·p), or 1/√(1+decay·p)"),
@@ -130,9 +126,7 @@ class LR(Algorithm):
         found = np.unique(labels.astype(np.float64))
         if self.classes is None:
             if len(found) > 1000:
-                raise UsageError(
-                    f"LR: {len(found)} different labels in a sample look like a quantity, not classes."
-                )
+                raise UsageError(f"LR: {len(found)} different labels in a sample look like a quantity, not classes.")
             self.classes = [float(value) for value in found]
         self._check_classes(found)
 
@@ -142,9 +136,7 @@ class LR(Algorithm):
             raise UsageError("LR: classes must name at least one label value, and none twice.")
         strange = sorted(set(found.tolist()) - set(self.classes))
         if strange:
-            raise UsageError(
-                f"LR: label {strange[0]:g} is not among classes={self.classes}; list it there too."
-            )
+            raise UsageError(f"LR: label {strange[0]:g} is not among classes={self.classes}; list it there too.")
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Linear:
         self.validate(sample)

@@ -16,11 +16,8 @@ from flegel.algorithms.simd import (
     VECTOR_BYTES,
     any_lane,
     cast_like,
-    exp,
     fma,
     load,
-    log,
-    log1p_unit,
     maximum,
     prefetch,
     spread,
@@ -29,6 +26,7 @@ from flegel.algorithms.simd import (
     where,
     widen,
 )
+from flegel.algorithms.simd_math import exp, log, log1p_unit
 from flegel.runtime.flag import raised
 from flegel.share import TILE, Share, Sparse
 from flegel.tree import Array, Tree
@@ -117,9 +115,7 @@ def _sparse(
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _some_lanes(
-    tile, lanes, features, labels, state, weights, bias, classes, penalty, memory, gradient, sums
-):  # type: ignore[no-untyped-def]
+def _some_lanes(tile, lanes, features, labels, state, weights, bias, classes, penalty, memory, gradient, sums):  # type: ignore[no-untyped-def]
     """Part of a tile, or one with a strange label: point by point."""
     outputs, columns = weights.shape
     scores = np.empty(outputs)
@@ -280,9 +276,7 @@ def _flush(parts, gradient):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _tiles(
-    features, labels, state, weights, bias, classes, penalty, memory, gradient, sums, start, end, flag
-):  # type: ignore[no-untyped-def]
+def _tiles(features, labels, state, weights, bias, classes, penalty, memory, gradient, sums, start, end, flag):  # type: ignore[no-untyped-def]
     outputs, columns = weights.shape
     kind = features.dtype.type
     narrow, narrow_bias = weights.astype(features.dtype), bias.astype(features.dtype)
@@ -308,9 +302,7 @@ def _tiles(
                 _flush(parts, gradient)
         else:
             lanes = (i - tile * TILE, stop - tile * TILE)
-            _some_lanes(
-                tile, lanes, features, labels, state, weights, bias, classes, penalty, memory, gradient, sums
-            )
+            _some_lanes(tile, lanes, features, labels, state, weights, bias, classes, penalty, memory, gradient, sums)
         i = stop
     _flush(parts, gradient)
     return i
@@ -324,17 +316,13 @@ def kernel_for(share: Share, memory: bool) -> Kernel:
     sparse = isinstance(share.features, Sparse)
     keep = 1.0 if memory else 0.0
 
-    def run(
-        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
+    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(5)  # loss, squares, seen, visits, unknown
         model = (parameter.weights, parameter.bias, parameter.classes, float(parameter.penalty[0]), keep)
         goal = (aggregator.gradient, sums, start, end, flag)
         if sparse:
             rows = share.features
-            reached = _sparse(
-                rows.indptr, rows.indices, rows.values, share.labels, share.state, *model, *goal
-            )
+            reached = _sparse(rows.indptr, rows.indices, rows.values, share.labels, share.state, *model, *goal)
         else:
             labels = share.labels
             if labels.dtype not in _VECTOR_LABELS:

@@ -132,9 +132,7 @@ class NMF(Algorithm):
             raise UsageError("NMF: an entry is infinite; leave it out.")
         dense = not isinstance(sample.features, Sparse)
         if self.solver == "multiplicative" and dense and np.isnan(np.asarray(sample.features)).any():
-            raise UsageError(
-                "NMF: the multiplicative solver needs every entry; use solver=sgd for missing ones."
-            )
+            raise UsageError("NMF: the multiplicative solver needs every entry; use solver=sgd for missing ones.")
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Factors:
         values = _values(sample.features).astype(np.float64)
@@ -144,9 +142,7 @@ class NMF(Algorithm):
         scale = float(values.sum() / cells) if cells and values.sum() > 0 else 1.0
         spread = float(((values / scale - 1.0) ** 2).mean()) if len(values) else 1.0
         size = 1.0 / np.sqrt(self.rank)  # entries near this size predict the mean
-        energy = np.full(
-            sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank
-        )
+        energy = np.full(sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank)
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
         return Factors(factors, energy, np.array([scale]))
 
@@ -262,9 +258,7 @@ class NMF(Algorithm):
 
     def predict(self, features: Any, parameter: Factors) -> Array:
         """Every entry of the rows, also those that are not observed, as the model sees them."""
-        return np.asarray(
-            float(parameter.scale[0]) * self.transform(features, parameter) @ parameter.factors.T
-        )
+        return np.asarray(float(parameter.scale[0]) * self.transform(features, parameter) @ parameter.factors.T)
 
     def ratings(self, weights: Array, parameter: Factors, rows: Array, columns: Array) -> Array:
         """The entries (rows[t], columns[t]) for given row weights, such as the states of trained points."""

@@ -201,9 +201,7 @@ def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end,
             sums[1] += 1.0
             for t in range(found):
                 counts[columns[t]] += 1.0
-        sums[0] += _row(
-            local, energy, progress, columns[:found], values, state[i], penalty, rate, sweeps, room
-        )
+        sums[0] += _row(local, energy, progress, columns[:found], values, state[i], penalty, rate, sweeps, room)
     return end
 
 
@@ -242,9 +240,7 @@ def solving(share: Share, rank: int, regularization: float, learning_rate: float
     local = np.zeros((share.columns, padded), dtype)
     energy, progress = np.zeros(share.columns, dtype), np.zeros(share.columns, dtype)
 
-    def run(
-        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
+    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         theirs = (
             parameter.factors,
             aggregator.moves,
@@ -300,9 +296,7 @@ def _multiply(factors, gram_h, columns, values, state, penalty, moves, gram, sum
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_sparse(
-    factors, indptr, indices, entries, scale, state, penalty, moves, gram, sums, start, end, flag
-):  # type: ignore[no-untyped-def]
+def _multiply_sparse(factors, indptr, indices, entries, scale, state, penalty, moves, gram, sums, start, end, flag):  # type: ignore[no-untyped-def]
     gram_h = gram_of(factors)
     for i in range(start, end):
         if raised(flag):
@@ -332,9 +326,7 @@ def _multiply_dense(factors, features, scale, state, penalty, moves, gram, sums,
 def multiplying(regularization: float) -> Kernel:
     """The kernel of the multiplicative solver."""
 
-    def run(
-        share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
+    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(2)
         scale = float(parameter.scale[0])
         rest = (

@@ -69,9 +69,7 @@ def start_row(factors: Array, columns: Array, values: Array, weights: Array) -> 
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def solve_row(
-    factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int
-) -> float:
+def solve_row(factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int) -> float:
     """Coordinate descent on Σ(x − w·h)² + n·penalty·‖w‖², w ≥ 0, in place; the value reached."""
     rank, entries = weights.shape[0], columns.shape[0]
     if entries == 0:
@@ -198,9 +196,7 @@ def fold_in(features: Any, factors: Array, scale: float, penalty: float, only_ob
         if only_observed:
             solve_row(factors, columns, values, weights[i], penalty, 50)
         else:
-            _solve_whole(
-                gram + len(factors) * penalty * np.eye(len(gram)), factors[columns].T @ values, weights[i]
-            )
+            _solve_whole(gram + len(factors) * penalty * np.eye(len(gram)), factors[columns].T @ values, weights[i])
     return weights
 
 

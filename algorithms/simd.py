@@ -18,7 +18,6 @@ Nothing here knows an algorithm, and nothing here is for interpreted code: call 
 
 from __future__ import annotations
 
-import math
 import operator
 import platform
 from collections.abc import Callable
@@ -101,7 +100,7 @@ class _MaskModel(models.PrimitiveModel):  # type: ignore[misc]
 # -- LLVM in small pieces -----------------------------------------------------------------------------------
 
 
-def _constant(kind: Any, value: Any) -> Any:
+def emit_constant(kind: Any, value: Any) -> Any:
     return ir.Constant(kind, [value] * kind.count)
 
 
@@ -116,7 +115,7 @@ def _spread(builder: Any, scalar: Any, lanes: int) -> Any:
     return _shuffle(builder, builder.insert_element(one, scalar, _I32(0)), [0] * lanes)
 
 
-def _call(builder: Any, name: str, *args: Any) -> Any:
+def emit_call(builder: Any, name: str, *args: Any) -> Any:
     """One of LLVM's own functions that work lane by lane."""
     kind = args[0].type
     bits = 32 if isinstance(kind.element, ir.FloatType) else 64
@@ -125,23 +124,23 @@ def _call(builder: Any, name: str, *args: Any) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)
 
 
-def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
+def emit_fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
     """x * y + z; in two roundings where the CPU has no fused form (the fused one would be a library call)."""
-    return _call(builder, "llvm.fma", x, y, z) if _HAS_FMA else builder.fadd(builder.fmul(x, y), z)
+    return emit_call(builder, "llvm.fma", x, y, z) if _HAS_FMA else builder.fadd(builder.fmul(x, y), z)
 
 
 def _less(builder: Any, x: Any, y: Any) -> Any:
     """The smaller of two numbers in the one instruction that each machine has for it."""
     if _ARM:
-        return _call(builder, "llvm.minnum", x, y)
+        return emit_call(builder, "llvm.minnum", x, y)
     return builder.select(builder.fcmp_ordered("<", x, y), x, y)
 
 
-def _horner(builder: Any, x: Any, coefficients: list[float]) -> Any:
+def emit_horner(builder: Any, x: Any, coefficients: list[float]) -> Any:
     """The polynomial with these coefficients, highest power first."""
-    value = _constant(x.type, coefficients[0])
+    value = emit_constant(x.type, coefficients[0])
     for coefficient in coefficients[1:]:
-        value = _fma(builder, value, x, _constant(x.type, coefficient))
+        value = emit_fma(builder, value, x, emit_constant(x.type, coefficient))
     return value
 
 
@@ -348,7 +347,7 @@ def spread(typing: Any, value: Any, like: Any) -> Any:
 @intrinsic
 def fma(typing: Any, x: Any, y: Any, z: Any) -> Any:
     """x * y + z with one rounding where the machine can."""
-    return x(x, y, z), lambda context, builder, sig, args: _fma(builder, *args)
+    return x(x, y, z), lambda context, builder, sig, args: emit_fma(builder, *args)
 
 
 @intrinsic
@@ -358,7 +357,7 @@ def fma_each(typing: Any, x: Any, ys: Any, sums: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         factors, terms = (cgutils.unpack_tuple(builder, many) for many in args[1:])
         pairs = zip(factors, terms, strict=True)
-        return context.make_tuple(builder, sums, [_fma(builder, args[0], y, z) for y, z in pairs])
+        return context.make_tuple(builder, sums, [emit_fma(builder, args[0], y, z) for y, z in pairs])
 
     return sums(x, ys, sums), generate
 
@@ -370,8 +369,8 @@ def square_each(typing: Any, x: Any, slopes: Any, offsets: Any, sums: Any) -> An
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         parts = []
         for slope, offset, term in zip(*(cgutils.unpack_tuple(builder, many) for many in args[1:]), strict=True):
-            z = _fma(builder, args[0], slope, offset)
-            parts.append(_fma(builder, z, z, term))
+            z = emit_fma(builder, args[0], slope, offset)
+            parts.append(emit_fma(builder, z, z, term))
         return context.make_tuple(builder, sums, parts)
 
     return sums(x, slopes, offsets, sums), generate
@@ -384,7 +383,7 @@ def sum_squares(typing: Any, xs: Any, start: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         value = args[1]
         for x in cgutils.unpack_tuple(builder, args[0]):
-            value = _fma(builder, x, x, value)
+            value = emit_fma(builder, x, x, value)
         return value
 
     return start(xs, start), generate
@@ -397,7 +396,7 @@ def outer_each(typing: Any, xs: Any, ys: Any, sums: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         left, right, terms = (cgutils.unpack_tuple(builder, many) for many in args)
         pairs = [(x, y) for x in left for y in right]
-        parts = [_fma(builder, x, y, z) for (x, y), z in zip(pairs, terms, strict=True)]
+        parts = [emit_fma(builder, x, y, z) for (x, y), z in zip(pairs, terms, strict=True)]
         return context.make_tuple(builder, sums, parts)
 
     return sums(xs, ys, sums), generate
@@ -417,7 +416,7 @@ def least_each(typing: Any, values: Any, first: Any, least: Any, which: Any) -> 
             return _less(builder, two[0], one[0]), builder.select(second, two[1], one[1])
 
         values = cgutils.unpack_tuple(builder, args[0])
-        field = [(value, _constant(value.type, float(i))) for i, value in enumerate(values)]
+        field = [(value, emit_constant(value.type, float(i))) for i, value in enumerate(values)]
         while len(field) > 1:
             pairs = [meet(*field[i : i + 2]) for i in range(0, len(field) - 1, 2)]
             field = pairs + field[2 * len(pairs) :]
@@ -515,108 +514,3 @@ def any_lane(typing: Any, mask: Any) -> Any:
         return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)
 
     return types.boolean(mask), generate
-
-
-# -- exp and log --------------------------------------------------------------------------------------------
-# numba's vector library (SVML) is not in the llvmlite that pip installs, so these are our own polynomials.
-
-_LOG2 = math.log(2.0)
-
-
-def _fitted(function: Callable[[Any], Any], bound: float, degree: int) -> list[float]:
-    """Coefficients, highest power first, of the interpolation at Chebyshev's points of [−bound, bound]."""
-    series = np.polynomial.Chebyshev.interpolate(function, degree, domain=[-bound, bound])
-    return [float(c) for c in series.convert(kind=np.polynomial.Polynomial).coef[::-1]]
-
-
-def _exp_tail(r: Any) -> Any:
-    """(exp(r) − 1 − r) / r², as a series that is exact at 0."""
-    return sum(r**i / math.factorial(i + 2) for i in range(20))
-
-
-def _atanh(terms: int) -> list[float]:
-    """Coefficients of 2·atanh(z) / z in z², highest power first."""
-    return [2.0 / (2 * i + 1) for i in reversed(range(terms))]
-
-
-_EXP = {32: [*_fitted(_exp_tail, 0.35, 4), 1.0, 1.0], 64: [*_fitted(_exp_tail, 0.35, 10), 1.0, 1.0]}
-_LOG = {32: _atanh(5), 64: _atanh(11)}  # z² is at most 0.0295
-_MANTISSA = {32: 23, 64: 52}
-_EXP_RANGE = {32: (-87.33654, 88.37626), 64: (-708.3964185322641, 709.436139303104)}
-_LOG2_PARTS = {32: (0.693359375, _LOG2 - 0.693359375), 64: (0.6931471803691238, 1.9082149292705877e-10)}
-_SQRT_HALF_BITS = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
-
-
-@intrinsic
-def exp(typing: Any, x: Any) -> Any:
-    """eˣ to 1 unit in the last place; 0 where that is below normal numbers, finite (1e38, 1e308) above."""
-    bits = x.dtype.bitwidth
-    least, most = _EXP_RANGE[bits]
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = args[0].type
-        whole = ir.VectorType(ir.IntType(bits), kind.count)
-        too_small = builder.fcmp_ordered("<", args[0], _constant(kind, least))
-        too_large = builder.fcmp_ordered(">", args[0], _constant(kind, most))
-        v = builder.select(too_small, _constant(kind, least), args[0])
-        v = builder.select(too_large, _constant(kind, most), v)
-        power = _call(builder, "llvm.rint", builder.fmul(v, _constant(kind, 1.0 / _LOG2)))
-        rest = v
-        for part in _LOG2_PARTS[bits]:
-            rest = _fma(builder, power, _constant(kind, -part), rest)
-        value = _horner(builder, rest, _EXP[bits])
-        shifted = builder.shl(builder.fptosi(power, whole), _constant(whole, _MANTISSA[bits]))
-        scaled = builder.bitcast(builder.add(builder.bitcast(value, whole), shifted), kind)
-        return builder.select(too_small, _constant(kind, 0.0), scaled)
-
-    return x(x), generate
-
-
-@intrinsic
-def log(typing: Any, x: Any) -> Any:
-    """Natural logarithm of positive normal numbers to 2 units in the last place; meaningless elsewhere."""
-    bits = x.dtype.bitwidth
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = args[0].type
-        whole = ir.VectorType(ir.IntType(bits), kind.count)
-        shift = _constant(whole, _MANTISSA[bits])
-        raw = builder.bitcast(args[0], whole)
-        power = builder.ashr(builder.sub(raw, _constant(whole, _SQRT_HALF_BITS[bits])), shift)
-        mantissa = builder.bitcast(builder.sub(raw, builder.shl(power, shift)), kind)  # in [√½, √2)
-        one = _constant(kind, 1.0)
-        z = builder.fdiv(builder.fsub(mantissa, one), builder.fadd(mantissa, one))
-        tail = builder.fmul(_horner(builder, builder.fmul(z, z), _LOG[bits]), z)
-        power = builder.sitofp(power, kind)
-        for part in reversed(_LOG2_PARTS[bits]):
-            tail = _fma(builder, power, _constant(kind, part), tail)
-        return tail
-
-    return x(x), generate
-
-
-def _log1p_series(x: Any) -> Any:
-    """log(1 + x) / x, exact at 0."""
-    x = np.asarray(x, dtype=np.float64)
-    return np.divide(np.log1p(x), x, out=np.ones_like(x), where=x != 0)
-
-
-def _fitted_to_unit(function: Callable[[Any], Any], degree: int) -> list[float]:
-    """Coefficients, highest power first, of the interpolation at Chebyshev's points of [0, 1]."""
-    series = np.polynomial.Chebyshev.interpolate(function, degree, domain=[0.0, 1.0])
-    return [float(c) for c in series.convert(kind=np.polynomial.Polynomial).coef[::-1]]
-
-
-_LOG1P = {32: _fitted_to_unit(_log1p_series, 9), 64: _fitted_to_unit(_log1p_series, 20)}
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def log1p_unit(typing: Any, x: Any) -> Any:
-    """log(1 + x) for 0 ≤ x ≤ 1 to a few units in the last place, without a division; meaningless
-    elsewhere.
-    """
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.fmul(args[0], _horner(builder, args[0], _LOG1P[x.dtype.bitwidth]))
-
-    return x(x), generate

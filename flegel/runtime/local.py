@@ -20,7 +20,7 @@ import zmq
 
 from flegel.errors import DecodeError, FlegelError, UsageError, WorkerLost
 from flegel.messages import Answer, Envelope, Exit, Hello, Order, Release
-from flegel.runtime import clock
+from flegel.runtime import clock, frames
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
 from flegel.runtime.worker import Birth, identity
@@ -165,7 +165,7 @@ class LocalCluster:
             raise UsageError("This LocalCluster is closed; make a new one.")
         voice = self._voices[worker]
         try:
-            self._socket.send_multipart([identity(worker, voice.incarnation), *voice.wrap(body, parcel)])
+            frames.send(self._socket, [identity(worker, voice.incarnation), *voice.wrap(body, parcel)])
         except zmq.ZMQError as error:
             why = dict(self.deaths()).get(worker, f"cannot be reached ({error})")
             raise WorkerLost(f"Worker {worker} {why}.", why) from None
@@ -177,7 +177,7 @@ class LocalCluster:
         waited = False
         while True:
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                parts = frames.receive(self._socket)
             except zmq.Again:
                 if waited:
                     return
@@ -186,11 +186,11 @@ class LocalCluster:
                 continue
             waited = True
             try:
-                envelope, arrays = decode(frames[1:])
+                envelope, arrays = decode(parts[1:])
             except DecodeError as error:
                 print(f"flegel: dropped a message: {error}", file=sys.stderr)
                 continue
-            if frames[0] == identity(envelope.worker, envelope.incarnation) and isinstance(envelope.body, Answer):
+            if parts[0] == identity(envelope.worker, envelope.incarnation) and isinstance(envelope.body, Answer):
                 yield envelope, arrays
 
     def deaths(self) -> list[tuple[int, str]]:

@@ -19,7 +19,7 @@ import zmq
 from flegel.errors import DecodeError
 from flegel.machine import worker as machine
 from flegel.messages import Answer, Beat, Hello, Load, State, Survey
-from flegel.runtime import clock
+from flegel.runtime import clock, frames
 from flegel.runtime.migrate import Mover
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.trainer import Trainer
@@ -98,11 +98,11 @@ class WorkerProcess:
     def _receive(self) -> None:
         while True:
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                parts = frames.receive(self._socket)
             except zmq.Again:
                 return
             try:
-                envelope, arrays = decode(frames)
+                envelope, arrays = decode(parts)
             except DecodeError as error:
                 print(f"flegel worker {self._birth.worker}: dropped a message: {error}", file=sys.stderr)
                 continue
@@ -151,7 +151,7 @@ class WorkerProcess:
         return tuple(tree.flatten(self._trainer.aggregator))
 
     def _say(self, body: Answer, arrays: tuple[Any, ...] = ()) -> None:
-        self._socket.send_multipart(self._voice.wrap(body, Parcel(arrays)))
+        frames.send(self._socket, self._voice.wrap(body, Parcel(arrays)))
 
 
 def identity(worker: int, incarnation: int) -> bytes:

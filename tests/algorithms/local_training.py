@@ -23,9 +23,7 @@ def sparse_of(dense: Any, dtype: Any = np.float64, observed: Any = None) -> Spar
     mask = (np.asarray(dense) != 0) if observed is None else observed
     row, column = np.nonzero(mask)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=len(dense)))]).astype(np.int64)
-    return Sparse(
-        indptr, column.astype(np.int32), np.asarray(dense)[row, column].astype(dtype), dense.shape[1]
-    )
+    return Sparse(indptr, column.astype(np.int32), np.asarray(dense)[row, column].astype(dtype), dense.shape[1])
 
 
 def rows_between(features: Any, first: int, last: int) -> Any:
@@ -123,8 +121,6 @@ def start(
     for first, last in pairwise(edges):
         state = algorithm.initState(int(last - first), sample.columns, rng)
         own = None if labels is None else labels[first:last]
-        shares.append(
-            make_share(rows_between(features, first, last), own, state, algorithm.layout, int(first))
-        )
+        shares.append(make_share(rows_between(features, first, last), own, state, algorithm.layout, int(first)))
     statistics = tree.as_float64(algorithm.initAggregator(sample, parameter))
     return Run(algorithm, sample, shares, parameter, statistics, [0] * workers)

@@ -23,14 +23,10 @@ from flegel.share import Sparse, make_share
 
 def matrix(rows: int = 60, columns: int = 17, rank: int = 4, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
-    return rng.gamma(2.0, size=(rows, rank)) @ rng.gamma(2.0, size=(rank, columns)) + rng.random(
-        (rows, columns)
-    )
+    return rng.gamma(2.0, size=(rows, rank)) @ rng.gamma(2.0, size=(rank, columns)) + rng.random((rows, columns))
 
 
-def ratings(
-    rows: int = 200, columns: int = 50, density: float = 0.4, seed: int = 0
-) -> tuple[Sparse, Any, Any]:
+def ratings(rows: int = 200, columns: int = 50, density: float = 0.4, seed: int = 0) -> tuple[Sparse, Any, Any]:
     """A matrix with holes: the entries to train on, the whole, and which entries are known."""
     whole = matrix(rows, columns, seed=seed)
     whole *= 3.0 / whole.mean()
@@ -185,11 +181,7 @@ def test_rows_and_columns_without_entries_predict_the_mean() -> None:
         assert run.algorithm.predict(data, run.parameter).shape == (30, 10)
     run = start(NMF(rank=3), data).passes(5, interval=7)
     assert (weights_of(run)[4] > 0).all()
-    assert (
-        0.2 * 3.0
-        < run.algorithm.ratings(weights_of(run), run.parameter, np.array([4]), np.array([7]))[0]
-        < 6.0
-    )  # type: ignore[attr-defined]
+    assert 0.2 * 3.0 < run.algorithm.ratings(weights_of(run), run.parameter, np.array([4]), np.array([7]))[0] < 6.0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e6, 1e30])

@@ -11,14 +11,12 @@ from numba import njit
 from flegel.algorithms.simd import (
     TWO_REGISTERS,
     any_lane,
-    exp,
     fma,
     fma_each,
     lane_count,
     least_each,
     load,
     loads,
-    log,
     maximum,
     minimum,
     outer_each,
@@ -33,6 +31,7 @@ from flegel.algorithms.simd import (
     where,
     widen,
 )
+from flegel.algorithms.simd_math import exp, log
 from flegel.share import pack_tiles, unpack_tiles
 
 BOTH = pytest.mark.parametrize("dtype", [np.float32, np.float64])

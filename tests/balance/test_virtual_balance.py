@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from statistics import median
 
 import numpy as np
 import pytest
@@ -35,9 +36,9 @@ def clustered() -> np.ndarray:
 
 
 def train(
-    mode: str, data: np.ndarray, straggler: str = "0-3:8x", seconds: float = 0.25, **limits: float
+    mode: str, data: np.ndarray, straggler: str = "0-3:8x", seconds: float = 0.25, seed: int = 0
 ) -> tuple[Coordinator, list[Share]]:
-    algorithm, rng = KMeans(k=10, init="random"), np.random.default_rng(0)
+    algorithm, rng = KMeans(k=10, init="random"), np.random.default_rng(seed)
     sample = Sample(data, None, len(data), data.shape[1])
     theta = tree.as_float64(algorithm.initParameter(sample, rng))
     zero = tree.zeros_like(algorithm.initAggregator(sample, theta))
@@ -49,7 +50,7 @@ def train(
         learners[w] = KernelLearner(
             algorithm, build_kernel(algorithm, share, theta, zero).kernel, share, zero, new_flag()
         )
-    criteria = Criteria(max_seconds=seconds, tolerance=0, **limits)  # type: ignore[arg-type]
+    criteria = Criteria(max_seconds=seconds, tolerance=0)
     form = Form("array", ())
     job = Coordinator(
         algorithm, make_policy(SyncSpec("fsp", balance=mode)), criteria, theta, Ledger(algorithm, zero),
@@ -88,13 +89,18 @@ def test_the_objective_never_rises_although_points_move(jobs: dict[str, Coordina
     assert jobs["async"].balancing is not None and jobs["async"].balancing.moves.points > ROWS / 16
 
 
-def test_lazy_data_reach_the_same_objective_sooner(jobs: dict[str, Coordinator]) -> None:
-    goal = min(r.objective for r in jobs["off"].trace if r.objective is not None) * 1.0005
-    reached = {
-        mode: next(r.seconds for r in job.trace if r.objective is not None and r.objective <= goal)
-        for mode, job in jobs.items()
-    }
-    assert reached["off"] >= 1.3 * reached["async"]
+def test_lazy_data_reach_the_same_objective_sooner() -> None:
+    """From several starting points, because each leads to an optimum of its own; virtual time, so no clock is asked."""
+    faster = []
+    for seed in range(5):
+        curves = {}
+        for mode in ("off", "async"):
+            trace = train(mode, clustered(), seed=seed)[0].trace
+            curves[mode] = [(r.seconds, r.objective) for r in trace if r.objective is not None]
+        goal = max(curve[-1][1] for curve in curves.values()) * 1.0002
+        off, moved = (next(s for s, f in curves[mode] if f <= goal) for mode in ("off", "async"))
+        faster.append(off / moved)
+    assert median(faster) >= 1.3
 
 
 def test_no_visit_is_lost_or_invented(jobs: dict[str, Coordinator]) -> None:

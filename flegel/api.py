@@ -33,6 +33,7 @@ def run(
     staleness: int | None = None,
     batches: int | None = None,
     factor: float | None = None,
+    balance: str | None = None,
     straggler: str = "",
     seed: int = 0,
     label: str | int | None = None,
@@ -52,8 +53,9 @@ def run(
     `sync` is the synchronization model; `interval` (seconds, or text such as "200ms") fixes the time between two
     barriers, which `fsp` finds by itself otherwise.
     Further switches of the models: `first_interval` (where the search begins), `coordination` ("semi" or
-    "centralized"), `staleness`, `batches` (a pass), `factor` (λ). `straggler` slows workers on purpose, such as
-    "0-3:8x" (see docs/sync-models.md).
+    "centralized"), `staleness`, `batches` (a pass), `factor` (λ), `balance` ("async", "sync" or "off": points
+    move to faster workers so that all data are traversed equally often). `straggler` slows workers on purpose, such
+    as "0-3:8x" (see docs/sync-models.md).
 
     The first of `target`, `tolerance` (relative change of the objective over a full pass; 0 switches it off),
     `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. `watch` is called
@@ -77,7 +79,9 @@ def run(
             algorithm=chosen,
             data=dataset,
             workers=count,
-            sync=SyncSpec(sync, _seconds(interval), _seconds(first_interval), coordination, staleness, batches, factor),
+            sync=SyncSpec(
+                sync, _seconds(interval), _seconds(first_interval), coordination, staleness, batches, factor, balance
+            ),
             criteria=Criteria(max_iterations, target, tolerance, max_seconds),
             seed=seed,
             partition=partition,

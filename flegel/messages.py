@@ -72,6 +72,31 @@ class Stop(_Message):
     round: int
 
 
+class Take(_Message):
+    """Get ready for about so many points from another worker; answer `Ready` or `Refused`."""
+
+    move: int
+    source: int
+    points: int
+
+
+class Give(_Message):
+    """Send about so many points to the worker that listens at `address`."""
+
+    move: int
+    target: int
+    address: str
+    points: int
+
+
+class Settle(_Message):
+    """Ownership changes, at this barrier: windows (move, number) that you gave or took, and moves that end here."""
+
+    given: tuple[tuple[int, int], ...] = ()
+    taken: tuple[tuple[int, int], ...] = ()
+    closed: tuple[int, ...] = ()
+
+
 class Fetch(_Message):
     """Send the hidden state of your points."""
 
@@ -132,6 +157,38 @@ class Beat(_Message):
     visits: int
 
 
+class Ready(_Message):
+    """I listen for the windows of this move."""
+
+    move: int
+    address: str
+
+
+class Refused(_Message):
+    """I cannot take or give these points."""
+
+    move: int
+    why: str
+
+
+class Arrived(_Message):
+    """A window lies here, inactive, until the next barrier makes it mine."""
+
+    move: int
+    number: int
+    points: int
+    passes: int
+    halted: int
+    bytes: int
+
+
+class Sent(_Message):
+    """The source has no more to send: the move has so many windows in all."""
+
+    move: int
+    windows: int
+
+
 class State(_Message):
     """The hidden state of the worker's points (frame 0) and their numbers in the whole data (frame 1)."""
 
@@ -147,9 +204,38 @@ class Failed(_Message):
     """The request itself was wrong, so the caller can mend it."""
 
 
-Order = Survey | Load | Train | Stop | Fetch | Release | Exit
-Answer = Hello | Surveyed | Loaded | Report | Beat | State | Failed
-Body = Order | Answer
+# -- worker to worker --------------------------------------------------------------------------------------
+
+
+class Window(_Message):
+    """Points on their way. Frames: state, halted, then, unless the target has a copy, labels, ids and features.
+
+    With `changed`, frame 0 says (one bit a point) whose state differs from that of the last exchange between these
+    two workers, and the next frame holds the states of those points.
+    """
+
+    move: int
+    number: int
+    parcel: tuple[int, int]
+    points: int
+    passes: int
+    copied: bool = False
+    """The target has these points already, inactive: no labels, ids and features."""
+    changed: bool = False
+
+
+class Got(_Message):
+    """The window lies here; `lacking`: I do not have the points that you thought I had, send them."""
+
+    move: int
+    number: int
+    lacking: bool = False
+
+
+Order = Survey | Load | Train | Stop | Take | Give | Settle | Fetch | Release | Exit
+Answer = Hello | Surveyed | Loaded | Report | Beat | Ready | Refused | Arrived | Sent | State | Failed
+Between = Window | Got
+Body = Order | Answer | Between
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):

@@ -49,6 +49,8 @@ class Result:
     """Hidden state of the points in the order of the data, where it was collected."""
     model: str | None = None
     """Folder of the saved model."""
+    balance: dict[str, Any] = field(default_factory=lambda: {"mode": "off"})
+    """What moved between workers, and why."""
 
     @property
     def parameters(self) -> dict[str, Array]:
@@ -84,6 +86,7 @@ class Result:
             "worker": self.worker,
             "utilization": self.utilization,
             "staleness": {str(k): v for k, v in self.staleness.items()},
+            "balance": self.balance,
             "model": self.model,
             "kernel": self.kernel,
             "warnings": self.warnings,
@@ -125,6 +128,7 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
             "points": w.points,
             "visits": w.visits,
             "passes": w.passes,
+            "gain": w.gain,
             "compute_seconds": w.compute,
             "wait_seconds": w.wait,
             "barrier_seconds": w.respond,
@@ -132,6 +136,24 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
         }
         for w in machine.view.workers.values()
     ]
+
+
+def balance_row(machine: Coordinator) -> dict[str, Any]:
+    """Moves, points, bytes, the spread of passes at the end, and the reasons."""
+    passes = [w.passes for w in machine.view.workers.values() if w.points]
+    spread = max(passes) - min(passes) if passes else 0.0
+    balancing = machine.balancing
+    if balancing is None:
+        return {"mode": "off", "spread": spread}
+    moves = balancing.moves
+    return {
+        "mode": balancing.mode,
+        "spread": spread,
+        "moves": moves.count,
+        "points": moves.points,
+        "bytes": moves.bytes,
+        "notes": list(moves.notes),
+    }
 
 
 def merging_seconds(machine: Coordinator) -> dict[int, float]:

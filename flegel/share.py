@@ -62,6 +62,32 @@ class Share:
     def tiles(self) -> int:
         return -(-self.points // TILE)
 
+    def part(self, start: int, end: int) -> Share:
+        """Points start … end-1 as a share of their own, without a copy. In tiles both must be tiles' edges."""
+        tiled = self.layout == "tiles"
+        cut = slice(start // TILE, -(-end // TILE)) if tiled else slice(start, end)
+        features = self.features
+        if isinstance(features, Sparse):
+            first, last = int(features.indptr[start]), int(features.indptr[end])
+            features = Sparse(
+                features.indptr[start : end + 1] - first,
+                features.indices[first:last],
+                features.values[first:last],
+                features.columns,
+            )
+        else:
+            features = features[cut]
+        return Share(
+            features,
+            self.labels[start:end],
+            self.state[cut],
+            self.halted[start:end],
+            end - start,
+            self.columns,
+            self.ids[start:end],
+            self.layout,
+        )
+
     def state_rows(self) -> Array:
         """The hidden state as (points, size), whatever the layout."""
         if self.layout == "rows":

@@ -64,6 +64,8 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Batches that a worker makes of a pass over its share."""
     factor: float | None = None
     """λ of the recursive search (`fsp-binary`, `bsp-mini`)."""
+    balance: str | None = None
+    """`async`, `sync` or `off`: do points move to faster workers? None is the model's default."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,8 +14,25 @@ from typing import Any
 from flegel import tree
 from flegel.algorithm import Algorithm
 from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost, own_traceback
+from flegel.machine.balancing import Balancing
 from flegel.machine.ledger import Ledger
-from flegel.messages import Answer, Beat, Failed, Fetch, Load, Loaded, Order, Report, State, Stop, Train
+from flegel.messages import (
+    Answer,
+    Arrived,
+    Beat,
+    Failed,
+    Fetch,
+    Load,
+    Loaded,
+    Order,
+    Ready,
+    Refused,
+    Report,
+    Sent,
+    State,
+    Stop,
+    Train,
+)
 from flegel.plan.termination import Progress, Termination, Verdict
 from flegel.spec import Criteria
 from flegel.sync.base import (
@@ -110,6 +127,12 @@ class Row:
     spans: list[tuple[int, float, float, int, float, float, float]] = field(default_factory=list)
     """Of each worker folded in: id, order sent, report here (seconds since the start), visits, then seconds of
     computing, of responding, and of waiting before that order."""
+    passes: list[float] = field(default_factory=list)
+    """Of each worker, in the order of their numbers: how often its points have been traversed."""
+    in_flight: int = 0
+    """Points that are to change hands and have not yet."""
+    moved_bytes: int = 0
+    """Bytes that moved points have taken so far."""
 
 
 @dataclass
@@ -136,6 +159,9 @@ class Coordinator:
     """Shift and factor of each column, for jobs whose rows are scaled."""
     patience: Patience = field(default_factory=Patience)
     debug: bool = False
+    balancing: Balancing | None = None
+    attribute: bool = False
+    """Keep each worker's share of the progress (costs an evaluation of the objective per report)."""
 
     def __post_init__(self) -> None:
         self.phase = "loading"
@@ -162,6 +188,7 @@ class Coordinator:
         self._heard_at: dict[int, float] = {}
         self._updated_at = 0.0
         self._reason = ""
+        self._waiting: Updated | None = None
         self._out: list[Command] = []
 
     @property
@@ -213,6 +240,9 @@ class Coordinator:
                 self._on_loaded(worker, body, now)
             case Report() if self.phase == "training":
                 self._on_report(worker, body, arrays, now)
+            case Ready() | Refused() | Arrived() | Sent() if self.balancing is not None:
+                if self.phase == "training":
+                    self._on_move(worker, body, now)
             case State() if self.phase == "collecting":
                 self.states[worker] = (arrays[0], arrays[1])
                 if len(self.states) == len(self.loads):
@@ -236,6 +266,8 @@ class Coordinator:
         self.began = self.ended = self._updated_at = now
         if self.criteria.max_seconds:
             self._out.append(SetTimer(now + self.criteria.max_seconds, Timer("limit")))
+        if self.balancing is not None:
+            self.balancing.start(self.view, now)
         self._decide(Started(), now)
 
     def _on_report(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> None:
@@ -313,14 +345,49 @@ class Coordinator:
             return
         estimate = self.trace[-1].estimate
         event = Updated(self.view.round, workers, estimate, progress.exact, visits, cost, self._gain, seconds)
+        if self.balancing is not None:
+            self._rebalance(self.balancing, workers, progress, now)
+            if self.balancing.waits():
+                self._waiting = event
+                return
         self._decide(event, now)
+
+    # -- balance -------------------------------------------------------------------------------------------
+
+    def _rebalance(self, balancing: Balancing, workers: tuple[int, ...], progress: Progress, now: float) -> None:
+        """Between commit and the next order: windows change hands, then new moves begin."""
+        self._send_all(balancing.settle(self.view, self.ledger, workers, now))
+        estimate, slowest = self.trace[-1].estimate, progress.slowest_pass
+        balancing.note(self.view, now, progress.seconds, progress.iteration, estimate, slowest)
+        self._send_all(balancing.plan(self.view, now))
+        if balancing.reason:
+            self._reason = f"balance: {balancing.reason}"
+
+    def _on_move(self, worker: int, body: Ready | Refused | Arrived | Sent, now: float) -> None:
+        balancing = self.balancing
+        assert balancing is not None
+        self._send_all(balancing.answer(worker, body, now))
+        if self._waiting is not None:
+            self._send_all(balancing.settle(self.view, self.ledger, tuple(self.view.workers), now))
+            self._go_on(balancing, now)
+
+    def _go_on(self, balancing: Balancing, now: float) -> None:
+        """Everybody waited for points to move; is that over?"""
+        if self._waiting is not None and not balancing.waits():
+            event, self._waiting = self._waiting, None
+            self._decide(event, now)
+
+    def _send_all(self, orders: list[tuple[int, Order]]) -> None:
+        self._out.extend(Send(worker, order) for worker, order in orders)
+
+    # -- the fold ------------------------------------------------------------------------------------------
 
     def _fold(self, workers: tuple[int, ...], now: float) -> tuple[int, float]:
         """Fold held reports into the statistics, make θ new, write a line of the trace."""
         visits, compute = 0, 0.0
         for worker in sorted(workers):  # in a fixed order, so that the same reports give the same bits
-            self.ledger.commit(worker, self._held.pop(worker))
             seen = self.view.workers[worker]
+            self._commit(seen, self._held.pop(worker))
             seen.phase = "idle"
             visits += seen.last_visits
             compute += seen.last_compute
@@ -351,10 +418,24 @@ class Coordinator:
                 cost,
                 self._reason,
                 [self._spans.pop(w) for w in sorted(workers) if w in self._spans],
+                [w.passes for w in self.view.workers.values()] if len(self.view.workers) <= SPANS_UP_TO else [],
+                self.balancing.moves.in_flight() if self.balancing else 0,
+                self.balancing.moves.bytes if self.balancing else 0,
             )
         )
         self._reason = ""
         return visits, cost
+
+    def _commit(self, seen: WorkerView, change: Tree) -> None:
+        """Into the statistics; where asked for, with what this report alone does for the objective."""
+        before = self._value() if self.attribute else None
+        self.ledger.commit(seen.id, change)
+        if before is not None and (after := self._value()) is not None and not seen.unseen:
+            seen.gain += (after - before) if self.algorithm.maximize else (before - after)
+
+    def _value(self) -> float | None:
+        value = self._hook("objective", self.ledger.total, self.parameter)
+        return None if value is None else float(value)
 
     def _new_parameter(self) -> float | None:
         """θ and objective from the statistics. Numbers that are not finite end the job; the last good θ stays."""
@@ -439,6 +520,9 @@ class Coordinator:
             if now - heard > self.patience.silence:
                 self._fail(WorkerLost(f"Worker {worker} has been silent for {now - heard:.0f} s in {self._where()}."))
                 return
+        if self.balancing is not None:
+            self._send_all(self.balancing.moves.late(now))
+            self._go_on(self.balancing, now)
         late = self._late(now)
         if late:
             self._fail(ProtocolError(late))

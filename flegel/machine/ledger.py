@@ -3,6 +3,10 @@
 Law 1: the sum over owners is what a recomputation from scratch would give. Law 3: losing an owner is a
 subtraction, and a commit is applied exactly once. Fields that an algorithm calls `spent` (gradients) belong to
 no owner: they are used once and cleared.
+
+A point that moves takes its hidden state along, so its next change is right wherever it is made, and the total needs no
+correction. Only the accounts of the two workers mix: from then on they have one account together. Why nobody
+computes what the moved points are worth: docs/adr/moving-a-points-contribution.md.
 """
 
 from __future__ import annotations
@@ -21,25 +25,52 @@ class Ledger:
         self._algorithm = algorithm
         self._zero = zero
         self._names = tree.names(zero)
-        self._owners: dict[int, Tree] = {}
+        self._accounts: dict[int, Tree] = {}
+        self._account_of: dict[int, int] = {}
         self.total = tree.copy(zero)
 
     def commit(self, owner: int, change: Tree) -> None:
         """Add a worker's change to its own account and to the total."""
-        if owner not in self._owners:
-            self._owners[owner] = tree.copy(self._zero)
-        for name, into, extra in zip(self._names, tree.flatten(self._owners[owner]), tree.flatten(change), strict=True):
+        account = self._account_of.setdefault(owner, owner)
+        if account not in self._accounts:
+            self._accounts[account] = tree.copy(self._zero)
+        kept = tree.flatten(self._accounts[account])
+        for name, into, extra in zip(self._names, kept, tree.flatten(change), strict=True):
             if extra.shape != into.shape:
                 raise ValueError(f"worker {owner} committed {name} in the shape {extra.shape}, not {into.shape}")
             if name not in self._algorithm.spent:
                 into += extra
         self.total = merge(self._algorithm, self.total, change)
 
-    def forget(self, owner: int) -> None:
-        """The owner is lost: what it contributed goes with it."""
-        account = self._owners.pop(owner, None)
+    def join(self, one: int, other: int) -> None:
+        """Points moved between these two at this barrier: their accounts become one."""
+        kept, gone = self._account_of.setdefault(one, one), self._account_of.setdefault(other, other)
+        if kept == gone:
+            return
+        for owner, account in self._account_of.items():
+            if account == gone:
+                self._account_of[owner] = kept
+        if gone in self._accounts:
+            tree.add(self._accounts.setdefault(kept, tree.copy(self._zero)), self._accounts.pop(gone))
+
+    def together(self, owner: int) -> tuple[int, ...]:
+        """All owners that share an account with this one, itself included."""
+        mine = self._account_of.get(owner, owner)
+        return tuple(sorted({owner, *(o for o, a in self._account_of.items() if a == mine)}))
+
+    def forget(self, owner: int) -> tuple[int, ...]:
+        """The owner is lost: what it contributed goes with it.
+
+        Returns the survivors that shared its account. Their contributions were subtracted as well, so all their points
+        begin again as unvisited, each with an account of its own.
+        """
+        group = self.together(owner)
+        account = self._accounts.pop(self._account_of.get(owner, owner), None)
         if account is not None:
             tree.subtract(self.total, account)
+        for member in group:
+            self._account_of.pop(member, None)
+        return tuple(member for member in group if member != owner)
 
     def spend(self) -> None:
         """After θ was updated: gradients are used up."""
@@ -48,7 +79,7 @@ class Ledger:
     def discrepancy(self) -> float:
         """Largest relative difference between the total and the sum over owners, kept fields only."""
         expected = tree.copy(self._zero)
-        for account in self._owners.values():
+        for account in self._accounts.values():
             tree.add(expected, account)
         worst = 0.0
         fields = zip(tree.names(self.total), tree.flatten(self.total), tree.flatten(expected), strict=True)

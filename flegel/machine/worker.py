@@ -16,14 +16,17 @@ from flegel.messages import (
     Exit,
     Failed,
     Fetch,
+    Give,
     Load,
     Loaded,
     Order,
     Release,
     Report,
+    Settle,
     Stop,
     Survey,
     Surveyed,
+    Take,
     Train,
 )
 from flegel.tree import Array
@@ -121,6 +124,20 @@ class SetOwnTimer:
 
 
 @dataclass(frozen=True)
+class Move:
+    """Begin to take or to give points."""
+
+    order: Take | Give
+
+
+@dataclass(frozen=True)
+class Rebook:
+    """Ownership of windows changes before the next point is trained."""
+
+    settle: Settle
+
+
+@dataclass(frozen=True)
 class Forget:
     """Drop the share."""
 
@@ -130,7 +147,9 @@ class Quit:
     pass
 
 
-Command = BeginSurvey | BeginLoad | BeginTrain | RaiseFlag | Reply | SendState | SetOwnTimer | Forget | Quit
+Command = (
+    BeginSurvey | BeginLoad | BeginTrain | RaiseFlag | Reply | SendState | SetOwnTimer | Move | Rebook | Forget | Quit
+)
 
 
 class Worker:
@@ -195,6 +214,10 @@ class Worker:
                 return self._raise(now)
             case Fetch() if self.phase == "ready":
                 return [SendState()]
+            case Take() | Give() if self.phase in ("ready", "training"):
+                return [Move(body)]
+            case Settle() if self.phase in ("ready", "training"):
+                return [Rebook(body)]
             case Release():
                 busy = self.phase in ("loading", "training", "overtime", "turning")
                 self._stray += busy

@@ -75,3 +75,17 @@ def open_shared(description: dict[str, Any]) -> Array:
     finally:
         os.close(fd)
     return np.ndarray(shape, dtype, buffer=mapped)
+
+
+def available() -> int:
+    """Bytes that this host can still give without swapping; `FLEGEL_MEMORY` in the environment says otherwise."""
+    told = os.environ.get("FLEGEL_MEMORY")
+    if told:
+        return int(float(told))
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -25,3 +25,11 @@ class Sleeper:
         ready = int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
         readable, _, _ = select.select(self._watched, [], [], 0.0 if ready else max(timeout, 0.0))
         return [pipe for pipe in self._pipes if pipe in readable]
+
+
+def wait_any(sockets: Sequence[zmq.Socket[bytes]], pipe: int, timeout: float) -> bool:
+    """Until one of several sockets or the pipe can be read, at most so long; True where the pipe can."""
+    ready = any(int(s.getsockopt(zmq.EVENTS)) & zmq.POLLIN for s in sockets)
+    watched = [pipe, *(int(s.getsockopt(zmq.FD)) for s in sockets)]
+    readable, _, _ = select.select(watched, [], [], 0.0 if ready else max(timeout, 0.0))
+    return pipe in readable

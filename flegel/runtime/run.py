@@ -18,12 +18,13 @@ from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.datasets import Dataset, scale
 from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError, own_traceback
+from flegel.machine.balancing import Balancing
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.ledger import Ledger
 from flegel.machine.survey import Surveyor
 from flegel.messages import Load, Survey
 from flegel.plan.straggler import parse_stragglers
-from flegel.result import Result, utilization, worker_rows
+from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.code import reference
 from flegel.runtime.compile import Built, build_kernel
@@ -33,7 +34,7 @@ from flegel.runtime.rows import SharedRows
 from flegel.runtime.trainer import form_of
 from flegel.share import Sparse, check_state, make_share
 from flegel.spec import Criteria, SyncSpec
-from flegel.sync import make_policy
+from flegel.sync import balance_mode, make_policy
 from flegel.tree import Array, Tree
 
 SAMPLE_ROWS = 100_000
@@ -57,6 +58,8 @@ class Request:
     seed: int = 0
     straggler: str = ""
     partition: str = "shuffle"
+    attribute: bool = False
+    """Keep each worker's share of the progress of the objective."""
     scale: str = "none"
     collect_state: bool = False
     cluster: LocalCluster | None = None
@@ -118,6 +121,8 @@ def execute(request: Request) -> Result:
             collect=request.collect_state or algorithm.keep_state,
             scaling=tuple(scaling or ()),
             debug=bool(os.environ.get("FLEGEL_DEBUG")),
+            balancing=_balancing(request),
+            attribute=request.attribute,
         )
         watch = request.watch
         drive(machine, cluster, (lambda: watch(machine)) if watch else None)
@@ -127,6 +132,11 @@ def execute(request: Request) -> Result:
             rows.close()
         if own_cluster:
             cluster.close()
+
+
+def _balancing(request: Request) -> Balancing | None:
+    mode = balance_mode(request.sync, request.workers)
+    return None if mode == "off" else Balancing(mode, request.criteria)
 
 
 def check_numbers(request: Request) -> None:
@@ -291,6 +301,7 @@ def _result(
         classes=data.classes,
         scaling=tuple(scaling) if scaling is not None else None,
         state=_in_data_order(machine) if machine.states else None,
+        balance=balance_row(machine),
     )
 
 

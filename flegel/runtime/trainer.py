@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,17 +20,19 @@ import numpy as np
 from flegel import tree
 from flegel.datasets import Rows, scale
 from flegel.errors import UsageError, own_traceback
+from flegel.machine.holdings import Holdings
 from flegel.machine.worker import (
     BeginLoad,
     BeginSurvey,
     BeginTrain,
     Broke,
     Forget,
+    Rebook,
     ShareReady,
     SurveyDone,
     TrainerDone,
 )
-from flegel.messages import Failed, Form, Load, Loaded, Survey
+from flegel.messages import Failed, Form, Load, Loaded, Settle, Survey
 from flegel.plan.straggler import parse_stragglers
 from flegel.runtime import clock
 from flegel.runtime.code import instantiate
@@ -35,8 +40,19 @@ from flegel.runtime.compile import build_kernel
 from flegel.runtime.drag import Drag
 from flegel.runtime.flag import new_flag
 from flegel.runtime.rows import open_rows
-from flegel.share import TILE, Share, make_share
+from flegel.share import TILE, make_share
 from flegel.tree import Array, Tree
+
+LOOK_UP = 0.002  # seconds of training between two looks at errands while points are given away
+
+
+class Errands:
+    """Wakes the trainer when it has nothing to train."""
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    work: Callable[[Holdings], None]
 
 
 class Trainer:
@@ -47,18 +63,37 @@ class Trainer:
         self.results: SimpleQueue[SurveyDone | ShareReady | TrainerDone | Broke] = SimpleQueue()
         self.wakeup, self._bell = os.pipe()
         self._orders: SimpleQueue[Any] = SimpleQueue()
-        self.share: Share | None = None
+        self.holdings: Holdings | None = None
         self.aggregator: Tree = None
+        self._errands: SimpleQueue[Callable[[Holdings], None]] = SimpleQueue()
+        self.migrating = False
+        """Windows are being cut: look at errands every few milliseconds, not only between rounds."""
         self.visits = 0
         self._drag: Drag | None = None
         self._surveyed: tuple[Any, Rows] | None = None
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
-    def order(self, command: BeginSurvey | BeginLoad | BeginTrain | Forget, arrays: tuple[Array, ...] = ()) -> None:
+    def order(
+        self, command: BeginSurvey | BeginLoad | BeginTrain | Rebook | Forget, arrays: tuple[Array, ...] = ()
+    ) -> None:
         if isinstance(command, BeginTrain):
             self.flag[0] = 0
         self._orders.put((command, arrays))
+
+    def errand(self, work: Callable[[Holdings], None]) -> None:
+        """Have something done to the holdings by the thread that owns them, as soon as it looks up."""
+        self._errands.put(work)
+        self._orders.put((Errands(), ()))
+
+    def afterwards(self, work: Callable[[Holdings], None]) -> None:
+        """As `errand`, but behind everything that was ordered before, above all behind a change of ownership."""
+        self._orders.put((Afterwards(work), ()))
+
+    def ring(self) -> None:
+        """Wake the I/O thread."""
+        with contextlib.suppress(OSError):
+            os.write(self._bell, b"!")
 
     def quit(self) -> None:
         self.flag[0] = 1
@@ -73,8 +108,18 @@ class Trainer:
             match command:
                 case None:
                     return
+                case Errands():
+                    self._doing = "moving points"
+                    self._guarded(-1, self._run_errands)
+                case Afterwards(work):
+                    self._doing = "moving points"
+                    self._guarded(-1, partial(self._run, work))
+                case Rebook(settle):
+                    self._doing = "moving points"
+                    self._guarded(-1, partial(self._rebook, settle))
                 case Forget():
-                    self.share = self.aggregator = self._surveyed = None
+                    self.holdings = self.aggregator = self._surveyed = None
+                    self.migrating = False
                     if self._drag is not None:
                         self._drag.close()
                         self._drag = None
@@ -95,9 +140,21 @@ class Trainer:
             text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
             usage = isinstance(error, UsageError)
             result = Broke(Failed(self._doing, round_, text, own_traceback(error), usage))
-        self.results.put(result)
-        with contextlib.suppress(OSError):
-            os.write(self._bell, b"!")
+        if result is not None:
+            self.results.put(result)
+            self.ring()
+
+    def _run_errands(self) -> None:
+        while not self._errands.empty():
+            self._run(self._errands.get())
+
+    def _run(self, work: Callable[[Holdings], None]) -> None:
+        if self.holdings is not None:
+            work(self.holdings)
+
+    def _rebook(self, settle: Settle) -> None:
+        if self.holdings is not None:
+            self.holdings.settle(settle.given, settle.taken)
 
     def _survey(self, survey: Survey) -> SurveyDone:
         rows = open_rows(survey.source, survey.index, survey.count, survey.seed)
@@ -125,52 +182,66 @@ class Trainer:
         state = algorithm.initState(points, columns, rng)
         self._doing = "loading"
         layout = "rows" if load.interpret else algorithm.layout
-        self.share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
+        share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
         split = max(len(load.parameter.fields), 1)
         self._parameter = build(load.parameter, arrays[:split], algorithm)
         self.aggregator = tree.copy(build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm))
-        built = build_kernel(algorithm, self.share, self._parameter, self.aggregator, load.interpret)
+        built = build_kernel(algorithm, share, self._parameter, self.aggregator, load.interpret)
         self._kernel = built.kernel
-        self._cursor, self.visits = 0, 0
+        self.holdings, self.visits = Holdings(share), 0
         self._drag = None
         if load.straggler:
             self._drag = Drag(parse_stragglers(load.straggler, load.count, load.seed), load.index, load.count)
         return ShareReady(Loaded(points, columns, built.kind, built.note, clock.now() - began))
 
     def _train(self, order: BeginTrain) -> TrainerDone:
-        share = self.share
-        assert share is not None
+        holdings = self.holdings
+        assert holdings is not None
+        agenda, shares = holdings.agenda, holdings.shares
         began = clock.now()
         if order.arrays:
             self._parameter = tree.unflatten(self._parameter, order.arrays)
+            agenda.begin()
         parameter = self._parameter
         if not order.keep:
             tree.clear(self.aggregator)
-        left = min(order.points, share.points)
-        asked = left
+        left, visits, exhausted = min(order.points, agenda.active), 0, False
         drag = self._drag if self._drag is not None and self._drag.look(began).injected else None
+        pace = 0.0
         if left > 0 and self.flag[0]:  # the signal overtook the order: one step all the same, or short rounds never end
-            cursor = self._cursor
-            end = min(cursor + (TILE if share.layout == "tiles" else 1), share.points)
-            reached = self._kernel(share, parameter, self.aggregator, cursor, end, order.round, new_flag())
-            left -= reached - cursor
-            self._cursor = reached % share.points
+            run = agenda.next(TILE if shares[0].layout == "tiles" else 1)
+            if run is not None:
+                share = shares[run.share]
+                reached = self._kernel(share, parameter, self.aggregator, run.start, run.end, order.round, new_flag())
+                agenda.advance(run, reached)
+                left -= reached - run.start
+                visits += reached - run.start
         while left > 0 and not self.flag[0]:
-            cursor, entered = self._cursor, clock.now() if drag else 0.0
-            end = drag.slice(cursor, left, share.points) if drag else min(cursor + left, share.points)
-            reached = self._kernel(share, parameter, self.aggregator, cursor, end, order.round, self.flag)
-            left -= reached - cursor
-            self._cursor = reached % share.points
+            watched = drag is not None or self.migrating
+            most = left if not self.migrating else min(left, max(int(pace * LOOK_UP), TILE))
+            run = agenda.next(most)
+            if run is None:
+                exhausted = True
+                break
+            entered = clock.now() if watched else 0.0
+            end = drag.slice(run.start, run.end - run.start, run.end) if drag else run.end
+            share = shares[run.share]
+            reached = self._kernel(share, parameter, self.aggregator, run.start, end, order.round, self.flag)
+            agenda.advance(run, reached)
+            left -= reached - run.start
+            visits += reached - run.start
             if drag:
-                drag.pay(reached - cursor, clock.now() - entered)
+                drag.pay(reached - run.start, clock.now() - entered)
+            if self.migrating:
+                pace = max(pace / 2, (reached - run.start) / max(clock.now() - entered, 1e-9))
+                self._run_errands()
         ended = clock.now()
-        visits = asked - left  # a kernel may go on to the edge of its tile
         self.visits += visits
         return TrainerDone(
             visits=visits,
-            exhausted=left <= 0,
-            unseen=max(share.points - self.visits, 0),
-            halted=int(np.count_nonzero(share.halted)),
+            exhausted=exhausted or left <= 0,
+            unseen=agenda.unseen,
+            halted=holdings.halted,
             compute=ended - began,
             began=began,
             ended=ended,

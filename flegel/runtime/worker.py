@@ -20,6 +20,7 @@ from flegel.errors import DecodeError
 from flegel.machine import worker as machine
 from flegel.messages import Answer, Beat, Hello, Load, State, Survey
 from flegel.runtime import clock, frames
+from flegel.runtime.migrate import Mover
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.trainer import Trainer
 from flegel.runtime.wire import Numbered, Parcel, decode
@@ -51,6 +52,7 @@ class WorkerProcess:
         self._heard = -1
         self._machine = machine.Worker()
         self._trainer = Trainer()
+        self._mover = Mover(self._context, self._trainer, birth.address, birth.worker, birth.incarnation)
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
         self._alive = True
@@ -71,6 +73,7 @@ class WorkerProcess:
                 self._take_results()
             self._receive()
             self._tick(clock.now())
+        self._mover.quit()
         self._trainer.quit()
         self._socket.close()
         self._context.term()
@@ -87,6 +90,10 @@ class WorkerProcess:
     def _take_results(self) -> None:
         while not self._trainer.results.empty():
             self._do(self._machine.handle(self._trainer.results.get(), clock.now()))
+        while not self._mover.answers.empty():
+            job, body = self._mover.answers.get()
+            if job == self._voice.job:
+                self._say(body)
 
     def _receive(self) -> None:
         while True:
@@ -114,16 +121,25 @@ class WorkerProcess:
             match command:
                 case machine.BeginLoad():
                     self._trainer.order(command, self._arrays)
-                case machine.BeginTrain() | machine.BeginSurvey() | machine.Forget():
+                case machine.BeginTrain() | machine.BeginSurvey():
                     self._trainer.order(command)
+                case machine.Forget():
+                    self._mover.post(self._voice.job, command)
+                    self._trainer.order(command)
+                case machine.Move(order):
+                    self._mover.post(self._voice.job, order)
+                case machine.Rebook(settle):
+                    self._trainer.order(command)
+                    if settle.closed:
+                        self._mover.post(self._voice.job, settle)
                 case machine.RaiseFlag():
                     self._trainer.flag[0] = 1
                 case machine.Reply(body, with_changes, arrays):
                     self._say(body, self._changes() if with_changes else arrays)
                 case machine.SendState():
-                    share = self._trainer.share
-                    assert share is not None
-                    self._say(State(), (share.state_rows(), share.ids))
+                    holdings = self._trainer.holdings
+                    assert holdings is not None
+                    self._say(State(), holdings.collect())
                 case machine.SetOwnTimer(at, round_):
                     self._timer = (at, round_)
                 case machine.Quit():

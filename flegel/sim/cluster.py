@@ -16,7 +16,9 @@ from flegel import tree
 from flegel.errors import ProtocolError
 from flegel.machine import worker as machine
 from flegel.machine.coordinator import Command, Coordinator, Done, FromWorker, Note, Send, SetTimer
+from flegel.machine.holdings import Holdings
 from flegel.messages import Loaded
+from flegel.sim.mover import SimMover
 from flegel.sim.trainer import Learner, Pace
 from flegel.tree import Array
 
@@ -31,6 +33,8 @@ class Costs:
     """From a raised flag or an order to the kernel's obedience."""
     merge: float = 0.0
     """Folding in one report; the coordinator does one at a time."""
+    bandwidth: float = 1e9
+    """Bytes a second that a worker can send to others."""
 
 
 class Events:
@@ -60,6 +64,14 @@ class SimWorker:
         self._events, self._costs = events, costs
         self._machine = machine.Worker()
         self._cursor = self.visits = 0
+        share = getattr(learner, "share", None)
+        self.holdings = Holdings(share) if share is not None else None
+        self.mover: SimMover | None = None
+        if self.holdings is not None:
+            self.mover = SimMover(id, self.holdings, events, costs.message, costs.bandwidth)
+            self.mover.answer = lambda body: self.answer(self.id, body, ())
+            self.mover.errand = self._errand
+        self._errands: list[Callable[[], None]] = []
         self._arrays: tuple[Array, ...] = ()
         self._running: tuple[machine.BeginTrain, float] | None = None
         self._began: float | None = None
@@ -85,20 +97,39 @@ class SimWorker:
                 self.answer(self.id, body, self.learner.changes() if with_changes else ())
             case machine.SetOwnTimer(at, round_):
                 self._events.at(at, lambda: self._feed(machine.OwnTimer(round_)))
+            case machine.Move(order) if self.mover is not None:
+                self.mover.order(order)
+            case machine.Rebook(settle) if self.mover is not None and self.holdings is not None:
+                self.holdings.settle(settle.given, settle.taken)
+                self.mover.close(settle.closed)
             case _:
                 pass
 
     # -- the trainer ---------------------------------------------------------------------------------------
 
+    @property
+    def _points(self) -> int:
+        """Points that can be trained now."""
+        return self.holdings.agenda.active if self.holdings is not None else self.learner.points
+
+    def _errand(self, work: Callable[[], None]) -> None:
+        """The trainer looks up between rounds only."""
+        if self._running is None:
+            work()
+        else:
+            self._errands.append(work)
+
     def _begin(self, order: machine.BeginTrain) -> None:
         if order.arrays:
             self._arrays = order.arrays
+            if self.holdings is not None:
+                self.holdings.agenda.begin()
         if not order.keep:
             self.learner.clear()
         began = self._events.now + self._costs.react
         self._began = began if self._began is None else self._began
         self._running = (order, began)
-        points = min(order.points, self.learner.points)
+        points = min(order.points, self._points)
         whole = self.pace.seconds_for(points, began - self._began)
         self._events.at(began + whole, lambda: self._finish(order, points, began + whole))
 
@@ -108,7 +139,7 @@ class SimWorker:
         order, began = self._running
         assert self._began is not None
         elapsed = max(0.0, self._events.now + self._costs.react - began)
-        most = min(order.points, self.learner.points)
+        most = min(order.points, self._points)
         points, took = self.pace.points_in(elapsed, began - self._began, most)
         if points < most:
             self._events.at(began + took, lambda: self._finish(order, points, began + took))
@@ -120,16 +151,30 @@ class SimWorker:
         self._running = None
         assert self._began is not None
         self.pace.did(points, began - self._began)
+        asked = min(order.points, self._points)
         self._train(points, order.round)
         self.visits += points
-        exhausted = points >= min(order.points, self.learner.points)
+        exhausted = points >= asked
         unseen = max(self.learner.points - self.visits, 0)
+        if self.holdings is not None:
+            unseen = self.holdings.agenda.unseen
+        errands, self._errands = self._errands, []
+        for work in errands:
+            work()
         self._feed(machine.TrainerDone(points, exhausted, unseen, 0, ended - began, began, ended))
 
     def _train(self, points: int, iteration: int) -> None:
         parameter = tree.unflatten(self.template, self._arrays)
         left, size = points, self.learner.points
         while left > 0:
+            if self.holdings is not None:
+                run = self.holdings.agenda.next(left)
+                if run is None:
+                    return
+                self.learner.train(parameter, run.start, run.end, iteration, self.holdings.shares[run.share])
+                self.holdings.agenda.advance(run, run.end)
+                left -= run.end - run.start
+                continue
             end = min(self._cursor + left, size)
             self.learner.train(parameter, self._cursor, end, iteration)
             left -= end - self._cursor
@@ -169,6 +214,8 @@ def simulate(
 
     for each in workers.values():
         each.answer, each.template = answered, job.parameter
+        if each.mover is not None:
+            each.mover.peers = {w.id: w.mover for w in workers.values() if w.mover is not None}
     execute(job.start(0.0))
     for _ in range(limit):
         if done or not events.step():

@@ -62,7 +62,7 @@ class Learner(Protocol):
     points: int
     columns: int
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int) -> None: ...
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Share | None = None) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -76,10 +76,10 @@ class KernelLearner:
         self.algorithm, self.share, self.points, self.columns = algorithm, share, share.points, share.columns
         self._kernel, self._aggregator, self._flag = kernel, tree.copy(zero), flag
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int) -> None:
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Share | None = None) -> None:
         at = start
         while at < end:
-            at = self._kernel(self.share, parameter, self._aggregator, at, end, iteration, self._flag)
+            at = self._kernel(share or self.share, parameter, self._aggregator, at, end, iteration, self._flag)
 
     def clear(self) -> None:
         tree.clear(self._aggregator)
@@ -95,7 +95,7 @@ class Counter:
         self.points, self.columns = points, columns
         self._visits = 0.0
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int) -> None:
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Share | None = None) -> None:
         self._visits += end - start
 
     def clear(self) -> None:

@@ -54,12 +54,12 @@ MODELS: dict[str, Model] = {
     "fsp": Model(
         _fsp,
         "flexible barriers by time; finds its own interval, stage by stage (the default)",
-        ("interval", "first_interval", "coordination"),
+        ("interval", "first_interval", "coordination", "balance"),
     ),
     "fsp-binary": Model(
         _fsp_binary,
         "flexible barriers by time; halves the interval while that pays",
-        ("first_interval", "coordination", "factor"),
+        ("first_interval", "coordination", "factor", "balance"),
     ),
     "psp": Model(
         lambda s: PSP(s.batches or BATCHES),
@@ -75,12 +75,20 @@ def make_policy(spec: SyncSpec) -> Policy:
         raise UsageError(f"No synchronization model is called {spec.name!r}{nearest(spec.name, list(MODELS))}")
     model = MODELS[spec.name]
     for option in spec.__struct_fields__:
-        if option != "name" and getattr(spec, option) is not None and option not in model.options:
+        value = getattr(spec, option)
+        if option != "name" and value not in (None, "off") and option not in model.options:
             having = [name for name, other in MODELS.items() if option in other.options]
             shown = option.replace("_", "-")
             raise UsageError(f"{spec.name} has no --{shown}; it is a switch of {', '.join(having)}.")
     _check(spec)
     return model.make(spec)
+
+
+def balance_mode(spec: SyncSpec, workers: int) -> str:
+    """Whether and how points move to faster workers: by default wherever the model lets passes drift apart."""
+    if workers < 2 or "balance" not in MODELS[spec.name].options:
+        return "off"
+    return spec.balance or "async"
 
 
 def _check(spec: SyncSpec) -> None:
@@ -92,6 +100,8 @@ def _check(spec: SyncSpec) -> None:
         raise UsageError("--interval fixes the interval and --first-interval begins a search for it; give one.")
     if spec.coordination not in (None, "semi", "centralized"):
         raise UsageError(f"--coordination {spec.coordination!r} must be semi or centralized.")
+    if spec.balance not in (None, "off", "async", "sync"):
+        raise UsageError(f"--balance {spec.balance!r} must be async, sync or off.")
     if spec.staleness is not None and spec.staleness < 0:
         raise UsageError(f"--staleness {spec.staleness} must be 0 or more.")
     if spec.batches is not None and spec.batches < 1:

@@ -37,10 +37,15 @@ class WorkerView:
     last_visits: int = 0
     last_compute: float = 0.0
     exhausted: bool = False
+    carried: int = 0
+    """Passes (summed over points) that moved points brought along, less those that left with them."""
+    gain: float = 0.0
+    """What its reports did for the objective, where that is kept."""
 
     @property
     def passes(self) -> float:
-        return self.visits / self.points if self.points else 0.0
+        """How often its present points have been traversed, wherever that was."""
+        return (self.visits + self.carried) / self.points if self.points else 0.0
 
 
 @dataclass

@@ -1,0 +1,247 @@
+"""Which points of a worker come next: pure scheduling over runs of points. Touches no array, knows no kernel.
+
+One rule decides everything: *the points with the fewest passes come first, each at most once under one θ, equal ones in
+their order*. For data that never moves this is the plain round robin with a cursor. Points that arrive with fewer
+passes than the natives are trained first until they have caught up (the paper's priority queue); those with more
+wait until the natives have. Points to give away are taken from the other end: those that would come last, backwards
+from the cursor.
+
+A segment is a run of points of one share that have the same number of passes. Its life:
+
+    active  ⇄  locked (in flight)  →  away (another worker's; the copy here is inactive)  →  active
+
+Only whole tiles move, so that they can travel in either layout as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from flegel.errors import ProtocolError
+from flegel.share import TILE
+
+Transfer = tuple[int, int]
+"""A window on its way: (number of the move, number of the window in it)."""
+Parcel = tuple[int, int]
+"""Points that once moved together and stay together: named after their first transfer."""
+
+
+@dataclass
+class Segment:
+    """Points start … end-1 of a share."""
+
+    share: int
+    start: int
+    end: int
+    passes: int
+    status: str = "active"
+    parcel: Parcel | None = None
+    transfer: Transfer | None = None
+    """While locked: the transfer that it waits for."""
+    seen: bool = False
+    """Visited under the present θ."""
+
+    @property
+    def points(self) -> int:
+        return self.end - self.start
+
+    def joins(self, other: Segment) -> bool:
+        """Nothing but the border tells the two apart."""
+        return (self.share, self.end) == (other.share, other.start) and (
+            (self.passes, self.status, self.parcel, self.transfer, self.seen)
+            == (other.passes, other.status, other.parcel, other.transfer, other.seen)
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to hand to the kernel next."""
+
+    share: int
+    start: int
+    end: int
+
+
+class Agenda:
+    """The segments of one worker, in the order of their shares and positions."""
+
+    def __init__(self, points: int) -> None:
+        self.segments = [Segment(0, 0, points, 0)]
+
+    # -- what it holds -------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> int:
+        """Points that can be trained now."""
+        return sum(s.points for s in self.segments if s.status == "active")
+
+    @property
+    def owned(self) -> int:
+        """Points that are this worker's: active, or locked while they travel."""
+        return sum(s.points for s in self.segments if s.status != "away")
+
+    @property
+    def traversed(self) -> int:
+        """Passes summed over the points that are this worker's, wherever they were made."""
+        return sum(s.points * s.passes for s in self.segments if s.status != "away")
+
+    @property
+    def unseen(self) -> int:
+        """Points of this worker that were never visited."""
+        return sum(s.points for s in self.segments if s.status != "away" and s.passes == 0)
+
+    def held(self) -> list[Segment]:
+        """The segments that are this worker's, in order."""
+        return [s for s in self.segments if s.status != "away"]
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A new θ: every point may be visited again."""
+        for segment in self.segments:
+            segment.seen = False
+        self._tidy()
+
+    def next(self, most: int) -> Run | None:
+        """The next run of at most so many points; None when all were visited under this θ."""
+        best = -1
+        for i, s in enumerate(self.segments):
+            if s.status == "active" and not s.seen and (best < 0 or s.passes < self.segments[best].passes):
+                best = i
+        if best < 0:
+            return None
+        first = last = self.segments[best]
+        for s in self.segments[best + 1 :]:  # parcels that lie side by side make one run
+            if (s.share, s.start) != (last.share, last.end) or s.status != "active" or s.seen:
+                break
+            if s.passes != first.passes or last.end - first.start >= most:
+                break
+            last = s
+        return Run(first.share, first.start, min(last.end, first.start + most))
+
+    def advance(self, run: Run, reached: int) -> None:
+        """The kernel was given `run` and came to `reached`."""
+        if reached <= run.start:
+            return
+        at = self._index(run.share, run.start)
+        first = at
+        while at < len(self.segments) and self.segments[at].share == run.share and self.segments[at].start < reached:
+            self._split(at, reached)
+            self.segments[at].passes += 1
+            self.segments[at].seen = True
+            at += 1
+        for i in range(at - 1, first - 1, -1):
+            self._join(i)
+
+    # -- giving --------------------------------------------------------------------------------------------
+
+    def cut(self, transfer: Transfer, most: int, cheap: Collection[Parcel] = ()) -> Segment | None:
+        """Lock a window of about `most` points for a transfer, those that would be trained last.
+
+        Parcels that the target still has a copy of (`cheap`) go first, because they need not be sent. A parcel moves
+        whole. At least a tile stays active, because a worker without points would end every round at once.
+        """
+        room = min(most, self.active - TILE)
+        best: Segment | None = None
+        for s in reversed(self.segments):
+            if s.status == "active" and self._fits(s, room):
+                rank = (s.parcel in cheap, s.passes)
+                if best is None or rank > (best.parcel in cheap, best.passes):
+                    best = s
+        if best is None or (best.parcel not in cheap and self._halfway(cheap, room)):
+            return None
+        if best.parcel is None:
+            end = best.end // TILE * TILE
+            start = max(-(-best.start // TILE) * TILE, end - room // TILE * TILE)
+            at = self._split(self._index(best.share, best.start), start)
+            self._split(at, end)
+            best = self.segments[at]
+        best.status, best.transfer = "locked", transfer
+        return best
+
+    def _fits(self, s: Segment, room: int) -> bool:
+        if s.parcel is not None:
+            return s.points < 2 * room and s.points < self.active and self._whole(s)
+        return room >= TILE and s.end // TILE * TILE - (-(-s.start // TILE) * TILE) >= TILE
+
+    def _halfway(self, cheap: Collection[Parcel], room: int) -> bool:
+        """The target has a copy of just such points, and their pass is not over: rather fewer than sending others."""
+        active = [s for s in self.segments if s.parcel in cheap and s.status == "active"]
+        return bool(active) and 2 * sum(s.points for s in active) >= room
+
+    def _whole(self, s: Segment) -> bool:
+        """A parcel that was stopped at half has two segments until its pass is done."""
+        return sum(other.parcel == s.parcel for other in self.segments) == 1
+
+    def unlock(self, move: int) -> None:
+        """The move was called off: what has not changed hands is trained here again."""
+        for s in self.segments:
+            if s.status == "locked" and s.transfer is not None and s.transfer[0] == move:
+                s.status, s.transfer = "active", None
+        self._tidy()
+
+    def retire(self, transfer: Transfer) -> Segment:
+        """The points now belong to the target; the copy here stays, inactive."""
+        segment = next((s for s in self.segments if s.status == "locked" and s.transfer == transfer), None)
+        if segment is None:
+            raise ProtocolError(f"Window {transfer} was settled, but is not locked here; {self._story()}.")
+        segment.status, segment.transfer = "away", None
+        segment.parcel = segment.parcel or transfer
+        return segment
+
+    # -- taking --------------------------------------------------------------------------------------------
+
+    def copy_of(self, parcel: Parcel) -> Segment | None:
+        """The inactive copy of a parcel, where there is one."""
+        return next((s for s in self.segments if s.parcel == parcel and s.status == "away"), None)
+
+    def revive(self, parcel: Parcel, passes: int) -> Segment:
+        """The points are this worker's again."""
+        segment = self.copy_of(parcel)
+        assert segment is not None, f"there is no copy of parcel {parcel} here"
+        segment.status, segment.passes, segment.seen = "active", passes, False
+        return segment
+
+    def admit(self, parcel: Parcel, share: int, points: int, passes: int, start: int = 0) -> Segment:
+        """Points that came from another worker, at this place of a share."""
+        segment = Segment(share, start, start + points, passes, parcel=parcel)
+        at = next((i for i, s in enumerate(self.segments) if (s.share, s.start) > (share, start)), len(self.segments))
+        self.segments.insert(at, segment)
+        return segment
+
+    # -- borders -------------------------------------------------------------------------------------------
+
+    def _index(self, share: int, position: int) -> int:
+        for i, s in enumerate(self.segments):
+            if s.share == share and s.start <= position < s.end:
+                return i
+        raise ProtocolError(f"Point {position} of share {share} has no segment; {self._story()}.")
+
+    def _story(self) -> str:
+        locked = [s.transfer for s in self.segments if s.status == "locked"]
+        return f"{len(self.segments)} segments, locked for {locked}"
+
+    def _split(self, at: int, position: int) -> int:
+        """Make `position` a border inside segment `at`; returns the index of the part that begins there."""
+        s = self.segments[at]
+        if position <= s.start:
+            return at
+        if position >= s.end:
+            return at + 1
+        rest = Segment(s.share, position, s.end, s.passes, s.status, s.parcel, s.transfer, s.seen)
+        s.end = position
+        self.segments.insert(at + 1, rest)
+        return at + 1
+
+    def _join(self, at: int) -> None:
+        """Drop the borders of segment `at` that no longer mean anything."""
+        for left in (at, at - 1):
+            if 0 <= left < len(self.segments) - 1 and self.segments[left].joins(self.segments[left + 1]):
+                self.segments[left].end = self.segments.pop(left + 1).end
+
+    def _tidy(self) -> None:
+        at = len(self.segments) - 2
+        while at >= 0:
+            self._join(at)
+            at -= 1

@@ -1,0 +1,121 @@
+"""The coordinator's side of balancing: measures speeds, asks the plan, keeps the book of moves. Pure.
+
+Called at each barrier, when every worker has committed. Decides nothing about synchronization and touches no data; what
+it wants is told as orders to workers, and every plan carries its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from flegel.machine.ledger import Ledger
+from flegel.machine.moves import Change, Moves
+from flegel.messages import Arrived, Order, Ready, Refused, Sent
+from flegel.plan.balance import Balance, Rules, Speed, WorkerLoad
+from flegel.plan.horizon import Horizon
+from flegel.spec import Criteria
+from flegel.sync.base import View
+
+Orders = list[tuple[int, Order]]
+
+MODES = ("off", "async", "sync")
+WARM_UP = 3  # barriers before speeds are believed
+
+
+class Balancing:
+    """`async`: points move while everybody trains. `sync`: everybody waits until they have moved, the paper's rival."""
+
+    def __init__(self, mode: str, criteria: Criteria, rules: Rules | None = None, patience: float = 60.0) -> None:
+        self.mode = mode
+        self.moves = Moves(patience)
+        self.reason = ""
+        self._balance = Balance(rules or Rules())
+        self._horizon = Horizon(criteria)
+        self._speeds: dict[int, Speed] = {}
+        self._now = 0.0
+        self._duty = 1.0
+        self._barriers = 0
+        self._told: set[str] = set()
+
+    def start(self, view: View, now: float) -> None:
+        self._speeds = {w: Speed(self._balance.rules.memory) for w in view.workers}
+        self._now = now
+
+    def waits(self) -> bool:
+        """Nobody trains while points move."""
+        return self.mode == "sync" and bool(self.moves.open)
+
+    def answer(self, worker: int, body: Ready | Refused | Arrived | Sent, now: float) -> Orders:
+        return self.moves.answer(worker, body, now)
+
+    def settle(self, view: View, ledger: Ledger, committed: Collection[int], now: float) -> Orders:
+        """Windows change hands between workers that have both committed: points, passes, accounts, in one step."""
+        changes, settles = self.moves.settle(committed, now)
+        for change in changes:
+            _hand_over(view, change)
+            ledger.join(change.source, change.target)
+        return list(settles.items())
+
+    def note(
+        self, view: View, now: float, seconds: float, iteration: int, objective: float | None, slowest_pass: float
+    ) -> None:
+        """What the round that just ended says about speeds and about the time that is left."""
+        self._barriers += 1
+        self._horizon.note(seconds, iteration, objective, slowest_pass)
+        for w in view.workers.values():
+            self._speeds[w.id].note(w.last_visits, w.last_compute)
+        busiest = max((w.last_compute for w in view.workers.values()), default=0.0)
+        took, self._now = now - self._now, now
+        if took > 0:
+            memory = self._balance.rules.memory
+            self._duty = memory * self._duty + (1 - memory) * min(busiest / took, 1.0)
+
+    def plan(self, view: View, now: float) -> Orders:
+        """Begin new moves where the plan wants some; `reason` says why or why not."""
+        self.reason = ""
+        if self._barriers < WARM_UP or not self._balance.due(now):
+            return []
+        remaining, why = self._horizon.remaining()
+        plan = self._balance.plan(self._loads(view), remaining, now)
+        kind = plan.reason.split(":")[0]
+        if plan.proposals or kind not in self._told:
+            self.reason = f"{plan.reason} (T by {why})"
+        self._told = {kind}
+        orders: Orders = []
+        for proposal in plan.proposals:
+            orders += self.moves.begin(proposal, now)
+            self.moves.notes.append(
+                f"move {self.moves.count - 1}: {proposal.points} points from worker {proposal.source} "
+                f"to {proposal.target}: {proposal.reason}"
+            )
+        return orders
+
+    def _loads(self, view: View) -> list[WorkerLoad]:
+        """V is what a point takes of the time that passes: computing, stretched by what barriers cost everybody."""
+        busy = self.moves.busy()
+        return [
+            WorkerLoad(
+                worker=w.id,
+                points=w.points,
+                seconds=self._speeds[w.id].seconds / max(self._duty, 1e-3),
+                passes=w.passes,
+                doubt=self._speeds[w.id].doubt,
+                busy=w.id in busy,
+                full=self.moves.full.get(w.id, ""),
+            )
+            for w in view.workers.values()
+        ]
+
+
+def _hand_over(view: View, change: Change) -> None:
+    source, target = view.workers[change.source], view.workers[change.target]
+    arrived = change.arrived
+    source.points -= arrived.points
+    target.points += arrived.points
+    source.carried -= arrived.points * arrived.passes
+    target.carried += arrived.points * arrived.passes
+    source.halted -= arrived.halted
+    target.halted += arrived.halted
+    if not arrived.passes:
+        source.unseen -= arrived.points
+        target.unseen += arrived.points

@@ -1,0 +1,143 @@
+"""What a worker holds: its native share, what came from others, inactive copies of what it gave away. No I/O.
+
+Ties the agenda (who is next) to the arrays (where the points lie). The trainer owns it; only `prepare`, `usable` and
+`lay_aside` may be called from another thread, because they touch nothing but locked points and fresh memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flegel.machine.agenda import Agenda, Parcel, Segment, Transfer
+from flegel.machine.parcels import Berth, Incoming, pack, pack_changes, put_states, states, unpack
+from flegel.messages import Window
+from flegel.share import TILE, Share
+from flegel.tree import Array
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A locked window, ready to be sent."""
+
+    transfer: Transfer
+    parcel: Parcel
+    part: Share
+    passes: int
+    base: Array | None
+    """States at the last exchange with this peer, who then has a copy; None where everything must be sent."""
+
+    def frames(self, full: bool) -> tuple[Window, list[Array]]:
+        move, number = self.transfer
+        if self.base is None or full:
+            return Window(move, number, self.parcel, self.part.points, self.passes), pack(self.part)
+        arrays, changed = pack_changes(self.part, self.base)
+        return Window(move, number, self.parcel, self.part.points, self.passes, True, changed), arrays
+
+
+class Holdings:
+    """Share 0 is native; others came in moves."""
+
+    def __init__(self, share: Share) -> None:
+        self.shares = [share]
+        self.agenda = Agenda(share.points)
+        self._aside: dict[Transfer, Incoming] = {}
+        self._origins: dict[Parcel, tuple[int, Array]] = {}
+        self._berths: dict[int, Berth] = {}
+        self._copies: set[Parcel] = set()
+
+    # -- what is here --------------------------------------------------------------------------------------
+
+    @property
+    def halted(self) -> int:
+        held = self.agenda.held()
+        return sum(int(np.count_nonzero(self.shares[s.share].halted[s.start : s.end])) for s in held)
+
+    def collect(self) -> tuple[Array, Array]:
+        """Hidden states as rows, and the numbers of their points; each point that is this worker's, once."""
+        held = self.agenda.held()
+        if len(held) == 1 and held[0].points == self.shares[0].points:
+            return self.shares[0].state_rows(), self.shares[0].ids
+        rows = {s.share: states(self.shares[s.share]) for s in held}
+        kept = [np.ascontiguousarray(rows[s.share][s.start : s.end]) for s in held]
+        return np.concatenate(kept), np.concatenate([self.shares[s.share].ids[s.start : s.end] for s in held])
+
+    # -- giving --------------------------------------------------------------------------------------------
+
+    def cut(self, transfer: Transfer, points: int, peer: int) -> Outgoing | None:
+        """Lock a window for a peer: rather points that it has a copy of."""
+        cheap = {p for p, (origin, _) in self._origins.items() if origin == peer}
+        s = self.agenda.cut(transfer, points, cheap)
+        if s is None:
+            return None
+        part = self.shares[s.share].part(s.start, s.end)
+        known = self._origins.get(s.parcel) if s.parcel else None
+        base = known[1] if known and known[0] == peer else None
+        return Outgoing(transfer, s.parcel or transfer, part, s.passes, base)
+
+    def free(self, move: int) -> None:
+        self.agenda.unlock(move)
+
+    # -- taking --------------------------------------------------------------------------------------------
+
+    def prepare(self, move: int, points: int) -> None:
+        """Room for a move; it is filled as windows come."""
+        self._berths[move] = Berth(self.shares[0], points)
+
+    def usable(self, window: Window) -> bool:
+        """False where the window relies on a copy that is not here."""
+        return not window.copied or window.parcel in self._copies
+
+    def lay_aside(self, window: Window, arrays: tuple[Array, ...], peer: int) -> Incoming:
+        """Keep a window, inactive. Raises `DecodeError` where it does not fit."""
+        incoming = unpack(window, arrays, peer)
+        if not window.copied:
+            incoming.place = self._berths[window.move].place(window, arrays)
+        self._aside[(window.move, window.number)] = incoming
+        return incoming
+
+    def drop(self, move: int) -> None:
+        """The move is over; what was not taken is forgotten."""
+        self._berths.pop(move, None)
+        for transfer in [t for t in self._aside if t[0] == move]:
+            del self._aside[transfer]
+
+    # -- at the barrier ------------------------------------------------------------------------------------
+
+    def settle(self, given: tuple[Transfer, ...], taken: tuple[Transfer, ...]) -> None:
+        """Ownership changes. Points that were given stay here as inactive copies."""
+        for transfer in given:
+            parcel = self.agenda.retire(transfer).parcel
+            assert parcel is not None
+            self._copies.add(parcel)
+        for transfer in taken:
+            self._take(self._aside.pop(transfer))
+
+    def _take(self, incoming: Incoming) -> None:
+        window = incoming.window
+        segment = self.agenda.copy_of(window.parcel)
+        if segment is not None:
+            self.agenda.revive(window.parcel, window.passes)
+            self._copies.discard(window.parcel)
+        else:
+            assert incoming.place is not None, "a window without data for points that are not here"
+            share, start = incoming.place
+            number = next((i for i, s in enumerate(self.shares) if s is share), len(self.shares))
+            if number == len(self.shares):
+                self.shares.append(share)
+            segment = self.agenda.admit(window.parcel, number, window.points, window.passes, start)
+        self._refresh(segment, incoming)
+
+    def _refresh(self, segment: Segment, incoming: Incoming) -> None:
+        """The states that the points have now; those of the copy are as old as the copy."""
+        share = self.shares[segment.share]
+        if incoming.which is not None:
+            put_states(share, incoming.which + segment.start, incoming.state)
+        elif share.layout == "tiles":
+            share.state[segment.start // TILE : segment.end // TILE] = incoming.state
+        else:
+            share.state[segment.start : segment.end] = incoming.state
+        share.halted[segment.start : segment.end] = incoming.halted
+        base = states(share.part(segment.start, segment.end)).copy()
+        self._origins[incoming.window.parcel] = (incoming.peer, base)

@@ -1,0 +1,195 @@
+"""The two ends of a migration as state machines: the giving and the taking worker (paper Section 4.3).
+
+Events in, commands out. They know windows by number only; arrays, sockets and threads are the runtime's. What they
+never do is decide who owns a window: that is the coordinator's word at a barrier (`machine/moves.py`). Until it is
+spoken the source holds the window locked and the target holds it inactive, so whatever is lost, doubled or late
+on the way, nobody trains a point that another one trains.
+
+Source:   cutting ⇄ shipping (at most `credits` windows without an answer) → sent → closed
+Target:   open (each window kept once, answered as often as it comes) → closed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flegel.machine.agenda import Transfer
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Choose and lock a window of about so many points; answer with `was_cut`."""
+
+    transfer: Transfer
+    points: int
+
+
+@dataclass(frozen=True)
+class Ship:
+    """Send this window; `full` even where the target should have a copy."""
+
+    transfer: Transfer
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class TellSent:
+    """Tell the coordinator how many windows there are in all."""
+
+    move: int
+    windows: int
+
+
+@dataclass(frozen=True)
+class Free:
+    """The windows of this move that did not change hands are the source's to train again."""
+
+    move: int
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Lay the window that just came aside, inactive, and tell the coordinator."""
+
+    transfer: Transfer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer the source."""
+
+    transfer: Transfer
+    lacking: bool = False
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Forget what was laid aside for this move and not taken."""
+
+    move: int
+
+
+Command = Cut | Ship | TellSent | Free | Keep | Answer | Drop
+
+
+@dataclass
+class Flight:
+    """A window without an answer."""
+
+    sent_at: float
+    full: bool = False
+
+
+@dataclass
+class Giving:
+    """The source's end of one move."""
+
+    move: int
+    points: int
+    window: int
+    credits: int = 4
+    """Windows that may be on their way at once: what the target must be able to hold, and what is locked."""
+    patience: float = 2.0
+    """Seconds after which an unanswered window is sent again; follows the answers that come."""
+
+    def __post_init__(self) -> None:
+        self.left = self.points
+        self.cutting: dict[int, int] = {}
+        self.windows = 0
+        self._next = 0
+        self.flying: dict[int, Flight] = {}
+        self.phase = "shipping"
+
+    def start(self) -> list[Command]:
+        return self._pump()
+
+    def was_cut(self, number: int, points: int, now: float) -> list[Command]:
+        """The agenda locked a window of so many points; 0: there is nothing more to give."""
+        if self.phase == "closed" or number not in self.cutting:
+            return []
+        asked = self.cutting.pop(number)
+        if not points:
+            self.left = 0
+            return self._pump()
+        self.windows += 1
+        self.left = max(self.left + asked - points, 0)
+        self.flying[number] = Flight(now)
+        return [Ship((self.move, number)), *self._pump()]
+
+    def answered(self, number: int, lacking: bool, now: float) -> list[Command]:
+        flight = self.flying.get(number)
+        if flight is None or self.phase == "closed":
+            return []
+        if lacking:
+            if flight.full:
+                return []  # an answer to the first try; the full window is on its way
+            flight.full, flight.sent_at = True, now
+            return [Ship((self.move, number), full=True)]
+        del self.flying[number]
+        # Ten times what an answer takes: a busy receiver is not a lost window.
+        self.patience = max(0.9 * self.patience, 10 * (now - flight.sent_at), 0.5)
+        return self._pump()
+
+    def tick(self, now: float) -> list[Command]:
+        """Send again what has been without an answer for too long."""
+        late = [n for n, f in self.flying.items() if now - f.sent_at >= self.patience]
+        for number in late:
+            self.flying[number].sent_at = now
+        if late:
+            self.patience *= 2
+        return [Ship((self.move, n), self.flying[n].full) for n in late]
+
+    def due(self) -> float | None:
+        """When to call `tick` next."""
+        return min((f.sent_at + self.patience for f in self.flying.values()), default=None)
+
+    def close(self) -> list[Command]:
+        """The coordinator ended the move. What it did not settle stays here."""
+        if self.phase == "closed":
+            return []
+        self.phase = "closed"
+        self.flying.clear()
+        return [Free(self.move)]
+
+    def _pump(self) -> list[Command]:
+        """Ask for windows as long as there are points to give and credits to send them."""
+        commands: list[Command] = []
+        while self.phase == "shipping" and self.left > 0 and len(self.flying) + len(self.cutting) < self.credits:
+            points = min(self.window, self.left)
+            self.left -= points
+            self.cutting[self._next] = points
+            commands.append(Cut((self.move, self._next), points))
+            self._next += 1
+        if self.phase == "shipping" and not (self.left or self.flying or self.cutting):
+            self.phase = "sent"
+            commands.append(TellSent(self.move, self.windows))
+        return commands
+
+
+@dataclass
+class Taking:
+    """The target's end of one move."""
+
+    move: int
+    kept: set[int] = field(default_factory=set)
+    closed: bool = False
+
+    def came(self, number: int, usable: bool) -> list[Command]:
+        """A window is here; not `usable` means that it relies on a copy that this worker does not have."""
+        if self.closed:
+            return []
+        transfer = (self.move, number)
+        if number in self.kept:
+            return [Answer(transfer)]
+        if not usable:
+            return [Answer(transfer, lacking=True)]
+        self.kept.add(number)
+        return [Keep(transfer), Answer(transfer)]
+
+    def close(self) -> list[Command]:
+        if self.closed:
+            return []
+        self.closed = True
+        return [Drop(self.move)]

@@ -1,0 +1,156 @@
+"""The coordinator's book of migrations: who owns which points, and when that changes. Pure.
+
+Life of a move:   asked (the target is getting ready) → giving → sent (all windows known) → over
+A window changes hands only at a barrier at which both workers have committed: then, and in one step, the points leave
+one worker's count and enter the other's, the two accounts of the ledger become one, and both workers are told before
+they train again. A move that is refused, late or called off leaves everything that did not change hands where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from flegel.machine.agenda import Transfer
+from flegel.messages import Arrived, Give, Order, Ready, Refused, Sent, Settle, Take
+from flegel.plan.balance import Proposal
+
+
+@dataclass
+class Move:
+    """One migration on its way."""
+
+    number: int
+    source: int
+    target: int
+    points: int
+    reason: str
+    asked_at: float
+    phase: str = "asked"
+    heard_at: float = 0.0
+    windows: int | None = None
+    waiting: dict[int, Arrived] = field(default_factory=dict)
+    """Windows that lie at the target until the next barrier."""
+    settled: set[int] = field(default_factory=set)
+    moved: int = 0
+
+    def complete(self) -> bool:
+        return self.windows is not None and len(self.settled) >= self.windows
+
+
+@dataclass(frozen=True)
+class Change:
+    """A window that changes hands at this barrier."""
+
+    transfer: Transfer
+    source: int
+    target: int
+    arrived: Arrived
+
+
+class Moves:
+    """All migrations of a job."""
+
+    def __init__(self, patience: float = 60.0) -> None:
+        self.patience = patience
+        self.open: dict[int, Move] = {}
+        self.full: dict[int, str] = {}
+        """Workers that refused to take more, and why."""
+        self.bytes = 0
+        self.points = 0
+        """Points that changed hands so far."""
+        self.count = 0
+        self.notes: list[str] = []
+        self._next = 0
+
+    def busy(self) -> set[int]:
+        return {w for m in self.open.values() for w in (m.source, m.target)}
+
+    def in_flight(self) -> int:
+        """Points that were promised and have not changed hands."""
+        return sum(max(m.points - m.moved, 0) for m in self.open.values())
+
+    def begin(self, proposal: Proposal, now: float) -> list[tuple[int, Order]]:
+        number, self._next = self._next, self._next + 1
+        move = Move(number, proposal.source, proposal.target, proposal.points, proposal.reason, now, heard_at=now)
+        self.open[number] = move
+        self.count += 1
+        return [(move.target, Take(number, move.source, move.points))]
+
+    def answer(self, worker: int, body: Ready | Refused | Arrived | Sent, now: float) -> list[tuple[int, Order]]:
+        """What a worker says about a move; what is late or doubled changes nothing."""
+        move = self.open.get(body.move)
+        if move is None or worker not in (move.source, move.target):
+            return []
+        move.heard_at = now
+        match body:
+            case Ready(address=address) if worker == move.target and move.phase == "asked":
+                move.phase = "giving"
+                return [(move.source, Give(move.number, move.target, address, move.points))]
+            case Refused(why=why):
+                if worker == move.target:
+                    self.full[worker] = why
+                return self.cancel(move.number, f"worker {worker} refused: {why}")
+            case Arrived(number=number) if worker == move.target:
+                if number not in move.waiting and number not in move.settled:
+                    move.waiting[number] = body
+                    self.bytes += body.bytes
+            case Sent(windows=windows) if worker == move.source:
+                move.windows = windows
+                if move.phase == "giving":
+                    move.phase = "sent"
+        return []
+
+    def settle(self, committed: Collection[int], now: float) -> tuple[list[Change], dict[int, Settle]]:
+        """At a barrier: windows change hands between workers that have both committed; complete moves end."""
+        changes: list[Change] = []
+        given: dict[int, list[Transfer]] = {}
+        taken: dict[int, list[Transfer]] = {}
+        closed: dict[int, list[int]] = {}
+        for move in list(self.open.values()):
+            if move.source not in committed or move.target not in committed:
+                continue
+            for number, arrived in sorted(move.waiting.items()):
+                transfer = (move.number, number)
+                changes.append(Change(transfer, move.source, move.target, arrived))
+                given.setdefault(move.source, []).append(transfer)
+                taken.setdefault(move.target, []).append(transfer)
+                move.settled.add(number)
+                move.moved += arrived.points
+                self.points += arrived.points
+                self.full.pop(move.source, None)  # it has room again
+            move.waiting = {}
+            if move.complete():
+                for worker in (move.source, move.target):
+                    closed.setdefault(worker, []).append(move.number)
+                del self.open[move.number]
+        orders = {
+            worker: Settle(tuple(given.get(worker, ())), tuple(taken.get(worker, ())), tuple(closed.get(worker, ())))
+            for worker in {*given, *taken, *closed}
+        }
+        return changes, orders
+
+    def cancel(self, number: int, why: str) -> list[tuple[int, Order]]:
+        """Call a move off: what has not changed hands stays with the source."""
+        move = self.open.pop(number, None)
+        if move is None:
+            return []
+        self.notes.append(f"move {number} from worker {move.source} to {move.target} was called off: {why}")
+        return [(worker, Settle(closed=(number,))) for worker in (move.source, move.target)]
+
+    def late(self, now: float) -> list[tuple[int, Order]]:
+        """Call off what has not been heard of for too long."""
+        orders: list[tuple[int, Order]] = []
+        for move in list(self.open.values()):
+            if now - move.heard_at > self.patience:
+                orders += self.cancel(move.number, f"nothing was heard of it for {now - move.heard_at:.0f} s")
+        return orders
+
+    def lost(self, worker: int) -> list[tuple[int, Order]]:
+        """A worker is gone: its moves end, and the other side keeps or drops what did not change hands."""
+        orders: list[tuple[int, Order]] = []
+        for move in list(self.open.values()):
+            if worker in (move.source, move.target):
+                told = self.cancel(move.number, f"worker {worker} is lost")
+                orders += [(w, o) for w, o in told if w != worker]
+        return orders

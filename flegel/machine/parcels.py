@@ -1,0 +1,185 @@
+"""Points as they travel: out of a share into frames, out of frames into a share. Arrays only; no socket, no decision.
+
+Whole tiles move as they lie in memory, in either layout and for sparse rows, with hidden state, labels, halting votes
+and numbers. Where the target still has its inactive copy, only the states that changed since the two last exchanged
+these points are sent: one bit a point, and the changed rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flegel.errors import DecodeError
+from flegel.messages import Window
+from flegel.share import TILE, Share, Sparse
+from flegel.tree import Array
+
+
+def bytes_per_point(share: Share) -> float:
+    """What a point takes on the wire and in memory, on average."""
+    f = share.features
+    data = f.indptr.nbytes + f.indices.nbytes + f.values.nbytes if isinstance(f, Sparse) else f.nbytes
+    return (data + share.state.nbytes + share.labels.nbytes + share.ids.nbytes + share.points) / max(share.points, 1)
+
+
+def states(share: Share) -> Array:
+    """The hidden state as rows; a view where the layout is rows already."""
+    if share.layout == "rows":
+        return share.state[: share.points]
+    flat: Array = share.state.transpose(0, 2, 1).reshape(-1, share.state.shape[1])
+    return flat[: share.points]
+
+
+def put_states(share: Share, which: Array, rows: Array) -> None:
+    """Overwrite the states of the points `which` (numbers inside the share)."""
+    if share.layout == "rows":
+        share.state[which] = rows
+    else:
+        share.state[which // TILE, :, which % TILE] = rows
+
+
+# -- out ---------------------------------------------------------------------------------------------------
+
+
+def pack(part: Share) -> list[Array]:
+    """Frames of a window that carries everything. The state is copied, the rest is sent from where it lies."""
+    f = part.features
+    data = [f.indptr, f.indices, f.values] if isinstance(f, Sparse) else [f]
+    return [part.state.copy(), _short(part.halted), _short(part.labels), part.ids, *data]
+
+
+def pack_changes(part: Share, base: Array) -> tuple[list[Array], bool]:
+    """Frames for a target that has these points with the states `base`; True where only changes are sent."""
+    now = states(part)
+    changed = (now != base).any(axis=1)
+    halted = _short(part.halted)
+    if 2 * int(changed.sum()) > part.points:
+        return [part.state.copy(), halted], False
+    return [np.packbits(changed), np.ascontiguousarray(now[changed]), halted], True
+
+
+def _short(values: Array) -> Array:
+    """Nothing instead of zeros only: labels of unsupervised data, votes that nobody gave."""
+    return values.copy() if values.any() else values[:0].copy()
+
+
+# -- in ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Incoming:
+    """A window that lies at the target until a barrier makes it the target's."""
+
+    window: Window
+    peer: int
+    state: Array
+    """Whole, in the layout of the share; or the changed rows."""
+    which: Array | None
+    """The points whose state changed; None where the state is whole."""
+    halted: Array
+    place: tuple[Share, int] | None = None
+    """Share and first point, where data came along."""
+
+
+def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> Incoming:
+    """Header and small frames; `Berth.place` takes the rest. Raises `DecodeError` where they do not fit."""
+    points = window.points
+    wanted = 3 if window.changed else 2
+    if len(arrays) < wanted or (not window.copied and len(arrays) not in (5, 7)):
+        raise DecodeError(f"Window {window.move}.{window.number} has {len(arrays)} frames.")
+    halted = arrays[wanted - 1]
+    if halted.size not in (0, points):
+        raise DecodeError(f"Window {window.move}.{window.number} has {halted.size} votes for {points} points.")
+    votes = np.zeros(points, np.uint8) if not halted.size else np.array(halted)
+    if not window.changed:
+        return Incoming(window, peer, np.array(arrays[0]), None, votes)
+    which = np.flatnonzero(np.unpackbits(arrays[0], count=points))
+    if len(which) != len(arrays[1]):
+        raise DecodeError(f"Window {window.move}.{window.number} names {len(which)} changes, {len(arrays[1])} came.")
+    return Incoming(window, peer, np.array(arrays[1]), which, votes)
+
+
+class Berth:
+    """Room for the points of one move, side by side, so that the kernel runs through them in one go.
+
+    Arrays have the types and flags of the native ones: compiled code must not notice where points come from.
+    """
+
+    def __init__(self, native: Share, points: int) -> None:
+        self._native = native
+        self._room = -(-points // TILE) * TILE
+        self._share: Share | None = None
+        self._used = 0
+        self._features = self._labels = self._ids = np.zeros(0)
+
+    def place(self, window: Window, arrays: tuple[Array, ...]) -> tuple[Share, int]:
+        """Copy a full window in; returns the share and the first point there."""
+        state, _, labels, ids, *data = arrays
+        native, points = self._native, window.points
+        if labels.size not in (0, points) or ids.size != points:
+            raise DecodeError(f"Window {window.move}.{window.number} does not hold {points} points.")
+        if isinstance(native.features, Sparse):
+            return self._sparse(native, points, state, labels, ids, data), 0
+        if data[0].shape[1:] != native.features.shape[1:] or data[0].dtype != native.features.dtype:
+            raise DecodeError(f"Window {window.move}.{window.number} holds points of another kind.")
+        if self._share is None or self._used + points > self._share.points:
+            self._share, self._used = self._new(max(self._room, points)), 0
+        share, start = self._share, self._used
+        rows, tiles = slice(start, start + points), slice(start // TILE, (start + points) // TILE)
+        cut = tiles if share.layout == "tiles" else rows
+        self._features[cut] = data[0]
+        self._ids[rows] = ids
+        if labels.size:
+            self._labels[rows] = labels
+        share.state[cut] = state
+        self._used += points
+        return share, start
+
+    def _new(self, points: int) -> Share:
+        native = self._native
+        assert isinstance(native.features, np.ndarray)
+        lead = points // TILE if native.layout == "tiles" else points
+        self._features = np.zeros((lead, *native.features.shape[1:]), native.features.dtype)
+        self._labels = np.zeros(points, native.labels.dtype)
+        self._ids = np.zeros(points, native.ids.dtype)
+        return Share(
+            features=_as(native.features, self._features),
+            labels=_as(native.labels, self._labels),
+            state=np.zeros((lead, *native.state.shape[1:]), native.state.dtype),
+            halted=np.zeros(points, np.uint8),
+            points=points,
+            columns=native.columns,
+            ids=_as(native.ids, self._ids),
+            layout=native.layout,
+        )
+
+    def _sparse(self, native: Share, points: int, state: Array, labels: Array, ids: Array, data: list[Array]) -> Share:
+        assert isinstance(native.features, Sparse)
+        indptr, indices, values = data
+        if len(indptr) != points + 1 or not len(indices) == len(values) == int(indptr[-1]):
+            raise DecodeError(f"Sparse rows that do not fit: {points} points, {len(indices)} entries.")
+        made = [
+            _as(a, np.array(v, dtype=a.dtype))
+            for a, v in zip(native.features[:3], (indptr, indices, values), strict=True)
+        ]
+        if not labels.size:
+            labels = np.zeros(points)
+        return Share(
+            features=Sparse(made[0], made[1], made[2], native.features.columns),
+            labels=_as(native.labels, np.array(labels, dtype=native.labels.dtype)),
+            state=np.array(state),
+            halted=np.zeros(points, np.uint8),
+            points=points,
+            columns=native.columns,
+            ids=_as(native.ids, np.array(ids, dtype=native.ids.dtype)),
+            layout=native.layout,
+        )
+
+
+def _as(native: Array, made: Array) -> Array:
+    """A view that is as writable as the native array: to compiled code these are different types."""
+    seen = made.view()
+    seen.flags.writeable = native.flags.writeable
+    return seen

@@ -1,0 +1,309 @@
+"""Who should give how many points to whom, so that all data are traversed equally often (paper Section 4.2).
+
+Pure arithmetic on what the coordinator knows of its workers. Never moves a point, never reads a clock; the
+coordinator may refuse any proposal, and every answer says why.
+
+Names: N points, V *seconds per point*, P passes so far, T seconds that training will probably still take, d the number
+of splits of T. A super worker is a set of workers with the same N, V and P within a tolerance; P* is what P will be
+after a given time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flegel.share import TILE
+
+
+@dataclass(frozen=True)
+class WorkerLoad:
+    """A worker as the balance sees it."""
+
+    worker: int
+    points: int
+    seconds: float
+    """V: seconds per point."""
+    passes: float
+    doubt: float = 0.0
+    """Relative standard error of V."""
+    busy: bool = False
+    """A migration is under way here; it neither gives nor takes before that is over."""
+    full: str = ""
+    """Why it cannot take more points; empty where it can."""
+
+
+@dataclass(frozen=True)
+class SuperWorker:
+    """Workers with the same statistics; N, V, P are their means (paper: 𝕎_i)."""
+
+    members: tuple[WorkerLoad, ...]
+
+    @property
+    def points(self) -> float:
+        return sum(m.points for m in self.members) / len(self.members)
+
+    @property
+    def seconds(self) -> float:
+        return sum(m.seconds for m in self.members) / len(self.members)
+
+    @property
+    def passes(self) -> float:
+        return sum(m.passes for m in self.members) / len(self.members)
+
+    @property
+    def doubt(self) -> float:
+        return sum(m.doubt for m in self.members) / len(self.members)
+
+    def after(self, seconds: float) -> float:
+        """P̃: passes after so long, if nothing is moved."""
+        return self.passes + seconds / (self.points * self.seconds)
+
+    def __str__(self) -> str:
+        ids = [m.worker for m in self.members]
+        return f"worker {ids[0]}" if len(ids) == 1 else f"workers {', '.join(map(str, ids))}"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Move so many points from one worker to another."""
+
+    source: int
+    target: int
+    points: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to move now, and why (or why not)."""
+
+    proposals: tuple[Proposal, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The knobs. ε is the paper's; the rest keeps measurement noise from moving data."""
+
+    epsilon: float = 0.5
+    """Largest |P*_i − mean P*| that counts as balanced (Eq. 8)."""
+    splits: int = 4
+    """d: the remaining time is planned in so many parts."""
+    likeness: float = 0.1
+    """Relative difference of N and V up to which two workers are the same super worker."""
+    least: float = 0.005
+    """A worker gives at least this part of its points, or none."""
+    certainty: float = 2.0
+    """Standard errors of the measured speeds that a difference must exceed."""
+    memory: float = 0.9
+    """How much of what is known of a speed is kept from one round to the next."""
+    reversal: float = 2.0
+    """Points go back along the way they came only for a difference so many times ε."""
+
+
+class Speed:
+    """V of one worker from its rounds: mean and standard error, old rounds slowly forgotten."""
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self._weight = self._points = self._seconds = self._square = self._weight2 = 0.0
+
+    def note(self, points: int, seconds: float) -> None:
+        """A round in which so many points took so long."""
+        if points <= 0 or seconds <= 0:
+            return
+        keep = self._memory
+        self._weight = keep * self._weight + 1
+        self._weight2 = keep * keep * self._weight2 + 1
+        self._points = keep * self._points + points
+        self._seconds = keep * self._seconds + seconds
+        off = seconds - points * self.seconds
+        self._square = keep * self._square + off * off
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per point; infinite while nothing is known."""
+        return self._seconds / self._points if self._points else math.inf
+
+    @property
+    def doubt(self) -> float:
+        """Relative standard error."""
+        if self._weight <= 1 or not self._seconds:
+            return 1.0
+        spread = math.sqrt(self._square / self._weight)
+        return spread * math.sqrt(self._weight2) / self._seconds
+
+
+def super_workers(loads: Sequence[WorkerLoad], rules: Rules) -> list[SuperWorker]:
+    """Group workers whose N, V and P agree within the tolerance, in the order of their predicted speed."""
+    groups: list[list[WorkerLoad]] = []
+    for load in sorted(loads, key=lambda w: (w.points * w.seconds, w.passes, w.worker)):
+        for group in reversed(groups):
+            if _alike(group[0], load, rules):
+                group.append(load)
+                break
+        else:
+            groups.append([load])
+    return [SuperWorker(tuple(group)) for group in groups]
+
+
+def _alike(a: WorkerLoad, b: WorkerLoad, rules: Rules) -> bool:
+    def near(x: float, y: float) -> bool:
+        return abs(x - y) <= rules.likeness * max(x, y)
+
+    return (
+        near(a.points, b.points)
+        and near(a.seconds, b.seconds)
+        and abs(a.passes - b.passes) <= rules.epsilon / 2
+        and a.busy == b.busy
+        and bool(a.full) == bool(b.full)
+    )
+
+
+def imbalance(passes: Sequence[float]) -> float:
+    """max |P*_i − mean P*|, the left side of Eq. 8, over all super workers."""
+    mean = sum(passes) / len(passes)
+    return max(abs(p - mean) for p in passes)
+
+
+def points_to_give(slow: SuperWorker, fast: SuperWorker, split: float) -> tuple[float, str]:
+    """Δ: how many points each slow worker gives away so that both have the same passes after `split` seconds.
+
+    With τ = T/d, D = P_j − P_i and β = |𝕎_i| / |𝕎_j|, Eq. 9 is
+
+        P_i + τ / ((N_i − Δ) V_i)  =  P_j + (τ − D β Δ V_j) / ((N_j + β Δ) V_j).
+
+    Multiplied out, the Δ² terms cancel: with K = τ / V_j + D N_j it is linear,
+
+        τ (N_j + β Δ) = K V_i (N_i − Δ)   ⇒   Δ = (K V_i N_i − τ N_j) / (τ β + K V_i).
+
+    Where τ is too short to make up the lost passes of what arrives (D β Δ V_j > τ), both work on that debt alone, and
+    Δ makes them finish together: (N_i − Δ) V_i = β Δ V_j.
+    """
+    beta = len(slow.members) / len(fast.members)
+    behind = fast.passes - slow.passes
+    gain = split / fast.seconds + behind * fast.points
+    if gain <= 0:
+        return 0.0, "the other side is so far behind that it needs its time for itself"
+    delta = (gain * slow.seconds * slow.points - split * fast.points) / (split * beta + gain * slow.seconds)
+    if delta <= 0:
+        return 0.0, "nothing to give"
+    if behind * beta * delta * fast.seconds > split:
+        shared = slow.points * slow.seconds / (slow.seconds + beta * fast.seconds)
+        return shared, "the split is too short to make up lost passes, so both share them"
+    return min(delta, slow.points), "equal passes at the end of the split"
+
+
+def consider(
+    loads: Sequence[WorkerLoad],
+    remaining: float,
+    rules: Rules,
+    last: dict[tuple[int, int], float] | None = None,
+) -> Plan:
+    """One round of matching. `last` holds the pairs (source, target) that moved points before."""
+    usable = [w for w in loads if w.points > 0 and 0 < w.seconds < math.inf]
+    if len(usable) < 2 or len(usable) < len(loads):
+        return Plan((), "the speed of some worker is not known yet")
+    groups = super_workers(usable, rules)
+    if len(groups) < 2:
+        return Plan((), f"all workers are alike: {groups[0].passes:.2f} passes")
+    end = [g.after(remaining) for g in groups]
+    off = imbalance(end)
+    if off <= rules.epsilon:
+        return Plan((), f"balanced: passes will differ from their mean by {off:.2f}, at most ε = {rules.epsilon:g}")
+    split = remaining / rules.splits
+    ranked = sorted(groups, key=lambda g: (g.after(split), g.members[0].worker))
+    proposals: list[Proposal] = []
+    refused: list[str] = []
+    while len(ranked) >= 2:
+        slow, fast = ranked.pop(0), ranked.pop()
+        made, why = _match(slow, fast, split, remaining, rules, last or {})
+        proposals.extend(made)
+        if not made:
+            refused.append(why)
+    head = f"in {remaining:.3g} s passes would differ from their mean by {off:.2f} > ε = {rules.epsilon:g}"
+    return Plan(tuple(proposals), head + (f"; {'; '.join(refused)}" if refused else ""))
+
+
+def _match(
+    slow: SuperWorker,
+    fast: SuperWorker,
+    split: float,
+    remaining: float,
+    rules: Rules,
+    last: dict[tuple[int, int], float],
+) -> tuple[list[Proposal], str]:
+    gap = fast.after(remaining) - slow.after(remaining)
+    grown = [(g.after(remaining) - g.passes) * g.doubt for g in (slow, fast)]
+    noise = rules.certainty * math.hypot(*grown)
+    if gap - noise <= rules.epsilon:
+        return [], f"{slow} and {fast} will differ by {gap:.2f} ± {noise:.2f} passes only"
+    if any(m.busy for m in (*slow.members, *fast.members)):
+        return [], f"{slow} or {fast} has a migration under way"
+    if fast.members[0].full:
+        return [], f"{fast} takes no more: {fast.members[0].full}"
+    back = any((f.worker, s.worker) in last for f in fast.members for s in slow.members)
+    if back and gap <= rules.reversal * rules.epsilon:
+        return [], f"{gap:.2f} passes are not worth sending points back from {slow} to {fast}"
+    delta, case = points_to_give(slow, fast, split)
+    if delta < rules.least * slow.points or delta < TILE / 2:
+        return [], f"{slow} would give {delta:.0f} points to {fast}, too few to matter"
+    reason = (
+        f"{slow} at {slow.passes:.2f} passes, {slow.seconds * 1e9:.0f} ns a point, "
+        f"{fast} at {fast.passes:.2f}, {fast.seconds * 1e9:.0f} ns: {case}"
+    )
+    return [Proposal(s, t, n, reason) for s, t, n in hand_out(slow, fast, delta)], ""
+
+
+def hand_out(slow: SuperWorker, fast: SuperWorker, delta: float) -> list[tuple[int, int, int]]:
+    """Each slow worker gives Δ, each fast one gets βΔ: (source, target, points), whole tiles, none left empty."""
+    gives = [min(max(_tiles(delta + TILE / 2), TILE), max(_tiles(m.points - TILE), 0)) for m in slow.members]
+    total = sum(gives)
+    quota = [total // len(fast.members) // TILE * TILE for _ in fast.members]
+    quota[-1] += total - sum(quota)
+    moves: list[tuple[int, int, int]] = []
+    at = 0
+    for member, give in zip(slow.members, gives, strict=True):
+        while give > 0:
+            part = min(give, quota[at])
+            if part:
+                moves.append((member.worker, fast.members[at].worker, part))
+                give -= part
+                quota[at] -= part
+            if not quota[at]:
+                at += 1
+    return moves
+
+
+def _tiles(points: float) -> int:
+    return int(points) // TILE * TILE
+
+
+@dataclass
+class Balance:
+    """Remembers when to look again and who moved to whom; the arithmetic is above.
+
+    A plan aims at equal passes one split of the remaining time ahead. It is looked at anew as soon as there is
+    something new to see, a pass of the slowest worker later, because neither the predicted time nor the end of an
+    asynchronous migration can be relied on.
+    """
+
+    rules: Rules = field(default_factory=Rules)
+    next_at: float = 0.0
+    moved: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def due(self, now: float) -> bool:
+        return now >= self.next_at
+
+    def plan(self, loads: Sequence[WorkerLoad], remaining: float, now: float) -> Plan:
+        """Proposals for the split that begins now."""
+        plan = consider(loads, remaining, self.rules, self.moved)
+        laps = [w.points * w.seconds for w in loads if w.points and w.seconds < math.inf]
+        if laps:
+            self.next_at = now + max(min(remaining / self.rules.splits, max(laps)), self.rules.epsilon * min(laps))
+        for proposal in plan.proposals:
+            self.moved[(proposal.source, proposal.target)] = now
+            self.moved.pop((proposal.target, proposal.source), None)
+        return plan

@@ -1,0 +1,295 @@
+"""The mover thread of a worker: sends and receives points on sockets of its own while the trainer trains.
+
+It carries out what the two machines of `machine/migration.py` say. The trainer notices only that a few points are
+locked and, at a barrier, that some have come or gone. The thread starts with the first migration and sleeps in
+`select`; copies and sends release the GIL. Bounded memory: at most `credits` windows are on their way in a move, and a
+target that has no room refuses before anything is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from queue import SimpleQueue
+from typing import Any
+from urllib.parse import urlsplit
+
+import zmq
+
+from flegel.errors import DecodeError, own_traceback
+from flegel.machine import migration
+from flegel.machine.holdings import Holdings, Outgoing
+from flegel.machine.migration import Giving, Taking
+from flegel.machine.parcels import bytes_per_point
+from flegel.machine.worker import Broke, Forget
+from flegel.messages import Answer, Arrived, Failed, Give, Got, Ready, Refused, Sent, Settle, Take, Window
+from flegel.runtime import clock, memory
+from flegel.runtime.poll import wait_any
+from flegel.runtime.trainer import Trainer
+from flegel.runtime.wire import Numbered, Parcel, decode
+from flegel.share import TILE
+from flegel.tree import Array
+
+WINDOW_BYTES = 4 << 20  # large enough that the answer's way does not matter, small enough that little is locked
+WINDOW_PART = 32  # a window is at most this part of the share
+SPARE = 0.5  # of the free memory may be used for what arrives
+
+
+class _Outbound:
+    """A move that this worker gives."""
+
+    def __init__(self, machine: Giving, target: int, link: zmq.Socket[bytes], voice: Numbered) -> None:
+        self.machine, self.target, self.link, self.voice = machine, target, link, voice
+        self.windows: dict[int, Outgoing] = {}
+
+
+class _Inbound:
+    """A move that this worker takes."""
+
+    def __init__(self, machine: Taking, source: int) -> None:
+        self.machine, self.source = machine, source
+
+
+class Mover:
+    """`post` orders from the I/O thread; take what the coordinator should hear from `answers`."""
+
+    def __init__(self, context: zmq.Context[Any], trainer: Trainer, near: str, worker: int, incarnation: int) -> None:
+        self._context, self._trainer, self._near = context, trainer, near
+        self._worker, self._incarnation = worker, incarnation
+        self.answers: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
+        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._wakeup, self._bell = -1, -1
+        self._thread: threading.Thread | None = None
+        self._job = ""
+        self._giving: dict[int, _Outbound] = {}
+        self._taking: dict[int, _Inbound] = {}
+        self._harbour: zmq.Socket[bytes] | None = None
+        self._address = ""
+        self._voice = Numbered("", 0, worker, incarnation)
+
+    def post(self, job: str, order: Take | Give | Settle | Forget) -> None:
+        if self._thread is None:
+            if not isinstance(order, (Take, Give)):
+                return
+            self._wakeup, self._bell = os.pipe()
+            self._thread = threading.Thread(target=self._loop, name="mover", daemon=True)
+            self._thread.start()
+        self._put((job, order))
+
+    def quit(self) -> None:
+        if self._thread is not None:
+            self._put(None)
+            self._thread.join(timeout=2.0)
+
+    def _put(self, item: Any) -> None:
+        self._inbox.put(item)
+        os.write(self._bell, b"!")
+
+    # -- in the mover thread -------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        try:
+            while self._step():
+                pass
+        except Exception as error:  # noqa: BLE001 - a thread that ends in silence would leave the job waiting
+            failed = Failed("moving points", -1, f"{type(error).__name__}: {error}", own_traceback(error))
+            self._trainer.results.put(Broke(failed))
+            self._trainer.ring()
+
+    def _step(self) -> bool:
+        """Sleep, then do what has come up; False where the thread should end."""
+        links = [out.link for out in self._giving.values()]
+        sockets = [self._harbour, *links] if self._harbour is not None else links
+        if wait_any(sockets, self._wakeup, self._sleep()):
+            os.read(self._wakeup, 4096)
+        while not self._inbox.empty():
+            item = self._inbox.get()
+            if item is None:
+                self._reset()
+                return False
+            self._take_item(item)
+        for link in sockets:
+            self._receive(link)
+        now = clock.now()
+        for out in list(self._giving.values()):
+            self._do(out.machine.tick(now))
+        return True
+
+    def _sleep(self) -> float:
+        dues = [due for out in self._giving.values() if (due := out.machine.due()) is not None]
+        return max(min(dues) - clock.now(), 0.0) if dues else 3600.0
+
+    def _take_item(self, item: Any) -> None:
+        match item:
+            case (str() as job, Forget()):
+                if job == self._job:
+                    self._reset()
+            case (str() as job, Take() as order):
+                self._enter(job)
+                self._open_taking(order)
+            case (str() as job, Give() as order):
+                self._enter(job)
+                self._open_giving(order)
+            case (str() as job, Settle(closed=closed)) if job == self._job:
+                for move in closed:
+                    self._close(move)
+            case ("cut", str() as job, int() as move, int() as number, window) if job == self._job:
+                self._was_cut(move, number, window)
+
+    def _enter(self, job: str) -> None:
+        if job != self._job:
+            self._reset()
+            self._job = self._voice.job = job
+
+    def _reset(self) -> None:
+        for out in self._giving.values():
+            out.link.close(linger=0)
+        self._giving.clear()
+        self._taking.clear()
+        self._job = ""
+        if self._harbour is not None:
+            self._harbour.close(linger=0)
+            self._harbour = None
+
+    def _tell(self, body: Answer) -> None:
+        self.answers.put((self._job, body))
+        self._trainer.ring()
+
+    # -- opening and closing -------------------------------------------------------------------------------
+
+    def _open_taking(self, order: Take) -> None:
+        holdings = self._trainer.holdings
+        if holdings is None:
+            return
+        needed = order.points * bytes_per_point(holdings.shares[0])
+        free = memory.available()
+        if needed > SPARE * free:
+            why = f"{order.points} points need {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free"
+            self._tell(Refused(order.move, why))
+            return
+        holdings.prepare(order.move, order.points)
+        self._taking[order.move] = _Inbound(Taking(order.move), order.source)
+        if self._harbour is None:
+            self._harbour = self._context.socket(zmq.ROUTER)
+            for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
+                self._harbour.setsockopt(option, 0)  # bounded by credits, not by dropping
+            host = own_address(self._near)
+            self._address = f"tcp://{host}:{self._harbour.bind_to_random_port(f'tcp://{host}')}"
+        self._tell(Ready(order.move, self._address))
+
+    def _open_giving(self, order: Give) -> None:
+        holdings = self._trainer.holdings
+        if holdings is None or order.move in self._giving:
+            return
+        link = self._context.socket(zmq.DEALER)
+        for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
+            link.setsockopt(option, 0)
+        link.connect(order.address)
+        native = holdings.shares[0]
+        window = min(WINDOW_BYTES / bytes_per_point(native), native.points / WINDOW_PART)
+        machine = Giving(order.move, order.points, max(int(window) // TILE * TILE, TILE))
+        voice = Numbered(self._job, 0, self._worker, self._incarnation)
+        self._giving[order.move] = _Outbound(machine, order.target, link, voice)
+        self._trainer.migrating = True
+        self._do(machine.start())
+
+    def _close(self, move: int) -> None:
+        if move in self._giving:
+            out = self._giving.pop(move)
+            self._do(out.machine.close())
+            out.link.close(linger=0)
+            self._trainer.migrating = bool(self._giving)
+        if move in self._taking:
+            self._do(self._taking.pop(move).machine.close())
+
+    # -- what the machines want ----------------------------------------------------------------------------
+
+    def _do(self, commands: list[migration.Command]) -> None:
+        for command in commands:
+            match command:
+                case migration.Cut(transfer, points):
+                    self._ask_cut(transfer, points)
+                case migration.Ship(transfer, full):
+                    self._ship(transfer, full)
+                case migration.TellSent(move, windows):
+                    self._trainer.migrating = any(o.machine.phase == "shipping" for o in self._giving.values())
+                    self._tell(Sent(move, windows))
+                case migration.Free(move):
+                    self._trainer.afterwards(lambda holdings, move=move: holdings.free(move))  # type: ignore[misc]
+                case migration.Drop(move):
+                    self._trainer.afterwards(lambda holdings, move=move: holdings.drop(move))  # type: ignore[misc]
+
+    def _ask_cut(self, transfer: tuple[int, int], points: int) -> None:
+        job, (move, number), peer = self._job, transfer, self._giving[transfer[0]].target
+
+        def work(holdings: Holdings) -> None:
+            self._put(("cut", job, move, number, holdings.cut(transfer, points, peer)))
+
+        self._trainer.errand(work)
+
+    def _was_cut(self, move: int, number: int, window: Outgoing | None) -> None:
+        out = self._giving.get(move)
+        if out is None:  # called off meanwhile; `Free` was said before this window was locked
+            if window is not None:
+                self._trainer.afterwards(lambda holdings: holdings.free(move))
+            return
+        if window is not None:
+            out.windows[number] = window
+        self._do(out.machine.was_cut(number, window.part.points if window else 0, clock.now()))
+
+    def _ship(self, transfer: tuple[int, int], full: bool) -> None:
+        out = self._giving[transfer[0]]
+        body, arrays = out.windows[transfer[1]].frames(full)
+        out.link.send_multipart(out.voice.wrap(body, Parcel(arrays)), copy=False)
+
+    # -- what comes in -------------------------------------------------------------------------------------
+
+    def _receive(self, link: zmq.Socket[bytes]) -> None:
+        while not link.closed:
+            try:
+                frames: list[Any] = link.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            harbour = link is self._harbour
+            sender = frames[0].bytes if harbour else b""
+            try:
+                envelope, arrays = decode([f.buffer for f in frames[1 if harbour else 0 :]])
+                if envelope.job != self._job:
+                    continue
+                match envelope.body:
+                    case Window() as body if harbour:
+                        size = sum(len(f) for f in frames[1:])
+                        self._came(envelope.worker, body, arrays, size, sender)
+                    case Got(move=move, number=number, lacking=lacking) if move in self._giving:
+                        out = self._giving[move]
+                        if not lacking:
+                            out.windows.pop(number, None)
+                        self._do(out.machine.answered(number, lacking, clock.now()))
+            except DecodeError as error:
+                print(f"flegel worker {self._worker}: dropped a window: {error}", file=sys.stderr)
+
+    def _came(self, worker: int, window: Window, arrays: tuple[Array, ...], size: int, sender: bytes) -> None:
+        inbound, holdings = self._taking.get(window.move), self._trainer.holdings
+        if inbound is None or inbound.source != worker or holdings is None:
+            return
+        for command in inbound.machine.came(window.number, holdings.usable(window)):
+            match command:
+                case migration.Keep():
+                    halted = int(holdings.lay_aside(window, arrays, worker).halted.sum())
+                    told = Arrived(window.move, window.number, window.points, window.passes, halted, size)
+                    self._tell(told)
+                case migration.Answer((move, number), lacking):
+                    assert self._harbour is not None
+                    self._harbour.send_multipart([sender, *self._voice.wrap(Got(move, number, lacking))])
+
+
+def own_address(peer: str) -> str:
+    """The address of this host on the way to a peer, so that others on that way can reach it."""
+    parts = urlsplit(peer)
+    if not parts.hostname:
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((parts.hostname, parts.port or 1))
+        return str(probe.getsockname()[0])

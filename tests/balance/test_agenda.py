@@ -1,0 +1,189 @@
+"""The agenda: plain data go round robin; moved data lose and gain no pass; nothing is trained twice under one θ."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flegel.machine.agenda import Agenda, Run
+from flegel.share import TILE
+
+
+def train(agenda: Agenda, budget: int) -> list[tuple[int, int, int]]:
+    """One round: begin, then run until the budget or the data are used up."""
+    agenda.begin()
+    visited = []
+    while budget > 0 and (run := agenda.next(budget)):
+        visited.append((run.share, run.start, run.end))
+        agenda.advance(run, run.end)
+        budget -= run.end - run.start
+    return visited
+
+
+@given(st.integers(1, 2_000), st.lists(st.integers(1, 3_000), max_size=20))
+def test_data_that_never_move_go_round_robin(points: int, budgets: list[int]) -> None:
+    agenda, cursor, visits = Agenda(points), 0, 0
+    for budget in budgets:
+        for _, start, end in train(agenda, budget):
+            assert start == cursor
+            visits += end - start
+            cursor = end % points
+        assert agenda.traversed == visits
+        assert agenda.unseen == max(points - visits, 0)
+        assert len(agenda.segments) <= 3
+
+
+@given(st.integers(1, 500), st.lists(st.integers(0, 400), max_size=30))
+def test_a_stop_anywhere_is_resumed_there(points: int, stops: list[int]) -> None:
+    agenda, cursor = Agenda(points), 0
+    for stop in stops:
+        agenda.begin()
+        run = agenda.next(points)
+        assert run is not None and run.start == cursor
+        reached = min(run.start + stop, run.end)
+        agenda.advance(run, reached)
+        cursor = reached % points
+    assert sum(s.points for s in agenda.segments) == points
+
+
+def test_no_point_is_visited_twice_under_one_parameter() -> None:
+    agenda = Agenda(100)
+    train(agenda, 60)
+    assert train(agenda, 1000) == [(0, 60, 100), (0, 0, 60)]
+
+
+def test_windows_are_cut_backwards_from_the_cursor() -> None:
+    agenda = Agenda(20 * TILE)
+    train(agenda, 10 * TILE)
+    first, second = agenda.cut((1, 0), 2 * TILE), agenda.cut((1, 1), 2 * TILE)
+    assert first is not None and (first.start, first.end) == (8 * TILE, 10 * TILE)
+    assert second is not None and (second.start, second.end) == (6 * TILE, 8 * TILE)
+    assert train(agenda, 20 * TILE) == [(0, 10 * TILE, 20 * TILE), (0, 0, 6 * TILE)]
+
+
+def test_before_the_first_point_the_window_wraps_to_the_end() -> None:
+    agenda = Agenda(10 * TILE + 5)
+    window = agenda.cut((1, 0), TILE)
+    assert window is not None and (window.start, window.end) == (9 * TILE, 10 * TILE)
+
+
+def test_arrivals_are_trained_first_until_they_have_caught_up() -> None:
+    agenda = Agenda(4 * TILE)
+    for _ in range(3):
+        train(agenda, 4 * TILE)
+    agenda.admit((9, 0), share=1, points=TILE, passes=1)
+    assert train(agenda, 2 * TILE) == [(1, 0, TILE), (0, 0, TILE)]
+    assert train(agenda, 2 * TILE) == [(1, 0, TILE), (0, TILE, 2 * TILE)]
+    assert train(agenda, 2 * TILE) == [(0, 2 * TILE, 4 * TILE)]  # now native: it waits for its turn
+    assert train(agenda, 2 * TILE) == [(1, 0, TILE), (0, 0, TILE)]
+
+
+def test_arrivals_that_are_ahead_wait_for_the_natives() -> None:
+    agenda = Agenda(2 * TILE)
+    agenda.admit((9, 0), share=1, points=TILE, passes=2)
+    for _ in range(2):
+        assert train(agenda, 2 * TILE) == [(0, 0, 2 * TILE)]
+    assert train(agenda, 9 * TILE) == [(0, 0, 2 * TILE), (1, 0, TILE)]
+
+
+def test_a_cancelled_window_is_trained_again() -> None:
+    agenda = Agenda(4 * TILE)
+    agenda.cut((1, 0), TILE)
+    agenda.unlock(1)
+    assert train(agenda, 9 * TILE) == [(0, 0, 4 * TILE)]
+    assert len(agenda.segments) == 1
+
+
+def test_parcels_that_the_target_knows_go_first_and_whole() -> None:
+    agenda = Agenda(8 * TILE)
+    train(agenda, 8 * TILE)
+    agenda.admit((7, 3), share=1, points=2 * TILE, passes=0)
+    window = agenda.cut((8, 0), 2 * TILE, cheap={(7, 3)})
+    assert window is not None and window.parcel == (7, 3) and window.points == 2 * TILE
+    agenda.retire((8, 0))
+    assert agenda.owned == 8 * TILE
+    assert agenda.revive((7, 3), passes=5).passes == 5
+    assert agenda.traversed == 8 * TILE + 10 * TILE
+
+
+def test_something_always_stays() -> None:
+    agenda = Agenda(3 * TILE)
+    for number in range(5):
+        agenda.cut((1, number), 2 * TILE)
+    assert agenda.active >= TILE
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("train"), st.integers(1, 12 * TILE)),
+        st.tuples(st.just("stop"), st.integers(0, 5 * TILE)),
+        st.tuples(st.just("cut"), st.integers(1, 4 * TILE)),
+        st.tuples(st.just("unlock"), st.integers(0, 9)),
+        st.tuples(st.just("retire"), st.integers(0, 9)),
+        st.tuples(st.just("revive"), st.integers(0, 9)),
+        st.tuples(st.just("admit"), st.integers(1, 4)),
+    ),
+    max_size=60,
+)
+
+
+@given(st.integers(TILE, 10 * TILE + 7), operations)
+def test_whatever_happens_points_and_passes_are_kept(points: int, script: list[tuple[str, int]]) -> None:
+    """Each point has one segment; a model that counts passes point by point agrees."""
+    agenda = Agenda(points)
+    count = {(0, i): 0 for i in range(points)}
+    flying: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    away: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    shares, moves = 1, 0
+
+    def visit(run: Run, reached: int) -> None:
+        agenda.advance(run, reached)
+        for i in range(run.start, reached):
+            assert (run.share, i) not in seen
+            seen.add((run.share, i))
+            count[(run.share, i)] += 1
+
+    for what, n in script:
+        if what in ("train", "stop"):
+            seen: set[tuple[int, int]] = set()
+            agenda.begin()
+            left = n
+            while left > 0 and (run := agenda.next(left)):
+                reached = run.end if what == "train" else min(run.end, run.start + left)
+                visit(run, reached)
+                left -= reached - run.start
+        elif what == "cut":
+            window = agenda.cut((moves, 0), n)
+            if window:
+                flying[(moves, 0)] = [(window.share, i) for i in range(window.start, window.end)]
+                assert window.points % TILE == 0 or window.parcel
+            moves += 1
+        elif what == "unlock" and flying:
+            move = sorted(flying)[n % len(flying)]
+            agenda.unlock(move[0])
+            del flying[move]
+        elif what == "retire" and flying:
+            move = sorted(flying)[n % len(flying)]
+            parcel = agenda.retire(move).parcel
+            assert parcel is not None
+            away[parcel] = flying.pop(move)
+        elif what == "revive" and away:
+            parcel = sorted(away)[n % len(away)]
+            for key in away.pop(parcel):
+                count[key] = n
+            agenda.revive(parcel, n)
+        elif what == "admit":
+            agenda.admit((1000 + moves, 0), shares, n * TILE, n)
+            count.update({(shares, i): n for i in range(n * TILE)})
+            shares, moves = shares + 1, moves + 1
+        gone = {key for keys in away.values() for key in keys}
+        mine = {key: p for key, p in count.items() if key not in gone}
+        assert agenda.owned == len(mine)
+        assert agenda.traversed == sum(mine.values())
+        assert agenda.unseen == sum(p == 0 for p in mine.values())
+        assert agenda.active == len(mine) - sum(map(len, flying.values()))
+        covered = sorted((s.share, s.start, s.end) for s in agenda.segments)
+        for one, two in itertools.pairwise(covered):
+            assert one[0] < two[0] or one[2] == two[1]

@@ -1,0 +1,175 @@
+"""Points travel whole: features, labels, states, votes, numbers and passes; a way back sends next to nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flegel.errors import DecodeError
+from flegel.machine.holdings import Holdings, Outgoing
+from flegel.machine.parcels import states
+from flegel.messages import Window
+from flegel.share import TILE, Share, Sparse, make_share
+
+KINDS = ["rows", "tiles", "sparse"]
+
+
+def share(kind: str, points: int = 10 * TILE, first: int = 0, columns: int = 28) -> Share:
+    rng = np.random.default_rng(first)
+    ids = np.arange(first, first + points)
+    state = np.full((points, 2), -1, np.int32)
+    if kind == "sparse":
+        lengths = rng.integers(0, 6, size=points)
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        rows = Sparse(indptr, rng.integers(columns, size=indptr[-1]), rng.random(indptr[-1]), columns)
+        return make_share(rows, ids * 0.5, state, "rows", ids)
+    return make_share(rng.random((points, columns)).astype(np.float32), ids * 0.5, state, kind, ids)
+
+
+def carry(source: Holdings, target: Holdings, transfer: tuple[int, int], points: int, peers: tuple[int, int]) -> int:
+    """One window from source to target and its settlement; returns the bytes that travelled."""
+    window = source.cut(transfer, points, peers[1])
+    assert window is not None
+    body, arrays = window.frames(full=False)
+    if not target.usable(body):
+        body, arrays = window.frames(full=True)
+    target.prepare(transfer[0], points)
+    target.lay_aside(body, tuple(np.array(a) for a in arrays), peers[0])
+    source.settle((transfer,), ())
+    target.settle((), (transfer,))
+    return sum(a.nbytes for a in arrays)
+
+
+def rows_of(holdings: Holdings) -> dict[int, tuple[object, ...]]:
+    """Everything about each owned point, by its number."""
+    found: dict[int, tuple[object, ...]] = {}
+    for s in holdings.agenda.held():
+        part = holdings.shares[s.share]
+        state = states(part)
+        for i in range(s.start, s.end):
+            if isinstance(part.features, Sparse):
+                cut = slice(part.features.indptr[i], part.features.indptr[i + 1])
+                data: object = (tuple(part.features.indices[cut]), tuple(part.features.values[cut]))
+            elif part.layout == "tiles":
+                data = tuple(part.features[i // TILE, :, i % TILE])
+            else:
+                data = tuple(part.features[i])
+            found[int(part.ids[i])] = (data, part.labels[i], tuple(state[i]), part.halted[i], s.passes)
+    return found
+
+
+def visit(holdings: Holdings, mark: int, points: int = 10**9) -> None:
+    holdings.agenda.begin()
+    while points > 0 and (run := holdings.agenda.next(points)):
+        part = holdings.shares[run.share]
+        lanes = np.arange(run.start, run.end)
+        if part.layout == "tiles":
+            part.state[lanes // TILE, :, lanes % TILE] = mark
+        else:
+            part.state[lanes] = mark
+        part.halted[run.start : run.end : 7] = 1
+        holdings.agenda.advance(run, run.end)
+        points -= run.end - run.start
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_about_a_point_arrives(kind: str) -> None:
+    here, there = Holdings(share(kind)), Holdings(share(kind, first=5000))
+    visit(here, 3, 4 * TILE)
+    before = rows_of(here) | rows_of(there)
+    for number in range(3):
+        carry(here, there, (1, number), 2 * TILE, (0, 1))
+    assert rows_of(here) | rows_of(there) == before
+    assert here.agenda.owned == 4 * TILE and there.agenda.owned == 16 * TILE
+    assert here.halted + there.halted == sum(1 for row in before.values() if row[3])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrivals_look_to_compiled_code_like_natives(kind: str) -> None:
+    native = share(kind)
+    if kind == "rows":
+        native.features.flags.writeable = False  # type: ignore[union-attr]
+    here, there = Holdings(share(kind, first=5000)), Holdings(native)
+    carry(here, there, (1, 0), 2 * TILE, (0, 1))
+    came = there.shares[1]
+    ours = native.features if isinstance(native.features, Sparse) else (native.features,)
+    theirs = came.features if isinstance(came.features, Sparse) else (came.features,)
+    pairs = list(zip(ours, theirs, strict=True))[:3]
+    pairs += [(native.state, came.state), (native.labels, came.labels), (native.halted, came.halted)]
+    for a, b in pairs:
+        assert (a.dtype, a.ndim, a.flags.writeable, a.flags.c_contiguous, a.flags.aligned) == (
+            b.dtype, b.ndim, b.flags.writeable, b.flags.c_contiguous, b.flags.aligned,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["rows", "tiles"])
+def test_windows_of_a_move_lie_side_by_side(kind: str) -> None:
+    here, there = Holdings(share(kind)), Holdings(share(kind, first=5000))
+    there.prepare(1, 6 * TILE)
+    for number in range(3):
+        window = here.cut((1, number), 2 * TILE, 1)
+        assert window is not None
+        body, arrays = window.frames(False)
+        there.lay_aside(body, tuple(np.array(a) for a in arrays), 0)
+    there.settle((), ((1, 0), (1, 1), (1, 2)))
+    there.agenda.begin()
+    assert len(there.shares) == 2
+    run = there.agenda.next(10**6)
+    assert run is not None
+    there.agenda.advance(run, run.end)
+    after = there.agenda.next(10**6)
+    assert after is not None and (after.share, after.start, after.end) == (1, 0, 6 * TILE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_way_back_sends_only_what_changed(kind: str) -> None:
+    """< 1 % of the bytes where states are as they were; the copy's stale states are refreshed where they are not."""
+    here, there = Holdings(share(kind, columns=120)), Holdings(share(kind, first=5000, columns=120))
+    visit(here, 3)
+    there_before = carry(here, there, (1, 0), 8 * TILE, (0, 1))
+    back = carry(there, here, (2, 0), 8 * TILE, (1, 0))
+    if kind != "sparse":  # a sparse point is hardly larger than its state
+        assert back < 0.01 * there_before
+    assert here.agenda.owned == 10 * TILE
+    carry(here, there, (3, 0), 8 * TILE, (0, 1))
+    visit(there, 9)
+    before = rows_of(here) | rows_of(there)
+    carry(there, here, (4, 0), 8 * TILE, (1, 0))
+    assert rows_of(here) | rows_of(there) == before
+    assert any(row[2] == (9, 9) for row in rows_of(here).values())
+
+
+def test_a_stale_copy_is_refreshed_after_a_detour() -> None:
+    """A gives to B, B to C, C back to A: A's copy is older than C knows, so the whole state is sent."""
+    a, b, c = (Holdings(share("tiles", first=5000 * i)) for i in range(3))
+    carry(a, b, (1, 0), 2 * TILE, (0, 1))
+    visit(b, 4)
+    moved = next(iter(b._origins))
+    while b.agenda.copy_of(moved) is None:
+        carry(b, c, (2, len(b.shares) + len(c.shares)), 2 * TILE, (1, 2))
+    visit(c, 5)
+    before = rows_of(a) | rows_of(b) | rows_of(c)
+    number = 0
+    while a.agenda.copy_of(moved) is not None:
+        carry(c, a, (3, number), 2 * TILE, (2, 0))
+        number += 1
+    assert rows_of(a) | rows_of(b) | rows_of(c) == before
+
+
+def test_a_target_without_the_copy_says_so() -> None:
+    holdings = Holdings(share("rows"))
+    assert not holdings.usable(Window(1, 0, (0, 0), TILE, 1, copied=True))
+    assert holdings.usable(Window(1, 0, (0, 0), TILE, 1))
+
+
+def test_a_damaged_window_is_refused() -> None:
+    here, there = Holdings(share("rows")), Holdings(share("rows", first=5000))
+    window = here.cut((1, 0), 2 * TILE, 1)
+    assert isinstance(window, Outgoing)
+    body, arrays = window.frames(False)
+    there.prepare(1, 2 * TILE)
+    for wrong in ([], arrays[:3], [*arrays[:3], arrays[3][:5], *arrays[4:]], [*arrays[:4], arrays[4][:, :3]]):
+        with pytest.raises(DecodeError):
+            there.lay_aside(body, tuple(wrong), 0)
+    there.drop(1)
+    assert there.agenda.owned == 10 * TILE

@@ -1,0 +1,194 @@
+"""Points move between real worker processes: dense, labelled, sparse, users' own classes; kills and refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+
+import flegel
+from flegel import Algorithm, LocalCluster
+from flegel.errors import WorkerLost
+from flegel.machine.moves import Moves
+from flegel.messages import Arrived, Ready, Sent
+from flegel.plan.balance import Balance, Plan, Proposal
+from flegel.plan.termination import Progress, Termination, Verdict
+
+pytestmark = pytest.mark.processes
+
+
+class Sums(NamedTuple):
+    total: Any
+    count: Any
+
+
+class Labelled(Algorithm):
+    """Σ label · x over all points, kept: each point remembers what it gave."""
+
+    supervised: ClassVar[bool] = True
+    averaged: ClassVar[bool] = True
+
+    def initParameter(self, sample: Any, rng: Any) -> Any:
+        return np.zeros(1)
+
+    def initState(self, points: int, columns: int, rng: Any) -> Any:
+        return np.zeros((points, 1))
+
+    def updateDataPoint(self, dataPoint: Any, parameter: Any, iterationNum: int) -> Sums:
+        new = dataPoint.label * (1.0 + iterationNum % 3)
+        old = dataPoint.state[0]
+        dataPoint.state[0] = new
+        return Sums(dataPoint.features * (new - old), np.ones(1))
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        return oldParameter + 1.0
+
+    def objective(self, aggregator: Any, parameter: Any) -> float:
+        return float(1.0 + aggregator.count[0])
+
+
+class Rows(Algorithm):
+    """Sparse rows: Σ of the entries, kept, and the number of rows."""
+
+    sparse: ClassVar[bool] = True
+
+    def initParameter(self, sample: Any, rng: Any) -> Any:
+        return np.ones(1)
+
+    def initState(self, points: int, columns: int, rng: Any) -> Any:
+        return np.zeros((points, 1))
+
+    def updateDataPoint(self, dataPoint: Any, parameter: Any, iterationNum: int) -> Any:
+        new = dataPoint.features.values.sum() * (1.0 + iterationNum % 3)
+        change = np.array([new - dataPoint.state[0]])
+        dataPoint.state[0] = new
+        return change
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        return oldParameter
+
+    def objective(self, aggregator: Any, parameter: Any) -> float:
+        return float(aggregator[0])
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[LocalCluster]:
+    with LocalCluster(workers=3) as warm:
+        yield warm
+
+
+def moving(monkeypatch: pytest.MonkeyPatch, *moves: tuple[int, int, int]) -> None:
+    """A plan that makes these moves one after the other; the job ends when the last one is over, however long."""
+    left, over = list(moves), []
+
+    def plan(self: Balance, loads: Any, remaining: float, now: float) -> Plan:
+        if any(w.busy for w in loads):
+            return Plan((), "as the test wants")
+        if left:
+            return Plan((Proposal(*left.pop(0), "the test wants it"),), "as the test wants")
+        over.append(now)
+        return Plan((), "nothing more")
+
+    def judge(self: Termination, progress: Progress, user_says_stop: bool) -> Verdict | None:
+        return Verdict(True, "all has moved") if len(over) > 5 and progress.exact else None
+
+    monkeypatch.setattr(Balance, "plan", plan)
+    monkeypatch.setattr(Balance, "due", lambda self, now: True)
+    monkeypatch.setattr(Termination, "judge", judge)
+
+
+def run(algorithm: Any, data: Any, cluster: LocalCluster, **more: Any) -> tuple[flegel.Result, Any]:
+    seen: list[Any] = []
+    options = {"tolerance": 1e-9, "interval": "10ms", "balance": "async"} | more
+    result = flegel.run(algorithm, data, cluster=cluster, workers=3, collect_state=True, watch=seen.append, **options)
+    return result, seen[-1]
+
+
+MOVES = [(0, 1, 3000), (0, 2, 2000), (1, 0, 3000), (2, 1, 1000)]
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_kmeans_keeps_its_statistics_while_points_move(
+    workers: LocalCluster, monkeypatch: pytest.MonkeyPatch, points: np.ndarray, mode: str
+) -> None:
+    data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
+    moving(monkeypatch, *MOVES)
+    result, machine = run("kmeans", data, workers, balance=mode)
+    assert machine.balancing.moves.points >= 5000
+    z = result.state[:, 0]
+    assert (z >= 0).all()
+    total, origin = machine.ledger.total, machine.parameter.origin
+    assert np.array_equal(np.bincount(z, minlength=10), total.counts)
+    for j in range(10):
+        expected = (data[z == j] - origin).sum(axis=0)
+        assert np.allclose(total.sums[j], expected, rtol=1e-10, atol=1e-8)
+    values = [r["objective"] for r in result.rows if r["objective"] is not None]
+    assert all(b <= a * (1 + 1e-12) for a, b in pairwise(values))
+    assert result.to_json()["balance"]["bytes"] > 0
+
+
+def test_labels_travel_with_their_points(
+    workers: LocalCluster, monkeypatch: pytest.MonkeyPatch, points: np.ndarray
+) -> None:
+    data, labels = np.tile(points, (4, 1)), np.random.default_rng(2).normal(size=4 * len(points))
+    moving(monkeypatch, (0, 1, 1000), (1, 0, 1000), (0, 2, 500))
+    result, machine = run(Labelled(), (data, labels), workers)
+    assert machine.balancing.moves.points >= 2 * 512
+    expected = (data * result.state).sum(axis=0)
+    assert np.allclose(machine.ledger.total.total, expected, rtol=1e-10, atol=1e-9)
+    assert {round(v, 6) for v in (result.state[:, 0] / labels)} <= {1.0, 2.0, 3.0}
+
+
+def test_sparse_rows_travel(workers: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.random(9_000, 40, density=0.1, random_state=0, format="csr")
+    moving(monkeypatch, (0, 1, 1000), (1, 0, 1000), (2, 0, 500))
+    result, machine = run(Rows(), matrix, workers)
+    assert machine.balancing.moves.points >= 2 * 512
+    assert np.isclose(machine.ledger.total[0], result.state.sum(), rtol=1e-10)
+    per_row = np.asarray(matrix.sum(axis=1)).ravel()
+    times = result.state[:, 0][per_row > 0] / per_row[per_row > 0]
+    assert np.allclose(times, np.round(times)) and set(np.round(times)) <= {1.0, 2.0, 3.0}
+
+
+@pytest.mark.parametrize("victim", ["source", "target"])
+@pytest.mark.parametrize("step", [Ready, Arrived, Sent])
+def test_a_worker_killed_in_the_middle_of_a_move_ends_the_job_and_nothing_hangs(
+    monkeypatch: pytest.MonkeyPatch, points: np.ndarray, step: type, victim: str
+) -> None:
+    """The job says who is lost; there is no recovery of workers yet."""
+    moving(monkeypatch, (0, 1, 1000))
+    answer = Moves.answer
+    with LocalCluster(workers=2) as cluster:
+        number = 0 if victim == "source" else 1
+
+        def kill(self: Moves, worker: int, body: Any, now: float) -> Any:
+            if isinstance(body, step):
+                os.kill(cluster._processes[number].pid, signal.SIGKILL)
+            return answer(self, worker, body, now)
+
+        monkeypatch.setattr(Moves, "answer", kill)
+        with pytest.raises(WorkerLost, match=f"Worker {number}"):
+            flegel.run(
+                "kmeans", points, cluster=cluster, workers=2, tolerance=1e-9, interval="10ms",
+                balance="async",
+            )  # fmt: skip
+
+
+def test_a_target_short_of_memory_refuses_and_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch, points: np.ndarray
+) -> None:
+    monkeypatch.setenv("FLEGEL_MEMORY", "1000")
+    moving(monkeypatch, (0, 1, 1000))
+    with LocalCluster(workers=2) as cluster:
+        result = flegel.run(
+            "kmeans", points, cluster=cluster, workers=2, tolerance=1e-9, interval="5ms",
+            balance="async",
+        )  # fmt: skip
+    assert result.balance["points"] == 0
+    assert any("are free" in note for note in result.balance["notes"])

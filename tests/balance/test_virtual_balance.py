@@ -1,0 +1,122 @@
+"""Whole jobs on virtual time: k-means trained for real by sixteen workers, four of them eight times slower."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+import pytest
+
+from flegel import tree
+from flegel.algorithm import Sample
+from flegel.algorithms.kmeans import KMeans
+from flegel.machine.balancing import Balancing
+from flegel.machine.coordinator import Coordinator, Patience
+from flegel.machine.ledger import Ledger
+from flegel.messages import Form, Load
+from flegel.plan.straggler import parse_stragglers
+from flegel.runtime.compile import build_kernel
+from flegel.runtime.flag import new_flag
+from flegel.share import Share, make_share
+from flegel.sim.cluster import Costs, simulate
+from flegel.sim.trainer import KernelLearner, Pace
+from flegel.spec import AlgorithmRef, Criteria, SyncSpec
+from flegel.sync import make_policy
+
+WORKERS, ROWS, COLUMNS = 16, 48_000, 6
+FOR_EVER = Patience(load=float("inf"), silence=float("inf"), report=float("inf"))
+
+
+def clustered() -> np.ndarray:
+    """Clouds one after the other, so that each share knows only a few of them."""
+    rng = np.random.default_rng(0)
+    which = np.sort(rng.integers(20, size=ROWS))
+    return rng.normal(scale=1.2, size=(20, COLUMNS))[which] + rng.normal(size=(ROWS, COLUMNS))
+
+
+def train(
+    mode: str, data: np.ndarray, straggler: str = "0-3:8x", seconds: float = 0.25, seed: int = 0
+) -> tuple[Coordinator, list[Share]]:
+    algorithm, rng = KMeans(k=10, init="random"), np.random.default_rng(seed)
+    sample = Sample(data, None, len(data), data.shape[1])
+    theta = tree.as_float64(algorithm.initParameter(sample, rng))
+    zero = tree.zeros_like(algorithm.initAggregator(sample, theta))
+    learners, slow = {}, parse_stragglers(straggler, WORKERS)
+    for w in range(WORKERS):
+        ids = np.arange(len(data) * w // WORKERS, len(data) * (w + 1) // WORKERS)
+        state = algorithm.initState(len(ids), data.shape[1], rng)
+        share = make_share(data[ids], None, state, algorithm.layout, ids)
+        learners[w] = KernelLearner(
+            algorithm, build_kernel(algorithm, share, theta, zero).kernel, share, zero, new_flag()
+        )
+    criteria = Criteria(max_seconds=seconds, tolerance=0)
+    form = Form("array", ())
+    job = Coordinator(
+        algorithm, make_policy(SyncSpec("fsp", balance=mode)), criteria, theta, Ledger(algorithm, zero),
+        {w: Load(AlgorithmRef("x", {}), {}, w, WORKERS, 0, form, form) for w in range(WORKERS)},
+        patience=FOR_EVER, debug=True, balancing=None if mode == "off" else Balancing(mode, criteria),
+    )  # fmt: skip
+    paces = {w: Pace(1e6, slow, w, WORKERS) for w in range(WORKERS)}
+    simulate(job, paces, dict(learners), Costs(bandwidth=2e8))
+    return job, [learner.share for learner in learners.values()]
+
+
+def spread(passes: list[float]) -> float:
+    return max(passes) - min(passes)
+
+
+@pytest.fixture(scope="module")
+def jobs() -> dict[str, Coordinator]:
+    return {mode: train(mode, clustered())[0] for mode in ("off", "async", "sync")}
+
+
+def test_without_balance_passes_follow_the_speeds(jobs: dict[str, Coordinator]) -> None:
+    passes = [w.passes for w in jobs["off"].view.workers.values()]
+    assert min(passes[4:]) > 6 * max(passes[:4])
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_with_balance_passes_differ_by_at_most_one(jobs: dict[str, Coordinator], mode: str) -> None:
+    second_half = jobs[mode].trace[len(jobs[mode].trace) // 2 :]
+    assert spread(second_half[-1].passes) <= 1.0 or min(spread(r.passes) for r in second_half) <= 1.0
+    assert max(spread(r.passes) for r in second_half) <= 2.0
+
+
+def test_the_objective_never_rises_although_points_move(jobs: dict[str, Coordinator]) -> None:
+    values = [r.objective for r in jobs["async"].trace if r.objective is not None]
+    assert all(b <= a * (1 + 1e-12) for a, b in pairwise(values))
+    assert jobs["async"].balancing is not None and jobs["async"].balancing.moves.points > ROWS / 16
+
+
+def test_lazy_data_reach_the_same_objective_sooner() -> None:
+    """From several starting points, because each leads to an optimum of its own; virtual time, so no clock is asked."""
+    faster = []
+    for seed in range(5):
+        curves = {}
+        for mode in ("off", "async"):
+            trace = train(mode, clustered(), seed=seed)[0].trace
+            curves[mode] = [(r.seconds, r.objective) for r in trace if r.objective is not None]
+        goal = max(curve[-1][1] for curve in curves.values()) * 1.0002
+        off, moved = (next(s for s, f in curves[mode] if f <= goal) for mode in ("off", "async"))
+        faster.append(off / moved)
+    assert median(faster) >= 1.3
+
+
+def test_no_visit_is_lost_or_invented(jobs: dict[str, Coordinator]) -> None:
+    for job in jobs.values():
+        workers = list(job.view.workers.values())
+        assert sum(w.points for w in workers) == ROWS
+        assert sum(w.carried for w in workers) == 0
+        total = sum(w.passes * w.points for w in workers)
+        assert round(total) == sum(w.visits for w in workers)
+
+
+def test_nothing_moves_where_all_are_alike() -> None:
+    job, _ = train("async", clustered(), straggler="", seconds=0.1)
+    assert job.balancing is not None and job.balancing.moves.count == 0
+
+
+def test_reasons_are_in_the_trace(jobs: dict[str, Coordinator]) -> None:
+    assert any(r.reason.startswith("balance: in ") for r in jobs["async"].trace)
+    assert any(r.in_flight for r in jobs["async"].trace) and jobs["async"].trace[-1].moved_bytes > 0

@@ -1,0 +1,181 @@
+"""The balance plan: Eq. 8, Eq. 9, super workers, pairing, hysteresis, and the closed loop on a fluid model."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flegel.plan.balance import (
+    Balance,
+    Rules,
+    SuperWorker,
+    WorkerLoad,
+    consider,
+    hand_out,
+    imbalance,
+    points_to_give,
+    super_workers,
+)
+from flegel.plan.horizon import Horizon
+from flegel.share import TILE
+from flegel.spec import Criteria
+
+RULES = Rules()
+
+
+def load(worker: int, points: int = 64_000, seconds: float = 1e-6, passes: float = 0.0, **more: object) -> WorkerLoad:
+    return WorkerLoad(worker, points, seconds, passes, **more)  # type: ignore[arg-type]
+
+
+def alone(*args: object, **more: object) -> SuperWorker:
+    return SuperWorker((load(*args, **more),))  # type: ignore[arg-type]
+
+
+def test_workers_with_the_same_statistics_are_one_super_worker() -> None:
+    loads = [load(0, seconds=8e-6), load(1), load(2, seconds=1.05e-6), load(3, seconds=8.2e-6), load(4, passes=3)]
+    groups = [{m.worker for m in g.members} for g in super_workers(loads, RULES)]
+    assert sorted(map(sorted, groups)) == [[0, 3], [1, 2], [4]]
+
+
+def test_eq_8_is_the_largest_distance_from_the_mean() -> None:
+    assert imbalance([1.0, 2.0, 6.0]) == 3.0
+
+
+@given(
+    points=st.tuples(st.integers(1_000, 10**7), st.integers(1_000, 10**7)),
+    speeds=st.tuples(st.floats(1e-8, 1e-3), st.floats(1e-8, 1e-3)),
+    passes=st.tuples(st.floats(0, 50), st.floats(0, 50)),
+    counts=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    split=st.floats(1e-3, 1e3),
+)
+def test_delta_solves_eq_9_or_its_compensation_case(points, speeds, passes, counts, split) -> None:  # type: ignore[no-untyped-def]
+    slow = SuperWorker(tuple(load(i, points[0], speeds[0], passes[0]) for i in range(counts[0])))
+    fast = SuperWorker(tuple(load(9 + i, points[1], speeds[1], passes[1]) for i in range(counts[1])))
+    delta, case = points_to_give(slow, fast, split)
+    beta, behind = counts[0] / counts[1], fast.passes - slow.passes
+    assert 0 <= delta <= slow.points
+    if "equal passes" in case and delta < slow.points * (1 - 1e-6):
+        left = slow.passes + split / ((slow.points - delta) * slow.seconds)
+        debt = behind * beta * delta * fast.seconds
+        right = fast.passes + (split - debt) / ((fast.points + beta * delta) * fast.seconds)
+        assert math.isclose(left, right, rel_tol=1e-6, abs_tol=1e-6)
+        assert debt <= split * (1 + 1e-9)
+    elif "share them" in case:
+        assert math.isclose((slow.points - delta) * slow.seconds, beta * delta * fast.seconds, rel_tol=1e-9)
+
+
+def test_equal_speeds_and_passes_split_the_difference() -> None:
+    delta, _ = points_to_give(alone(0, 3000), alone(1, 1000), 10.0)
+    assert math.isclose(delta, 1000)
+
+
+def test_a_short_split_shares_the_debt() -> None:
+    delta, case = points_to_give(alone(0, 1000, 2e-6, 0.0), alone(1, 1000, 1e-6, 100.0), 1e-4)
+    assert "too short" in case and math.isclose(delta, 1000 * 2 / 3)
+
+
+@given(st.lists(st.integers(2 * TILE, 10**6), min_size=1, max_size=6), st.integers(1, 6), st.floats(64, 10**6))
+def test_every_slow_worker_gives_the_same_and_keeps_something(shares: list[int], fast: int, delta: float) -> None:
+    slow = SuperWorker(tuple(load(i, n) for i, n in enumerate(shares)))
+    quick = SuperWorker(tuple(load(100 + i) for i in range(fast)))
+    moves = hand_out(slow, quick, delta)
+    for i, n in enumerate(shares):
+        given_away = sum(p for s, _, p in moves if s == i)
+        assert given_away % TILE == 0 and given_away <= n - TILE
+    got = [sum(p for _, t, p in moves if t == 100 + j) for j in range(fast)]
+    assert max(got) - min(got) <= fast * TILE
+
+
+def test_min_is_paired_with_max() -> None:
+    loads = [load(w, seconds=s * 1e-6) for w, s in enumerate([8, 1, 4, 2])]
+    plan = consider(loads, 10.0, RULES)
+    assert {(p.source, p.target) for p in plan.proposals} == {(0, 1), (2, 3)}
+    assert all("ns a point" in p.reason for p in plan.proposals)
+
+
+def test_what_is_balanced_stays_where_it_is_and_says_so() -> None:
+    plan = consider([load(0), load(1, seconds=1.2e-6)], 0.1, RULES)
+    assert not plan.proposals and "balanced" in plan.reason
+
+
+def test_a_worker_that_is_busy_or_full_is_left_alone() -> None:
+    busy = consider([load(0, seconds=8e-6, busy=True), load(1)], 10.0, RULES)
+    full = consider([load(0, seconds=8e-6), load(1, full="no memory")], 10.0, RULES)
+    assert not busy.proposals and "under way" in busy.reason
+    assert not full.proposals and "no memory" in full.reason
+
+
+def test_points_do_not_go_back_for_a_small_difference() -> None:
+    loads = [load(0, seconds=1.2e-6), load(1)]
+    remaining = 0.384  # a gap of one pass: half a pass on each side of the mean
+    loads[0] = load(0, seconds=1.21e-6)
+    assert consider(loads, remaining, RULES).proposals
+    assert not consider(loads, remaining, Rules(reversal=3.0), {(1, 0): 0.0}).proposals
+
+
+def test_nothing_is_proposed_before_speeds_are_known() -> None:
+    plan = consider([load(0), load(1, seconds=math.inf)], 10.0, RULES)
+    assert not plan.proposals and "not known" in plan.reason
+
+
+def drive(slowness: list[float], seconds: float, guess: float = 1.0) -> tuple[list[float], list[float]]:
+    """A fluid model: passes grow continuously, moved points make up their lost passes at the target."""
+    n = len(slowness)
+    points, total = [64_000.0] * n, [0.0] * n  # total: passes summed over points
+    balance, now, step = Balance(), 0.0, 0.02
+    spreads = []
+    while now < seconds:
+        for i in range(n):
+            total[i] += step / (slowness[i] * 1e-6)
+        now += step
+        if balance.due(now) and now > 0.1:
+            loads = [load(i, int(points[i]), slowness[i] * 1e-6, total[i] / points[i]) for i in range(n)]
+            for p in balance.plan(loads, max(0.05 * now, guess * (seconds - now)), now).proposals:
+                carried = p.points * total[p.source] / points[p.source]
+                points[p.source] -= p.points
+                points[p.target] += p.points
+                total[p.source] -= carried
+                total[p.target] += carried
+        passes = [t / p for t, p in zip(total, points, strict=True)]
+        spreads.append(max(passes) - min(passes))
+    return spreads, points
+
+
+def test_four_of_sixteen_stragglers_end_within_one_pass() -> None:
+    spreads, points = drive([8.0] * 4 + [1.0] * 12, 20.0)
+    assert spreads[-1] <= 1.0
+    assert sum(points) == 16 * 64_000
+
+
+@given(st.lists(st.floats(1.0, 10.0), min_size=2, max_size=12), st.floats(0.3, 2.0))
+def test_the_loop_settles_whatever_the_speeds_and_the_guess(slowness: list[float], guess: float) -> None:
+    spreads, points = drive(slowness, 20.0, guess)
+    untouched = 20.0 / (64_000e-6) * (1 / min(slowness) - 1 / max(slowness))
+    assert spreads[-1] <= max(1.5, 0.1 * untouched)
+    assert sum(points) == len(slowness) * 64_000 and min(points) >= TILE
+
+
+def test_the_horizon_takes_the_earliest_end() -> None:
+    horizon = Horizon(Criteria(target=10.0, max_seconds=100.0))
+    assert horizon.remaining() == (100.0, "time limit")
+    for i in range(1, 11):
+        horizon.note(float(i), i, 100.0 - 2 * i, i / 2)
+    seconds, reason = horizon.remaining()
+    assert math.isclose(seconds, 35.0, rel_tol=1e-3) and "target" in reason
+
+
+def test_the_horizon_without_any_hint_is_as_long_as_the_past() -> None:
+    horizon = Horizon(Criteria())
+    horizon.note(7.0, 3, None, 0.5)
+    assert horizon.remaining()[0] == 7.0
+
+
+def test_the_horizon_follows_a_decaying_change() -> None:
+    horizon = Horizon(Criteria(tolerance=1e-4))
+    for i in range(1, 41):
+        horizon.note(i / 4, i, 1.0 + math.exp(-i / 4), i / 4)
+    seconds, reason = horizon.remaining()
+    assert "decays" in reason or "nearly" in reason
+    assert 0 < seconds < 20

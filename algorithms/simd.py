@@ -104,15 +104,15 @@ def emit_constant(kind: Any, value: Any) -> Any:
     return ir.Constant(kind, [value] * kind.count)
 
 
-def _shuffle(builder: Any, vector: Any, lanes: list[int]) -> Any:
+def emit_shuffle(builder: Any, vector: Any, lanes: list[int]) -> Any:
     pattern = ir.Constant(ir.VectorType(_I32, len(lanes)), lanes)
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), pattern)
 
 
-def _spread(builder: Any, scalar: Any, lanes: int) -> Any:
+def emit_spread(builder: Any, scalar: Any, lanes: int) -> Any:
     """The scalar in every lane."""
     one = ir.Constant(ir.VectorType(scalar.type, 1), ir.Undefined)
-    return _shuffle(builder, builder.insert_element(one, scalar, _I32(0)), [0] * lanes)
+    return emit_shuffle(builder, builder.insert_element(one, scalar, _I32(0)), [0] * lanes)
 
 
 def emit_call(builder: Any, name: str, *args: Any) -> Any:
@@ -149,7 +149,7 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
     return builder.gep(data, [at], inbounds=True)
 
 
-def _load(builder: Any, address: Any, lanes: int, size: int) -> Any:
+def emit_load(builder: Any, address: Any, lanes: int, size: int) -> Any:
     kind = ir.VectorType(address.type.pointee, lanes)
     value = builder.load(builder.bitcast(address, kind.as_pointer()))
     value.align = size
@@ -183,7 +183,7 @@ def load(typing: Any, array: Any, at: Any, lanes: Any) -> Any:
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         address = _address(context, builder, sig.args[0], args[0], args[1])
-        return _load(builder, address, kind.lanes, _size(array))
+        return emit_load(builder, address, kind.lanes, _size(array))
 
     return kind(array, types.intp, lanes), generate
 
@@ -217,8 +217,8 @@ def splats(typing: Any, array: Any, at: Any, count: Any, lanes: Any) -> Any:
         for first in range(0, many.count, together):
             some = min(together, many.count - first)
             here = builder.gep(address, [_I32(first)], inbounds=True)
-            numbers = _load(builder, here, some, _size(array))
-            parts += [_shuffle(builder, numbers, [i] * kind.lanes) for i in range(some)]
+            numbers = emit_load(builder, here, some, _size(array))
+            parts += [emit_shuffle(builder, numbers, [i] * kind.lanes) for i in range(some)]
         return context.make_tuple(builder, many, parts)
 
     return many(array, types.intp, count, lanes), generate
@@ -235,7 +235,7 @@ def loads(typing: Any, array: Any, at: Any, stride: Any, count: Any, lanes: Any)
         place, parts = args[1], []
         for _ in range(many.count):
             address = _address(context, builder, sig.args[0], args[0], place)
-            parts.append(_load(builder, address, kind.lanes, _size(array)))
+            parts.append(emit_load(builder, address, kind.lanes, _size(array)))
             place = builder.add(place, step)
         return context.make_tuple(builder, many, parts)
 
@@ -301,7 +301,7 @@ def _operator(symbol: Any, emit: Callable[[Any, Any, Any, Any], Any], compares: 
 def _as_vector(context: Any, builder: Any, value: Any, have: Any, want: Vector) -> Any:
     if isinstance(have, Vector):
         return value
-    return _spread(builder, context.cast(builder, value, have, want.dtype), want.lanes)
+    return emit_spread(builder, context.cast(builder, value, have, want.dtype), want.lanes)
 
 
 def _arithmetic(for_floats: str, for_integers: str) -> Callable[[Any, Any, Any, Any], Any]:
@@ -339,7 +339,7 @@ def spread(typing: Any, value: Any, like: Any) -> Any:
     """A vector of the shape of `like` with this value in every lane."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return _spread(builder, context.cast(builder, args[0], sig.args[0], like.dtype), like.lanes)
+        return emit_spread(builder, context.cast(builder, args[0], sig.args[0], like.dtype), like.lanes)
 
     return like(value, like), generate
 
@@ -496,7 +496,7 @@ def total(typing: Any, x: Any) -> Any:
         (value,) = args
         while value.type.count > 1:
             half = value.type.count // 2
-            low, high = (_shuffle(builder, value, list(range(at, at + half))) for at in (0, half))
+            low, high = (emit_shuffle(builder, value, list(range(at, at + half))) for at in (0, half))
             value = builder.fadd(low, high)
         return builder.extract_element(value, _I32(0))
 

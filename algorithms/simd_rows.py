@@ -103,21 +103,21 @@ class _Columns:
             after = self.term(builder, x, self.load(row, at, lanes), before)
             if counted is not None:
                 numbers = _numbers(8 * self.bytes, lanes)
-                limit = simd._spread(builder, builder.trunc(counted, _I32), lanes)
+                limit = simd.emit_spread(builder, builder.trunc(counted, _I32), lanes)
                 old = builder.icmp_signed("<", numbers, limit if self.bytes == 4 else builder.sext(limit, numbers.type))
                 after = builder.select(old, before, after)
             builder.store(after, slot)
 
     def load(self, data: Any, at: Any, lanes: int) -> Any:
         size = 4 if isinstance(data.type.pointee, ir.FloatType) else 8
-        value = simd._load(self.builder, self.builder.gep(data, [at], inbounds=True), lanes, size)
+        value = simd.emit_load(self.builder, self.builder.gep(data, [at], inbounds=True), lanes, size)
         wide = ir.VectorType(self.number, lanes)
         return value if value.type == wide else self.builder.fpext(value, wide)
 
     def folded(self, value: Any) -> Any:
         """The lower half of the lanes plus the upper."""
         half = value.type.count // 2
-        low, high = (simd._shuffle(self.builder, value, list(range(at, at + half))) for at in (0, half))
+        low, high = (simd.emit_shuffle(self.builder, value, list(range(at, at + half))) for at in (0, half))
         return self.builder.fadd(low, high)
 
     def across(self, sums: list[Any]) -> list[Any]:
@@ -139,11 +139,11 @@ def _numbers(bits: int, lanes: int, count: int = 0, first: int = 0) -> Any:
 
 def _square(builder: Any, x: Any, y: Any, before: Any) -> Any:
     difference = builder.fsub(x, y)
-    return simd._fma(builder, difference, difference, before)
+    return simd.emit_fma(builder, difference, difference, before)
 
 
 squared_distances = _summing(_square)
-dots = _summing(lambda builder, x, y, before: simd._fma(builder, x, y, before))
+dots = _summing(lambda builder, x, y, before: simd.emit_fma(builder, x, y, before))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -171,7 +171,7 @@ def least_of(typing: Any, sums: Any, first: Any, count: Any, best: Any, least: A
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         bits, lanes = int(best.dtype.bitwidth), best.lanes
         begin = args[1] if bits == 64 else builder.trunc(args[1], _I32)
-        rows = simd._spread(builder, begin, lanes)
+        rows = simd.emit_spread(builder, begin, lanes)
         which, value = args[3:]
         for i, these in enumerate(cgutils.unpack_tuple(builder, args[0])):
             numbers = builder.add(rows, _numbers(bits, lanes, min(many, lanes), i * lanes))
@@ -189,7 +189,7 @@ def first_of_least(typing: Any, best: Any, least: Any) -> Any:
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         which, value = args
-        lowest = simd._spread(builder, _across(builder, "fmin", value), best.lanes)
+        lowest = simd.emit_spread(builder, _across(builder, "fmin", value), best.lanes)
         never = ir.Constant(which.type, [2 ** (best.dtype.bitwidth - 1) - 1] * best.lanes)
         row = _across(builder, "smin", builder.select(builder.fcmp_ordered("==", value, lowest), which, never))
         return row if best.dtype == types.int64 else builder.sext(row, _I64)

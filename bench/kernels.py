@@ -294,9 +294,7 @@ def fcm_contests(points: int) -> Iterator[Contest]:
     for k, dtype in ((10, "float32"), (100, "float32"), (10, "float64")):
         some = max(2048, points // (1 if k == 10 else 8))
         rows = overlapping(some, k, dtype)
-        start = rows[:k] + np.asarray(
-            0.01, dtype
-        )  # off the points, where a plain quotient would divide by zero
+        start = rows[:k] + np.asarray(0.01, dtype)  # off the points, where a plain quotient would divide by zero
         training = Training(FCM(k=k, init=start), rows)
         contenders: dict[str, Callable[[], float]] = {
             "flegel": lambda training=training: training.passes(1, 2),

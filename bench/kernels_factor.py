@@ -57,9 +57,7 @@ def contest(title: str, rivals: dict[str, Callable[[], Any]], rounds: int) -> li
     return [{"case": title, "who": name, "seconds": t, "ratio": t / ours} for name, t in medians.items()]
 
 
-def set_up(
-    algorithm: Algorithm, features: Any, labels: Any, points: int, columns: int
-) -> tuple[Share, Any, Any]:
+def set_up(algorithm: Algorithm, features: Any, labels: Any, points: int, columns: int) -> tuple[Share, Any, Any]:
     rows = features if hasattr(features, "indptr") else features[:5000]
     sample = Sample(rows, None if labels is None else labels[:5000], points, columns)
     algorithm.validate(sample)
@@ -105,9 +103,7 @@ def logistic_regression(points: int, rounds: int, dtype: Any) -> list[Row]:
     return contest(f"LR pass, {points:,} × 28, {np.dtype(dtype).name}", rivals, rounds)
 
 
-def flegel_to(
-    data: ratings.Ratings, target: float, rank: int, passes: int
-) -> tuple[float, float, int, float]:
+def flegel_to(data: ratings.Ratings, target: float, rank: int, passes: int) -> tuple[float, float, int, float]:
     """CPU seconds and passes until the held-out RMSE is reached (at most `passes`), a barrier ten times a
     pass.
     """

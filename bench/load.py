@@ -27,9 +27,7 @@ MB = 1e6
 
 def peak() -> int:
     """Largest resident memory of this program so far, in bytes (getrusage would count the parent's, too)."""
-    line = next(
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
-    )
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
@@ -78,9 +76,7 @@ def shares(spec: str, workers: int, **options: Any) -> dict[str, Any]:
     description = json.dumps(data.describe())
     context = multiprocessing.get_context("spawn")
     start, answers = context.Barrier(workers), context.Queue()
-    processes = [
-        context.Process(target=worker, args=(i, workers, description, start, answers)) for i in range(workers)
-    ]
+    processes = [context.Process(target=worker, args=(i, workers, description, start, answers)) for i in range(workers)]
     for process in processes:
         process.start()
     found = [answers.get(timeout=600) for _ in processes]
@@ -157,9 +153,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="about 1 GB of CSV")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument(
-        "--generate", type=int, default=11_000_000, help="rows of the stand-in to generate; 0: none"
-    )
+    parser.add_argument("--generate", type=int, default=11_000_000, help="rows of the stand-in to generate; 0: none")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="flegel-bench-") as name:
         folder = Path(name)

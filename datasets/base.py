@@ -217,14 +217,10 @@ def write_columns(columns: list[Array], out: Array) -> None:
         out[lo:hi] = tile[:, : hi - lo].T
 
 
-def check_finite(
-    features: Array, labels: Array | None, ids: Array, names: list[str] | None, origin: str
-) -> None:
+def check_finite(features: Array, labels: Array | None, ids: Array, names: list[str] | None, origin: str) -> None:
     """Raise for the first NaN or infinity, by row and column."""
     with np.errstate(over="ignore", invalid="ignore"):
-        total = (
-            features.sum() if features.size else 0.0
-        )  # NaN and infinity survive a sum; overflow is looked into
+        total = features.sum() if features.size else 0.0  # NaN and infinity survive a sum; overflow is looked into
     if not np.isfinite(total):
         bad = np.argwhere(~np.isfinite(features))
         if len(bad):

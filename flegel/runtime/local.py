@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -76,7 +77,7 @@ class LocalCluster:
             "OPENBLAS_NUM_THREADS": "1",
             "NUMBA_NUM_THREADS": "1",
         }
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        environment["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flegel.runtime.worker"],
             stdin=subprocess.PIPE,

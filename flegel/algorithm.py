@@ -104,6 +104,9 @@ class Algorithm:
     """True where the objective is an average over points rather than a sum."""
     keep_state: ClassVar[bool] = False
     """True where the points' hidden state belongs to the model (NMF: the rows of W)."""
+    narrow_parameter: ClassVar[bool] = False
+    """True where `updateDataPoint` takes θ in the precision of the features: with float32 data half the bytes and twice
+    the numbers in a register. θ itself, the statistics and all other hooks stay float64."""
     merges_reports: bool
     """`aggregate` also merges whole reports. False where a point's change is smaller than the statistics."""
 

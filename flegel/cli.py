@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from flegel import cli_bench
 from flegel.cli_data import app as data_app
 from flegel.errors import AlgorithmError, FlegelError, UsageError
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 
 
 app.add_typer(data_app, name="data")
+cli_bench.mount(app)
 
 
 def main() -> None:

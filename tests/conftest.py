@@ -23,7 +23,9 @@ settings.load_profile(os.environ.get("FLEGEL_PROFILE", "flegel"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.setdefault("FLEGEL_CACHE", str(config.cache.mkdir("flegel")))
+    cache = getattr(config, "cache", None)
+    if cache is not None:
+        os.environ.setdefault("FLEGEL_CACHE", str(cache.mkdir("flegel")))
 
 
 def blobs(rows: int = 3000, columns: int = 6, centres: int = 5, seed: int = 0, dtype: str = "float64") -> np.ndarray:

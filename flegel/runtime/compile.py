@@ -35,6 +35,7 @@ from flegel.tree import Array, Tree
 TEMPLATE = '''"""Generated: the loop over a block of points for {title}."""
 from collections import namedtuple
 from numba import njit
+from flegel.runtime.borrow import borrowed
 from flegel.runtime.flag import raised
 from flegel.share import DataPoint, SparseRow
 import flegel.runtime.compile
@@ -42,12 +43,14 @@ import flegel.runtime.compile
 _algorithm = flegel.runtime.compile.class_for_glue("@key@")
 _Self = namedtuple("_Self", {self_fields!r})
 {tuples}
-_how = {{"nogil": True, "error_model": "numpy", "fastmath": {{"contract", "reassoc", "nsz", "arcp", "afn"}}}}
+_fast = {{"contract", "reassoc", "nsz", "arcp", "afn"}}
+_how = {{"nogil": True, "forceinline": True, "error_model": "numpy", "fastmath": _fast}}
 _update = njit(**_how)(_algorithm.updateDataPoint)
 {fold_definition}
 
 @njit(nogil=True, error_model="numpy", cache=True)
 def block({arguments}):
+    {borrowing}
     self = _Self({self_values})
     parameter = {parameter}
     target = {target}
@@ -127,6 +130,14 @@ def data_point(share: Share, i: int) -> DataPoint:
     return DataPoint(share.features[i], share.labels[i], share.state[i])
 
 
+def as_hooks_see(algorithm: Algorithm, parameter: Tree, share: Share) -> Tree:
+    """θ in the precision that the algorithm wants for its points. A copy for one call of a kernel, not for a point."""
+    kind = share.features.values.dtype if isinstance(share.features, Sparse) else share.features.dtype
+    if not algorithm.narrow_parameter or not np.issubdtype(kind, np.floating):
+        return parameter
+    return tree.unflatten(parameter, [a.astype(kind, copy=False) for a in tree.flatten(parameter)])
+
+
 def fold_change(algorithm: Algorithm, target: Tree, change: Tree) -> None:
     """`aggregate` in place, whether the user's version works in place or returns a new value."""
     result = algorithm.aggregate(target, change)
@@ -143,7 +154,7 @@ def interpreted(algorithm: Algorithm) -> Kernel:
     ) -> int:
         if share.layout != "rows":
             raise ValueError("the interpreted loop reads rows")
-        presented = tree.present(parameter)
+        presented = tree.present(as_hooks_see(algorithm, parameter, share))
         for i in range(start, end):
             if flag[0]:
                 return i
@@ -187,7 +198,7 @@ def _compile(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree) ->
     ) -> int:
         features = share.features
         data = (features.indptr, features.indices, features.values) if isinstance(features, Sparse) else (features,)
-        theta = tree.flatten(parameter)
+        theta = tree.flatten(as_hooks_see(algorithm, parameter, share))
         place[0] = -1
         try:
             return int(
@@ -206,7 +217,8 @@ def _compile(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree) ->
 
 def _again(algorithm: Algorithm, share: Share, i: int, parameter: Tree, aggregator: Tree, iteration: int) -> None:
     """Compiled code raised at point i: run that point interpreted, so that the traceback shows the user's lines."""
-    change = algorithm.updateDataPoint(data_point(share, i), tree.present(parameter), iteration)
+    presented = tree.present(as_hooks_see(algorithm, parameter, share))
+    change = algorithm.updateDataPoint(data_point(share, i), presented, iteration)
     fold_change(algorithm, tree.copy(aggregator), change)
 
 
@@ -227,10 +239,30 @@ def _class_text(cls: type) -> str:
     """Everything that decides what is compiled, as text: the class with its helpers, and files they come from."""
     module = sys.modules[cls.__module__]
     carried = getattr(module, "__flegel_source__", None)
-    homes = {sys.modules.get(function.__module__) for function in _helpers(cls).values()} - {module}
-    files = sorted(f for home in homes if (f := getattr(home, "__file__", None)))
+    homes = {sys.modules.get(function.__module__) for function in _helpers(cls).values()} - {module, None}
+    files = sorted(f for home in _with_neighbours(homes) if (f := getattr(home, "__file__", None)))
     texts = [str(carried) if carried is not None else inspect.getsource(module)]
     return "".join([*texts, *(Path(f).read_text(encoding="utf-8", errors="replace") for f in files)])
+
+
+def _with_neighbours(homes: set[Any]) -> set[Any]:
+    """Modules, and those of the same package that they take names from: a helper compiles its own helpers in."""
+    found, waiting = set(), set(homes)
+    while waiting:
+        home = waiting.pop()
+        found.add(home)
+        used = {v if isinstance(v, types.ModuleType) else _home_of(v) for v in list(vars(home).values())}
+        waiting |= {m for m in used if m is not None and _package(m) and _package(m) == _package(home)} - found
+    return found
+
+
+def _home_of(value: Any) -> Any:
+    name = getattr(value, "__module__", None)
+    return sys.modules.get(name) if isinstance(name, str) else None
+
+
+def _package(module: Any) -> str:
+    return str(module.__name__).rpartition(".")[0]
 
 
 def _helpers(cls: type) -> dict[str, types.FunctionType]:
@@ -289,28 +321,14 @@ def _generate(
     ]
     lo_hi = "indptr[i] : indptr[i + 1]"
     fold_definition, fold = _fold_code(cls, algorithm, share, parameter, zero)
+    arrays = ["halting", "place", *data, "labels", "state", "halted", *theta, *sums]
     return TEMPLATE.format(
         title=cls.__name__,
         self_fields=(*used, "halting"),
         tuples="\n".join(tuples),
         fold_definition=fold_definition,
-        arguments=", ".join(
-            [
-                *hyper,
-                "halting",
-                "place",
-                *data,
-                "labels",
-                "state",
-                "halted",
-                *theta,
-                *sums,
-                "start",
-                "end",
-                "iteration",
-                "flag",
-            ]
-        ),
+        arguments=", ".join([*hyper, *arrays, "start", "end", "iteration", "flag"]),
+        borrowing="; ".join(f"{name} = borrowed({name})" for name in arrays),
         self_values=", ".join([*hyper, "halting"]),
         parameter=f"_Parameter({', '.join(scalars)})" if tree.is_bundle(parameter) else scalars[0],
         target=f"_Statistics({', '.join(sums)})" if tree.is_bundle(zero) else sums[0],
@@ -346,7 +364,8 @@ def _works_in_place(algorithm: Algorithm, share: Share, parameter: Tree, zero: T
     probe = data_point(share, 0)
     probe = probe._replace(state=probe.state.copy())
     target = tree.copy(zero)
-    change = algorithm.updateDataPoint(probe, tree.present(parameter), 0)
+    presented = tree.present(as_hooks_see(algorithm, parameter, share))
+    change = algorithm.updateDataPoint(probe, presented, 0)
     result = algorithm.aggregate(target, change)
     algorithm._halting = False
     return result is None or result is target

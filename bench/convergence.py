@@ -1,0 +1,39 @@
+"""How does the objective fall over time, and does it fall at all without barriers?
+
+Fig. 14: objective against time of bsp-mini, fsp and asp with 1 and with 32 batches a pass, no stragglers.
+"""
+
+from __future__ import annotations
+
+import suite
+
+from flegel.compare import Chart, Series
+
+FIGURE = "Fig. 14"
+NEEDS = ("sync:asp", "sync:bsp-mini")
+
+SYNC = "bsp-mini,fsp,asp:batches=1,asp:batches=32"
+
+
+def main() -> None:
+    options = suite.arguments(__doc__)
+    with suite.Suite(__file__, __doc__, options) as bench:
+        cases = [suite.KMEANS, suite.LARGER[2]]
+        for case in cases[:1] if bench.scale == "smoke" else [*cases, suite.SMALLER[3]]:
+            found = bench.contest(case, SYNC, title=case.name)
+            if found is None:
+                continue
+            series = [
+                Series(name=name, points=[(t, v) for t, v, _ in shown.curve if v is not None])
+                for name, shown in found.pictures.items()
+            ]
+            bench.record.charts.append(
+                Chart(title=f"Objective against time, {case.name}", x="seconds", y="objective", series=series)
+            )
+            for line in found.lines():
+                bench.answer(f"{case.name}, {line.contender}: {line.outcome}.")
+        bench.answer("The paper: fsp and bsp-mini are monotone; asp diverges for k-means.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Without stragglers, does a flexible barrier cost anything?
+
+Fig. 8: the race of Fig. 7 with all workers alike.
+"""
+
+from __future__ import annotations
+
+import suite
+from race import race
+
+FIGURE = "Fig. 8"
+NEEDS = ("sync:fsp",)
+
+PAPER = "The paper: FSPV runs 1.3 times faster on average than its competitors when there are no stragglers."
+
+
+def main() -> None:
+    options = suite.arguments(__doc__)
+    with suite.Suite(__file__, __doc__, options) as bench:
+        cases = [suite.KMEANS] if bench.scale == "smoke" else [*suite.LARGER, *suite.SMALLER]
+        race(bench, cases, "", "no stragglers", sync=suite.FULL_BATCH)
+        bench.answer(PAPER)
+
+
+if __name__ == "__main__":
+    main()

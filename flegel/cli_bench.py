@@ -1,0 +1,207 @@
+"""`flegel compare`, `flegel report` and `flegel bench`: words to contests, files and pages. Decides and draws nothing.
+
+`mount(app)` puts the commands into the command line.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flegel.errors import FlegelError, StorageError, UsageError
+
+bench_app = typer.Typer(
+    help="The benchmark suite: the figures of the papers, on your own machine.", no_args_is_help=True
+)
+
+
+def mount(app: typer.Typer) -> None:
+    """Add everything of this file to the command line."""
+    app.command()(compare)
+    app.command()(report)
+    app.add_typer(bench_app, name="bench")
+
+
+def compare(
+    algorithm: Annotated[str, typer.Argument(help="A built-in name or file.py:Class.")],
+    data: Annotated[str, typer.Option("--data", help="A data set's name (higgs, higgs:200000) or a path.")],
+    sync: Annotated[
+        str, typer.Option(help="Contenders with commas between; with switches as fsp:coordination=centralized.")
+    ] = "bsp,bsp-mini,ssp,asp,fsp-binary,fsp,psp",
+    straggler: Annotated[str, typer.Option(help="Slow workers on purpose, such as 0-3:8x or 0-3:32ms/1000.")] = "",
+    workers: Annotated[int | None, typer.Option(help="Worker processes; one a core by default.")] = None,
+    repeat: Annotated[int, typer.Option(help="Runs of each contender; they take turns.")] = 3,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="A hyper-parameter as name=value.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Objective to reach; 0.1 % short of what bsp converges to by default.")
+    ] = None,
+    within: Annotated[float, typer.Option(help="How far the default target may be from what bsp finds.")] = 0.001,
+    tolerance: Annotated[float, typer.Option(help="When bsp has converged, for the default target.")] = 1e-4,
+    max_seconds: Annotated[float | None, typer.Option(help="Give a run up after so long.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
+    label: Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")] = None,
+    partition: Annotated[str, typer.Option(help="Who owns which rows, as in submit.")] = "shuffle",
+    json_to: Annotated[
+        str | None, typer.Option("--json", help="Write everything as JSON; - is standard output.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for report.html and compare.json.")] = None,
+) -> None:
+    """Compare synchronization models: same data, same start, same target, taking turns.
+
+    For example:
+
+        flegel compare kmeans --data higgs --sync bsp,fsp,psp --straggler 0:8x --workers 4 --out runs/compare
+    """
+    from flegel.cli import sentences
+
+    with sentences():
+        import msgspec
+
+        from flegel.cli import _algorithm
+        from flegel.compare import compare as hold
+        from flegel.compare import write
+        from flegel.compare.table import text, verdict
+        from flegel.report.write import render, save
+
+        if json_to not in (None, "-") and not Path(json_to).absolute().parent.is_dir():  # type: ignore[arg-type]
+            raise UsageError(f"There is no folder for {json_to}; make it first.")
+        found = hold(
+            _algorithm(algorithm, settings or []), data, sync, workers=workers, label=label, repeat=repeat,
+            straggler=straggler, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds, seed=seed,
+            partition=partition, say=_say, command=_command(),
+        )  # fmt: skip
+        for note in found.notes:
+            _say(f"note: {note}")
+        if json_to == "-":
+            print(msgspec.json.encode(found).decode())
+        else:
+            print(text(found))
+            print(verdict(found))
+        if json_to not in (None, "-"):
+            write(found, Path(json_to))  # type: ignore[arg-type]
+        if out is not None:
+            write(found, out / "compare.json")
+            _say(f"report: {save(render([found]), out / 'report.html')}")
+
+
+def report(
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="RESULT…", help="Folders of saved runs, JSON of results or comparisons.")
+    ],
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Headline of the page.")] = "",
+) -> None:
+    """Make one HTML page, which needs nothing else, from saved runs, comparisons and benchmarks."""
+    from flegel.cli import sentences
+
+    with sentences():
+        from flegel.report.write import load, render, save
+
+        print(save(render([load(path) for path in sources], title), out))
+
+
+@bench_app.command("list")
+def list_benches() -> None:
+    """What the suite can answer, and what it cannot yet."""
+    from flegel.cli import sentences
+
+    with sentences():
+        from flegel.compare.suite import AWAITED, folder, scripts
+
+        found = scripts(folder())
+        for script in found:
+            print(f"{script.name:19} {script.figure:10} {script.question}")
+            for why in script.missing:
+                print(f"{'':30} unavailable: {why}")
+        for name, (figure, question) in AWAITED.items():
+            if name not in [script.name for script in found]:
+                print(f"{name:19} {figure:10} {question}\n{'':30} unavailable: bench/{name}.py is not there yet")
+
+
+@bench_app.command("run")
+def run_benches(
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names, figures (fig9), or all.")],
+    scale: Annotated[str, typer.Option(help="smoke, small or paper.")] = "small",
+    workers: Annotated[int | None, typer.Option(help="Worker processes; one a core by default.")] = None,
+    repeat: Annotated[int | None, typer.Option(help="Runs of each contender.")] = None,
+    seed: Annotated[int, typer.Option(help="Of data and start.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for NAME.json and the report.")] = Path("runs/bench"),
+) -> None:
+    """Run benchmarks one after the other, then write one report of all that lie in the folder."""
+    from flegel.cli import sentences
+
+    with sentences():
+        from flegel.compare.suite import choose, folder, scripts
+
+        if scale not in ("smoke", "small", "paper"):
+            raise UsageError(f"--scale {scale!r} must be smoke, small or paper.")
+        failed = []
+        for script in choose(scripts(folder()), names):
+            if script.missing:
+                _say(f"{script.name}: left out, {script.missing[0]}")
+                continue
+            given = {
+                "--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--out": out,
+                "--json": out / f"{script.name}.raw.json",
+                "--out FILE": out / f"{script.name}.raw.json",
+            }  # fmt: skip
+            words = [
+                str(w)
+                for flag, v in given.items()
+                if flag in script.flags and v is not None
+                for w in (flag.split()[0], v)
+            ]
+            out.mkdir(parents=True, exist_ok=True)
+            _say(f"{script.name}: {script.question}")
+            if subprocess.run([sys.executable, str(script.path), *words], check=False).returncode:
+                failed.append(script.name)
+        _collect(out)
+        if failed:
+            raise FlegelError(f"These benchmarks failed: {', '.join(failed)}.")
+
+
+@bench_app.command("report")
+def report_benches(
+    folder: Annotated[Path, typer.Argument(help="Folder with the JSON of benchmarks.")] = Path("runs/bench"),
+    out: Annotated[Path | None, typer.Option(help="The HTML file; FOLDER/report.html by default.")] = None,
+    title: Annotated[str, typer.Option(help="Headline of the page.")] = "",
+) -> None:
+    """One page of all benchmarks in a folder."""
+    from flegel.cli import sentences
+
+    with sentences():
+        _collect(folder, out, title)
+
+
+def _collect(folder: Path, out: Path | None = None, title: str = "") -> None:
+    from flegel.compare import Bench, Comparison
+    from flegel.compare.suite import _order
+    from flegel.report.write import Item, load, render, save
+
+    found: list[Item] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            item = load(path)
+        except StorageError:
+            continue  # figures of a script with a format of its own
+        if isinstance(item, Bench | Comparison):
+            found.append(item)
+    if not found:
+        raise UsageError(f"There are no benchmarks in {folder}; run some with flegel bench run NAME.")
+    found.sort(key=lambda item: _order(item.figure) if isinstance(item, Bench) and item.figure else (9, 0))
+    page = render(found, title or "Flegel: benchmarks")
+    print(save(page, out or folder / "report.html"))
+
+
+def _say(text: str) -> None:
+    if text:
+        print(f"flegel: {text}", file=sys.stderr)
+
+
+def _command() -> str:
+    return shlex.join(["flegel", *sys.argv[1:]])

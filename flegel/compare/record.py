@@ -1,0 +1,261 @@
+"""What a comparison or a benchmark found, as it is written to JSON and read back. Pure data; knows no cluster.
+
+Everything that a report shows is in here, so that a report can be made again, elsewhere and later, from the file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flegel.compare.stats import Spread, median, spread
+from flegel.errors import StorageError
+
+FORMAT = 1
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """One run of one contender."""
+
+    contender: str
+    round: int
+    outcome: str
+    """`reached` the target, `diverged`, `stalled` (no change any more, short of the target), `limit` or `failed`."""
+    reason: str
+    reached: float | None = None
+    """Seconds of training until the target was reached."""
+    seconds: float = 0.0
+    objective: float | None = None
+    """What the engine said at the end."""
+    checked: float | None = None
+    """What an evaluation of the model on the data, from scratch, says."""
+    metrics: dict[str, float] = {}
+    barriers: int = 0
+    utilization: float = 0.0
+    passes_low: float = 0.0
+    passes_high: float = 0.0
+    load_seconds: float = 0.0
+    foreign: float | None = None
+    steal: float | None = None
+    load_average: float | None = None
+    disturbed: str = ""
+    again: bool = False
+    """Run once more because an earlier one was disturbed."""
+
+
+class Lane(msgspec.Struct):
+    """What one worker did when: (begin, end, kind) with kind `compute`, `respond` or `wait`."""
+
+    worker: int
+    segments: list[tuple[float, float, str]] = []
+    shares: list[tuple[float, float, float]] = []
+    """Instead of segments where there are too many: shares of computing, responding and waiting in equal slices."""
+
+
+class Timeline(msgspec.Struct):
+    """All workers of one run."""
+
+    seconds: float
+    lanes: list[Lane]
+
+
+class Picture(msgspec.Struct, kw_only=True):
+    """One run to look at: the curve, the workers, the reasons."""
+
+    curve: list[tuple[float, float | None, float | None]]
+    """Seconds, objective, interval; thinned."""
+    timeline: Timeline
+    workers: list[dict[str, Any]]
+    reasons: list[tuple[float, str]] = []
+    staleness: dict[str, int] = {}
+    costs: list[tuple[float, float]] = []
+    """Seconds, cost of that barrier in seconds; thinned."""
+    note: str = ""
+
+
+class Setting(msgspec.Struct, kw_only=True):
+    """Where and when it was measured."""
+
+    date: str
+    commit: str
+    machine: dict[str, str]
+    versions: dict[str, str]
+    command: str = ""
+
+
+class Comparison(msgspec.Struct, kw_only=True, tag_field="kind", tag="compare"):
+    """Contenders on the same data, from the same start, to the same target."""
+
+    format: int = FORMAT
+    title: str
+    algorithm: str
+    hyperparameters: dict[str, Any]
+    dataset: dict[str, Any]
+    workers: int
+    straggler: str
+    seed: int
+    maximize: bool
+    target: float
+    target_note: str
+    limit: float
+    contenders: list[str]
+    attempts: list[Attempt]
+    pictures: dict[str, Picture] = {}
+    notes: list[str] = []
+    setting: Setting | None = None
+
+    def of(self, contender: str) -> list[Attempt]:
+        """The attempts that count: undisturbed ones, where there are any."""
+        mine = [a for a in self.attempts if a.contender == contender]
+        quiet = [a for a in mine if not a.disturbed]
+        return quiet or mine
+
+    def times(self, contender: str) -> Spread | None:
+        """Seconds to the target; None unless most attempts reached it."""
+        mine = self.of(contender)
+        found = [a.reached for a in mine if a.reached is not None]
+        return spread(found) if found and 2 * len(found) > len(mine) else None
+
+    def lines(self) -> list[Line]:
+        """One line per contender, in the order asked for."""
+        known = {c: self.times(c) for c in self.contenders}
+        best = min((s.median for s in known.values() if s), default=None)
+        return [line for c in self.contenders if (line := _line(c, self.of(c), known[c], best))]
+
+    def ratio(self, slow: str, fast: str) -> tuple[float, bool] | None:
+        """How many times longer `slow` takes; with True where that is only a lower bound."""
+        quick, other = self.times(fast), self.times(slow)
+        if quick is None or quick.median <= 0:
+            return None
+        if other is not None:
+            return other.median / quick.median, False
+        ran = [a.seconds for a in self.of(slow) if a.outcome == "limit"]
+        return (median(ran) / quick.median, True) if ran else None
+
+
+class Line(msgspec.Struct, kw_only=True):
+    """A contender in the table."""
+
+    contender: str
+    time: Spread | None
+    ratio: float | None
+    """To the best; a lower bound where `time` is None."""
+    outcome: str
+    barriers: float
+    utilization: float
+    passes_low: float
+    passes_high: float
+    objective: float | None
+    confirmed: bool
+    """`objective` comes from an evaluation from scratch, not from the engine."""
+    disturbed: bool
+    count: int
+
+
+def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | None) -> Line | None:
+    if not mine:
+        return None
+    ratio = time.median / best if time and best else None
+    if time is None and best and (ran := [a.seconds for a in mine if a.outcome == "limit"]):
+        ratio = median(ran) / best
+    checked = [a.checked for a in mine if a.checked is not None]
+    stated = [a.objective for a in mine if a.objective is not None]
+    values = checked or stated
+    outcomes = [a.outcome for a in mine]
+    return Line(
+        contender=name,
+        time=time,
+        ratio=ratio,
+        outcome=max(sorted(set(outcomes)), key=outcomes.count),
+        barriers=median([a.barriers for a in mine]),
+        utilization=median([a.utilization for a in mine]),
+        passes_low=median([a.passes_low for a in mine]),
+        passes_high=median([a.passes_high for a in mine]),
+        objective=median(values) if values else None,
+        confirmed=bool(checked),
+        disturbed=all(a.disturbed for a in mine),
+        count=len(mine),
+    )
+
+
+class Series(msgspec.Struct, kw_only=True):
+    """A line of a chart."""
+
+    name: str
+    points: list[tuple[float, float]]
+
+
+class Chart(msgspec.Struct, kw_only=True):
+    """A figure that a benchmark draws beside its comparisons."""
+
+    title: str
+    x: str
+    y: str
+    series: list[Series]
+    log_x: bool = False
+    log_y: bool = False
+    text: str = ""
+    bars: bool = False
+    """Points as bars (x counts the groups) instead of lines."""
+    groups: list[str] = []
+    """Names of the groups of bars."""
+
+
+class Table(msgspec.Struct, kw_only=True):
+    """Rows of text; numbers come formatted."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    text: str = ""
+
+
+class Bench(msgspec.Struct, kw_only=True, tag_field="kind", tag="bench"):
+    """One benchmark of the suite."""
+
+    format: int = FORMAT
+    name: str
+    figure: str
+    question: str
+    scale: str
+    seconds: float
+    setting: Setting
+    answer: list[str] = []
+    """What came out, in sentences."""
+    charts: list[Chart] = []
+    tables: list[Table] = []
+    contests: list[Comparison] = []
+    skipped: list[tuple[str, str]] = []
+    """What was left out, and why."""
+    ratios: dict[str, float] = {}
+    """Named figures for the check against recorded floors."""
+
+
+Document = Comparison | Bench
+
+
+def write(document: Document, path: Path) -> None:
+    """As JSON, in one step."""
+    scratch = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(msgspec.json.encode(document) + b"\n")
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise StorageError(f"Could not write {path}: {error.strerror or error}.") from None
+
+
+def read(path: Path) -> Document:
+    """A file that `write` made."""
+    try:
+        found: Document = msgspec.json.decode(path.read_bytes(), type=Document)
+    except OSError as error:
+        raise StorageError(f"Could not read {path}: {error.strerror or error}.") from None
+    except msgspec.DecodeError as error:
+        raise StorageError(f"{path} is no comparison and no benchmark of Flegel: {error}.") from None
+    if found.format != FORMAT:
+        raise StorageError(f"{path} has format {found.format}; this version reads {FORMAT}.")
+    return found

@@ -1,0 +1,131 @@
+"""The benchmark suite as files: which there are, what they answer, what they need. Reads sources; runs nothing.
+
+A benchmark is a script in `bench/`. Its docstring's first line is the question it answers; `FIGURE` names the paper's
+figure, and `NEEDS` what the engine must have, such as "algorithm:gmm", "sync:psp", "option:balance", "package:torch".
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flegel.compare.contender import supported
+from flegel.errors import UsageError, nearest
+
+HELPERS = {"suite", "race", "regress", "picture", "timeline"}
+"""Files of bench/ that are no benchmarks, besides those that cannot be run at all."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """One file of the suite."""
+
+    name: str
+    path: Path
+    question: str
+    figure: str
+    needs: tuple[str, ...]
+    flags: tuple[str, ...]
+    """Options that it understands, of those that `flegel bench run` may pass on."""
+
+    @property
+    def missing(self) -> list[str]:
+        return [why for need in self.needs if (why := lacking(need))]
+
+
+AWAITED = {"migration": ("Table 2", "How fast do points move under limited bandwidth, and does training notice?")}
+"""Benchmarks of the papers that belong to another file; listed as unavailable while it is not there."""
+
+FLAGS = ("--scale", "--workers", "--repeat", "--out", "--seed", "--json")
+
+
+def folder() -> Path:
+    """Where the suite lies: beside the package in a checkout, or in the current folder."""
+    import flegel
+
+    beside = Path(flegel.__file__).resolve().parents[1] / "bench"
+    for place in (beside, Path("bench")):
+        if (place / "suite.py").is_file():
+            return place
+    raise UsageError(
+        "There is no bench/ here; the benchmark suite comes with a checkout of Flegel, not with the package."
+    )
+
+
+def scripts(place: Path) -> list[Script]:
+    """All benchmarks, figures of the paper first, in their order."""
+    files = [path for path in sorted(place.glob("*.py")) if path.stem not in HELPERS]
+    found = [read_script(path) for path in files if "__main__" in path.read_text(encoding="utf-8")]
+    return sorted(found, key=lambda s: (not s.figure, _order(s.figure), s.name))
+
+
+def _order(figure: str) -> tuple[int, int]:
+    digits = "".join(c if c.isdigit() else " " for c in figure).split()
+    return (0 if figure.startswith("Fig") else 1 if figure.startswith("Table") else 2, int(digits[0]) if digits else 99)
+
+
+def read_script(path: Path) -> Script:
+    """From the source alone; nothing is imported."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    named: dict[str, object] = {}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="FIGURE" | "NEEDS" as name)], value=value):
+                named[name] = ast.literal_eval(value)
+    question = re.split(r"(?<=[.?])\s", ast.get_docstring(tree) or path.stem)[0]
+    ours = any(isinstance(n, ast.ImportFrom | ast.Import) and "suite" in ast.dump(n) for n in tree.body)
+    flags = FLAGS[:5] if ours else tuple(f for f in FLAGS[1:] if f'"{f}"' in text and f != "--out")
+    if not ours and re.search(r"--out \S+\.json", ast.get_docstring(tree) or ""):
+        flags = (*flags, "--out FILE")
+    needs = named.get("NEEDS", ())
+    return Script(
+        path.stem,
+        path,
+        question,
+        str(named.get("FIGURE", AWAITED.get(path.stem, ("", ""))[0])),
+        tuple(map(str, needs)) if isinstance(needs, tuple) else (),
+        flags,
+    )
+
+
+def choose(all_scripts: Sequence[Script], words: Sequence[str]) -> list[Script]:
+    """By name, or by figure: `skew`, `fig9`; `all` is every one."""
+    if list(words) == ["all"]:
+        return list(all_scripts)
+    chosen: list[Script] = []
+    for word in words:
+        wanted = word.lower()
+        hits = [s for s in all_scripts if s.name == wanted or wanted in _aliases(s.figure)]
+        if not hits:
+            raise UsageError(f"No benchmark is called {word!r}{nearest(word, [s.name for s in all_scripts])}")
+        chosen += [s for s in hits if s not in chosen]
+    return chosen
+
+
+def _aliases(figure: str) -> set[str]:
+    """'Fig. 7' is also fig7 and 7."""
+    joined = "".join(c for c in figure.lower() if c.isalnum())
+    return {joined, joined.removeprefix("fig")} if figure else set()
+
+
+def lacking(need: str) -> str:
+    """Why a need is not met; empty where it is."""
+    kind, _, name = need.partition(":")
+    if kind == "algorithm":
+        from flegel.algorithms import BUILTINS
+
+        return "" if name in BUILTINS else f"the algorithm {name} is not built in yet"
+    if kind == "sync":
+        from flegel.sync import MODELS
+
+        return "" if name in MODELS else f"the synchronization model {name} is not there yet"
+    if kind == "option":
+        return "" if supported(name) else f"flegel.run has no {name} yet"
+    if kind == "package":
+        return "" if importlib.util.find_spec(name) else f"{name} is not installed"
+    return f"nobody knows what {need!r} is"

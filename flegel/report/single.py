@@ -1,0 +1,106 @@
+"""A single run, from the folder that `flegel submit` saved or from its JSON alone, as a section of a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flegel.compare.picture import picture
+from flegel.compare.record import Picture
+from flegel.compare.table import seconds
+from flegel.errors import StorageError
+from flegel.report import timeline
+from flegel.report.charts import Curve, curves
+from flegel.report.contest import intervals, reasons, workers
+from flegel.report.page import figure, heading, note, pairs, paragraph
+from flegel.report.svg import Canvas
+
+NO_TRACE = (
+    "This is the JSON of a result without its trace; the saved folder would show the timeline of the workers too."
+)
+
+
+class Single(NamedTuple):
+    """A result as in its JSON, and what can be drawn of it."""
+
+    result: dict[str, Any]
+    picture: Picture
+
+
+def read_single(path: Path) -> Single:
+    """From a folder with result.json and trace.msgpack, or from a file."""
+    from flegel.runtime.store import read_trace
+
+    folder = path if path.is_dir() else None
+    file = path / "result.json" if folder else path
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+        rows = read_trace(folder) if folder else None
+    except OSError as error:
+        raise StorageError(f"Could not read {file}: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise StorageError(f"{file} is no result of Flegel: {error}.") from None
+    return of_result(result, rows)
+
+
+def of_result(result: dict[str, Any], rows: list[dict[str, Any]] | None = None) -> Single:
+    """From the JSON of a result and, where there are, the rows of its trace."""
+    if not isinstance(result, dict) or not {"algorithm", "trace", "worker"} <= result.keys():
+        raise StorageError("That JSON is no result of Flegel: it lacks algorithm, trace or worker.")
+    bare = rows is None
+    if rows is None:
+        rows = [
+            {"seconds": t, "iteration": i, "objective": f, "interval": eta, "reason": "", "barrier_cost": 0.0}
+            for t, i, f, eta in result["trace"]
+        ]
+    drawn = picture(rows, result["worker"], result.get("staleness", {}))
+    if bare:
+        drawn.note = NO_TRACE
+    return Single(result, drawn)
+
+
+def title(single: Single) -> str:
+    result = single.result
+    return f"{result['algorithm']} on {result['dataset']['name']} under {result['sync']}"
+
+
+def section(single: Single) -> str:
+    """Everything about one run."""
+    result, drawn = single
+    value = "none" if result["objective"] is None else f"{result['objective']:.8g}"
+    told = (
+        f"{result['iterations']} barriers in {seconds(result['seconds'])}; objective {value}; "
+        f"{result['utilization']:.0%} of the workers' time was computing. It ended because: {result['reason']}."
+    )
+    parts = [paragraph(told, "lead"), *(note(text) for text in result.get("warnings", []))]
+    points = [(t, v) for t, v, _ in drawn.curve if v is not None]
+    if points:
+        parts.append(heading("Objective against time", level=3))
+        parts.append(figure(lambda w: _curve(points, w)))
+    if drawn.timeline.lanes:
+        parts.append(heading("Where the time went", level=3))
+        parts.append(figure(lambda w: timeline.draw([(result["sync"], drawn.timeline)], w)))
+    elif drawn.note:
+        parts.append(note(drawn.note))
+    name = result["sync"]
+    parts += [intervals({name: drawn}), workers({name: drawn}), reasons({name: drawn})]
+    data = result["dataset"]
+    hyper = ", ".join(f"{k}={v}" for k, v in result["hyperparameters"].items())
+    parts.append(
+        pairs(
+            [
+                ("data", f"{data['rows']:,} × {data['columns']:,}{' (a stand-in)' if data.get('stand_in') else ''}"),
+                ("hyper-parameters", hyper if len(hyper) < 2000 else hyper[:2000] + " …"),
+                ("workers", str(result["workers"])),
+                ("seed", str(result["seed"])),
+                ("kernel", result.get("kernel", "")),
+                ("loading and compiling", seconds(result["load_seconds"])),
+            ]
+        )
+    )
+    return "".join(parts)
+
+
+def _curve(points: list[tuple[float, float]], width: float) -> Canvas:
+    return curves([Curve("objective", points, 0)], width, "seconds", "objective")

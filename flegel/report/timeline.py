@@ -1,0 +1,116 @@
+"""Where the time went: a lane for each worker, coloured by what it did. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flegel.compare.picture import KINDS
+from flegel.compare.record import Lane, Timeline
+from flegel.compare.table import seconds
+from flegel.report.svg import Canvas, Scale
+
+FILL = {"compute": "f0", "respond": "f4", "wait": "idle"}
+WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting"}
+CUT = 3.0  # a panel is at most so many times longer than the shortest one
+
+Panel = tuple[str, Timeline]
+
+
+def draw(panels: Sequence[Panel], width: float, title: str = "", window: float | None = None) -> Canvas:
+    """One panel per run, all on the same axis of time; a run that goes on beyond it ends in an arrow."""
+    lanes = max((len(t.lanes) for _, t in panels), default=0)
+    thick = 14.0 if lanes <= 8 else 10.0 if lanes <= 16 else max(3.0, 160 / lanes)
+    gap = 3.0 if thick >= 10 else 1.0
+    left, right, top = 34.0, width - 46, 44.0 if title else 26.0
+    span = window or common_window([t.seconds for _, t in panels])
+    scale = Scale(0.0, span, left, right)
+    heights = [28 + len(t.lanes) * (thick + gap) for _, t in panels]
+    canvas = Canvas(width, top + sum(heights) + 40, title or "What each worker did, over time")
+    if title:
+        canvas.text(8, 18, title, "start", "strong")
+    _legend(canvas, 8, top - 8)
+    y = top
+    for (name, timeline), height in zip(panels, heights, strict=True):
+        _panel(canvas, name, timeline, scale, y, thick, gap)
+        y += height
+    for tick in scale.ticks(max(3, int((right - left) / 90))):
+        canvas.add("line", x1=scale(tick), x2=scale(tick), y1=y, y2=y + 4, class_="axis")
+        canvas.text(scale(tick), y + 17, seconds(tick) if tick else "0", "middle", "soft small")
+    canvas.add("line", x1=left, x2=right, y1=y, y2=y, class_="axis")
+    canvas.text((left + right) / 2, y + 33, "time since training began", "middle", "small")
+    return canvas
+
+
+def common_window(lengths: Sequence[float]) -> float:
+    """All of it, unless one run is much shorter: then so much that it can still be seen."""
+    known = [length for length in lengths if length > 0] or [1.0]
+    return min(max(known), CUT * min(known)) if len(known) > 1 else known[0]
+
+
+def _legend(canvas: Canvas, x: float, y: float) -> None:
+    for kind in KINDS:
+        canvas.add("rect", x=x, y=y - 9, width=16, height=10, class_=FILL[kind])
+        canvas.text(x + 21, y, WORDS[kind], "start", "small")
+        x += 40 + 6.4 * len(WORDS[kind])
+
+
+def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float, thick: float, gap: float) -> None:
+    goes_on = timeline.seconds > scale.high * (1 + 1e-9)
+    told = f"{name}: {seconds(timeline.seconds)}" + (", goes on" if goes_on else "")
+    canvas.text(8, y + 18, told, "start", "strong")
+    y += 26
+    every = 1 if thick >= 10 else max(1, len(timeline.lanes) // 8)
+    for i, lane in enumerate(timeline.lanes):
+        at = y + i * (thick + gap)
+        if i % every == 0:
+            canvas.text(scale.begin - 6, at + min(thick, 12) - 1, str(lane.worker), "end", "soft small")
+        _lane(canvas, lane, timeline.seconds, scale, at, thick)
+    bottom = y + len(timeline.lanes) * (thick + gap) - gap
+    if goes_on:
+        canvas.text(scale.end + 5, (y + bottom) / 2 + 5, "⋯", "start", "strong")
+    else:
+        end = scale(timeline.seconds)
+        canvas.add("line", x1=end, x2=end, y1=y - 4, y2=bottom + 2, class_="whisker")
+        if end < scale.end - 40 or end <= scale.end:
+            canvas.text(end + 5, (y + bottom) / 2 + 4, "done", "start", "small")
+
+
+def _lane(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thick: float) -> None:
+    if lane.shares:
+        _slices(canvas, lane, length, scale, y, thick)
+        return
+    by_kind: dict[str, list[str]] = {}
+    for begin, end, kind in lane.segments:
+        if begin < scale.high:
+            x, stop = scale(begin), scale(min(end, scale.high))
+            by_kind.setdefault(kind, []).append(f"M{x:.2f} {y:.1f}H{max(stop, x + 0.2):.2f}v{thick:g}H{x:.2f}z")
+    for kind in ("wait", "respond", "compute"):
+        if kind in by_kind:
+            canvas.add("path", d="".join(by_kind[kind]), class_=FILL[kind], title=_told(lane, kind))
+
+
+def _slices(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thick: float) -> None:
+    """Stacked shares of each slice: as much of its height as it has of the time."""
+    width = length / len(lane.shares)
+    paths: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for i, amounts in enumerate(lane.shares):
+        if i * width >= scale.high:
+            break
+        x, stop, bottom = scale(i * width), scale(min((i + 1) * width, scale.high)), y + thick
+        for kind, amount in zip(KINDS, amounts, strict=True):
+            tall = min(amount, 1.0) * thick
+            if tall > 0.01:
+                paths[kind].append(f"M{x:.2f} {bottom:.2f}v{-tall:.2f}H{stop + 0.05:.2f}v{tall:.2f}z")
+                bottom -= tall
+    for kind in KINDS:
+        if paths[kind]:
+            canvas.add("path", d="".join(paths[kind]), class_=FILL[kind], title=_told(lane, kind))
+
+
+def _told(lane: Lane, kind: str) -> str:
+    if lane.shares:
+        share = sum(s[KINDS.index(kind)] for s in lane.shares) / len(lane.shares)
+    else:
+        total = sum(b - a for a, b, _ in lane.segments)
+        share = sum(b - a for a, b, k in lane.segments if k == kind) / max(total, 1e-12)
+    return f"worker {lane.worker}: {share:.0%} {WORDS[kind]}"

@@ -1,0 +1,130 @@
+"""Reports and pictures from records: collects sections into a page and writes files. Draws nothing itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from flegel.compare.record import Bench, Chart, Comparison, read
+from flegel.errors import StorageError, UsageError
+from flegel.report import single, timeline
+from flegel.report.charts import Curve, colours_of, curves, groups
+from flegel.report.contest import contest, where
+from flegel.report.page import details, figure, heading, note, page, paragraph, table
+from flegel.report.single import Single
+from flegel.report.svg import Canvas
+
+Item = Comparison | Bench | Single
+
+
+def load(path: Path) -> Item:
+    """A comparison, a benchmark, or a single run: whatever the file or folder holds."""
+    if path.is_dir():
+        if not (path / "result.json").is_file():
+            raise UsageError(f"{path} holds no result.json; give a folder that flegel submit made, or a JSON file.")
+        return single.read_single(path)
+    try:
+        kind = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"Could not read {path}: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise StorageError(f"{path} is no JSON: {error}.") from None
+    if isinstance(kind, dict) and kind.get("kind") in ("compare", "bench"):
+        return read(path)
+    return single.of_result(kind)
+
+
+def render(items: Sequence[Item], title: str = "") -> str:
+    """One page for all of them."""
+    names = [_name(item) for item in items]
+    anchors = [f"s{i}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}" for i, name in enumerate(names)]
+    body: list[str] = []
+    for item, name, anchor in zip(items, names, anchors, strict=True):
+        if len(items) > 1 or title:
+            body.append(heading(name, anchor))
+        body.append(_section(item))
+    return page(title or (names[0] if len(names) == 1 else "Flegel"), body, list(zip(anchors, names, strict=True)))
+
+
+def _name(item: Item) -> str:
+    match item:
+        case Comparison():
+            return item.title
+        case Bench():
+            return f"{item.figure}: {item.question}" if item.figure else item.question
+    return single.title(item)
+
+
+def _section(item: Item) -> str:
+    match item:
+        case Comparison():
+            place = where(item.setting, [("seed", str(item.seed))]) if item.setting else ""
+            return contest(item) + heading("Where and how", level=3) + place
+        case Bench():
+            return bench(item)
+    return single.section(item)
+
+
+def bench(record: Bench) -> str:
+    """Answers first, then figures, then the contests behind them."""
+    parts = [paragraph(text, "lead") for text in record.answer]
+    parts += [note(f"Left out: {what} ({why})") for what, why in record.skipped]
+    for chart in record.charts:
+        parts.append(heading(chart.title, level=3))
+        parts.append(figure(lambda w, c=chart: draw(c, w), chart.text))  # type: ignore[misc]
+    for listed in record.tables:
+        parts.append(heading(listed.title, level=3))
+        parts.append(table(listed.columns, listed.rows))
+        if listed.text:
+            parts.append(paragraph(listed.text, "soft"))
+    for held in record.contests:
+        parts.append(details(held.title, contest(held, brief=len(record.contests) > 4)))
+    seeds = sorted({str(c.seed) for c in record.contests})
+    more = [("scale", record.scale), ("seeds", ", ".join(seeds)), ("took", f"{record.seconds:.0f} s")]
+    parts.append(details("Where and how", where(record.setting, more)))
+    return "".join(parts)
+
+
+def draw(chart: Chart, width: float) -> Canvas:
+    """A chart of a benchmark."""
+    if chart.bars:
+        return groups(chart, width)
+    colours = colours_of([s.name for s in chart.series])
+    lines = [Curve(s.name, list(s.points), colours[s.name]) for s in chart.series]
+    few = all(len(s.points) < 40 for s in chart.series)
+    return curves(lines, width, chart.x, chart.y, log_x=chart.log_x, log_y=chart.log_y, marks=few)
+
+
+def save(text: str, path: Path) -> Path:
+    """In one step, so that a browser never sees half a page."""
+    scratch = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise StorageError(f"Could not write {path}: {error.strerror or error}.") from None
+    return path
+
+
+def timeline_picture(comparison: Comparison, names: Sequence[str], title: str, width: float = 820) -> str:
+    """A picture of its own: the timelines of some contenders on a common axis."""
+    panels = [(name, comparison.pictures[name].timeline) for name in names]
+    canvas = timeline.draw(panels, width, title)
+    canvas.origin = _origin(comparison, names)
+    return canvas.svg(standalone=True)
+
+
+def _origin(comparison: Comparison, names: Sequence[str]) -> str:
+    """Which runs are drawn, in a sentence for whoever opens the file."""
+    runs = [a for name in names for a in comparison.of(name)]
+    quiet = "disturbed by other programs" if any(a.disturbed for a in runs) else "undisturbed"
+    place = comparison.setting
+    where = f" {place.date}, commit {place.commit}, {place.machine.get('cores', '?')} cores." if place else ""
+    data = f"{comparison.dataset['rows']:,} rows of {comparison.dataset['name']}"
+    return (
+        f"A real run of {comparison.algorithm} on {data}, straggler {comparison.straggler or 'none'}, {quiet}.{where}"
+    )

@@ -1,0 +1,28 @@
+"""Borrowed arrays: the same memory without a share in its ownership.
+
+numba counts the owners of an array, with an atomic instruction each time one is put into a tuple or taken out. In
+a loop over points that is most of the time of a short hook. A borrowed array has no owner to count. It must not
+outlive the array it came from: borrow only what the caller holds for the whole call, and never return it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba.extending import intrinsic
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def borrowed(typing_context: Any, array: Any) -> Any:
+    """`array` without its owner. For use inside compiled functions."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = context.make_array(signature.args[0])
+        lent, result = kind(context, builder, args[0]), kind(context, builder)
+        for field in ("data", "nitems", "itemsize", "shape", "strides"):
+            setattr(result, field, getattr(lent, field))
+        for field in ("meminfo", "parent"):
+            setattr(result, field, getattr(result, field).type(None))
+        return result._getvalue()
+
+    return array(array), generate

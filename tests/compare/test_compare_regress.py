@@ -1,0 +1,54 @@
+"""Floors: what fell is named, what was not measured fails nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from flegel.compare import write
+from tests.compare.samples import bench
+
+SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "regress.py"
+
+
+def regress(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, check=False)
+
+
+def test_floors_are_recorded_below_what_was_measured_and_then_hold(tmp_path: Path) -> None:
+    write(bench(), tmp_path / "skew.json")
+    floors = tmp_path / "floors" / "floors.json"
+    floors.parent.mkdir()
+    common = (str(tmp_path), "--scale", "smoke", "--floors", str(floors))
+    assert regress(*common, "--record").returncode == 0
+    assert json.loads(floors.read_text()) == {"skew: bsp / fsp": 10.8}
+    assert regress(*common).returncode == 0
+    floors.write_text(json.dumps({"skew: bsp / fsp": 13.0, "skew: another": 1.0}))
+    done = regress(*common)
+    assert done.returncode == 1
+    assert "fallen: skew: bsp / fsp: 12" in done.stdout and "not measured: skew: another" in done.stdout
+
+
+def test_ratios_of_kernels_are_read_too(tmp_path: Path) -> None:
+    raw = {"contests": [{"title": "kmeans k=10", "ratio": {"scikit-learn": 4.0}}]}
+    (tmp_path / "kernels.raw.json").write_text(json.dumps(raw))
+    floors = tmp_path / "floors" / "floors.json"
+    floors.parent.mkdir()
+    floors.write_text(json.dumps({"kernels: kmeans k=10: scikit-learn / flegel": 5.0}))
+    assert regress(str(tmp_path), "--floors", str(floors)).returncode == 1
+
+
+def test_no_results_are_no_success(tmp_path: Path) -> None:
+    assert regress(str(tmp_path)).returncode == 2
+
+
+def test_the_recorded_floors_can_be_read() -> None:
+    spec = importlib.util.spec_from_file_location("regress", SCRIPT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    floors = json.loads(module.FLOORS.read_text())
+    assert all(isinstance(value, int | float) for value in floors.values())

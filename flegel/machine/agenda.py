@@ -203,8 +203,8 @@ class Agenda:
         segment.status, segment.passes, segment.seen = "active", passes, False
         return segment
 
-    def admit(self, parcel: Parcel, share: int, points: int, passes: int, start: int = 0) -> Segment:
-        """Points that came from another worker, at this place of a share."""
+    def admit(self, parcel: Parcel | None, share: int, points: int, passes: int, start: int = 0) -> Segment:
+        """Points that came from another worker, or (without a parcel) were loaded anew, at this place of a share."""
         segment = Segment(share, start, start + points, passes, parcel=parcel)
         at = next((i for i, s in enumerate(self.segments) if (s.share, s.start) > (share, start)), len(self.segments))
         self.segments.insert(at, segment)

@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
@@ -63,6 +64,7 @@ class Mover:
         self._wakeup, self._bell = -1, -1
         self._thread: threading.Thread | None = None
         self._job = ""
+        self._holdings: Holdings | None = None
         self._giving: dict[int, _Outbound] = {}
         self._taking: dict[int, _Inbound] = {}
         self._harbour: zmq.Socket[bytes] | None = None
@@ -142,13 +144,14 @@ class Mover:
         if job != self._job:
             self._reset()
             self._job = self._voice.job = job
+            self._holdings = self._trainer.holdings
 
     def _reset(self) -> None:
         for out in self._giving.values():
             out.link.close(linger=0)
         self._giving.clear()
         self._taking.clear()
-        self._job = ""
+        self._job, self._holdings = "", None
         if self._harbour is not None:
             self._harbour.close(linger=0)
             self._harbour = None
@@ -160,7 +163,7 @@ class Mover:
     # -- opening and closing -------------------------------------------------------------------------------
 
     def _open_taking(self, order: Take) -> None:
-        holdings = self._trainer.holdings
+        holdings = self._holdings
         if holdings is None:
             return
         needed = order.points * bytes_per_point(holdings.shares[0])
@@ -180,7 +183,7 @@ class Mover:
         self._tell(Ready(order.move, self._address))
 
     def _open_giving(self, order: Give) -> None:
-        holdings = self._trainer.holdings
+        holdings = self._holdings
         if holdings is None or order.move in self._giving:
             return
         link = self._context.socket(zmq.DEALER)
@@ -217,9 +220,9 @@ class Mover:
                     self._trainer.migrating = any(o.machine.phase == "shipping" for o in self._giving.values())
                     self._tell(Sent(move, windows))
                 case migration.Free(move):
-                    self._trainer.afterwards(lambda holdings, move=move: holdings.free(move))  # type: ignore[misc]
+                    self._later(lambda holdings, move=move: holdings.free(move))  # type: ignore[misc]
                 case migration.Drop(move):
-                    self._trainer.afterwards(lambda holdings, move=move: holdings.drop(move))  # type: ignore[misc]
+                    self._later(lambda holdings, move=move: holdings.drop(move))  # type: ignore[misc]
 
     def _ask_cut(self, transfer: tuple[int, int], points: int) -> None:
         job, (move, number), peer = self._job, transfer, self._giving[transfer[0]].target
@@ -227,13 +230,19 @@ class Mover:
         def work(holdings: Holdings) -> None:
             self._put(("cut", job, move, number, holdings.cut(transfer, points, peer)))
 
-        self._trainer.errand(work)
+        if self._holdings is not None:
+            self._trainer.errand(self._holdings, work)
+
+    def _later(self, work: Callable[[Holdings], None]) -> None:
+        """Behind the change of ownership that the same order brought."""
+        if self._holdings is not None:
+            self._trainer.afterwards(self._holdings, work)
 
     def _was_cut(self, move: int, number: int, window: Outgoing | None) -> None:
         out = self._giving.get(move)
         if out is None:  # called off meanwhile; `Free` was said before this window was locked
             if window is not None:
-                self._trainer.afterwards(lambda holdings: holdings.free(move))
+                self._later(lambda holdings: holdings.free(move))
             return
         if window is not None:
             out.windows[number] = window
@@ -271,7 +280,7 @@ class Mover:
                 print(f"flegel worker {self._worker}: dropped a window: {error}", file=sys.stderr)
 
     def _came(self, worker: int, window: Window, arrays: tuple[Array, ...], size: int, sender: bytes) -> None:
-        inbound, holdings = self._taking.get(window.move), self._trainer.holdings
+        inbound, holdings = self._taking.get(window.move), self._holdings
         if inbound is None or inbound.source != worker or holdings is None:
             return
         for command in inbound.machine.came(window.number, holdings.usable(window)):

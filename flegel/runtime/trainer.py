@@ -52,6 +52,7 @@ class Errands:
 
 @dataclass(frozen=True)
 class Afterwards:
+    holdings: Holdings
     work: Callable[[Holdings], None]
 
 
@@ -65,7 +66,7 @@ class Trainer:
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self.holdings: Holdings | None = None
         self.aggregator: Tree = None
-        self._errands: SimpleQueue[Callable[[Holdings], None]] = SimpleQueue()
+        self._errands: SimpleQueue[tuple[Holdings, Callable[[Holdings], None]]] = SimpleQueue()
         self.migrating = False
         """Windows are being cut: look at errands every few milliseconds, not only between rounds."""
         self.visits = 0
@@ -81,14 +82,17 @@ class Trainer:
             self.flag[0] = 0
         self._orders.put((command, arrays))
 
-    def errand(self, work: Callable[[Holdings], None]) -> None:
-        """Have something done to the holdings by the thread that owns them, as soon as it looks up."""
-        self._errands.put(work)
+    def errand(self, holdings: Holdings, work: Callable[[Holdings], None]) -> None:
+        """Have something done to the holdings by the thread that owns them, as soon as it looks up.
+
+        Nothing is done where they have been forgotten meanwhile: the next job's holdings are others.
+        """
+        self._errands.put((holdings, work))
         self._orders.put((Errands(), ()))
 
-    def afterwards(self, work: Callable[[Holdings], None]) -> None:
+    def afterwards(self, holdings: Holdings, work: Callable[[Holdings], None]) -> None:
         """As `errand`, but behind everything that was ordered before, above all behind a change of ownership."""
-        self._orders.put((Afterwards(work), ()))
+        self._orders.put((Afterwards(holdings, work), ()))
 
     def ring(self) -> None:
         """Wake the I/O thread."""
@@ -111,9 +115,9 @@ class Trainer:
                 case Errands():
                     self._doing = "moving points"
                     self._guarded(-1, self._run_errands)
-                case Afterwards(work):
+                case Afterwards(holdings, work):
                     self._doing = "moving points"
-                    self._guarded(-1, partial(self._run, work))
+                    self._guarded(-1, partial(self._run, holdings, work))
                 case Rebook(settle):
                     self._doing = "moving points"
                     self._guarded(-1, partial(self._rebook, settle))
@@ -146,11 +150,11 @@ class Trainer:
 
     def _run_errands(self) -> None:
         while not self._errands.empty():
-            self._run(self._errands.get())
+            self._run(*self._errands.get())
 
-    def _run(self, work: Callable[[Holdings], None]) -> None:
-        if self.holdings is not None:
-            work(self.holdings)
+    def _run(self, holdings: Holdings, work: Callable[[Holdings], None]) -> None:
+        if self.holdings is holdings:
+            work(holdings)
 
     def _rebook(self, settle: Settle) -> None:
         if self.holdings is not None:

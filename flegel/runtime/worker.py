@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ import zmq
 
 from flegel.errors import DecodeError
 from flegel.machine import worker as machine
+from flegel.machine.holdings import Holdings
 from flegel.messages import Answer, Beat, Hello, Load, State, Survey
 from flegel.runtime import clock, frames
 from flegel.runtime.migrate import Mover
@@ -53,6 +55,7 @@ class WorkerProcess:
         self._machine = machine.Worker()
         self._trainer = Trainer()
         self._mover = Mover(self._context, self._trainer, birth.address, birth.worker, birth.incarnation)
+        self._collected: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
         self._alive = True
@@ -90,6 +93,10 @@ class WorkerProcess:
     def _take_results(self) -> None:
         while not self._trainer.results.empty():
             self._do(self._machine.handle(self._trainer.results.get(), clock.now()))
+        while not self._collected.empty():
+            job, arrays = self._collected.get()
+            if job == self._voice.job:
+                self._say(State(), arrays)
         while not self._mover.answers.empty():
             job, body = self._mover.answers.get()
             if job == self._voice.job:
@@ -139,11 +146,16 @@ class WorkerProcess:
                 case machine.SendState():
                     holdings = self._trainer.holdings
                     assert holdings is not None
-                    self._say(State(), holdings.collect())
+                    self._trainer.afterwards(holdings, self._collect)
                 case machine.SetOwnTimer(at, round_):
                     self._timer = (at, round_)
                 case machine.Quit():
                     self._alive = False
+
+    def _collect(self, holdings: Holdings) -> None:
+        """In the trainer thread, which alone may look at holdings as a whole."""
+        self._collected.put((self._voice.job, holdings.collect()))
+        self._trainer.ring()
 
     def _changes(self) -> tuple[Any, ...]:
         from flegel import tree

@@ -259,7 +259,7 @@ class World(RuleBasedStateMachine):
         if len(lost):
             site = self.pick(heir)
             site.holdings.shares.append(self.share(lost))
-            site.holdings.agenda.admit((-1 - dead.id, 0), len(site.holdings.shares) - 1, len(lost), 0)
+            site.holdings.agenda.admit(None, len(site.holdings.shares) - 1, len(lost), 0)
             self.passes.update(dict.fromkeys(lost.tolist(), 0))
         self.check()
 

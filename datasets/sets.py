@@ -45,7 +45,7 @@ class Susy(Entry):
     suits = ("gmm", "kmeans", "lr")
     remotes = (Remote(f"{_UCI}/00279/SUSY.csv.gz", "SUSY.csv.gz"),)
     files = ("SUSY.parquet", "SUSY.npy", "SUSY.csv", "SUSY.csv.gz")
-    remark = "with the columns' shapes and the classes' shares as published, not fitted to rows"
+    remark = "with approximate shapes of columns and shares of classes, not fitted to real rows"
 
     @classmethod
     def stand_in(cls, rows: int) -> Source:
@@ -62,7 +62,7 @@ class Hepmass(Entry):
     suits = ("kmeans", "fcm", "gmm", "lr")
     remotes = (Remote(f"{_UCI}/00347/all_train.csv.gz", "all_train.csv.gz"),)
     files = ("all_train.csv", "all_train.csv.gz")
-    remark = "with the columns' shapes and the classes' shares as published, not fitted to rows"
+    remark = "with approximate shapes of columns and shares of classes, not fitted to real rows"
 
     @classmethod
     def open_real(cls, path: Path, options: Options) -> Source:

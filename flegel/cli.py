@@ -82,6 +82,10 @@ def submit(
     staleness: Annotated[int | None, typer.Option(help="ssp: batches a worker may be ahead of the slowest.")] = None,
     batches: Annotated[int | None, typer.Option(help="asp, ssp: batches of a pass over the own share.")] = None,
     factor: Annotated[float | None, typer.Option(help="fsp-binary: λ, by which the interval shrinks.")] = None,
+    balance: Annotated[
+        str | None,
+        typer.Option(help="fsp: move points to fast workers while training (async), at barriers (sync), or off."),
+    ] = None,
     straggler: Annotated[
         str, typer.Option(help="Slow workers down on purpose: 0-3:8x, 0:32ms/1000, 0:8x@10s-20s, …")
     ] = "",
@@ -132,7 +136,8 @@ def submit(
                     "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
                     "partition": partition, "scale": scale,
                     "first_interval": first_interval, "coordination": coordination,
-                    "staleness": staleness, "batches": batches, "factor": factor, "straggler": straggler,
+                    "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
+                    "straggler": straggler,
                 },
                 folder, json_to,
             )  # fmt: skip

@@ -1,6 +1,6 @@
 """What a job is, in plain typed records that can be written to disk and sent over the wire.
 
-Nothing here acts. `JobSpec` is the whole request; `Criteria` says when to stop.
+Nothing here acts. `Criteria` says when to stop, `SyncSpec` how workers synchronize.
 """
 
 from __future__ import annotations
@@ -66,16 +66,6 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """λ of the recursive search (`fsp-binary`, `bsp-mini`)."""
     balance: str | None = None
     """`async`, `sync` or `off`: do points move to faster workers? None is the model's default."""
-
-
-class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One training job."""
-
-    algorithm: AlgorithmRef
-    sync: SyncSpec
-    criteria: Criteria
-    workers: int
-    seed: int = 0
 
 
 def parse_seconds(text: str) -> float:

@@ -37,7 +37,7 @@ class Script:
         return [why for need in self.needs if (why := lacking(need))]
 
 
-AWAITED = {"migration": ("Table 2", "How fast do points move under limited bandwidth, and does training notice?")}
+AWAITED = {"bandwidth": ("Table 2", "How fast do points move under limited bandwidth, and does training notice?")}
 """Benchmarks of the papers that belong to another file; listed as unavailable while it is not there."""
 
 FLAGS = ("--scale", "--workers", "--repeat", "--out", "--seed", "--json")

@@ -188,7 +188,7 @@ def test_the_vocabulary_is_closed(body: dict[str, Any]) -> None:
         decode([envelope_with([], body)])
 
 
-def test_every_message_is_an_order_or_an_answer() -> None:
+def test_every_message_is_an_order_an_answer_or_goes_between_workers() -> None:
     from flegel import messages
 
     said = {
@@ -196,7 +196,7 @@ def test_every_message_is_an_order_or_an_answer() -> None:
         for cls in vars(messages).values()
         if isinstance(cls, type) and issubclass(cls, messages._Message) and cls is not messages._Message
     }
-    assert said == {*Order.__args__, *Answer.__args__}
+    assert said == {*Order.__args__, *Answer.__args__, *messages.Between.__args__}
 
 
 def test_received_arrays_cannot_be_written_to() -> None:

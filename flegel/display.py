@@ -131,26 +131,27 @@ class LiveDisplay:
         self._live.update(self._table(machine, now), refresh=True)
 
     def _table(self, machine: Coordinator, now: float) -> Any:
+        from rich.console import Group
         from rich.table import Table
 
         if not machine.trace:
             loaded = len(machine.loaded)
             return f"loading: {loaded} of {len(machine.loads)} workers ready"
         last = machine.trace[-1]
-        table = Table(
-            title=f"{type(machine.algorithm).__name__} under {machine.policy.name}: objective {number(last.estimate)}, "
+        moving = f", {count(last.in_flight)} points moving" if last.in_flight else ""
+        headline = (
+            f"{type(machine.algorithm).__name__} under {machine.policy.name}: objective {number(last.estimate)}, "
             f"{count(self._rate.look(machine, now))} points/s, interval {duration(last.interval)}, "
-            f"{last.iteration} barriers, {last.seconds:.1f} s",
-            title_justify="left",
-            box=None,
+            f"{last.iteration} barriers, {last.seconds:.1f} s{moving}"
         )
+        table = Table(box=None)
         for heading in ("worker", "points", "passes", "points/s", "computing", "waiting", "responding"):
             table.add_column(heading, justify="right")
         for w in list(machine.view.workers.values())[:40]:
             whole = max(w.compute + w.wait + w.respond, 1e-12)
             shares = (f"{part / whole:.0%}" for part in (w.compute, w.wait, w.respond))
             table.add_row(str(w.id), count(w.points), f"{w.passes:.1f}", count(w.rate), *shares)
-        return table
+        return Group(headline, table)
 
     def finish(self, result: Result) -> None:
         for line in summary(result):

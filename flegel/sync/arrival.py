@@ -1,15 +1,18 @@
 """δ: when each worker should stop so that all reports arrive together (paper Section 5.2). Pure bookkeeping.
 
 Semi-centralized coordination gives worker i its own interval η + δ_i. δ_i is learned, for each worker, from how
-late its reports arrive compared with those of the median worker: slowness to respond, to be scheduled, to send. A
-straggler ends up with a negative δ_i and stops early; the median worker trains for η as it would under a signal.
+late its reports arrive compared with those of the median worker, beyond the scatter that all of them have: slowness
+to respond, to be scheduled, to send. A straggler ends up with a negative δ_i and stops early; the median worker
+trains for η as it would under a signal.
 """
 
 from __future__ import annotations
 
+import math
 from statistics import median
 
 WEIGHT = 0.3  # of the newest lateness
+USUAL = 3.0  # times the median distance from the median: reports are taken in one by one, and somebody is always last
 SHORTEST = 0.25  # of η: however late a worker is, it is left that much time to train
 GRACE, LEAST_GRACE = 4.0, 0.002  # times the usual spread, and seconds: then the coordinator's own signal follows
 
@@ -42,9 +45,11 @@ class Arrivals:
         if self._cut or not self._now:
             return
         middle = median(self._now.values())
+        usual = USUAL * median(abs(at - middle) for at in self._now.values())
         for worker, at in self._now.items():
             late = at - middle
-            self.delta[worker] = self.delta.get(worker, 0.0) - WEIGHT * late
+            beyond = math.copysign(max(abs(late) - usual, 0.0), late)
+            self.delta[worker] = self.delta.get(worker, 0.0) - WEIGHT * beyond
             self._spread += WEIGHT / len(self._now) * (abs(late) - self._spread)
         self._overhead += WEIGHT * (middle - self._due - self._overhead)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-ENOUGH = 100.0  # numbers of data for each number of θ (docs/adr/first-pass.md)
+ENOUGH = 500.0  # numbers of data for each number of θ (docs/adr/first-pass.md)
 
 # -- what a policy sees ------------------------------------------------------------------------------------
 

@@ -81,8 +81,10 @@ def test_the_same_job_twice_is_the_same_to_the_last_bit() -> None:
 def test_fsp_outruns_bsp_whatever_the_stragglers(straggler: str) -> None:
     target = kmeans("bsp", criteria=Criteria(tolerance=1e-9, max_iterations=200)).trace[-1].objective * 1.01
     seconds = {
-        sync: kmeans(sync, straggler=straggler, criteria=Criteria(target=target, tolerance=0, max_seconds=300)).seconds
-        for sync in ("bsp", "fsp")
+        spec.name: kmeans(
+            spec, straggler=straggler, criteria=Criteria(target=target, tolerance=0, max_seconds=300)
+        ).seconds
+        for spec in (SyncSpec("bsp"), SyncSpec("fsp", coordination="semi"))
     }
     assert seconds["fsp"] < 0.7 * seconds["bsp"]
 

@@ -138,7 +138,7 @@ def test_the_coordinators_signal_ends_a_centralized_round() -> None:
 
 
 def test_own_clocks_end_a_semi_centralized_round_and_the_signal_follows_later() -> None:
-    stage = Stage(name="fsp", interval=0.5)
+    stage = Stage(name="fsp", interval=0.5, coordination="semi")
     said = stage.tell(Started())
     assert next(a for a in said if isinstance(a, TrainWorkers)).seconds == dict.fromkeys(range(3), 0.5)
     assert 0.5 < next(a for a in said if isinstance(a, Wake)).at < 0.6

@@ -68,6 +68,10 @@ def _parse(text: bytes | memoryview, dialect: Dialect, dtype: np.dtype[Any]) -> 
     return columns, labels
 
 
+NOT_A_NUMBER = ["nan", "NaN", "NAN", "-nan", "+nan"]
+"""Read as NaN by both parsers, so that the check for finite numbers names row and column."""
+
+
 def _parse_pandas(
     text: bytes | memoryview, dialect: Dialect, dtype: np.dtype[Any], wanted: list[int]
 ) -> tuple[list[Array], Array | None]:
@@ -84,11 +88,15 @@ def _parse_pandas(
         index_col=False,
         usecols=wanted,
         dtype=kinds,
-        na_filter=False,
+        keep_default_na=False,
+        na_values={i: NOT_A_NUMBER for i, kind in kinds.items() if kind is not str},
         engine="c",
         skip_blank_lines=True,
         on_bad_lines="error",
     )
+    cuts = bytes(text).count(dialect.delimiter.encode())
+    if dialect.delimiter != " " and b'"' not in bytes(text) and cuts != len(frame) * (dialect.width - 1):
+        raise ValueError(f"not every row has {dialect.width} fields")  # pandas cuts longer rows without a word
     columns = [frame[i].to_numpy() for i in dialect.features]
     labels = None if dialect.label is None else frame[dialect.label].to_numpy()
     return columns, labels

@@ -83,6 +83,19 @@ def test_a_file_without_pyarrow_reads_the_same(tmp_path: Path, monkeypatch: pyte
         open_data(tmp_path / "t.csv").load()
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("1,2\n3,nan\n", "row 2, column 2 is nan"), ("1,2\n3,4,5\n", "line 2 has 3 fields where 2 are expected")],
+)
+def test_bad_rows_are_named_without_pyarrow_too(
+    text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flegel.datasets.text_parse.arrow_csv", lambda: None)
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=told):
+        open_data(tmp_path / "t.csv").load()
+
+
 def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import sys
 

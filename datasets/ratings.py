@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -51,7 +51,32 @@ def looks_like(path: Path, suffix: str) -> bool:
         return False
 
 
-class RatingsStream(Stream):
+class _FileStream(Stream):
+    """One file, told by its path, its ending and the precision wanted."""
+
+    path: Path
+    suffix: str
+
+    def __init__(self, path: Path, suffix: str, dtype: str) -> None:
+        raise NotImplementedError
+
+    def describe(self) -> Description:
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "suffix": self.suffix,
+            "signature": signature(self.path),
+            "dtype": self.dtype.name,
+        }
+
+    @classmethod
+    def from_description(cls, description: Description) -> Self:
+        path = Path(description["path"])
+        check_unchanged(path, description)
+        return cls(path, description["suffix"], description["dtype"])
+
+
+class RatingsStream(_FileStream):
     """(user, item, rating) lines; of a pair that occurs twice the last rating counts."""
 
     kind = "ratings"
@@ -109,23 +134,8 @@ class RatingsStream(Stream):
     def _header(self) -> int:
         return self.dialect.header  # a header line never contains '::' in MovieLens' files
 
-    def describe(self) -> Description:
-        return {
-            "kind": self.kind,
-            "path": str(self.path),
-            "suffix": self.suffix,
-            "signature": signature(self.path),
-            "dtype": self.dtype.name,
-        }
 
-    @classmethod
-    def from_description(cls, description: Description) -> RatingsStream:
-        path = Path(description["path"])
-        check_unchanged(path, description)
-        return cls(path, description["suffix"], description["dtype"])
-
-
-class JesterStream(Stream):
+class JesterStream(_FileStream):
     """A dense table: how many ratings, then one column an item, 99 where there is none."""
 
     kind = "jester"
@@ -160,18 +170,3 @@ class JesterStream(Stream):
             values = table[:, 1:][given].astype(self.dtype)
             yield Chunk(Sparse(indptr, np.nonzero(given)[1].astype(np.int32), values, self.columns), None)
             line += lines
-
-    def describe(self) -> Description:
-        return {
-            "kind": self.kind,
-            "path": str(self.path),
-            "suffix": self.suffix,
-            "signature": signature(self.path),
-            "dtype": self.dtype.name,
-        }
-
-    @classmethod
-    def from_description(cls, description: Description) -> JesterStream:
-        path = Path(description["path"])
-        check_unchanged(path, description)
-        return cls(path, description["suffix"], description["dtype"])

@@ -33,7 +33,7 @@ from flegel.machine.events import Scale as Scale
 from flegel.machine.events import Send as Send
 from flegel.machine.events import SetTimer as SetTimer
 from flegel.machine.events import Timer as Timer
-from flegel.machine.ledger import Ledger
+from flegel.machine.ledger import Ledger, merge
 from flegel.machine.watch import Watch
 from flegel.messages import (
     Adopted,
@@ -128,6 +128,10 @@ class Coordinator(Elastic):
         self._former: dict[int, WorkerView] = {}
         self._catching: set[int] | None = None
         """In the round after a change of the crew: who has points to visit anew."""
+        self._lingering: set[int] = set()
+        """Workers that go on training after they have reported."""
+        self._wanted = 0
+        """Workers that were asked for before training began."""
         self._owed_verdict: Verdict | None = None
         """The job was to end for this reason, as soon as all points count again."""
         self._reason = ""
@@ -166,6 +170,9 @@ class Coordinator(Elastic):
                     self._decide(Woken(tag), now)
             case Timer("watch"):
                 self._watch(now)
+            case Timer("hire"):
+                self.crew.stop_waiting(now, self.patience.hire)
+                self._step(now)
             case Timer("limit"):
                 limit = self.criteria.max_seconds
                 self._end(Verdict(False, f"reached {limit:g} s"), now)
@@ -232,13 +239,18 @@ class Coordinator(Elastic):
             self._change_crew(now)
         else:
             self._decide(Started(), now)
+        if self._wanted:
+            self._scale(self._wanted, now)
 
     def _on_report(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> None:
         seen = self.view.workers[worker]
         if seen.phase != "training" or body.round != self._order[worker]:
             self._out.append(Note(f"worker {worker} reported round {body.round} again; ignored"))
             return
-        self._held[worker] = tree.unflatten(self.ledger.total, arrays)
+        change = tree.unflatten(self.ledger.total, arrays)
+        if worker in self._held:  # it was asked for the rest, for the crew changes
+            change = merge(self.algorithm, tree.copy(self._held[worker]), change)
+        self._held[worker] = change
         seen.phase, seen.stopping = "reported", False
         seen.clock += 1
         seen.visits += body.visits
@@ -289,6 +301,7 @@ class Coordinator(Elastic):
             seen.phase, seen.stopping = "training", False
             self._order[worker] = self.view.round
             self._ordered_at[worker] = now
+            (self._lingering.add if action.linger else self._lingering.discard)(worker)
             self.watch.expect(worker, now)
             seconds = None if action.seconds is None else action.seconds[worker]
             self._out.append(Send(worker, Train(self.view.round, points, seconds, action.linger), arrays))
@@ -492,8 +505,8 @@ class Coordinator(Elastic):
         """Every wait has a deadline and names its peer."""
         for worker, why in self.watch.silent(now):
             self._lost(worker, why, False, now)
-        for worker in self.crew.late(now, self.patience.hire):
-            self._lost(worker, f"did not start within {self.patience.hire:.0f} s", False, now)
+        for worker in self.crew.late(now, self.patience.start):
+            self._lost(worker, f"did not start within {self.patience.start:.0f} s", False, now)
         if self.balancing is not None:
             self._send_all(self.balancing.moves.late(now))
             self._go_on(self.balancing, now)

@@ -59,7 +59,7 @@ class Crew:
         """Loaded, and without points so far."""
         self.leaving: set[int] = set()
         self.lost: set[int] = set()
-        """Their accounts are still to be subtracted."""
+        """Their accounts, still to be subtracted, as `Ledger.bury` numbered them."""
         self.orphans = False
         """Some points have no owner."""
         self.unvisited: set[int] = set()
@@ -104,6 +104,11 @@ class Crew:
         """The points of the lost were visited anew: the place of the crash is behind."""
         self._faults_in_a_row = self._kills_in_a_row = 0
 
+    def stop_waiting(self, now: float, patience: float) -> None:
+        """Replacements that are still not here will be given points when they come."""
+        for worker in [w for w in self.replacing if now - self.hired[w] >= patience]:
+            self.replacing.discard(worker)
+
     def late(self, now: float, patience: float) -> list[int]:
         """Hired long ago, and not here."""
         return [worker for worker, at in self.hired.items() if now - at > patience]
@@ -116,9 +121,10 @@ class Crew:
         self._maps.clear()
         self._need.clear()
 
-    def busy(self) -> bool:
-        """Somebody owes an answer, or a replacement is awaited."""
-        return any(self._owed.values()) or (self.phase == "quieting" and bool(self.replacing))
+    def busy(self, view: View) -> bool:
+        """Somebody owes an answer, or a replacement is awaited, without which there may be nobody."""
+        awaited = self.replacing or not self.staying(view)
+        return any(self._owed.values()) or (self.phase == "quieting" and bool(awaited))
 
     def owes(self, worker: int) -> bool:
         return bool(self._owed.get(worker))
@@ -126,13 +132,12 @@ class Crew:
     def advance(self, view: View) -> list[Command]:
         """The next step, if nothing is awaited; the phase is empty when all is done."""
         commands: list[Command] = []
-        while self.phase and not self.busy():
+        while self.phase and not self.busy(view):
             match self.phase:
                 case "quieting":
                     self.phase = "asking"
                     if self.orphans:
-                        members = [w for w in view.workers if w not in self.newcomers]
-                        commands += [self._send(w, Census(self.rows)) for w in members]
+                        commands += [self._send(w, Census(self.rows)) for w in view.workers]
                 case "asking":
                     self.phase = "sharing"
                     if self.orphans:
@@ -195,7 +200,8 @@ class Crew:
         """Leavers give up everything; where newcomers have nothing yet, the others give up their surplus."""
         staying = self.staying(view)
         self.newcomers &= set(staying)
-        self._need = dict.fromkeys(sorted(self.newcomers), self.rows // max(len(staying), 1))
+        quota = self.rows // max(len(staying), 1)
+        self._need = {w: max(quota - view.workers[w].points, 0) for w in sorted(self.newcomers)}
         commands = [self._send(w, Part()) for w in sorted(self.leaving) if view.workers[w].points]
         given = sum(view.workers[w].points for w in self.leaving)
         short = sum(self._need.values()) - given

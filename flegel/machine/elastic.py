@@ -15,7 +15,7 @@ from flegel import tree
 from flegel.errors import FlegelError, WorkerLost
 from flegel.machine.balancing import Balancing
 from flegel.machine.crew import Crew, Incident, newcomer
-from flegel.machine.events import Command, Expel, Note, Send
+from flegel.machine.events import Command, Expel, Note, Patience, Send, SetTimer, Timer
 from flegel.machine.ledger import Ledger
 from flegel.machine.watch import Watch
 from flegel.messages import Load, Loaded, Order, Reset
@@ -42,6 +42,7 @@ class Elastic:
     rows: int
     replace: bool
     crew: Crew
+    patience: Patience
     watch: Watch
     _out: list[Command]
     _held: dict[int, Tree]
@@ -53,6 +54,8 @@ class Elastic:
     _former: dict[int, WorkerView]
     _catching: set[int] | None
     _owed_verdict: Verdict | None
+    _wanted: int
+    _lingering: set[int]
 
     def _begin(self, now: float) -> None:
         raise NotImplementedError
@@ -107,13 +110,15 @@ class Elastic:
             self._former[worker] = seen
             redone = seen.last_visits if self._held.pop(worker, None) is not None else 0
             crew.incidents.append(Incident("lost", worker, why, now - self.began, redone=redone, unvisited=seen.points))
-            crew.lost.add(worker)
+            crew.lost.add(self.ledger.bury(worker))
             crew.orphans = True
         self.loaded.pop(worker, None)
         self.states.pop(worker, None)
         self._spans.pop(worker, None)
+        self._lingering.discard(worker)
         if self.replace and (fault or not hired):
             self._out += crew.hire(worker, now, replacing=True)
+            self._out.append(SetTimer(now + self.patience.hire, Timer("hire")))
         elif self.phase == "loading":
             self.loads.pop(worker, None)
             crew.orphans = True
@@ -151,9 +156,10 @@ class Elastic:
     def _scale(self, workers: int, now: float) -> None:
         """So many workers from now on: hire the missing ones, or let the last ones go."""
         crew = self.crew
-        staying = crew.staying(self.view) if self.phase == "training" else list(self.loads)
-        have = sorted({*staying, *crew.hired})
-        if self.phase not in ("loading", "training") or self.verdict is not None:
+        have = sorted({*crew.staying(self.view), *crew.hired})
+        if self.phase == "loading":
+            self._wanted = workers
+        elif self.phase != "training" or self.verdict is not None:
             self._out.append(Note(f"the job is about to end; it keeps its {len(have)} workers"))
         elif not 1 <= workers <= max(self.rows or workers, 1):
             self._out.append(
@@ -167,18 +173,19 @@ class Elastic:
             self._leave(tuple(have[workers:]), now)
 
     def _leave(self, workers: tuple[int, ...], now: float) -> None:
-        for worker in workers:
-            if worker in self.crew.hired:
-                self.crew.unhire(worker)
+        crew = self.crew
+        present = {*crew.staying(self.view), *crew.hired}
+        if self.phase != "training" or self.verdict is not None or not present - set(workers):
+            self._out.append(Note(f"workers {sorted(workers)} cannot leave in {self._where()}"))
+            return
+        for worker in sorted(present & set(workers)):
+            if worker in crew.hired:
+                crew.unhire(worker)
                 self._out.append(Expel(worker, "is not wanted any more", gently=True))
-        going = {w for w in workers if w in self.view.workers}
-        if self.phase != "training" or self.verdict is not None or not set(self.crew.staying(self.view)) - going:
-            if going or self.phase == "loading":
-                self._out.append(Note(f"workers {sorted(workers)} cannot leave in {self._where()}"))
-        elif going:
-            self.crew.leaving |= going
-            for worker in sorted(going):
-                self.crew.incidents.append(Incident("left", worker, "was asked to leave", now - self.began))
+            else:
+                crew.leaving.add(worker)
+                crew.incidents.append(Incident("left", worker, "was asked to leave", now - self.began))
+        if crew.leaving or crew.phase:
             self._change_crew(now)
 
     # -- the change ----------------------------------------------------------------------------------------
@@ -202,9 +209,14 @@ class Elastic:
     def _step(self, now: float) -> None:
         """The next step of the change, once nobody trains and nobody owes an answer."""
         crew = self.crew
-        if not crew.phase or self.view.training() or crew.busy():
+        if not crew.phase or self.view.training() or crew.busy(self.view):
             return
         if crew.phase == "quieting":
+            lingering = tuple(w for w in self.view.workers if w in self._lingering)
+            if lingering:  # what they did since their report is to be committed too
+                self.view.round += 1
+                self._train(TrainWorkers(lingering, dict.fromkeys(lingering, 0)), now)
+                return
             self._close_books()
         self._out += crew.advance(self.view)
         for worker in self.view.workers:
@@ -215,8 +227,8 @@ class Elastic:
     def _close_books(self) -> None:
         """Accounts of the lost are subtracted; who shared one begins again; everybody else's report counts."""
         again: set[int] = set()
-        for worker in sorted(self.crew.lost):
-            again |= set(self.ledger.forget(worker)) & set(self.view.workers)
+        for ghost in sorted(self.crew.lost):
+            again |= set(self.ledger.forget(ghost)) & set(self.view.workers)
         self.crew.lost.clear()
         for worker in sorted(self._held):
             seen, change = self.view.workers[worker], self._held.pop(worker)

@@ -140,5 +140,7 @@ class Patience:
     report: float = 60.0
     progress: float = 60.0
     """Without a single point done by a worker that is alive: then its code does not return."""
-    hire: float = 30.0
-    """For a process to start in place of a lost one: then the others take over."""
+    hire: float = 2.5
+    """For a process to start in place of a lost one: then the others take over, and it gets points when it comes."""
+    start: float = 120.0
+    """For a process to start at all."""

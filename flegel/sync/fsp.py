@@ -35,6 +35,7 @@ class FSP:
         self._interval = interval
         self._arrivals = Arrivals() if semi else None
         self._step = Step(None)
+        self._stopped = -1
 
     @property
     def interval(self) -> float | None:
@@ -62,7 +63,9 @@ class FSP:
                     if self._arrivals:
                         self._arrivals.close()
                     return Decision((Update(tuple(view.workers)),))
-                if exhausted:
+                if (
+                    exhausted and self._stopped != view.round
+                ):  # many may run out of points at once; one signal is enough
                     if self._arrivals:
                         self._arrivals.cut()
                     return self._stop(view)
@@ -84,6 +87,7 @@ class FSP:
         return Decision(actions, self._step.reason)
 
     def _stop(self, view: View) -> Decision:
+        self._stopped = view.round
         late = tuple(w for w in view.training() if not view.workers[w].stopping)
         return Decision((StopWorkers(late),)) if late else NOTHING
 

@@ -26,6 +26,8 @@ def names(value: Tree) -> tuple[str, ...]:
 
 def flatten(value: Tree) -> list[Array]:
     """The arrays of a bundle in the order of its fields."""
+    if type(value) is np.ndarray:
+        return [value]
     parts = list(value) if is_bundle(value) else [value]
     return [np.asarray(part) for part in parts]
 

@@ -234,12 +234,12 @@ class Coordinator:
 
     def _answer(self, worker: int, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
         match body:
+            case Report() if self.phase == "training":
+                self._on_report(worker, body, arrays, now)
             case Beat():
                 pass
             case Loaded() if self.phase == "loading":
                 self._on_loaded(worker, body, now)
-            case Report() if self.phase == "training":
-                self._on_report(worker, body, arrays, now)
             case Ready() | Refused() | Arrived() | Sent() if self.balancing is not None:
                 if self.phase == "training":
                     self._on_move(worker, body, now)

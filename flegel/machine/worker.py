@@ -181,6 +181,10 @@ class Worker:
 
     def _order(self, body: Order, arrays: tuple[Array, ...], now: float) -> list[Command]:
         match body:
+            case Train() if self.phase == "ready" and body.round > self.round:
+                return self._begin(body, arrays, now)
+            case Stop(round=wanted) if self.phase == "training" and wanted == self.round:
+                return self._raise(now)
             case Survey() if self.phase in ("idle", "ready"):
                 self.phase = "loading"
                 return [BeginSurvey(body)]
@@ -191,10 +195,6 @@ class Worker:
             case Train() | Fetch() if self.phase == "overtime":
                 self.phase, self._next = "turning", (body, arrays, now)
                 return [RaiseFlag()]
-            case Train() if self.phase == "ready" and body.round > self.round:
-                return self._begin(body, arrays, now)
-            case Stop(round=wanted) if self.phase == "training" and wanted == self.round:
-                return self._raise(now)
             case Fetch() if self.phase == "ready":
                 return [SendState()]
             case Take() | Give() if self.phase in ("ready", "training"):

@@ -59,7 +59,7 @@ class Simulation:
         left = limit if limit is not None else 1 << 62
         while left > 0 and self._done is None:
             before = self.events.count
-            self.events.run(lambda: self._done is not None, min(left, 20_000))
+            self.events.run(min(left, 20_000))
             left -= 20_000
             if watch is not None:
                 watch(self.job)
@@ -101,7 +101,7 @@ class Simulation:
                 case Note(text):
                     self.job.notes.append(text)
                 case Done():
-                    self._done = command
+                    self._done, self.events.over = command, True
 
     def _forbearing(self) -> bool:
         """Nobody looks at who is silent: simulated workers do not beat."""
@@ -111,9 +111,9 @@ class Simulation:
         now = self._desk.idle_at(self.events.now)
         self._execute(self.job.handle(timer, now), now)
 
-    def _answered(self, worker: int, body: Any, arrays: tuple[Array, ...]) -> None:
+    def _answered(self, worker: int, body: Any, arrays: tuple[Array, ...], when: float) -> None:
         size = self._bytes(arrays)
-        self.events.at(self.network.up(worker, size, self.events.now), self._arrived, worker, body, arrays, size)
+        self.events.at(self.network.up(worker, size, when), self._arrived, worker, body, arrays, size)
 
     def _arrived(self, worker: int, body: Any, arrays: tuple[Array, ...], size: int) -> None:
         taken = self._desk.take(worker, size, self.events.now)

@@ -14,6 +14,7 @@ class Events:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.over = False
         self.count = 0
         """Entries so far."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -28,12 +29,12 @@ class Events:
         """Nothing is left to do."""
         return not self._heap
 
-    def run(self, over: Callable[[], bool], limit: int) -> None:
-        """Until `over`, or until nothing is left to do, or `limit` things were done."""
+    def run(self, limit: int) -> None:
+        """Until `over` is set, or until nothing is left to do, or `limit` things were done."""
         heap = self._heap
         with _no_collections():
             for _ in range(limit):
-                if not heap or over():
+                if self.over or not heap:
                     return
                 self.now, _, what, args = heappop(heap)
                 what(*args)

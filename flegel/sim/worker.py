@@ -1,4 +1,8 @@
-"""A worker on virtual time: the real worker machine, a trainer that is a speed. No process, no thread."""
+"""A worker on virtual time: the real worker machine, a trainer that is a speed. No process, no thread.
+
+Where points do not move, nothing can reach a worker between the flag and its report, so both are worked out in one step,
+each at its own time. That saves a third of the events.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from flegel.tree import Array
 
 
 class SimWorker:
-    """Told orders, it calls `answer(id, body, arrays)` when it has something to say."""
+    """Told orders, it calls `answer(id, body, arrays, when)` when it has something to say."""
 
     def __init__(
         self, id: int, pace: Pace, learner: Learner, events: Events, costs: Costs, template: Any, moves: bool
@@ -31,39 +35,38 @@ class SimWorker:
         self.mover: SimMover | None = None
         if self.holdings is not None:
             self.mover = SimMover(id, self.holdings, events, costs.message, costs.bandwidth)
-            self.mover.answer = lambda body: self.answer(self.id, body, ())
+            self.mover.answer = lambda body: self.answer(self.id, body, (), events.now)
             self.mover.errand = self._errand
         self._errands: list[Callable[[], None]] = []
         self._arrays: tuple[Array, ...] = ()
         self._running: tuple[machine.BeginTrain, float, int] | None = None
         self._began: float | None = None
-        self.answer: Callable[[int, Any, tuple[Array, ...]], None] = lambda worker, body, arrays: None
+        self.answer: Callable[[int, Any, tuple[Array, ...], float], None] = lambda worker, body, arrays, when: None
 
     def order(self, body: Any, arrays: tuple[Array, ...]) -> None:
-        self._feed(machine.Ordered(body, arrays))
+        self._feed(machine.Ordered(body, arrays), self._events.now)
 
-    def _feed(self, event: Any) -> None:
-        for command in self._machine.handle(event, self._events.now):
-            self._do(command)
+    def _feed(self, event: Any, now: float) -> None:
+        for command in self._machine.handle(event, now):
+            kind = type(command)
+            if kind is machine.BeginTrain:
+                self._begin(command, now)  # type: ignore[arg-type]
+            elif kind is machine.RaiseFlag:
+                self._halt(now)
+            elif kind is machine.Reply:
+                changes = self.learner.changes() if command.with_changes else ()  # type: ignore[union-attr]
+                self.answer(self.id, command.body, changes, now)  # type: ignore[union-attr]
+            else:
+                self._do(command, now)
 
-    def _do(self, command: machine.Command) -> None:
-        kind = type(command)
-        if kind is machine.BeginTrain:
-            self._begin(command)  # type: ignore[arg-type]
-        elif kind is machine.RaiseFlag:
-            self._halt()
-        elif kind is machine.Reply:
-            changes = self.learner.changes() if command.with_changes else ()  # type: ignore[union-attr]
-            self.answer(self.id, command.body, changes)  # type: ignore[union-attr]
-        else:
-            self._do_rarely(command)
-
-    def _do_rarely(self, command: machine.Command) -> None:
+    def _do(self, command: machine.Command, now: float) -> None:
+        """What is rare."""
         match command:
             case machine.BeginLoad():
-                self._feed(machine.ShareReady(Loaded(self.learner.points, self.learner.columns, "simulated", "", 0.0)))
+                loaded = Loaded(self.learner.points, self.learner.columns, "simulated", "", 0.0)
+                self._feed(machine.ShareReady(loaded), now)
             case machine.SetOwnTimer(at, round_):
-                self._events.at(at, self._feed, machine.OwnTimer(round_))
+                self._events.at(at, self._feed, machine.OwnTimer(round_), at)
             case machine.Move(order) if self.mover is not None:
                 self.mover.order(order)
             case machine.Rebook(settle) if self.mover is not None and self.holdings is not None:
@@ -86,14 +89,14 @@ class SimWorker:
         else:
             self._errands.append(work)
 
-    def _begin(self, order: machine.BeginTrain) -> None:
+    def _begin(self, order: machine.BeginTrain, now: float) -> None:
         if order.arrays:
             self._arrays = order.arrays
             if self.holdings is not None:
                 self.holdings.agenda.begin()
         if not order.keep:
             self.learner.clear()
-        began = self._events.now + self._costs.react
+        began = now + self._costs.react
         if self._began is None:
             self._began = began
         points = min(order.points, self._points)
@@ -101,16 +104,19 @@ class SimWorker:
         whole = self.pace.seconds_for(points, began - self._began)
         self._events.at(began + whole, self._finish, order, points, began + whole)
 
-    def _halt(self) -> None:
+    def _halt(self, now: float) -> None:
         """The flag is up: the kernel obeys after the point at hand."""
         if self._running is None:
             return
         order, began, most = self._running
         assert self._began is not None
-        elapsed = max(0.0, self._events.now + self._costs.react - began)
+        elapsed = max(0.0, now + self._costs.react - began)
         points, took = self.pace.points_in(elapsed, began - self._began, most)
         if points < most:
-            self._events.at(began + took, self._finish, order, points, began + took)
+            if self.holdings is None:
+                self._finish(order, points, began + took)
+            else:
+                self._events.at(began + took, self._finish, order, points, began + took)
 
     def _finish(self, order: machine.BeginTrain, points: int, ended: float) -> None:
         if self._running is None or self._running[0] is not order:
@@ -127,10 +133,10 @@ class SimWorker:
             for work in errands:
                 work()
         done = machine.TrainerDone(points, points >= asked, unseen, 0, ended - began, began, ended)
-        if self._costs.wake:
-            self._events.at(ended + self._costs.wake, self._feed, done)
+        if self._costs.wake and self.holdings is not None:
+            self._events.at(ended + self._costs.wake, self._feed, done, ended + self._costs.wake)
         else:
-            self._feed(done)
+            self._feed(done, ended + self._costs.wake)
 
     def _train(self, points: int, iteration: int) -> None:
         if self.holdings is None:
@@ -140,7 +146,7 @@ class SimWorker:
                 end = min(self._cursor + left, size)
                 self.learner.train(parameter, self._cursor, end, iteration)
                 left -= end - self._cursor
-                self._cursor = end % size
+                self._cursor = end if end < size else 0
             return
         left, agenda = points, self.holdings.agenda
         parameter = tree.unflatten(self._template, self._arrays)

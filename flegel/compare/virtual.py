@@ -1,8 +1,8 @@
 """Contests on virtual time: the same machines, policies and reports as in a real one, on workers that are models.
 
-`World` says what machines, network and coordinator are like; `Stage` puts a job onto it, with its data trained for real or
-with a curve that was fitted to them; `contest` runs all contenders. Nothing here reads a clock, so that the same
-request gives the same record, to the last byte.
+`World` says what machines, network and coordinator are like; `Stage` puts a job onto it, with its data trained for
+real or with a curve that was fitted to them; `simulate` runs all contenders. Nothing here reads a clock, so that the
+same request gives the same record, to the last byte.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class World:
 
     pass_seconds: float = 1.0
     """What the typical worker needs for a pass over its share."""
-    speeds: Speeds = Speeds()
-    wires: Wires = Wires(latency=MEASURED.message)
+    speeds: Speeds = field(default_factory=Speeds)
+    wires: Wires = field(default_factory=lambda: Wires(latency=MEASURED.message))
     costs: Costs = MEASURED
     learning: str = "auto"
     """`real`, `curve`, or `auto`: real for few workers."""
@@ -250,9 +250,12 @@ def _settled(curve: list[tuple[float, float]], tolerance: float) -> tuple[float,
 class VirtualArena(Arena):
     """A contest on a stage."""
 
-    def __init__(self, contest: Contest, world: World) -> None:
+    contest: VirtualContest
+
+    def __init__(self, contest: VirtualContest) -> None:
         super().__init__(contest, None)
-        self.stage = Stage(contest, world)
+        self.stage = Stage(contest, contest.world)
+        self.last: Result | None = None
         self.runs: dict[str, Result] = {}
         """The first run of each contender."""
         self._dice = contest.seed
@@ -262,15 +265,13 @@ class VirtualArena(Arena):
         return None
 
     def _target(self) -> tuple[float, str, float]:
-        contest, progress = self.contest, self.stage.progress
-        if contest.target is not None or progress is None:
-            cap = contest.max_seconds
-            contest.max_seconds = cap or 1e9
+        contest = self.contest
+        if contest.target is not None:
+            return contest.target, contest.target_note, contest.max_seconds or self._long()
+        if self.stage.progress is None:
             target, note, limit = super()._target()
-            contest.max_seconds = cap
-            if cap is None:
-                last = self.reference or Result
-                limit = LIMIT_FACTOR * last.seconds if self.reference else self._long()
+            if contest.max_seconds is None:  # virtual seconds cost nothing
+                limit = LIMIT_FACTOR * self.last.seconds if self.last else self._long()
             return target, note, limit
         passes, end = self.stage.reference
         target = loosened(end, contest.within, self.maximize)
@@ -282,18 +283,12 @@ class VirtualArena(Arena):
         """Seconds after which a run is given up: a thousand passes of the typical worker."""
         return 1000 * self.stage.world.pass_seconds
 
-    reference: Result | None = None
-
     def _run(self, contender: Contender, **criteria: Any) -> Result:
         """As `flegel.run` would."""
         straggler = criteria.pop("straggler", "")
-        found = self.stage.run(contender, Criteria(**criteria), straggler, self._dice, self._watcher(contender))
-        if "target" not in criteria:
-            self.reference = found
-        return found
-
-    def _watcher(self, contender: Contender) -> Callable[[Coordinator], None] | None:
-        return getattr(self.contest, "watch", lambda label: None)(contender.label)
+        watch = self.contest.watch(contender.label)
+        self.last = self.stage.run(contender, Criteria(**criteria), straggler, self._dice, watch)
+        return self.last
 
     def _attempt(self, contender: Contender, number: int, again: bool = False) -> Attempt:
         contest = self.contest
@@ -335,7 +330,7 @@ def described(stage: Stage) -> str:
         speeds += f", revoked {world.speeds.spot.per_hour:g} times an hour for {world.speeds.spot.outage:g} s"
     racks = f" in {wires.racks} racks" if wires.racks > 1 else ""
     if stage.progress is not None:
-        learning = f"progress follows a curve fitted to real training (loss from staleness κ = {stage.progress.loss:.2f})"
+        learning = f"progress follows a curve fitted to real training, with a loss κ = {stage.progress.loss:.2f}"
     else:
         learning = "every point is trained for real"
     size = f", {stage.size:,} bytes of θ" if stage.size else ""
@@ -343,7 +338,8 @@ def described(stage: Stage) -> str:
     shards = f"; θ in {costs.shards} parts, which the engine does not have" if costs.shards > 1 else ""
     return (
         f"Simulated, on virtual time: {speeds}; {wires.latency * 1e6:.0f} µs to the coordinator{racks}, whose thread "
-        f"takes {costs.merge * 1e6:.0f} µs a report and {costs.send * 1e6:.0f} µs an order{size}{groups}{shards}; {learning}."
+        f"takes {costs.merge * 1e6:.0f} µs a report and {costs.send * 1e6:.0f} µs an order{size}{groups}{shards}; "
+        f"{learning}."
     )
 
 
@@ -363,7 +359,7 @@ def arena(contest: VirtualContest) -> VirtualArena:
     if contest.repeat < 1:
         raise UsageError(f"--repeat {contest.repeat} leaves nothing to compare.")
     parse_stragglers(contest.straggler, contest.workers)
-    return VirtualArena(contest, contest.world)
+    return VirtualArena(contest)
 
 
 def simulate(contest: VirtualContest) -> Comparison:

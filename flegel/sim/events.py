@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Events:
-    """A calendar: what is due first comes first, and what is due at the same time in the order in which it was entered."""
+    """A calendar: what is due first comes first; of what is due at the same time, what was entered first."""
 
     def __init__(self) -> None:
         self.now = 0.0

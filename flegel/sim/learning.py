@@ -1,10 +1,10 @@
 """Learning without data: how far a job has come, from a curve that was fitted to real training. For very many workers.
 
-The curve is that of training with one update a pass (bsp): the objective after so many passes. A visit under a θ that was
-y passes old when its report was folded in counts (1 − κy) / (1 − κ) such visits, but not less than a tenth of a fresh
-one. κ, the loss from staleness, comes from a second training with an update every eighth of a pass. The curve does
-not know which points were visited: it sees neither points that are visited more rarely than others, nor divergence,
-nor that two models may end in different optima.
+The curve is that of training with one update a pass (bsp): the objective after so many passes. A visit under a θ that
+was y passes old when its report was folded in counts (1 − κy) / (1 − κ) such visits, but not less than a tenth of a
+fresh one. κ, the loss from staleness, comes from a second training with an update every eighth of a pass. The curve
+does not know which points were visited: it sees neither points that are visited more rarely than others, nor
+divergence, nor that two models may end in different optima.
 """
 
 from __future__ import annotations

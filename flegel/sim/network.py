@@ -1,7 +1,7 @@
 """How long messages take: latency, links that several share, racks. Decides nothing and loses nothing.
 
-Coordinator and worker 0 stand in rack 0; workers are dealt to racks in equal runs. A message passes the sender's own link,
-the uplink of the rack where it leaves one, and the coordinator's link, and each link carries one after the other.
+Coordinator and worker 0 stand in rack 0; workers are dealt to racks in equal runs. A message passes the sender's own
+link, the uplink of the rack where it leaves one, and the coordinator's link, and each link carries one after the other.
 Messages of one pair never overtake each other.
 """
 

@@ -1,7 +1,7 @@
 """A worker on virtual time: the real worker machine, a trainer that is a speed. No process, no thread.
 
-Where points do not move, nothing can reach a worker between the flag and its report, so both are worked out in one step,
-each at its own time. That saves a third of the events.
+Where points do not move, nothing can reach a worker between the flag and its report, so both are worked out in one
+step, each at its own time. That saves a third of the events.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def bytes_of(text: str) -> int:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One point of the curve, in this process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     workers, barriers = options.one, options.barriers
     theta, size = bytes_of(options.theta), bytes_of(options.aggregator or options.theta)

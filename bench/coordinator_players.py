@@ -1,4 +1,4 @@
-"""Many workers played by one process: each its own connection and identity, none of them trains. For coordinator_load.py.
+"""Many workers played by one process: each has its own connection and identity, none trains. See coordinator_load.py.
 
 Speaks ZMTP 3 (what ZeroMQ speaks on TCP) on plain sockets, so that playing costs a few microseconds a message and the
 coordinator on the other end is what is measured. A message counts as sent when the kernel has taken it, and as received

@@ -1,7 +1,7 @@
 """The frames of one message to and from a socket, with as few Python calls as there can be. Knows no message.
 
 pyzmq's `send_multipart` and `recv_multipart` do the same through enumerations and an extra question per frame, which
-costs as much again as the message itself; its `send` is one Python call on top of the compiled one, which is called here.
+costs as much again as the message itself; its `send` is a Python call around the compiled one, which is called here.
 """
 
 from __future__ import annotations

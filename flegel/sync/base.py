@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 ENOUGH = 500.0  # numbers of data for each number of θ (docs/adr/first-pass.md)
 
 # -- what a policy sees ------------------------------------------------------------------------------------
@@ -90,19 +92,16 @@ class View:
 # -- events ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """All workers are loaded and idle."""
 
 
-@dataclass(frozen=True)
-class Reported:
+class Reported(msgspec.Struct, frozen=True):
     worker: int
     exhausted: bool
 
 
-@dataclass(frozen=True)
-class Updated:
+class Updated(msgspec.Struct, frozen=True):
     """Reports were folded in and θ is new."""
 
     round: int
@@ -119,8 +118,7 @@ class Updated:
     """Since the round before."""
 
 
-@dataclass(frozen=True)
-class Woken:
+class Woken(msgspec.Struct, frozen=True):
     tag: int
 
 
@@ -129,8 +127,7 @@ Event = Started | Reported | Updated | Woken
 # -- actions -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TrainWorkers:
+class TrainWorkers(msgspec.Struct, frozen=True):
     """Go on under the newest θ. `points`: how many at most by worker; None is one pass over the own share."""
 
     workers: tuple[int, ...]
@@ -141,22 +138,19 @@ class TrainWorkers:
     """A worker that has reported goes on training while it waits."""
 
 
-@dataclass(frozen=True)
-class StopWorkers:
+class StopWorkers(msgspec.Struct, frozen=True):
     """Raise the barrier for these."""
 
     workers: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(msgspec.Struct, frozen=True):
     """Fold in the held reports of these workers and make a new θ; `Updated` follows."""
 
     workers: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Wake:
+class Wake(msgspec.Struct, frozen=True):
     """Come back with `Woken(tag)` at this time."""
 
     at: float
@@ -166,8 +160,7 @@ class Wake:
 Action = TrainWorkers | StopWorkers | Update | Wake
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What to do, and why, in words fit for a log."""
 
     actions: tuple[Action, ...] = ()

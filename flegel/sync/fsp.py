@@ -35,7 +35,8 @@ class FSP:
         self._interval = interval
         self._arrivals = Arrivals() if semi else None
         self._step = Step(None)
-        self._stopped = -1
+        self._stopped = False
+        """Everybody has been told to end this round."""
 
     @property
     def interval(self) -> float | None:
@@ -63,16 +64,14 @@ class FSP:
                     if self._arrivals:
                         self._arrivals.close()
                     return Decision((Update(tuple(view.workers)),))
-                if (
-                    exhausted and self._stopped != view.round
-                ):  # many may run out of points at once; one signal is enough
+                if exhausted:
                     if self._arrivals:
                         self._arrivals.cut()
                     return self._stop(view)
         return NOTHING
 
     def _begin(self, view: View, now: float) -> Decision:
-        workers, eta = tuple(view.workers), self._step.seconds
+        workers, eta, self._stopped = tuple(view.workers), self._step.seconds, False
         points = None
         if self._step.fraction < 1.0:
             points = {w.id: max(1, round(self._step.fraction * w.points)) for w in view.workers.values()}
@@ -87,7 +86,9 @@ class FSP:
         return Decision(actions, self._step.reason)
 
     def _stop(self, view: View) -> Decision:
-        self._stopped = view.round
+        if self._stopped:
+            return NOTHING
+        self._stopped = True
         late = tuple(w for w in view.training() if not view.workers[w].stopping)
         return Decision((StopWorkers(late),)) if late else NOTHING
 

@@ -11,11 +11,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from flegel import tree
 from flegel.algorithm import Algorithm
 from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost, own_traceback
 from flegel.machine.balancing import Balancing
 from flegel.machine.ledger import Ledger
+from flegel.machine.tally import Tally
 from flegel.messages import (
     Answer,
     Arrived,
@@ -58,21 +61,18 @@ SPANS_UP_TO = 256  # workers; beyond that the trace holds sums only
 # -- events ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FromWorker:
+class FromWorker(msgspec.Struct, frozen=True):
     worker: int
     body: Answer
     arrays: tuple[Array, ...] = ()
 
 
-@dataclass(frozen=True)
-class Timer:
+class Timer(msgspec.Struct, frozen=True):
     name: str
     tag: int = 0
 
 
-@dataclass(frozen=True)
-class Died:
+class Died(msgspec.Struct, frozen=True):
     """The supervisor saw the process end."""
 
     worker: int
@@ -82,28 +82,24 @@ class Died:
 # -- commands ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     worker: int
     body: Order
     arrays: tuple[Array, ...] = ()
 
 
-@dataclass(frozen=True)
-class SetTimer:
+class SetTimer(msgspec.Struct, frozen=True):
     at: float
     timer: Timer
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """A remark for the trace and the display."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """The job is over; `error` says that it failed."""
 
     error: FlegelError | None = None
@@ -166,6 +162,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.phase = "loading"
         self.view = View()
+        self._tally = Tally(self.view)
         self.iteration = 0
         self.objective: float | None = None
         self.verdict: Verdict | None = None
@@ -217,6 +214,8 @@ class Coordinator:
         match event:
             case FromWorker(worker, body, arrays):
                 self._heard_at[worker] = now
+                if type(body) is not Report and type(body) is not Beat:
+                    self._tally.stale = True
                 self._answer(worker, body, arrays, now)
             case Timer("policy", tag):
                 if self.phase == "training" and self.verdict is None:
@@ -227,6 +226,7 @@ class Coordinator:
                 limit = self.criteria.max_seconds
                 self._end(Verdict(False, f"reached {limit:g} s"), now)
             case Died(worker, why):
+                self._tally.stale = True
                 self._fail(WorkerLost(f"Worker {worker} {why} in {self._where()}; nothing was saved."))
         return self._out
 
@@ -234,12 +234,12 @@ class Coordinator:
 
     def _answer(self, worker: int, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
         match body:
+            case Report() if self.phase == "training":
+                self._on_report(worker, body, arrays, now)
             case Beat():
                 pass
             case Loaded() if self.phase == "loading":
                 self._on_loaded(worker, body, now)
-            case Report() if self.phase == "training":
-                self._on_report(worker, body, arrays, now)
             case Ready() | Refused() | Arrived() | Sent() if self.balancing is not None:
                 if self.phase == "training":
                     self._on_move(worker, body, now)
@@ -400,7 +400,8 @@ class Coordinator:
         self.iteration += 1
         cost = max(0.0, now - self._updated_at - compute / max(len(workers), 1))
         self._updated_at = now
-        unseen = sum(w.unseen for w in self.view.workers.values())
+        self._tally.count(workers)
+        unseen = self._tally.unseen
         self.objective = float(value) if value is not None and not unseen else None
         estimate = self._scaled(value, unseen)
         better = -1.0 if self.algorithm.maximize else 1.0
@@ -454,22 +455,23 @@ class Coordinator:
 
     def _scaled(self, value: float | None, unseen: int) -> float | None:
         """While some points are unseen, the objective of the rest scaled up to all; of nothing, none."""
-        if unseen and unseen >= self.points:
+        points = self._tally.points
+        if unseen and unseen >= points:
             return None
         if value is None or self.algorithm.averaged or not unseen:
             return value
-        return value * self.points / max(self.points - unseen, 1)
+        return value * points / max(points - unseen, 1)
 
     def _progress(self, now: float) -> Progress:
-        workers = self.view.workers.values()
+        tally = self._tally
         return Progress(
             iteration=self.iteration,
             seconds=now - self.began,
             objective=self.trace[-1].estimate,
-            exact=all(w.unseen == 0 for w in workers),
-            slowest_pass=min((w.passes for w in workers if w.points), default=0.0),
-            halted=sum(w.halted for w in workers),
-            points=self.points,
+            exact=tally.unseen == 0,
+            slowest_pass=tally.slowest_pass,
+            halted=tally.halted,
+            points=tally.points,
             diverged=self._diverged,
         )
 

@@ -34,7 +34,7 @@ from flegel.machine.worker import (
 )
 from flegel.messages import Failed, Form, Load, Loaded, Settle, Survey
 from flegel.plan.straggler import parse_stragglers
-from flegel.runtime import clock
+from flegel.runtime import clock, lending, memory
 from flegel.runtime.code import instantiate
 from flegel.runtime.compile import build_kernel
 from flegel.runtime.drag import Drag
@@ -186,7 +186,11 @@ class Trainer:
         state = algorithm.initState(points, columns, rng)
         self._doing = "loading"
         layout = "rows" if load.interpret else algorithm.layout
-        share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
+        lend = load.lend and lending.wanted()
+        empty = memory.empty if lend else np.empty
+        share = make_share(features, labels if algorithm.supervised else None, state, layout, ids, empty)
+        if lend:
+            lending.make_lendable(share)
         split = max(len(load.parameter.fields), 1)
         self._parameter = build(load.parameter, arrays[:split], algorithm)
         self.aggregator = tree.copy(build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm))

@@ -148,8 +148,8 @@ class Script:
 class Watched(Balancing):
     """Notes when each window arrives."""
 
-    def __init__(self, criteria: Criteria, script: Script) -> None:
-        super().__init__("async", criteria)
+    def __init__(self, mode: str, criteria: Criteria, script: Script) -> None:
+        super().__init__(mode, criteria)
         self._balance = script  # type: ignore[assignment]
         self.arrivals: list[tuple[int, float, int, int]] = []
 
@@ -161,10 +161,11 @@ class Watched(Balancing):
         return super().answer(worker, body, now)
 
 
-def real_moves(rows: int, pairs: int, transport: str) -> dict[str, Any]:
+def real_moves(rows: int, pairs: int, transport: str, mode: str = "async") -> dict[str, Any]:
     """Pairs of workers: half a share goes over and comes back, then smaller parts; training is watched meanwhile.
 
-    `transport`: "memory", where neighbours lend each other their points, or "socket", where every byte travels.
+    `transport`: "memory", where neighbours lend each other their points, or "socket", where every byte travels. Under
+    `mode` "sync" nobody trains while points move, so that the bandwidth is that of the transport alone.
     """
     import flegel.runtime.run as engine
 
@@ -176,9 +177,9 @@ def real_moves(rows: int, pairs: int, transport: str) -> dict[str, Any]:
     parts = [(0, 1, share // 16)] * 6 + [(1, 0, share // 16)] * 6
     script = Script(pairs, *out, *parts)
     criteria = Criteria(max_seconds=LIMIT, tolerance=0)
-    watched = Watched(criteria, script)
+    watched = Watched(mode, criteria, script)
     before, engine._balancing = engine._balancing, lambda request: watched
-    options = {"tolerance": 0, "max_seconds": LIMIT, "interval": "25ms", "balance": "async", "workers": 2 * pairs}
+    options = {"tolerance": 0, "max_seconds": LIMIT, "interval": "25ms", "balance": mode, "workers": 2 * pairs}
     try:
         with LocalCluster(workers=2 * pairs) as cluster:
             result = run("kmeans", data, cluster=cluster, **options)
@@ -194,6 +195,7 @@ def real_moves(rows: int, pairs: int, transport: str) -> dict[str, Any]:
     carried = there["points"] * each / max(there["seconds"], 1e-9) / 1e6
     return {
         "transport": transport,
+        "mode": mode,
         "pairs": pairs,
         "points_out": there["points"],
         "bytes_a_point": each,

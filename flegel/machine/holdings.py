@@ -23,7 +23,7 @@ from flegel.machine.parcels import (
     unpack,
 )
 from flegel.messages import Lent, Window
-from flegel.share import Share
+from flegel.share import Empty, Share
 from flegel.tree import Array
 
 
@@ -98,9 +98,9 @@ class Holdings:
 
     # -- taking --------------------------------------------------------------------------------------------
 
-    def prepare(self, move: int, points: int) -> None:
-        """Room for a move; it is filled as windows come."""
-        self._berths[move] = Berth(self.shares[0], points)
+    def prepare(self, move: int, points: int, room: Empty = np.zeros) -> None:
+        """Room for a move, made by `room`; it is filled as windows come."""
+        self._berths[move] = Berth(self.shares[0], points, room)
 
     def usable(self, window: Window) -> bool:
         """False where the window relies on a copy that is not here."""

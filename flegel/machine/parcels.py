@@ -14,7 +14,7 @@ import numpy as np
 
 from flegel.errors import DecodeError
 from flegel.messages import Window
-from flegel.share import TILE, Share, Sparse
+from flegel.share import TILE, Empty, Share, Sparse
 from flegel.tree import Array
 
 
@@ -130,8 +130,8 @@ class Berth:
     Arrays have the types and flags of the native ones: compiled code must not notice where points come from.
     """
 
-    def __init__(self, native: Share, points: int) -> None:
-        self._native = native
+    def __init__(self, native: Share, points: int, room: Empty = np.zeros) -> None:
+        self._native, self._make = native, room
         self._room = -(-points // TILE) * TILE
         self._share: Share | None = None
         self._used = 0
@@ -165,7 +165,7 @@ class Berth:
         native = self._native
         assert isinstance(native.features, np.ndarray)
         lead = points // TILE if native.layout == "tiles" else points
-        self._features = np.zeros((lead, *native.features.shape[1:]), native.features.dtype)
+        self._features = self._make((lead, *native.features.shape[1:]), native.features.dtype)
         self._labels = np.zeros(points, native.labels.dtype)
         self._ids = np.zeros(points, native.ids.dtype)
         return Share(

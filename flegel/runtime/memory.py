@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import mmap
 import os
 import secrets
 import tempfile
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,9 @@ from flegel.tree import Array
 
 ANONYMOUS = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 PREFIX = "flegel-"
+ROOMY = 1 << 20  # bytes from which on fresh memory is prepared ahead
+STEP = 8 << 20
+POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 
 class Block(mmap.mmap):
@@ -74,6 +79,32 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Array:
         os.close(fd)
         return np.zeros(shape, kind)
     return np.ndarray(shape, kind, buffer=Block.of(fd, size, writable=True))
+
+
+def room(shape: tuple[int, ...], dtype: Any) -> Array:
+    """As `numpy.zeros`, in huge pages where the system has them, and filled in by a thread of its own.
+
+    First touch of fresh memory takes longer than the copy that goes there; whoever receives should not wait for it.
+    """
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape)) * kind.itemsize
+    if size < ROOMY or not ANONYMOUS:
+        return np.zeros(shape, kind)
+    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    array: Array = np.ndarray(shape, kind, buffer=mapped)
+    threading.Thread(target=_populate, args=(array,), name="room", daemon=True).start()
+    return array
+
+
+def _populate(array: Array) -> None:
+    """Have the kernel lay memory under the array, which keeps what was written to it meanwhile."""
+    madvise = ctypes.CDLL(None).madvise  # that of `mmap` would hold the GIL
+    for offset in range(0, array.nbytes, STEP):
+        size = min(STEP, array.nbytes - offset)
+        if madvise(ctypes.c_void_p(array.ctypes.data + offset), ctypes.c_size_t(size), POPULATE_WRITE):
+            return  # an older kernel; pages come when they are written
 
 
 def lendable(array: Array) -> Array:

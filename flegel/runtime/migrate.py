@@ -37,7 +37,8 @@ from flegel.tree import Array
 
 WINDOW_BYTES = 4 << 20  # large enough that the answer's way does not matter, small enough that little is locked
 FIRST_BYTES = 256 << 10  # while nothing is known of the link
-WINDOW_PART = 32  # a window is at most this part of the share
+WINDOW_PART = 32  # a window that travels is at most this part of the share
+LENT_PART = 8  # one that is lent is under way for a moment only
 SPARE = 0.5  # of the free memory may be used for what arrives
 
 
@@ -177,7 +178,7 @@ class Mover:
             why = f"{order.points} points need {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free"
             self._tell(Refused(order.move, why))
             return
-        holdings.prepare(order.move, order.points)
+        holdings.prepare(order.move, order.points, memory.room)
         self._taking[order.move] = _Inbound(Taking(order.move), order.source)
         if self._harbour is None:
             self._harbour = self._context.socket(zmq.ROUTER)
@@ -198,12 +199,12 @@ class Mover:
         native = holdings.shares[0]
         near = urlsplit(order.address).hostname == own_address(self._near) and lending.wanted()
         each = bytes_per_state(native) if near else bytes_per_point(native)
-        window = max(int(min(WINDOW_BYTES / each, native.points / WINDOW_PART)) // TILE * TILE, TILE)
-        first = max(int(FIRST_BYTES / each) // TILE * TILE, TILE)
+        largest = min(WINDOW_BYTES / each, native.points / (LENT_PART if near else WINDOW_PART))
+        window = max(int(largest) // TILE * TILE, TILE)
+        first = window if near else max(int(FIRST_BYTES / each) // TILE * TILE, TILE)
         machine = Giving(order.move, order.points, window, first)
         voice = Numbered(self._job, 0, self._worker, self._incarnation)
         self._giving[order.move] = _Outbound(machine, order.target, link, voice, near)
-        self._trainer.migrating = True
         self._do(machine.start())
 
     def _close(self, move: int) -> None:
@@ -211,7 +212,6 @@ class Mover:
             out = self._giving.pop(move)
             self._do(out.machine.close())
             out.link.close(linger=0)
-            self._trainer.migrating = bool(self._giving)
         if move in self._taking:
             self._do(self._taking.pop(move).machine.close())
 
@@ -225,7 +225,6 @@ class Mover:
                 case migration.Ship(transfer, full):
                     self._ship(transfer, full)
                 case migration.TellSent(move, windows):
-                    self._trainer.migrating = any(o.machine.phase == "shipping" for o in self._giving.values())
                     self._tell(Sent(move, windows))
                 case migration.Free(move):
                     self._later(lambda holdings, move=move: holdings.free(move))  # type: ignore[misc]

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel import LocalCluster, run, tree
+from flegel import LocalCluster, Result, run, tree
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.machine.balancing import Balancing
@@ -135,7 +135,7 @@ class Script:
     def due(self, now: float) -> bool:
         return True
 
-    def plan(self, loads: Any, remaining: float, now: float) -> Plan:
+    def plan(self, loads: Any, remaining: float, now: float, carriage: Any = None) -> Plan:
         self._quiet = 0 if any(w.busy for w in loads) else self._quiet + 1
         if not self.left or self._quiet < self.GAP or min(w.passes for w in loads) < 3:
             return Plan((), "scripted")
@@ -161,36 +161,48 @@ class Watched(Balancing):
         return super().answer(worker, body, now)
 
 
+def scripted(
+    cluster: LocalCluster, data: np.ndarray, script: Script, mode: str, seconds: float
+) -> tuple[Result, Watched]:
+    """A k-means job of so many seconds in which points move as the script says."""
+    import flegel.runtime.run as engine
+
+    watched = Watched(mode, Criteria(max_seconds=seconds, tolerance=0), script)
+    before, engine._balancing = engine._balancing, lambda request: watched
+    options: dict[str, Any] = {"tolerance": 0, "max_seconds": seconds, "interval": "25ms", "balance": mode}
+    try:
+        return run("kmeans", data, cluster=cluster, workers=2 * script.pairs, **options), watched
+    finally:
+        engine._balancing = before
+
+
+def point_bytes(data: np.ndarray) -> float:
+    """What a point of k-means takes, with label, number and state."""
+    return bytes_per_point(make_share(data[:TILE], None, np.zeros((TILE, 1), np.int32), "tiles"))
+
+
 def real_moves(rows: int, pairs: int, transport: str, mode: str = "async") -> dict[str, Any]:
     """Pairs of workers: half a share goes over and comes back, then smaller parts; training is watched meanwhile.
 
     `transport`: "memory", where neighbours lend each other their points, or "socket", where every byte travels. Under
     `mode` "sync" nobody trains while points move, so that the bandwidth is that of the transport alone.
     """
-    import flegel.runtime.run as engine
-
-    os.environ["FLEGEL_MOVE"] = "socket" if transport == "socket" else ""
-    rng = np.random.default_rng(0)
-    data = rng.standard_normal((rows, 28), dtype=np.float32)
+    data = np.random.default_rng(0).standard_normal((rows, 28), dtype=np.float32)
     share = rows // (2 * pairs)
     out = [(0, 1, share // 2), (1, 0, share // 2)]
     parts = [(0, 1, share // 16)] * 6 + [(1, 0, share // 16)] * 6
     script = Script(pairs, *out, *parts)
-    criteria = Criteria(max_seconds=LIMIT, tolerance=0)
-    watched = Watched(mode, criteria, script)
-    before, engine._balancing = engine._balancing, lambda request: watched
-    options = {"tolerance": 0, "max_seconds": LIMIT, "interval": "25ms", "balance": mode, "workers": 2 * pairs}
+    os.environ["FLEGEL_MOVE"] = "socket" if transport == "socket" else ""
     try:
         with LocalCluster(workers=2 * pairs) as cluster:
-            result = run("kmeans", data, cluster=cluster, **options)
+            result, watched = scripted(cluster, data, script, mode, LIMIT)
     finally:
-        engine._balancing = before
         os.environ.pop("FLEGEL_MOVE")
-    each = bytes_per_point(make_share(data[:TILE], None, np.zeros((TILE, 1), np.int32), "tiles"))
+    each = point_bytes(data)
     rest = result.rows[10:]
     quiet, moving = ([r for r in rest if bool(r["in_flight"]) == moves] for moves in (False, True))
-    speed = {name: _visits_a_second(result.rows, part) for name, part in (("quiet", quiet), ("moving", moving))}
-    there, back = (_moves(watched.arrivals, range(k * pairs, (k + 1) * pairs)) for k in (0, 1))
+    speed = {name: visits_a_second(result.rows, part) for name, part in (("quiet", quiet), ("moving", moving))}
+    there, back = (moves_of(watched.arrivals, range(k * pairs, (k + 1) * pairs)) for k in (0, 1))
     raw = raw_socket(max(int(there["points"] * each), 1 << 20))
     carried = there["points"] * each / max(there["seconds"], 1e-9) / 1e6
     return {
@@ -215,7 +227,7 @@ def real_moves(rows: int, pairs: int, transport: str, mode: str = "async") -> di
     }
 
 
-def _moves(arrivals: list[tuple[int, float, int, int]], numbers: range) -> dict[str, float]:
+def moves_of(arrivals: list[tuple[int, float, int, int]], numbers: range) -> dict[str, float]:
     """Of moves that were made side by side."""
     mine = [(at, points, size) for number, at, points, size in arrivals if number in numbers]
     if not mine:
@@ -228,7 +240,7 @@ def _moves(arrivals: list[tuple[int, float, int, int]], numbers: range) -> dict[
     }
 
 
-def _visits_a_second(rows: list[dict[str, Any]], part: list[dict[str, Any]]) -> float:
+def visits_a_second(rows: list[dict[str, Any]], part: list[dict[str, Any]]) -> float:
     at = {r["iteration"]: r["seconds"] for r in rows}
     spans = [(r["visits"], r["seconds"] - at[r["iteration"] - 1]) for r in part if r["iteration"] - 1 in at]
     return sum(v for v, _ in spans) / max(sum(s for _, s in spans), 1e-9)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from flegel.share import TILE
 
@@ -247,7 +248,8 @@ def consider(
     usable = [w for w in loads if w.points > 0 and 0 < w.seconds < math.inf]
     if len(usable) < 2 or len(usable) < len(loads):
         return Plan((), "the speed of some worker is not known yet")
-    groups = super_workers(usable, rules)
+    common = median(w.doubt for w in usable)  # few rounds may agree by chance; those of all workers hardly do
+    groups = super_workers([replace(w, doubt=max(w.doubt, common)) for w in usable], rules)
     if len(groups) < 2:
         return Plan((), f"all workers are alike: {groups[0].passes:.2f} passes")
     end = [g.after(remaining) for g in groups]

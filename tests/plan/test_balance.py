@@ -160,16 +160,15 @@ def test_the_doubt_of_few_rounds_is_large() -> None:
     assert few.doubt > 4 * many.doubt
 
 
-def crowded(seed: int, rounds: int = 60) -> int:
+def crowded(seed: int, rules: Rules, rounds: int = 20) -> int:
     """Points moved among eight equal workers whose rounds take at random one to four times as long as they should."""
     rng = np.random.default_rng(seed)
-    balance, speeds, visits = Balance(), [Speed(RULES) for _ in range(8)], np.zeros(8)
+    balance, speeds, visits = Balance(rules), [Speed(rules) for _ in range(8)], np.zeros(8)
     moved = 0
     for i in range(rounds):
         for w, speed in enumerate(speeds):
-            seconds, slowness = 0.02, rng.uniform(1, 4)
-            points = int(seconds / (1e-6 * slowness))
-            speed.note(points, seconds)
+            points = int(0.02 / (1e-6 * rng.uniform(1, 4)))
+            speed.note(points, 0.02)
             visits[w] += points
         if i >= 3 and balance.due(i * 0.02):
             loads = [load(w, 64_000, s.seconds, visits[w] / 64_000, doubt=s.doubt) for w, s in enumerate(speeds)]
@@ -178,8 +177,9 @@ def crowded(seed: int, rounds: int = 60) -> int:
 
 
 def test_a_crowded_host_does_not_make_points_travel() -> None:
-    """Equal workers that scheduling slows at random: nearly everything stays where it is."""
-    assert sum(crowded(seed) for seed in range(5)) <= 0.05 * 5 * 8 * 64_000
+    """Equal workers that scheduling slows at random: most of what seems to be needed is not done."""
+    trusting = sum(crowded(seed, Rules(certainty=0.0)) for seed in range(10))
+    assert sum(crowded(seed, RULES) for seed in range(10)) <= 0.25 * trusting
 
 
 def test_nothing_is_proposed_before_speeds_are_known() -> None:

@@ -139,7 +139,8 @@ def test_a_place_outside_of_its_memory_is_refused(changes: dict[str, object]) ->
 
 
 def test_points_of_another_kind_are_not_borrowed() -> None:
-    lent = Lender().offer(share("rows"), 0)
+    theirs = share("rows")
+    lent = Lender().offer(theirs, 0)
     assert lent is not None
     for native in (share("sparse"), replace(share("rows"), features=np.zeros((4, 3), np.float32))):
         with pytest.raises(DecodeError):

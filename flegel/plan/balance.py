@@ -248,8 +248,7 @@ def consider(
     usable = [w for w in loads if w.points > 0 and 0 < w.seconds < math.inf]
     if len(usable) < 2 or len(usable) < len(loads):
         return Plan((), "the speed of some worker is not known yet")
-    common = median(w.doubt for w in usable)  # few rounds may agree by chance; those of all workers hardly do
-    groups = super_workers([replace(w, doubt=max(w.doubt, common)) for w in usable], rules)
+    groups = super_workers(_doubted(usable), rules)
     if len(groups) < 2:
         return Plan((), f"all workers are alike: {groups[0].passes:.2f} passes")
     end = [g.after(remaining) for g in groups]
@@ -268,6 +267,14 @@ def consider(
             refused.append(why)
     head = f"in {remaining:.3g} s passes would differ from their mean by {off:.2f} > ε = {rules.epsilon:g}"
     return Plan(tuple(proposals), head + (f"; {'; '.join(refused)}" if refused else ""))
+
+
+def _doubted(loads: Sequence[WorkerLoad]) -> list[WorkerLoad]:
+    """Few rounds of a worker may agree by chance, those of most workers hardly do; and the more workers there are, the
+    further apart the two that look most different are by chance alone (about √(2 ln n) standard errors)."""
+    common = median(w.doubt for w in loads)
+    extreme = (1 + math.sqrt(2 * math.log(len(loads)))) / 2
+    return [replace(w, doubt=max(w.doubt, common) * max(extreme, 1.0)) for w in loads]
 
 
 def cautious(slow: SuperWorker, fast: SuperWorker, rules: Rules) -> tuple[SuperWorker, SuperWorker]:

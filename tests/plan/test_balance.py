@@ -179,7 +179,7 @@ def crowded(seed: int, rules: Rules, rounds: int = 20) -> int:
 def test_a_crowded_host_does_not_make_points_travel() -> None:
     """Equal workers that scheduling slows at random: most of what seems to be needed is not done."""
     trusting = sum(crowded(seed, Rules(certainty=0.0)) for seed in range(10))
-    assert sum(crowded(seed, RULES) for seed in range(10)) <= 0.25 * trusting
+    assert sum(crowded(seed, RULES) for seed in range(10)) <= 0.1 * trusting
 
 
 def test_nothing_is_proposed_before_speeds_are_known() -> None:

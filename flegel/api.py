@@ -40,6 +40,7 @@ def run(
     partition: str = "shuffle",
     scale: str = "none",
     collect_state: bool = False,
+    attribute: bool = False,
     out: str | os.PathLike[str] | None = None,
     cluster: LocalCluster | None = None,
     watch: Callable[[Coordinator], None] | None = None,
@@ -58,9 +59,10 @@ def run(
     as "0-3:8x" (see docs/sync-models.md).
 
     The first of `target`, `tolerance` (relative change of the objective over a full pass; 0 switches it off),
-    `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. `watch` is called
-    several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers stay warm between
-    runs.
+    `max_iterations` and `max_seconds` ends the job. `attribute` keeps what each worker's reports did for the objective
+    (`gain`; it costs an evaluation of the objective per report). `out` is a folder for model, result and trace.
+    `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers
+    stay warm between runs.
     """
     from flegel.datasets import open_data
     from flegel.runtime import store
@@ -88,6 +90,7 @@ def run(
             scale=scale,
             straggler=straggler,
             collect_state=collect_state,
+            attribute=attribute,
             cluster=cluster,
             watch=watch,
             say=say,

@@ -114,6 +114,10 @@ def submit(
         typer.Option("--json", help="Write the result as JSON to this file, or - for standard output."),
     ] = None,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
+    attribute: Annotated[
+        bool,
+        typer.Option("--attribute", help="Show what each worker does for the objective (Δf); costs some time."),
+    ] = False,
 ) -> None:
     """Train a model on workers of this host.
 
@@ -138,7 +142,7 @@ def submit(
                     "partition": partition, "scale": scale,
                     "first_interval": first_interval, "coordination": coordination,
                     "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
-                    "straggler": straggler,
+                    "straggler": straggler, "attribute": attribute,
                 },
                 folder, json_to,
             )  # fmt: skip

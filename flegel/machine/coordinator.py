@@ -129,6 +129,8 @@ class Row:
     """Points that are to change hands and have not yet."""
     moved_bytes: int = 0
     """Bytes that moved points have taken so far."""
+    gains: list[float] = field(default_factory=list)
+    """Of each worker, what its reports have done for the objective so far; only where that is attributed."""
 
 
 @dataclass
@@ -422,6 +424,7 @@ class Coordinator:
                 [w.passes for w in self.view.workers.values()] if len(self.view.workers) <= SPANS_UP_TO else [],
                 self.balancing.moves.in_flight() if self.balancing else 0,
                 self.balancing.moves.bytes if self.balancing else 0,
+                [w.gain for w in self.view.workers.values()] if self.attribute else [],
             )
         )
         self._reason = ""

@@ -108,6 +108,7 @@ def execute(request: Request) -> Result:
                 interpret=built.kind == "interpreted",
                 straggler=request.straggler,
                 scaled=scaling is not None,
+                lend=balance_mode(request.sync, request.workers) != "off",
             )
             for index in range(request.workers)
         }

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from flegel import cli_bench
+from flegel import cli_bench, cli_simulate
 from flegel.cli_data import app as data_app
 from flegel.errors import AlgorithmError, FlegelError, UsageError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 cli_bench.mount(app)
+cli_simulate.mount(app)
 
 
 def main() -> None:
@@ -122,6 +123,10 @@ def submit(
         typer.Option("--json", help="Write the result as JSON to this file, or - for standard output."),
     ] = None,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
+    attribute: Annotated[
+        bool,
+        typer.Option("--attribute", help="Show what each worker does for the objective (Δf); costs some time."),
+    ] = False,
 ) -> None:
     """Train a model on workers of this host.
 
@@ -146,7 +151,8 @@ def submit(
                     "partition": partition, "scale": scale,
                     "first_interval": first_interval, "coordination": coordination,
                     "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
-                    "straggler": straggler, "worker_timeout": worker_timeout, "replace": replace,
+                    "straggler": straggler, "attribute": attribute, "worker_timeout": worker_timeout,
+                    "replace": replace,
                 },
                 folder, json_to,
             )  # fmt: skip

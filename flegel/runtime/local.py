@@ -18,7 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import zmq
@@ -37,6 +37,7 @@ MAX_WORKERS = 1024
 STARTS = 3  # how often a worker may die before it ever said hello
 EXTERNAL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that somebody else sends; a process that ends by any other has itself to blame."""
+ANSWERS = frozenset(get_args(Answer))
 
 
 class LocalCluster:
@@ -216,7 +217,7 @@ class LocalCluster:
         waited = False
         while True:
             try:
-                parts = frames.receive(socket)
+                speaker, parts = frames.receive_from(socket)
             except zmq.Again:
                 if waited:
                     return
@@ -225,11 +226,11 @@ class LocalCluster:
                 continue
             waited = True
             try:
-                envelope, arrays = decode(parts[1:])
+                envelope, arrays = decode(parts)
             except DecodeError as error:
                 print(f"flegel: dropped a message: {error}", file=sys.stderr)
                 continue
-            if parts[0] == identity(envelope.worker, envelope.incarnation) and isinstance(envelope.body, Answer):
+            if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
                 yield envelope, arrays
 
     # -- a crew that changes -------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def execute(request: Request) -> Result:
     try:
         check_data(request)
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
-        plan = _Plan(request, scaling)
+        plan = Plan(request, scaling)
         cluster.start()  # processes come up while the kernel is compiled
         built = plan.compile()
         if request.data.in_memory:
@@ -115,6 +115,7 @@ def execute(request: Request) -> Result:
                 interpret=built.kind == "interpreted",
                 straggler=request.straggler,
                 scaled=scaling is not None,
+                lend=balance_mode(request.sync, request.workers) != "off",
             )
             for index in range(request.workers)
         }
@@ -200,7 +201,7 @@ def _own_parts(request: Request) -> dict[str, Any]:
     return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
 
 
-class _Plan:
+class Plan:
     """θ(0), the statistics of nothing, and a compiled kernel."""
 
     def __init__(self, request: Request, scaling: scale.Scaling | None) -> None:

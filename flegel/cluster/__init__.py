@@ -1,0 +1,1 @@
+"""Several hosts: a master that queues jobs, slaves that run them, and what they say to each other."""

@@ -16,6 +16,7 @@ import typer
 
 from flegel import cli_bench
 from flegel.cli_data import app as data_app
+from flegel.cli_keys import app as keys_app
 from flegel.errors import AlgorithmError, FlegelError, UsageError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
 
 
 app.add_typer(data_app, name="data")
+app.add_typer(keys_app, name="keys")
 cli_bench.mount(app)
 
 

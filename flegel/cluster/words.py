@@ -141,7 +141,7 @@ class Bye(_Record):
 
 
 class Chunk(_Record):
-    """Bytes of a file of a job, beginning at `offset`: the slave's log, or a file of the result."""
+    """A piece of a file of a job, beginning at `offset`: the slave's log, or a file of the result. Frame: the bytes."""
 
     slave: str
     job: str
@@ -149,20 +149,18 @@ class Chunk(_Record):
     file: str
     """Empty for the log."""
     offset: int
-    data: bytes
 
 
 # -- master to slave ---------------------------------------------------------------------------------------
 
 
 class Start(_Record):
-    """Start the coordinator of a job."""
+    """Start the coordinator of a job. Frame: the source of its class, where it brings one."""
 
     job: str
     attempt: int
     spec: JobSpec
     workers: int
-    source: str = ""
     resume: bool = False
 
 
@@ -233,11 +231,10 @@ class Got(_Record):
 
 
 class Submit(_Request):
-    """A new job. `ticket` is made by the client: the same ticket twice is the same job."""
+    """A new job. `ticket` is made by the client: the same ticket twice is the same job. Frame: source, if any."""
 
     ticket: str
     spec: JobSpec
-    source: str = ""
     user: str = ""
     """Who asks, where the cluster has no keys to tell."""
 
@@ -336,9 +333,8 @@ class Denied(_Answer):
 
 
 class Bytes(_Answer):
-    """What was read, and how long the file is now; `names` where it was asked which there are."""
+    """How long the file is now, and, as a frame, what was read; `names` where it was asked which there are."""
 
-    data: bytes
     size: int
     names: tuple[str, ...] = ()
 
@@ -348,6 +344,8 @@ ToSlave = Start | Hire | Dismiss | Bury | Lost | Resize | Drain | Got
 FromClient = Submit | Cancel | Scale | Resume | Show | Hosts | Read
 ToClient = Jobs | Slaves | Accepted | Denied | Bytes
 
+TO_SLAVE = (Start, Hire, Dismiss, Bury, Lost, Resize, Drain, Got)
+TO_CLIENT = (Jobs, Slaves, Accepted, Denied, Bytes)
 RIGHTS: dict[type[msgspec.Struct], tuple[str, ...]] = {
     Beat: ("slave",),
     Bye: ("slave",),

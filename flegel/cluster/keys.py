@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import threading
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import msgspec
 
 from flegel.errors import FlegelError, UsageError, nearest
 from flegel.runtime import clock
-from flegel.runtime.curve import Pair, derive_public, new_pair, raw
+from flegel.runtime.curve import Pair, derive_public, new_pair, private_bytes, raw
 
 ROLES = ("submit", "slave", "read")
 """What a key may be added for; `master` beside them names masters that this host trusts."""
@@ -73,21 +72,7 @@ def load(name: str, where: Path | None = None) -> Pair:
 
 def load_file(path: Path) -> Pair:
     """A pair from a file that only its owner can read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise UsageError(f"There is no key {path}; make one with `flegel keys new`.") from None
-    except OSError as error:
-        raise UsageError(f"The key {path} cannot be read: {error.strerror}.") from None
-    with os.fdopen(descriptor, "rb") as stream:
-        found = os.fstat(stream.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"{path} is not a file; a key is a plain file.")
-        if found.st_mode & 0o077:
-            raise UsageError(f"Others can read the secret key {path}; make a new one, or run `chmod 600 {path}`.")
-        if found.st_uid != os.geteuid():
-            raise UsageError(f"The key {path} belongs to somebody else; use one of your own.")
-        content = stream.read(_LARGEST)
+    content = private_bytes(path)
     try:
         pair = msgspec.json.decode(content, type=Pair)
         raw(pair.public), raw(pair.secret)

@@ -7,9 +7,12 @@ a message's sender may do is asked of the key that CURVE proved, never of anythi
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,6 +41,25 @@ class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def new_pair() -> Pair:
     public, secret = zmq.curve_keypair()
     return Pair(z85.decode(public).hex(), z85.decode(secret).hex())
+
+
+def private_bytes(path: Path, largest: int = 1 << 20) -> bytes:
+    """The content of a file that only this user can read; refused where it holds a secret that others may know."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise UsageError(f"There is no key {path}; make one with `flegel keys new`.") from None
+    except OSError as error:
+        raise UsageError(f"The key {path} cannot be read: {error.strerror}.") from None
+    with os.fdopen(descriptor, "rb") as stream:
+        found = os.fstat(stream.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(f"{path} is not a file; a key is a plain file.")
+        if found.st_mode & 0o077:
+            raise UsageError(f"Others can read the secret key {path}; make a new one, or run `chmod 600 {path}`.")
+        if found.st_uid != os.geteuid():
+            raise UsageError(f"The key {path} belongs to somebody else; use one of your own.")
+        return stream.read(largest)
 
 
 def derive_public(secret: str) -> str:

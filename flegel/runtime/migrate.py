@@ -9,13 +9,11 @@ target that has no room refuses before anything is sent.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
-from urllib.parse import urlsplit
 
 import zmq
 
@@ -27,6 +25,7 @@ from flegel.machine.parcels import bytes_per_point
 from flegel.machine.worker import Broke, Forget
 from flegel.messages import Answer, Arrived, Failed, Give, Got, Ready, Refused, Sent, Settle, Take, Window
 from flegel.runtime import clock, memory
+from flegel.runtime.doors import Doors
 from flegel.runtime.poll import wait_any
 from flegel.runtime.trainer import Trainer
 from flegel.runtime.wire import Numbered, Parcel, decode
@@ -56,8 +55,8 @@ class _Inbound:
 class Mover:
     """`post` orders from the I/O thread; take what the coordinator should hear from `answers`."""
 
-    def __init__(self, context: zmq.Context[Any], trainer: Trainer, near: str, worker: int, incarnation: int) -> None:
-        self._context, self._trainer, self._near = context, trainer, near
+    def __init__(self, doors: Doors, trainer: Trainer, near: str, worker: int, incarnation: int) -> None:
+        self._doors, self._trainer, self._near = doors, trainer, near
         self._worker, self._incarnation = worker, incarnation
         self.answers: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
         self._inbox: SimpleQueue[Any] = SimpleQueue()
@@ -175,21 +174,14 @@ class Mover:
         holdings.prepare(order.move, order.points)
         self._taking[order.move] = _Inbound(Taking(order.move), order.source)
         if self._harbour is None:
-            self._harbour = self._context.socket(zmq.ROUTER)
-            for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
-                self._harbour.setsockopt(option, 0)  # bounded by credits, not by dropping
-            host = own_address(self._near)
-            self._address = f"tcp://{host}:{self._harbour.bind_to_random_port(f'tcp://{host}')}"
+            self._harbour, self._address = self._doors.harbour(self._near)
         self._tell(Ready(order.move, self._address))
 
     def _open_giving(self, order: Give) -> None:
         holdings = self._holdings
         if holdings is None or order.move in self._giving:
             return
-        link = self._context.socket(zmq.DEALER)
-        for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
-            link.setsockopt(option, 0)
-        link.connect(order.address)
+        link = self._doors.dial(order.address)
         native = holdings.shares[0]
         window = min(WINDOW_BYTES / bytes_per_point(native), native.points / WINDOW_PART)
         machine = Giving(order.move, order.points, max(int(window) // TILE * TILE, TILE))
@@ -292,13 +284,3 @@ class Mover:
                 case migration.Answer((move, number), lacking):
                     assert self._harbour is not None
                     self._harbour.send_multipart([sender, *self._voice.wrap(Got(move, number, lacking))])
-
-
-def own_address(peer: str) -> str:
-    """The address of this host on the way to a peer, so that others on that way can reach it."""
-    parts = urlsplit(peer)
-    if not parts.hostname:
-        return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((parts.hostname, parts.port or 1))
-        return str(probe.getsockname()[0])

@@ -96,7 +96,7 @@ def execute(request: Request) -> Result:
         if request.data.in_memory:
             features, labels = request.data.load()
             owners = request.data.owners(request.workers, request.partition, request.seed)
-            rows = SharedRows(features, labels if algorithm.supervised else None, owners)
+            rows = SharedRows(features, labels if algorithm.supervised else None, owners, cluster.new_array)
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()

@@ -122,7 +122,7 @@ def slave(
     settings = Settings(
         called, count, address or own_address(master), folder or default_folder(called),
         parse_bytes(memory) if memory else _memory() // max(count, 1), drain,
-        tuple(data or ()), not insecure,
+        tuple(data or ()),
     )  # fmt: skip
     Slave(settings, call).run()
 

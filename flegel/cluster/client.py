@@ -87,9 +87,7 @@ class Client:
                     raise UsageError(answer.text) if answer.usage else FlegelError(answer.text)
                 if isinstance(answer, kind):
                     return answer, pieces
-        raise FlegelError(
-            f"The master at {self.address} did not answer within {PATIENCE:.0f} s. Is it running?"
-        )
+        raise FlegelError(f"The master at {self.address} did not answer within {PATIENCE:.0f} s. Is it running?")
 
     # -- questions -----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ workers; when it closes, the slave is gone, and so is this process.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -18,25 +17,13 @@ import msgspec
 
 from flegel.cluster import tale
 from flegel.cluster.child import read_line
-from flegel.cluster.words import Drain, Lost, Resize
+from flegel.cluster.voice import Voice
+from flegel.cluster.words import Lost
 from flegel.errors import AlgorithmError, FlegelError, UsageError, own_traceback
 from flegel.runtime import clock
 
 GLANCE = 0.5
 """Seconds between two looks for people who watch."""
-
-
-class Voice:
-    """Reports to the slave, from any thread."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd, self._lock = fd, threading.Lock()
-
-    def tell(self, report: tale.Up) -> None:
-        content = memoryview(tale.encode(report) + b"\n")
-        with self._lock, contextlib.suppress(BrokenPipeError):
-            while content:
-                content = content[os.write(self._fd, content) :]
 
 
 def listen(cluster: Any) -> None:
@@ -46,10 +33,6 @@ def listen(cluster: Any) -> None:
             match tale.read_down(line):
                 case Lost(worker=worker, life=life, why=why):
                     cluster.lose(worker, life, why)
-                case Resize(workers=workers):
-                    cluster.resize(workers)
-                case Drain(workers=leaving):
-                    cluster.drain(leaving)
     os._exit(1)
 
 
@@ -79,8 +62,9 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
     """The job, from its errand to a saved result."""
     from flegel.cluster.hired import Hired
 
-    cluster = Hired(errand, voice)
+    cluster = Hired(errand.workers, errand.host, voice)
     threading.Thread(target=listen, args=(cluster,), daemon=True).start()
+    cluster.start()  # slaves bring workers up while this process gets ready
     voice.tell(tale.Phase("reading"))
     from flegel.datasets import open_data
     from flegel.result import glance

@@ -1,74 +1,69 @@
-"""Workers that slaves start for a coordinator: the cluster that a job on several hosts trains with."""
+"""Workers that slaves start for a coordinator: the cluster that a job on several hosts trains with.
+
+`start` only says which workers are wanted, with what each of them must know; the slave passes it on to the master,
+which finds a seat. What becomes of them is told by `lose`, from the thread that listens to the slave.
+"""
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from typing import IO
 
-import zmq
+import msgspec
 
 from flegel.cluster import tale
-from flegel.runtime.local import LocalCluster
-from flegel.runtime.poll import Sleeper
-from flegel.runtime.wire import Numbered
+from flegel.cluster.voice import Voice
+from flegel.runtime.remote import RemoteCluster
+from flegel.runtime.worker import Birth
 
 
-class _Away:
-    """Stands for a process on another host."""
+class Away:
+    """A worker process on some host, as its coordinator knows it."""
 
-    stdin = None
+    stdin: IO[bytes] | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, birth: Birth) -> None:
+        self.birth = birth
         self.why: str | None = None
 
     def poll(self) -> int | None:
         return None if self.why is None else 1
 
-    def wait(self, timeout: float) -> int:
-        return 0
+    def wait(self, timeout: float | None = None) -> int:
+        """Its slave ends it, not this process."""
+        return 1
 
-    def terminate(self) -> None: ...
+    def terminate(self) -> None:
+        """See `wait`."""
 
-    kill = terminate
+    def kill(self) -> None:
+        """See `wait`."""
 
 
-class Hired(LocalCluster):
-    def __init__(self, errand: tale.Errand, voice: Any) -> None:
-        super().__init__(errand.workers)
-        self._errand, self._voice = errand, voice
-        self._lock = threading.Lock()
-        self._away: dict[int, _Away] = {}
+class Hired(RemoteCluster):
+    """Workers on slaves."""
 
-    def start(self) -> None:
-        super().start()
-        wants = {w: v.incarnation for w, v in self._voices.items()}
-        self._voice.tell(tale.Opened(self._address, self.token, ""))
-        self._voice.tell(tale.Wanted(wants))
+    def __init__(self, workers: int, host: str, voice: Voice) -> None:
+        super().__init__(workers, host, start=self._want)
+        self._voice = voice
+        self._away: dict[int, Away] = {}
 
-    def _open(self) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        port = self._socket.bind_to_random_port(f"tcp://{self._errand.host}")
-        self._address = f"tcp://{self._errand.host}:{port}"
-        self._sleeper = Sleeper(self._socket)
+    def _want(self, birth: Birth) -> Away:
+        away = self._away[birth.worker] = Away(birth)
+        self._tell()
+        return away
 
-    def _spawn(self, worker: int) -> None:
-        life = self._voices[worker].incarnation + 1 if worker in self._voices else 0
-        self._processes[worker] = self._away[worker] = _Away()  # type: ignore[assignment]
-        self._voices[worker] = Numbered(self.token, 0, worker, life)
-        self._ready.discard(worker)
+    def _tell(self) -> None:
+        births = {worker: away.birth for worker, away in list(self._away.items()) if away.why is None}
+        told = {worker: msgspec.json.encode(birth).decode() for worker, birth in births.items()}
+        self._voice.tell(tale.Wanted({worker: birth.incarnation for worker, birth in births.items()}, told))
 
     def lose(self, worker: int, life: int, why: str) -> None:
-        if self.incarnations().get(worker) == life:
-            self._away[worker].why = why
-
-    def resize(self, workers: int) -> None: ...
-
-    def drain(self, workers: tuple[int, ...]) -> None: ...
+        """A worker has ended; may be said more than once."""
+        away = self._away.get(worker)
+        if away is not None and away.birth.incarnation == life and away.why is None:
+            away.why = why
+            self._tell()
 
     def deaths(self) -> list[tuple[int, str]]:
-        return [(w, p.why) for w, p in self._away.items() if p.why is not None]
+        super().deaths()
+        return [(worker, away.why) for worker, away in self._away.items() if away.why is not None]

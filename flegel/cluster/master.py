@@ -248,7 +248,7 @@ class Master:
 
     def _hear_door(self, job: Job, door: Door) -> None:
         self.doors[job.id] = door
-        if door.address and not job.begun:
+        if door.wants and not job.begun:
             self._record(Begun(job.id, self._at, job.attempt))
         for name, why in list(self._losses.items()):
             if name[:2] == (job.id, job.attempt):
@@ -273,7 +273,7 @@ class Master:
     def _staff(self, job: Job) -> None:
         """Every worker that the coordinator wants runs on one of the job's seats; nobody else does."""
         door = self.doors.get(job.id)
-        if job.state != RUNNING or door is None or door.attempt != job.attempt or not door.address:
+        if job.state != RUNNING or door is None or door.attempt != job.attempt:
             return
         homes = [self.slaves.get(name) for name in job.seats]
         if any(home is None or not home.present for home in homes):
@@ -309,9 +309,7 @@ class Master:
 
     def _hire(self, job: Job, door: Door, home: Slave, worker: int, life: int) -> None:
         home.hired[job.id, job.attempt, worker, life] = self._now
-        order = Hire(
-            job.id, job.attempt, worker, life, door.address, door.token, door.pass_, job.spec.memory,
-        )  # fmt: skip
+        order = Hire(job.id, job.attempt, worker, life, door.births.get(worker, ""), job.spec.memory)
         self._tell(home.name, order)
 
     # -- ends ----------------------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ from flegel.cluster.words import (
 from flegel.errors import FlegelError, PeerRefused, PeerSlow, StorageError, UsageError
 from flegel.runtime import clock
 from flegel.runtime.poll import Sleeper
-from flegel.runtime.worker import Birth
 
 BEAT = 1.0
 MEASURE = 0.5
@@ -73,7 +72,6 @@ class Settings:
     drain: float
     data: tuple[Path, ...] = ()
     """Folders that files may be read from; empty for all."""
-    secure: bool = True
 
 
 @dataclass
@@ -306,7 +304,7 @@ class Slave:
         shutil.rmtree(case.result, ignore_errors=True)
         errand = tale.Errand(
             order.job, order.attempt, order.spec, source, order.workers, self._settings.address, str(case.result),
-            str(case.folder / "checkpoints"), order.resume, self._settings.secure,
+            str(case.folder / "checkpoints"), order.resume,
         )  # fmt: skip
         self._spawn(case, (COORDINATOR, 0), "coordinator", tale.encode(errand), order.spec.memory)
 
@@ -315,11 +313,7 @@ class Slave:
         name = (order.worker, order.life)
         if name in case.children or name in case.dead:
             return
-        birth = self._birth(order)
-        self._spawn(case, name, "worker", birth, order.memory)
-
-    def _birth(self, order: Hire) -> bytes:
-        return msgspec.json.encode(Birth(order.address, order.token, order.worker, order.life))
+        self._spawn(case, name, "worker", order.birth.encode(), order.memory)
 
     def _spawn(self, case: Case, name: tuple[int, int], role: str, line: bytes, memory: int | None) -> None:
         full: Name = (case.job, case.attempt, *name)
@@ -407,10 +401,8 @@ class Slave:
             return  # user code wrote into what is not its own
         change: dict[str, Any] = {}
         match report:
-            case tale.Opened(address=address, token=token, pass_=pass_):
-                change = {"address": address, "token": token, "pass_": pass_}
-            case tale.Wanted(wants=wants):
-                change = {"wants": wants}
+            case tale.Wanted(wants=wants, births=births):
+                change = {"wants": wants, "births": births}
             case tale.Phase(name=name, elastic=elastic):
                 change = {"phase": name, "elastic": elastic}
                 case.since, case.looped = clock.now(), False

@@ -27,21 +27,13 @@ class Errand(_Line):
     """Folder to be made for the result."""
     checkpoints: str
     resume: bool
-    secure: bool
-
-
-class Opened(_Line):
-    """Workers may connect here."""
-
-    address: str
-    token: str
-    pass_: str
 
 
 class Wanted(_Line):
-    """These workers (→ life) should run."""
+    """These workers (→ life) should run, and what each must be told at its start."""
 
     wants: dict[int, int]
+    births: dict[int, str]
 
 
 class Phase(_Line):
@@ -70,7 +62,7 @@ class Finished(_Line):
     usage: bool = False
 
 
-Up = Opened | Wanted | Phase | Seen | Saved | Finished
+Up = Wanted | Phase | Seen | Saved | Finished
 Down = Lost | Resize | Drain
 
 encode = msgspec.json.Encoder().encode

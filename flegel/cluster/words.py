@@ -98,16 +98,14 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Door(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A running coordinator as its slave sees it: where workers connect, which ones it wants, how far it is."""
+    """A running coordinator as its slave sees it: which workers it wants, how far it is."""
 
     job: str
     attempt: int
-    address: str = ""
-    token: str = ""
-    pass_: str = ""
-    """What a worker needs to be let in, as its coordinator made it; opaque to everybody in between."""
     wants: dict[int, int] = {}
     """Worker → life, each of which should be running."""
+    births: dict[int, str] = {}
+    """What each of them must be told at its start, as its coordinator made it; opaque to everybody in between."""
     phase: str = "starting"
     saved: int = 0
     """Checkpoints that this attempt has written."""
@@ -165,15 +163,13 @@ class Start(_Record):
 
 
 class Hire(_Record):
-    """Start a worker and tell it where its coordinator is."""
+    """Start a worker, with what its coordinator wants it to know."""
 
     job: str
     attempt: int
     worker: int
     life: int
-    address: str
-    token: str
-    pass_: str
+    birth: str
     memory: int | None = None
 
 

@@ -386,7 +386,8 @@ class Master:
     def rooms(self) -> list[Room]:
         """Slaves that take new processes, with what is free: neither reserved nor used by what is still ending."""
         reserved: dict[str, int] = {}
-        for job in self.books.of_state(RUNNING):
+        running = self.books.of_state(RUNNING)
+        for job in running:
             for name, count in job.seats.items():
                 reserved[name] = reserved.get(name, 0) + count
         found = []
@@ -397,7 +398,8 @@ class Master:
                     for p in slave.beat.parts
                 )
                 free = slave.beat.slots - reserved.get(slave.name, 0) - strays
-                found.append(Room(slave.name, slave.beat.slots, max(free, 0), slave.beat.load))
+                chiefs = sum(job.slave == slave.name for job in running)
+                found.append(Room(slave.name, slave.beat.slots, max(free, 0), slave.beat.load, chiefs))
         return found
 
     def _schedule(self) -> None:

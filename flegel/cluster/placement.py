@@ -22,6 +22,8 @@ class Room:
     free: int
     load: float
     """Runnable foreign processes a core."""
+    chiefs: int = 0
+    """Coordinators that it has."""
 
     def crowding(self, taken: int) -> float:
         """How full it would be with so many more, counting what others do on that host as if it were ours."""
@@ -96,7 +98,8 @@ def place(job: Job, rooms: list[Room], competitors: int) -> Place:
     seats = seat(wanted, rooms)
     if seats is None:
         return Place(why=f"waits for {wanted} free slots; {free} of {total} are free")
-    return Place(max(seats, key=lambda name: (name == job.home, seats[name], name)), seats)
+    chiefs = {room.name: room.chiefs for room in rooms}
+    return Place(max(seats, key=lambda name: (name == job.home, seats[name], -chiefs[name], name)), seats)
 
 
 def overtaken(job: Job, now: float) -> bool:

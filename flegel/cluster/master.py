@@ -278,6 +278,7 @@ class Master:
         homes = [self.slaves.get(name) for name in job.seats]
         if any(home is None or not home.present for home in homes):
             return  # they may run what is missing; a beat or their loss will tell
+        self._refill(job, len(door.wants))
         taken = dict.fromkeys(job.seats, 0)
         seen: dict[tuple[int, int], str] = {}
         for home in self.slaves.values():
@@ -306,6 +307,15 @@ class Master:
             chosen = min(free, key=lambda s: (taken[s] - job.seats[s], s))
             taken[chosen] += 1
             self._hire(job, door, self.slaves[chosen], worker, life)
+
+    def _refill(self, job: Job, wanted: int) -> None:
+        """Seats that were lost with a slave, or never found, as far as there is room now."""
+        have, rooms = sum(job.seats.values()), self.rooms()
+        possible = min(wanted, have + sum(room.free for room in rooms))
+        if possible > have:
+            seats = seat(possible, rooms, job.seats)
+            assert seats is not None
+            self._record(Seated(job.id, self._at, job.attempt, seats))
 
     def _hire(self, job: Job, door: Door, home: Slave, worker: int, life: int) -> None:
         home.hired[job.id, job.attempt, worker, life] = self._now
@@ -408,7 +418,7 @@ class Master:
             return
         running = self.books.of_state(RUNNING)
         rooms = self.rooms()
-        for number, job in enumerate(turns(waiting, running)):
+        for number, job in enumerate(turns(waiting, running, self.books.served)):
             if number >= LOOK_AT:
                 break
             found = place(job, rooms, len(waiting) + len(running))

@@ -110,8 +110,9 @@ def test_compaction_changes_nothing_but_the_size(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(journals, "COMPACT_ABOVE", 2000)
     journal = Journal(tmp_path / "journal")
     sizes = []
+    write(journal, submitted(1), submitted(2))
     for number in range(60):
-        write(journal, submitted(number), Ended(f"job-{number}", 1.0, 0, "cancelled", "x" * 50))
+        write(journal, Placed("job-1", float(number), number, "s0", "boot", {"s0": 2}))
         sizes.append((tmp_path / "journal").stat().st_size)
     journal.close()
     assert any(later < earlier for earlier, later in itertools.pairwise(sizes)), "it was compacted"

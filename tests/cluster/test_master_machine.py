@@ -92,7 +92,7 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=40)
+TestAnyHistory.settings = settings(stateful_step_count=40)
 
 
 # -- single decisions --------------------------------------------------------------------------------------
@@ -156,8 +156,6 @@ def test_priority_goes_first_and_users_take_turns() -> None:
             world.finish(name, 0)
         turn(world)
     assert order == [
-        "ticket-0", "top-ticket", "ann-ticket-0", "bob-ticket", "ann-ticket-1", "ann-ticket-2", "low-ticket",
-    ] or order == [
         "ticket-0", "top-ticket", "bob-ticket", "ann-ticket-0", "ann-ticket-1", "ann-ticket-2", "low-ticket",
     ]  # fmt: skip
 

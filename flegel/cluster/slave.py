@@ -51,7 +51,7 @@ from flegel.runtime.poll import Sleeper
 BEAT = 1.0
 MEASURE = 0.5
 """Seconds between two looks at the memory of the children."""
-OVERTIME = 5.0
+OVERTIME = 3.0
 """Seconds that a job may take beyond its own limit before it is ended."""
 SHIP_AGAIN = 5.0
 KEEP_JOBS = 50

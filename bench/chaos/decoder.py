@@ -117,10 +117,10 @@ def mutate(data: bytes, rng: random.Random, others: list[list[bytes]]) -> bytes:
     return bytes(work)
 
 
-def bulk(rng: random.Random, gate: bool) -> bytes:
+def bulk(rng: random.Random, gate: bool, unit: bytes = b"", size: int = 0) -> bytes:
     """A header of up to the largest size that is nothing but many small things, inside something that looks right."""
-    unit = rng.choice(BULKS)
-    size = rng.choice((1 << 12, 1 << 16, 1 << 18, (1 << 20) - 200, 1 << 20, (1 << 20) + 1))
+    unit = unit or rng.choice(BULKS)
+    size = size or rng.choice((1 << 12, 1 << 16, 1 << 18, (1 << 20) - 200, 1 << 20, (1 << 20) + 1))
     count = size // len(unit)
     many = b"\xdd" + count.to_bytes(4, "big") + unit * count
     wrapped = b"\x82\xa4type\xa4Load\xa6source\x81\xa1a" + many
@@ -201,13 +201,19 @@ def peak(number: int) -> int:
     worst = 0
     for gate in (False, True):
         for _ in range(4 * len(BULKS)):
-            frames = [bulk(rng, gate)]
-            gc.collect()
-            tracemalloc.start()
-            (gate_decoder if gate else jobs_decoder)(frames)
-            worst = max(worst, tracemalloc.get_traced_memory()[1])
-            tracemalloc.stop()
+            worst = max(worst, traced([bulk(rng, gate)], gate))
     return worst
+
+
+def traced(frames: list[bytes], gate: bool) -> int:
+    """The peak of Python's memory while one input is decoded."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        (gate_decoder if gate else jobs_decoder)(frames)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def main() -> None:

@@ -30,6 +30,9 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", envvar="FLEGEL_INSECURE", help="Without keys: everybody who can reach it may.")
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's name; `flegel jobs` lists them.")]
+HostsFile = Annotated[Path, typer.Argument(metavar="HOSTS", help="A file with a host a line, such as `node1 slots=4`.")]
+Ssh = Annotated[str | None, typer.Option(envvar="FLEGEL_SSH", help="The ssh command, with its options.")]
+cluster_app = typer.Typer(help="Slaves on many hosts, over SSH.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
@@ -46,6 +49,9 @@ def mount(app: typer.Typer, sentences: Callable[[], Any]) -> None:
 
         return inner
 
+    app.add_typer(cluster_app, name="cluster")
+    for hosts_function in (up, down):
+        cluster_app.command()(guarded(hosts_function))
     for function in (master, slave, jobs, status, logs, attach, cancel, scale, resume):
         app.command()(guarded(function))
 
@@ -127,6 +133,49 @@ def slave(
     Slave(settings, call).run()
 
 
+def up(
+    hosts: HostsFile,
+    master: Master = DEFAULT,
+    ssh: Ssh = None,
+    wait: Annotated[float, typer.Option(help="Seconds until all slaves must have registered.")] = 60.0,
+    insecure: Insecure = False,
+) -> None:
+    """Start a slave on each host of a file; run it where the master runs, so that it can exchange keys.
+
+    For example:
+
+        flegel cluster up hosts.txt --master tcp://head:7077
+    """
+    from flegel.cluster import ssh as remote
+    from flegel.runtime import clock
+
+    listed = remote.read_hosts(hosts)
+    with _client(master, insecure) as client:
+        client.slaves()
+        wrong = {name: why for name, why in remote.up(listed, master, ssh or remote.SSH, insecure).items() if why}
+        until = clock.now() + wait
+        missing = {host.name for host in listed} - set(wrong)
+        while missing and clock.now() < until:
+            missing -= {slave.name for slave in client.slaves() if slave.state == "here"}
+            clock.sleep(0.2)
+    wrong.update(dict.fromkeys(missing, f"did not register within {wait:.0f} s; see its log"))
+    for host in listed:
+        print(f"{host.name:20} {wrong.get(host.name, 'is here')}")
+    if wrong:
+        raise FlegelError(f"{len(wrong)} of {len(listed)} slaves did not come up.")
+
+
+def down(hosts: HostsFile, ssh: Ssh = None) -> None:
+    """Stop the slaves that `up` has started; each drains first."""
+    from flegel.cluster import ssh as remote
+
+    wrong = {name: why for name, why in remote.down(remote.read_hosts(hosts), ssh or remote.SSH).items() if why}
+    for name, why in wrong.items():
+        print(f"{name:20} {why}")
+    if wrong:
+        raise FlegelError(f"{len(wrong)} slaves may still run.")
+
+
 def _home() -> Path:
     home = os.environ.get("FLEGEL_HOME")
     return Path(home) if home else Path.home() / ".local" / "share" / "flegel"
@@ -189,6 +238,7 @@ def submit_to(
         algorithm=algorithm, data=data_word(options["data"]), code=code, label=options["label"],
         name=extra["name"] or "", workers=options["workers"], sync=sync, criteria=criteria, seed=options["seed"],
         partition=options["partition"], scale=options["scale"], straggler=options["straggler"],
+        worker_timeout=parse_seconds(options["worker_timeout"]), replace=options["replace"],
         priority=extra["priority"], memory=parse_bytes(extra["memory"]) if extra["memory"] else None,
         retries=extra["retries"],
     )  # fmt: skip

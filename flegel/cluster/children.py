@@ -7,7 +7,9 @@ so nothing that user code has started outlives it. What it writes goes, line by 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -25,6 +27,7 @@ MARK = "FLEGEL_SLAVE"
 GRACE = 2.0
 """Seconds between asking a process to end and ending it."""
 MAX_LINE = 4096
+_PR_SET_CHILD_SUBREAPER = 36
 MAX_LOG = 16 << 20
 READ = 64 << 10
 
@@ -151,14 +154,19 @@ def tell(child: Child, content: bytes) -> None:
 
 def listen(child: Child) -> None:
     """Take what it has written, as lines, into the log."""
+    _read_into_log(child)
+
+
+def _read_into_log(child: Child) -> bool:
     content = _read(child.voice)
-    if content is None:
-        return
+    if not content:
+        return False
     *lines, child.rest = (child.rest + content).split(b"\n")
     if len(child.rest) > MAX_LINE:
         lines, child.rest = [*lines, child.rest], b""
     for line in lines:
         child.log.write(child.who, line)
+    return True
 
 
 def reports(child: Child) -> Iterator[bytes]:
@@ -204,10 +212,8 @@ def bury(child: Child) -> None:
     """After its end: kill what it has started, hear its last words, close everything."""
     _signal_group(child, signal.SIGKILL)  # while it is not reaped, its number cannot be anybody else's
     child.code = child.process.wait()
-    for _ in range(256):
-        before = child.rest
-        listen(child)
-        if child.rest == before and not _readable(child.voice):
+    for _ in range(1024):  # something of it may still hold the pipe, and write without end
+        if not _read_into_log(child):
             break
     if child.rest:
         child.log.write(child.who, child.rest)
@@ -219,21 +225,9 @@ def bury(child: Child) -> None:
             child.process.stdin.close()
 
 
-def _readable(fd: int) -> bool:
-    import select
-
-    ready = select.select([fd], [], [], 0)[0]
-    return bool(ready) and bool(_peek(fd))
-
-
-def _peek(fd: int) -> int:
-    import array
-    import fcntl
-    import termios
-
-    waiting = array.array("i", [0])
-    fcntl.ioctl(fd, termios.FIONREAD, waiting)
-    return waiting[0]
+def ended(child: Child) -> bool:
+    """Has the process ended, though nobody has reaped it yet?"""
+    return bool(select.select([child.pidfd], [], [], 0)[0])
 
 
 def _signal_group(child: Child, number: signal.Signals) -> None:
@@ -250,18 +244,26 @@ def how(code: int) -> tuple[str, bool]:
     return f"was killed by {name}", name not in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 
 
-def measure(children: list[Child]) -> None:
-    """Memory of each child with all that it has started: anonymous and shared pages in use."""
-    used = dict.fromkeys((c.process.pid for c in children if c.alive), 0)
-    if not used:
-        return
+def adopt_orphans() -> None:
+    """From now on processes whose parents have died become children of this one, however they hid (see `patrol`)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def patrol(children: list[Child]) -> None:
+    """Memory of each child with all that it has started; and an end to what has outlived the child that started it."""
+    used = {c.process.pid: 0 for c in children if c.alive}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            session = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            parent, session = int(fields[1]), int(fields[3])
             if session in used:
                 used[session] += _resident(entry)
+            elif parent == os.getpid() and int(entry.name) not in used:
+                os.kill(int(entry.name), signal.SIGKILL)
+                os.waitpid(int(entry.name), os.WNOHANG)
         except (OSError, ValueError, IndexError):
             continue  # ended in the meantime
     for child in children:

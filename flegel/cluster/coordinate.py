@@ -6,6 +6,7 @@ workers; when it closes, the slave is gone, and so is this process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -18,7 +19,7 @@ import msgspec
 from flegel.cluster import tale
 from flegel.cluster.child import read_line
 from flegel.cluster.voice import Voice
-from flegel.cluster.words import Lost
+from flegel.cluster.words import Drain, Lost, Resize
 from flegel.errors import AlgorithmError, FlegelError, UsageError, own_traceback
 from flegel.runtime import clock
 
@@ -31,8 +32,14 @@ def listen(cluster: Any) -> None:
     with os.fdopen(0, "rb", closefd=False) as stream:
         for line in stream:
             match tale.read_down(line):
-                case Lost(worker=worker, life=life, why=why):
-                    cluster.lose(worker, life, why)
+                case Lost(worker=worker, life=life, why=why, fault=fault):
+                    cluster.lose(worker, life, why, fault)
+                case Resize(workers=workers):
+                    cluster.scale(workers)
+                case Drain(workers=leaving):
+                    for worker in leaving:
+                        with contextlib.suppress(UsageError):  # the job is over, or has not begun
+                            cluster.drain(worker)
     os._exit(1)
 
 
@@ -87,7 +94,7 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
         nonlocal seen, phase
         if machine.phase != phase:
             phase = machine.phase
-            voice.tell(tale.Phase(phase))
+            voice.tell(tale.Phase(phase, elastic=phase == "training"))
         if clock.now() - seen >= GLANCE:
             seen = clock.now()
             voice.tell(tale.Seen(msgspec.to_builtins(glance(machine))))
@@ -104,6 +111,8 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
                 partition=spec.partition,
                 scale=spec.scale,
                 straggler=spec.straggler,
+                worker_timeout=spec.worker_timeout,
+                replace=spec.replace,
                 cluster=cluster,
                 watch=watch,
                 phase=lambda name: voice.tell(tale.Phase(name)),

@@ -126,6 +126,8 @@ class Books:
     tickets: dict[str, str] = field(default_factory=dict)
     count: int = 0
     """Jobs that were ever submitted: no number is used twice."""
+    served: dict[str, float] = field(default_factory=dict)
+    """When each user last got a place."""
 
     def apply(self, fact: Fact) -> None:
         if isinstance(fact, Submitted):
@@ -138,6 +140,7 @@ class Books:
             case Placed(attempt=attempt, slave=slave, boot=boot, seats=seats):
                 job.state, job.attempt, job.slave, job.boot, job.seats = RUNNING, attempt, slave, boot, dict(seats)
                 job.begun, job.why, job.home = False, "", slave
+                self.served[job.owner] = fact.at
                 job.started = fact.at if job.started is None else job.started
             case Begun():
                 job.begun = True
@@ -167,11 +170,13 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
 
     count: int
     jobs: tuple[Job, ...]
+    served: dict[str, float]
 
 
 def snapshot(books: Books) -> Snapshot:
-    return Snapshot(books.count, tuple(books.jobs.values()))
+    return Snapshot(books.count, tuple(books.jobs.values()), books.served)
 
 
 def restore(found: Snapshot) -> Books:
-    return Books({job.id: job for job in found.jobs}, {job.ticket: job.id for job in found.jobs}, found.count)
+    jobs = {job.id: job for job in found.jobs}
+    return Books(jobs, {job.ticket: job.id for job in found.jobs}, found.count, dict(found.served))

@@ -24,6 +24,7 @@ class Away:
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
         self.why: str | None = None
+        self.fault = False
 
     def poll(self) -> int | None:
         return None if self.why is None else 1
@@ -57,13 +58,21 @@ class Hired(RemoteCluster):
         told = {worker: msgspec.json.encode(birth).decode() for worker, birth in births.items()}
         self._voice.tell(tale.Wanted({worker: birth.incarnation for worker, birth in births.items()}, told))
 
-    def lose(self, worker: int, life: int, why: str) -> None:
+    def lose(self, worker: int, life: int, why: str, fault: bool = False) -> None:
         """A worker has ended; may be said more than once."""
         away = self._away.get(worker)
         if away is not None and away.birth.incarnation == life and away.why is None:
-            away.why = why
+            away.why, away.fault = why, fault
             self._tell()
 
-    def deaths(self) -> list[tuple[int, str]]:
+    def expel(self, worker: int, gently: bool = False) -> None:
+        """Nobody wants it any more, so its slave ends it."""
+        away = self._away.pop(worker, None)
+        super().expel(worker, gently)
+        if away is not None:
+            away.why = away.why or "has left"
+            self._tell()
+
+    def deaths(self) -> list[tuple[int, str, bool]]:
         super().deaths()
-        return [(worker, away.why) for worker, away in self._away.items() if away.why is not None]
+        return [(worker, away.why, away.fault) for worker, away in self._away.items() if away.why is not None]

@@ -40,6 +40,7 @@ from flegel.cluster.words import (
     Denied,
     Dismiss,
     Door,
+    Drain,
     FromClient,
     Hire,
     Hosts,
@@ -140,7 +141,8 @@ class Master:
         self.reasons: dict[str, str] = {}
         self._epoch, self._now = epoch, now
         self._out: list[Action] = []
-        self._losses: dict[tuple[str, int, int, int], str] = {}
+        self._losses: dict[tuple[str, int, int, int], tuple[str, bool]] = {}
+        self._leaving: set[tuple[str, int, int, int]] = set()
         self._started: dict[str, float] = {}
         for job in books.of_state(RUNNING):
             for name in {job.slave, *job.seats}:
@@ -178,6 +180,8 @@ class Master:
                 self._check_coordinator(job, slave)
             if job.slave == name or name in job.seats:
                 self._staff(job)
+            if beat.draining:
+                self._see_off(job, slave)
         self._schedule()
         return self._taken()
 
@@ -241,8 +245,8 @@ class Master:
             if door is None or door.attempt != job.attempt:
                 return  # nobody to tell yet
             if door.wants.get(part.worker) == part.life:
-                self._losses[name] = part.why
-                self._tell(job.slave, Lost(job.id, job.attempt, part.worker, part.life, part.why))
+                self._losses[name] = (part.why, part.fault)
+                self._tell(job.slave, Lost(*name, part.why, part.fault))
             else:
                 self._tell(slave.name, Bury((name,)))
 
@@ -250,10 +254,10 @@ class Master:
         self.doors[job.id] = door
         if door.wants and not job.begun:
             self._record(Begun(job.id, self._at, job.attempt))
-        for name, why in list(self._losses.items()):
+        for name, how in list(self._losses.items()):
             if name[:2] == (job.id, job.attempt):
                 if door.wants.get(name[2]) == name[3]:
-                    self._tell(job.slave, Lost(*name, why))
+                    self._tell(job.slave, Lost(*name, *how))
                 else:
                     del self._losses[name]
 
@@ -278,6 +282,7 @@ class Master:
         homes = [self.slaves.get(name) for name in job.seats]
         if any(home is None or not home.present for home in homes):
             return  # they may run what is missing; a beat or their loss will tell
+        self._refill(job, len(door.wants))
         taken = dict.fromkeys(job.seats, 0)
         seen: dict[tuple[int, int], str] = {}
         for home in self.slaves.values():
@@ -306,6 +311,44 @@ class Master:
             chosen = min(free, key=lambda s: (taken[s] - job.seats[s], s))
             taken[chosen] += 1
             self._hire(job, door, self.slaves[chosen], worker, life)
+        self._vacate(job, door, taken)
+
+    def _vacate(self, job: Job, door: Door, taken: dict[str, int]) -> None:
+        """Give back seats that the job has left: on slaves that go away, or because it was made smaller."""
+        seats = {s: count if self.slaves[s].open else taken[s] for s, count in job.seats.items()}
+        spare = sum(seats.values()) - max(len(door.wants), job.workers or sum(seats.values()))
+        for name in sorted(seats, key=lambda s: taken[s] - seats[s]):
+            given = min(spare, seats[name] - taken[name])
+            if given > 0:
+                seats[name] -= given
+                spare -= given
+        seats = {name: count for name, count in seats.items() if count}
+        if seats != job.seats and seats:
+            self._record(Seated(job.id, self._at, job.attempt, seats))
+
+    def _see_off(self, job: Job, slave: Slave) -> None:
+        """A slave drains: its workers are to give their points to the others first."""
+        door = self.doors.get(job.id)
+        if door is None or not door.elastic or len(door.wants) < 2:
+            return
+        names = {
+            (p.job, p.attempt, p.worker, p.life)
+            for p in slave.parts(job)
+            if p.alive and p.worker != COORDINATOR and door.wants.get(p.worker) == p.life
+        }
+        new = sorted(names - self._leaving)
+        if new and len(names) < len(door.wants):
+            self._leaving |= names
+            self._tell(job.slave, Drain(job.id, job.attempt, tuple(name[2] for name in new)))
+
+    def _refill(self, job: Job, wanted: int) -> None:
+        """Seats that were lost with a slave, or never found, as far as there is room now."""
+        have, rooms = sum(job.seats.values()), self.rooms()
+        possible = min(wanted, have + sum(room.free for room in rooms))
+        if possible > have:
+            seats = seat(possible, rooms, job.seats)
+            assert seats is not None
+            self._record(Seated(job.id, self._at, job.attempt, seats))
 
     def _hire(self, job: Job, door: Door, home: Slave, worker: int, life: int) -> None:
         home.hired[job.id, job.attempt, worker, life] = self._now
@@ -355,7 +398,8 @@ class Master:
         self.doors.pop(job.id, None)
         self._started.pop(job.id, None)
         self.reasons.pop(job.id, None)
-        self._losses = {name: why for name, why in self._losses.items() if name[0] != job.id}
+        self._losses = {name: how for name, how in self._losses.items() if name[0] != job.id}
+        self._leaving = {name for name in self._leaving if name[0] != job.id}
         for slave in self.slaves.values():
             slave.hired = {name: at for name, at in slave.hired.items() if name[0] != job.id}
 
@@ -375,7 +419,7 @@ class Master:
         door = self.doors.get(job.id)
         for worker, life in sorted(lost):
             if door is not None and door.wants.get(worker) == life:
-                self._losses[job.id, job.attempt, worker, life] = f"was on {why.replace(' is', ', which is')}"
+                self._losses[job.id, job.attempt, worker, life] = (f"is lost: {why}", False)
                 self._tell(job.slave, Lost(job.id, job.attempt, worker, life, f"is lost: {why}"))
         left = {name: count for name, count in job.seats.items() if name != slave.name}
         wanted = sum(job.seats.values())
@@ -386,7 +430,8 @@ class Master:
     def rooms(self) -> list[Room]:
         """Slaves that take new processes, with what is free: neither reserved nor used by what is still ending."""
         reserved: dict[str, int] = {}
-        for job in self.books.of_state(RUNNING):
+        running = self.books.of_state(RUNNING)
+        for job in running:
             for name, count in job.seats.items():
                 reserved[name] = reserved.get(name, 0) + count
         found = []
@@ -397,7 +442,8 @@ class Master:
                     for p in slave.beat.parts
                 )
                 free = slave.beat.slots - reserved.get(slave.name, 0) - strays
-                found.append(Room(slave.name, slave.beat.slots, max(free, 0), slave.beat.load))
+                chiefs = sum(job.slave == slave.name for job in running)
+                found.append(Room(slave.name, slave.beat.slots, max(free, 0), slave.beat.load, chiefs))
         return found
 
     def _schedule(self) -> None:
@@ -406,7 +452,7 @@ class Master:
             return
         running = self.books.of_state(RUNNING)
         rooms = self.rooms()
-        for number, job in enumerate(turns(waiting, running)):
+        for number, job in enumerate(turns(waiting, running, self.books.served)):
             if number >= LOOK_AT:
                 break
             found = place(job, rooms, len(waiting) + len(running))
@@ -497,14 +543,10 @@ class Master:
         if door is None or not door.elastic:
             raise UsageError(f"Job {job.id} is {door.phase if door else 'starting'}; try again when it trains.")
         have = sum(job.seats.values())
-        if workers < have:
-            seats = _fewer(job.seats, have - workers)
-        else:
-            grown = seat(workers, self.rooms(), job.seats)
-            if grown is None:
-                free = sum(r.free for r in self.rooms())
-                raise UsageError(f"{workers - have} more slots are needed, but {free} are free.")
-            seats = grown
+        seats = seat(max(workers, have), self.rooms(), job.seats)
+        if seats is None:
+            free = sum(r.free for r in self.rooms())
+            raise UsageError(f"{workers - have} more slots are needed, but {free} are free.")
         self._record(Scaled(job.id, self._at, workers))
         if workers > have:
             self._record(Seated(job.id, self._at, job.attempt, seats))
@@ -540,12 +582,3 @@ def _stem(algorithm: str) -> str:
     """`flegel.algorithms.kmeans:KMeans` is kmeans to people, and a user's class is its name."""
     module, colon, name = algorithm.partition(":")
     return (module.rpartition(".")[2] if colon else name or module)[:40]
-
-
-def _fewer(seats: dict[str, int], by: int) -> dict[str, int]:
-    """So many seats less, from the fullest slaves first."""
-    left = dict(seats)
-    for _ in range(by):
-        fullest = max(left, key=lambda name: (left[name], name))
-        left[fullest] -= 1
-    return {name: count for name, count in left.items() if count}

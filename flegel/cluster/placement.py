@@ -22,6 +22,8 @@ class Room:
     free: int
     load: float
     """Runnable foreign processes a core."""
+    chiefs: int = 0
+    """Coordinators that it has."""
 
     def crowding(self, taken: int) -> float:
         """How full it would be with so many more, counting what others do on that host as if it were ours."""
@@ -37,11 +39,12 @@ class Place:
     why: str = ""
 
 
-def turns(waiting: Iterable[Job], running: Iterable[Job]) -> Iterator[Job]:
-    """Priority first; among equals the user who holds the fewest slots; then who came first.
+def turns(waiting: Iterable[Job], running: Iterable[Job], served: Mapping[str, float]) -> Iterator[Job]:
+    """Priority first; among equals the user who holds the fewest slots, then who was served longest ago.
 
     A user's own waiting jobs count one after the other, so users take turns also when many jobs wait.
     """
+    never = float("-inf")
     held: dict[str, int] = {}
     for job in running:
         held[job.owner] = held.get(job.owner, 0) + sum(job.seats.values())
@@ -50,15 +53,14 @@ def turns(waiting: Iterable[Job], running: Iterable[Job]) -> Iterator[Job]:
         queues.setdefault(job.spec.priority, {}).setdefault(job.owner, deque()).append(job)
     for priority in sorted(queues, reverse=True):
         users = queues[priority]
-        heap = [(held.get(user, 0), queue[0].submitted, queue[0].id, user) for user, queue in users.items()]
+        heap = [(held.get(user, 0), served.get(user, never), queue[0].submitted, user) for user, queue in users.items()]
         heapq.heapify(heap)
         while heap:
             user = heapq.heappop(heap)[3]
             job = users[user].popleft()
             held[user] = held.get(user, 0) + (job.wanted or 1)
             if users[user]:
-                following = users[user][0]
-                heapq.heappush(heap, (held[user], following.submitted, following.id, user))
+                heapq.heappush(heap, (held[user], served.get(user, never), users[user][0].submitted, user))
             yield job
 
 
@@ -96,7 +98,8 @@ def place(job: Job, rooms: list[Room], competitors: int) -> Place:
     seats = seat(wanted, rooms)
     if seats is None:
         return Place(why=f"waits for {wanted} free slots; {free} of {total} are free")
-    return Place(max(seats, key=lambda name: (name == job.home, seats[name], name)), seats)
+    chiefs = {room.name: room.chiefs for room in rooms}
+    return Place(max(seats, key=lambda name: (name == job.home, seats[name], -chiefs[name], name)), seats)
 
 
 def overtaken(job: Job, now: float) -> bool:

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import select
 import shutil
 import signal
 import sys
@@ -50,7 +51,7 @@ from flegel.runtime.poll import Sleeper
 BEAT = 1.0
 MEASURE = 0.5
 """Seconds between two looks at the memory of the children."""
-OVERTIME = 5.0
+OVERTIME = 3.0
 """Seconds that a job may take beyond its own limit before it is ended."""
 SHIP_AGAIN = 5.0
 KEEP_JOBS = 50
@@ -131,6 +132,7 @@ class Slave:
         except OSError:
             os.close(self._lock)
             raise UsageError(f"Another slave uses {folder}; choose another --folder.") from None
+        children.adopt_orphans()
         left = children.sweep(self._mark)
         if left:
             self._say(f"ended {left} processes that an earlier slave had left")
@@ -169,11 +171,12 @@ class Slave:
         for child in alive:
             children.ask(child, "was ended with its slave")
         until = clock.now() + children.GRACE + 1.0
-        while any(c.process.poll() is None for c in alive) and clock.now() < until:
+        while not all(children.ended(c) for c in alive) and clock.now() < until:
             clock.sleep(0.02)
         for child in alive:
             children.ask(child, "was ended with its slave", at_once=True)
             children.bury(child)
+        children.patrol([])
         if self._line is not None:
             with contextlib.suppress(FlegelError):
                 self._line.send(Bye(self._settings.name, self._boot))
@@ -195,8 +198,6 @@ class Slave:
         if self._line is not None:
             Sleeper(self._line.socket, [self._bell, *pipes]).wait(max(due - now, 0.005))
         else:
-            import select
-
             select.select([self._bell, *pipes], [], [], max(due - now, 0.005))
         with contextlib.suppress(BlockingIOError):
             os.read(self._bell, 4096)
@@ -377,8 +378,6 @@ class Slave:
     # -- children ------------------------------------------------------------------------------------------------
 
     def _hear_children(self) -> None:
-        import select
-
         for case in list(self._cases.values()):
             for name, child in list(case.children.items()):
                 if not child.alive:
@@ -387,7 +386,7 @@ class Slave:
                 for line in children.reports(child):
                     self._hear_chief(case, line)
                 children.insist(child)
-                if select.select([child.pidfd], [], [], 0)[0]:
+                if children.ended(child):
                     for line in children.reports(child):
                         self._hear_chief(case, line)
                     children.bury(child)
@@ -445,7 +444,7 @@ class Slave:
     def _police(self, now: float) -> None:
         """Limits of memory and time."""
         living = [c for case in self._cases.values() for c in case.children.values() if c.alive]
-        children.measure(living)
+        children.patrol(living)
         for child in living:
             if child.memory is not None and child.used > child.memory:
                 bound = f"{child.memory / 2**30:.2f} GiB"

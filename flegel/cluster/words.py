@@ -69,6 +69,10 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: str = "shuffle"
     scale: str = "none"
     straggler: str = ""
+    worker_timeout: float = 10.0
+    """Seconds without a sign of life after which a worker is lost."""
+    replace: bool = True
+    """A lost worker is replaced; else the others take its points over."""
     priority: int = 0
     memory: int | None = None
     """Bytes that each process of the job may use; None is the slave's own limit."""
@@ -196,6 +200,7 @@ class Lost(_Record):
     worker: int
     life: int
     why: str
+    fault: bool = False
 
 
 class Resize(_Record):

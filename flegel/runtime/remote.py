@@ -59,10 +59,13 @@ class RemoteCluster(LocalCluster):
         self._address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._sleeper = Sleeper(self._socket)
 
-    def deaths(self) -> list[tuple[int, str]]:
+    def deaths(self) -> list[tuple[int, str, bool]]:
         if self._doorman is not None:
             self._doorman.supervise()
         return super().deaths()
+
+    def keep_spare(self) -> None:
+        """Where a worker will be, and which keys it has, is not known before it is wanted."""
 
     def _launch(self, worker: int, life: int) -> Process:
         pair = new_pair()

@@ -128,11 +128,11 @@ class Line:
             raise PeerRefused(f"{self.address}: {slip.denied[:500]}")
         now = clock.now()
         if slip.life != self._life:
-            self._life = slip.life
+            restarted, self._life = bool(self._life), slip.life
             self.channel.begin_hearing(slip.base)
-            self._all(self.channel.again(now))
-        else:
-            self._all(self.channel.acknowledge(slip.heard, now))
+            if restarted:  # what the former process had read and not acknowledged is lost
+                self._all(self.channel.again(now))
+        self._all(self.channel.acknowledge(slip.heard, now))
         if not self.channel.takes(slip.number):
             return None
         if self.channel.owes >= ACK_EVERY:

@@ -16,6 +16,7 @@ import zmq
 from flegel.cluster.channel import Slip
 from flegel.cluster.keys import JOB, ROLES
 from flegel.errors import DecodeError, UsageError
+from flegel.runtime.wire import unpack
 
 SEND_COPIES_BELOW = 64 << 10
 NIL = msgspec.Raw(b"\xc0")
@@ -41,8 +42,6 @@ class _Tag(msgspec.Struct):
 
 
 _tags = msgspec.msgpack.Decoder(_Tag)
-BAD_BYTES = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError, MemoryError)
-"""What decoding of hostile bytes can raise; all of it becomes `DecodeError`."""
 
 
 class Vocabulary:
@@ -61,19 +60,13 @@ class Vocabulary:
 
     def tag(self, body: msgspec.Raw) -> str:
         """The type of a message, before the rest of it is decoded."""
-        try:
-            tag = _tags.decode(body).type
-        except BAD_BYTES as error:
-            raise DecodeError(f"Not a message of ours: {_short(error)}.") from None
+        tag = unpack(_tags, body).type
         if tag not in self.roles:
             raise DecodeError(f"There is no message {tag[:40]!r}.")
         return tag
 
     def decode(self, tag: str, body: msgspec.Raw) -> Any:
-        try:
-            return self._decoders[tag].decode(body)
-        except BAD_BYTES as error:
-            raise DecodeError(f"Not a message of ours: {_short(error)}.") from None
+        return unpack(self._decoders[tag], body)
 
 
 def read_slip(header: Any, limits: Limits) -> Slip:
@@ -81,19 +74,12 @@ def read_slip(header: Any, limits: Limits) -> Slip:
     size = memoryview(header).nbytes
     if size > limits.header:
         raise DecodeError(f"A header has at most {limits.header} bytes, not {size}.")
-    try:
-        slip = _slips.decode(header)
-    except BAD_BYTES as error:
-        raise DecodeError(f"Not a message of ours: {_short(error)}.") from None
+    slip = unpack(_slips, header)
     if min(slip.session, slip.life, slip.number, slip.base, slip.heard) < 0 or slip.base < 1:
         raise DecodeError("A message has negative numbers.")
     if max(slip.session, slip.life, slip.number, slip.base, slip.heard) >= 2**63:
         raise DecodeError("A message has numbers that are too large.")
     return slip
-
-
-def _short(error: BaseException) -> str:
-    return str(error)[:200] or type(error).__name__
 
 
 def take(socket: zmq.Socket[bytes], limits: Limits, skip: int) -> tuple[list[Any], str | None]:

@@ -5,9 +5,10 @@ Everything is capped before it is decoded, and `decode` raises `DecodeError` and
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from flegel.messages import Body, Envelope, Frame
 from flegel.share import NUMBERS
 from flegel.tree import Array
 
-MAX_HEADER = 8 << 20
+MAX_HEADER = 1 << 20  # decoded, hostile bytes take up to eighty times their size
 MAX_FRAMES = 256
 MAX_FRAME = 4 << 30
 MAX_DIMENSIONS = 8
@@ -25,6 +26,10 @@ DTYPES = {name: np.dtype(name).itemsize for name in sorted(NUMBERS)}
 PACK_BELOW = 64 << 10
 """Arrays of together at most so many bytes travel in one frame; larger ones are not worth the copy."""
 
+QUIET_ABOVE = 4 << 10
+_BAD = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError, MemoryError)
+
+Some = TypeVar("Some")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Envelope)
 
@@ -47,7 +52,31 @@ EMPTY = Parcel()
 
 def encode(envelope: Envelope, parcel: Parcel = EMPTY) -> list[Any]:
     """Frames for `send_multipart`; the envelope must describe the parcel (see `Numbered`)."""
-    return [_encoder.encode(envelope), *parcel.parts]
+    header = _encoder.encode(envelope)
+    if len(header) > MAX_HEADER:
+        raise UsageError(
+            f"A {type(envelope.body).__name__} of {len(header)} bytes is too long, {MAX_HEADER} is the most; "
+            "keep large constants out of the algorithm's source."
+        )
+    return [header, *parcel.parts]
+
+
+def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
+    """What the bytes say; `DecodeError` whatever is wrong with them.
+
+    The garbage collector rests meanwhile: it would look again and again through what a long message brings.
+    """
+    rests = memoryview(data).nbytes > QUIET_ABOVE and gc.isenabled()
+    if rests:
+        gc.disable()
+    try:
+        return decoder.decode(data)
+    except _BAD as error:
+        why = str(error)[:200] or type(error).__name__
+        raise DecodeError(f"Not a message of ours: {why}.") from None
+    finally:
+        if rests:
+            gc.enable()
 
 
 def decode(frames: Sequence[Any]) -> tuple[Envelope, tuple[Array, ...]]:
@@ -57,10 +86,7 @@ def decode(frames: Sequence[Any]) -> tuple[Envelope, tuple[Array, ...]]:
     header = memoryview(frames[0])
     if header.nbytes > MAX_HEADER:
         raise DecodeError(f"A header has at most {MAX_HEADER} bytes, not {header.nbytes}.")
-    try:
-        envelope = _decoder.decode(header)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, ValueError) as error:
-        raise DecodeError(f"Not a message of ours: {error}.") from None
+    envelope = unpack(_decoder, header)
     views = [memoryview(f) for f in frames[1:]]
     sizes = [_size(frame) for frame in envelope.frames]
     if envelope.packed:

@@ -19,7 +19,7 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from flegel.errors import DecodeError
+from flegel.errors import DecodeError, FlegelError
 from flegel.machine import worker as machine
 from flegel.machine.holdings import Holdings
 from flegel.messages import Answer, Beat, Hello, Load, State, Survey
@@ -217,7 +217,11 @@ def main() -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     sys.setswitchinterval(0.0005)
-    birth = msgspec.json.decode(_told(), type=Birth)
+    try:
+        birth = msgspec.json.decode(_told(), type=Birth)
+    except (FlegelError, msgspec.MsgspecError) as error:
+        print(f"flegel worker: {error}", file=sys.stderr)
+        sys.exit(2)
     os.dup2(sys.stderr.fileno(), 1)  # what hooks print must not mix with the parent's own output
     WorkerProcess(birth).run()
 

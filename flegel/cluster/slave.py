@@ -402,8 +402,8 @@ class Slave:
             return  # user code wrote into what is not its own
         change: dict[str, Any] = {}
         match report:
-            case tale.Wanted(wants=wants, births=births):
-                change = {"wants": wants, "births": births}
+            case tale.Wanted(wants=wants, births=births, trouble=trouble):
+                change = {"wants": wants, "births": births, "trouble": trouble}
             case tale.Phase(name=name, elastic=elastic):
                 change = {"phase": name, "elastic": elastic}
                 case.since, case.looped = clock.now(), False
@@ -461,7 +461,8 @@ class Slave:
             timed = phase in ("init", "compiling", "training") or case.looped
             if timed and now - case.since > limit + more:
                 text = f"did not end within --max-seconds {limit:g} and {more:.0f} s more (phase: {phase})"
-                children.ask(chief, f"{text}; does every hook return?")
+                hint = f"before that, {case.door.trouble}" if case.door.trouble else "does every hook return?"
+                children.ask(chief, f"{text}; {hint}")
 
     # -- what the master gets ------------------------------------------------------------------------------------
 

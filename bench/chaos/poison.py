@@ -72,6 +72,10 @@ def main() -> None:
                 neighbour=beside.state == "running" and beside.attempt == 1,
                 slaves=sum(p.poll() is None for p in town.slaves.values()),
             )  # fmt: skip
+            for slave in [name for name, process in town.slaves.items() if process.poll() is not None]:
+                print(town.story(), flush=True)
+                town.slaves.pop(slave)
+                town.start_slave(slave)
         client.cancel(neighbour)
         town.no_orphans()
     rows = lines.rows

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -23,19 +24,28 @@ class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first line on standard input."""
 
     role: str
-    parent: int
+    scratch: str
     memory: int | None = None
 
 
-def take_on(bounds: Bounds) -> None:
-    """Limits of this process and of all that it starts."""
+def bind_to(parent: int) -> None:
+    """From its first moment: it ends with its slave, leaves no core, and goes first when memory runs out."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != bounds.parent:
+        if os.getppid() != parent:
             os._exit(1)  # the slave died before that
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("800")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def take_on(bounds: Bounds) -> None:
+    """What holds for this job: its folder for temporary files, its limit of memory."""
+    os.chdir(bounds.scratch)
+    os.environ["TMPDIR"] = tempfile.tempdir = bounds.scratch
+    os.environ["FLEGEL_ROLE"] = bounds.role
+    if bounds.role == "worker":
+        os.close(int(os.environ.pop("FLEGEL_REPORTS")))  # for coordinators only
     if bounds.memory is not None:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_DATA, (bounds.memory, bounds.memory))
@@ -53,16 +63,19 @@ def read_line() -> bytes:
 
 
 def main() -> None:
-    """Entry point of the process."""
+    """Entry point of the process: `child PARENT ROLE`, where ROLE says what to get ready for (`any`: for both)."""
+    bind_to(int(sys.argv[1]))
+    if sys.argv[2] != "worker":
+        from flegel.cluster import hired  # noqa: F401 - read now, so that a spare process is quick
+        from flegel.cluster.coordinate import main as coordinate
+        from flegel.runtime import run  # noqa: F401
+    from flegel.runtime.worker import main as work
+
     bounds = msgspec.json.decode(read_line(), type=Bounds)
     take_on(bounds)
     if bounds.role == "worker":
-        from flegel.runtime.worker import main as work
-
         work()
     else:
-        from flegel.cluster.coordinate import main as coordinate
-
         coordinate()
 
 

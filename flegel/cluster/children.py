@@ -36,37 +36,30 @@ Name = tuple[str, int, int, int]
 
 
 class Log:
-    """What the processes of one job say on this slave; bounded."""
+    """What the processes of one job say on this slave; bounded, and there even if somebody removes its name."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file = path.open("ab")
-        self.size = self._file.tell()
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, who: str, text: bytes) -> None:
-        if self.size >= MAX_LOG:
-            return
         line = f"{clock.wall()} {who} | ".encode() + text[:MAX_LINE] + b"\n"
-        if self.size + len(line) >= MAX_LOG:
+        if self.length + len(line) >= MAX_LOG:
             line = f"{clock.wall()} slave | the log is full; what follows is not kept\n".encode()
-            self.size = MAX_LOG
-        with contextlib.suppress(OSError):  # a full disk must not end anybody
-            self._file.write(line)
-            self._file.flush()
-            self.size = max(self.size, self._file.tell())
+        if self.length < MAX_LOG - len(line):
+            with contextlib.suppress(OSError):  # a full disk must not end anybody
+                os.write(self._fd, line)
 
     def read(self, offset: int, most: int) -> bytes:
-        with self.path.open("rb") as stream:
-            stream.seek(offset)
-            return stream.read(most)
+        return os.pread(self._fd, most, offset)
 
     @property
     def length(self) -> int:
-        return self.path.stat().st_size
+        return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        self._file.close()
+        os.close(self._fd)
 
 
 @dataclass
@@ -87,6 +80,8 @@ class Child:
     """Why the slave itself ended it; empty where it did not."""
     asked_at: float | None = None
     code: int | None = None
+    inbox: bytearray = field(default_factory=bytearray, repr=False)
+    """What it has not read yet."""
     rest: bytes = b""
     reported: bytes = field(default=b"", repr=False)
 
@@ -99,57 +94,81 @@ class Child:
         return "coordinator" if self.name[2] < 0 else f"worker {self.name[2]}"
 
 
-def spawn(name: Name, role: str, lines: list[bytes], log: Log, scratch: Path, mark: str, memory: int | None) -> Child:
-    """Start a job's process; `lines` follow its bounds on standard input, which stays open as long as it may live."""
-    scratch.mkdir(parents=True, exist_ok=True)
+@dataclass
+class Egg:
+    """A process that has started and waits to be told what it is."""
+
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    voice: int
+    reports: int
+
+    @property
+    def dead(self) -> bool:
+        return bool(select.select([self.pidfd], [], [], 0)[0])
+
+    def drop(self) -> None:
+        """It is not needed."""
+        self.process.kill()
+        self.process.wait()
+        for fd in (self.pidfd, self.voice, self.reports):
+            os.close(fd)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+def lay(role: str, mark: str, folder: Path) -> Egg:
+    """Start a process that can become a `worker`, a `coordinator`, or `any` of the two."""
     voice, tongue = os.pipe()
-    reports, pen = os.pipe() if role == "coordinator" else (None, None)
+    reports, pen = os.pipe()
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "NUMBA_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path),
-        "TMPDIR": str(scratch),
+        "FLEGEL_REPORTS": str(pen),
         MARK: mark,
     }
-    if pen is not None:
-        environment["FLEGEL_REPORTS"] = str(pen)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "flegel.cluster.child"],
+            [sys.executable, "-P", "-m", "flegel.cluster.child", str(os.getpid()), role],
             stdin=subprocess.PIPE,
             stdout=tongue,
             stderr=tongue,
-            cwd=scratch,
+            cwd=folder,
             env=environment,
             start_new_session=True,
-            pass_fds=() if pen is None else (pen,),
+            pass_fds=(pen,),
         )
     except OSError:
-        for fd in (voice, reports):
-            if fd is not None:
-                os.close(fd)
+        os.close(voice)
+        os.close(reports)
         raise
     finally:
         os.close(tongue)
-        if pen is not None:
-            os.close(pen)
-    for fd in (voice, reports):
-        if fd is not None:
-            os.set_blocking(fd, False)
-    child = Child(name, process, os.pidfd_open(process.pid), voice, log, memory, reports)
-    bounds = msgspec.json.encode(Bounds(role, os.getpid(), memory)) + b"\n"
-    tell(child, b"".join([bounds, *lines]))
+        os.close(pen)
+    assert process.stdin is not None
+    for fd in (voice, reports, process.stdin.fileno()):
+        os.set_blocking(fd, False)
+    return Egg(process, os.pidfd_open(process.pid), voice, reports)
+
+
+def hatch(egg: Egg, name: Name, role: str, line: bytes, log: Log, scratch: Path, memory: int | None) -> Child:
+    """It is this process of this job; `line` tells it the rest. Its standard input is open as long as it may live."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    child = Child(name, egg.process, egg.pidfd, egg.voice, log, memory, egg.reports)
+    tell(child, msgspec.json.encode(Bounds(role, str(scratch), memory)) + b"\n" + line + b"\n")
     return child
 
 
-def tell(child: Child, content: bytes) -> None:
-    """Onto its standard input. A child that does not read is one that has ended or soon will."""
+def tell(child: Child, content: bytes = b"") -> None:
+    """Onto its standard input, as far as it reads; the rest when this is called again. Never waits for it."""
+    child.inbox += content
     assert child.process.stdin is not None
-    with contextlib.suppress(OSError):
-        child.process.stdin.write(content)
-        child.process.stdin.flush()
+    with contextlib.suppress(OSError, ValueError):
+        while child.inbox:
+            del child.inbox[: os.write(child.process.stdin.fileno(), child.inbox)]
 
 
 def listen(child: Child) -> None:
@@ -250,9 +269,11 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def patrol(children: list[Child]) -> None:
+def patrol(children: list[Child], spare: Egg | None) -> None:
     """Memory of each child with all that it has started; and an end to what has outlived the child that started it."""
     used = {c.process.pid: 0 for c in children if c.alive}
+    if spare is not None:
+        used[spare.process.pid] = 0
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue

@@ -80,7 +80,7 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
     from flegel.runtime.run import Request, execute
 
     spec = errand.spec
-    ref = msgspec.structs.replace(spec.algorithm, source=errand.source)
+    ref = msgspec.structs.replace(spec.algorithm, source=Path(errand.source).read_text(encoding="utf-8"))
     voice.tell(tale.Phase("init"))
     algorithm = instantiate(ref)
     voice.tell(tale.Phase("reading"))

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from flegel.cluster import children, tale
-from flegel.cluster.children import Child, Log, Name
+from flegel.cluster.children import Child, Egg, Log, Name
 from flegel.cluster.line import Line
 from flegel.cluster.words import (
     CHUNK,
@@ -56,6 +56,8 @@ OVERTIME = 3.0
 COMPILING = 120.0
 """Seconds that compiling may take beyond that."""
 SHIP_AGAIN = 5.0
+SPARE_AFTER = 2.0
+"""Seconds after the last start when the next process is made ready: jobs have the processors first."""
 KEEP_JOBS = 50
 """Folders of jobs that ended badly, kept for their checkpoints."""
 MAX_DEBTS = 3
@@ -122,6 +124,8 @@ class Slave:
         self._beat_at = self._measure_at = 0.0
         self._draining: float | None = None
         self._over = False
+        self._spare: Egg | None = None
+        self._spare_at = 0.0
         self._bell, self._ring = os.pipe()
         os.set_blocking(self._ring, False)
         os.set_blocking(self._bell, False)
@@ -178,7 +182,9 @@ class Slave:
         for child in alive:
             children.ask(child, "was ended with its slave", at_once=True)
             children.bury(child)
-        children.patrol([])
+        if self._spare is not None:
+            self._spare.drop()
+        children.patrol([], None)
         if self._line is not None:
             with contextlib.suppress(FlegelError):
                 self._line.send(Bye(self._settings.name, self._boot))
@@ -197,6 +203,8 @@ class Slave:
         living = [c for case in self._cases.values() for c in case.children.values() if c.alive]
         pipes = [fd for c in living for fd in (c.pidfd, c.voice, c.reports) if fd is not None]
         due = min(self._beat_at, self._measure_at, now + 1.0)
+        if any(c.inbox for c in living):
+            due = now + 0.02
         if self._line is not None:
             Sleeper(self._line.socket, [self._bell, *pipes]).wait(max(due - now, 0.005))
         else:
@@ -210,6 +218,9 @@ class Slave:
             self._measure_at = now + MEASURE
             self._police(now)
         self._ship(now)
+        if self._spare is None and now >= self._spare_at and self._draining is None:
+            with contextlib.suppress(OSError):  # the next start will tell why
+                self._spare = children.lay("any", self._mark, self._settings.folder)
         if now >= self._beat_at:
             self._beat_at = now + BEAT
             self._beat()
@@ -305,8 +316,10 @@ class Slave:
         case.spec, case.since = order.spec, clock.now()
         case.door = Door(order.job, order.attempt)
         shutil.rmtree(case.result, ignore_errors=True)
+        code = case.folder / f"code.{case.attempt}"
+        code.write_text(source, encoding="utf-8")
         errand = tale.Errand(
-            order.job, order.attempt, order.spec, source, order.workers, self._settings.address, str(case.result),
+            order.job, order.attempt, order.spec, str(code), order.workers, self._settings.address, str(case.result),
             str(case.folder / "checkpoints"), order.resume,
         )  # fmt: skip
         self._spawn(case, (COORDINATOR, 0), "coordinator", tale.encode(errand), order.spec.memory)
@@ -322,9 +335,14 @@ class Slave:
         full: Name = (case.job, case.attempt, *name)
         bound = memory if memory is not None else self._settings.memory
         try:
-            case.children[name] = children.spawn(
-                full, role, [line + b"\n"], case.log, case.scratch, self._mark, bound
-            )  # fmt: skip
+            egg, self._spare = self._spare, None
+            if egg is not None and egg.dead:
+                egg.drop()
+                egg = None
+            if egg is None:
+                egg = children.lay(role, self._mark, self._settings.folder)
+            case.children[name] = children.hatch(egg, full, role, line, case.log, case.scratch, bound)
+            self._spare_at = clock.now() + SPARE_AFTER
         except OSError as error:
             case.dead[name] = Part(*full, alive=False, outcome="lost", why=f"could not be started: {error.strerror}")
 
@@ -361,7 +379,8 @@ class Slave:
         if not case.dead and not case.children and not self._unshipped(case):
             del self._cases[case.job, case.attempt]
             case.log.close()
-            case.log.path.unlink(missing_ok=True)
+            for path in (case.log.path, case.folder / f"code.{case.attempt}"):
+                path.unlink(missing_ok=True)
             shutil.rmtree(case.scratch, ignore_errors=True)
             with contextlib.suppress(OSError):
                 case.folder.rmdir()
@@ -385,6 +404,7 @@ class Slave:
                 if not child.alive:
                     continue
                 children.listen(child)
+                children.tell(child)
                 for line in children.reports(child):
                     self._hear_chief(case, line)
                 children.insist(child)
@@ -446,7 +466,7 @@ class Slave:
     def _police(self, now: float) -> None:
         """Limits of memory and time."""
         living = [c for case in self._cases.values() for c in case.children.values() if c.alive]
-        children.patrol(living)
+        children.patrol(living, self._spare)
         for child in living:
             if child.memory is not None and child.used > child.memory:
                 bound = f"{child.memory / 2**30:.2f} GiB"
@@ -496,8 +516,9 @@ class Slave:
         """What the master should have of this case, in bytes."""
         found = {"": case.log.length}
         finished = (COORDINATOR, 0) in case.dead and case.dead[COORDINATOR, 0].outcome == "done"
-        if finished and case.result.is_dir():
-            found.update((p.name, p.stat().st_size) for p in sorted(case.result.iterdir()))
+        if finished:
+            with contextlib.suppress(OSError):  # user code may have removed anything
+                found.update((p.name, p.stat().st_size) for p in sorted(case.result.iterdir()))
         return found
 
     def _unshipped(self, case: Case) -> bool:
@@ -510,14 +531,24 @@ class Slave:
             for file, size in self._files(case).items():
                 have = case.shipped.get(file, 0)
                 if have < size:
-                    path = case.result / file if file else case.log.path
-                    with path.open("rb") as stream:
-                        stream.seek(have)
-                        content = stream.read(CHUNK)
+                    content = self._piece(case, file, have)
+                    if content is None:
+                        case.shipped[file] = size
+                        continue
                     body = Chunk(self._settings.name, case.job, case.attempt, file, have)
                     if self._send(body, (content,)):
                         case.sent_at = now
                     break
+
+    def _piece(self, case: Case, file: str, offset: int) -> bytes | None:
+        if not file:
+            return case.log.read(offset, CHUNK)
+        try:
+            with (case.result / file).open("rb") as stream:
+                stream.seek(offset)
+                return stream.read(CHUNK)
+        except OSError:
+            return None
 
 
 def default_folder(name: str) -> Path:

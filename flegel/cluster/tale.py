@@ -20,6 +20,7 @@ class Errand(_Line):
     attempt: int
     spec: JobSpec
     source: str
+    """File with the source of its class; empty for a built-in one."""
     workers: int
     host: str
     """The address of this host for workers elsewhere."""

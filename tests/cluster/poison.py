@@ -46,7 +46,7 @@ def strike():
     {deed}
 
 def here():
-    return {where} == "anywhere" or "flegel.cluster.coordinate" not in sys.modules
+    return {where} == "anywhere" or os.environ["FLEGEL_ROLE"] == "worker"
 
 {module}
 
@@ -92,6 +92,6 @@ def poison(hook: str, deed: str, where: str = "anywhere", **more: object) -> tup
     spec = JobSpec(
         algorithm=AlgorithmRef("Poison", {}), code=hashlib.sha256(text.encode()).hexdigest(),
         data="blobs:400", workers=1, sync=SyncSpec("bsp"), criteria=Criteria(max_iterations=1000, max_seconds=1.0),
-        memory=1 << 30, **more,
+        memory=512 << 20, **more,
     )  # fmt: skip
     return spec, text

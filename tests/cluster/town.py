@@ -34,7 +34,12 @@ class Town:
     def __init__(self, folder: Path, slaves: int = 2, slots: int = 2, keys: bool = True) -> None:
         self.folder, self.slots = folder, slots
         self.address = f"tcp://127.0.0.1:{free_port()}"
-        self.environment = {**os.environ, "FLEGEL_HOME": str(folder / "home"), "FLEGEL_MASTER": self.address}
+        self.environment = {
+            **os.environ,
+            "FLEGEL_HOME": str(folder / "home"),
+            "FLEGEL_MASTER": self.address,
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        }
         if not keys:
             self.environment["FLEGEL_INSECURE"] = "1"
         self.keys = keys
@@ -120,6 +125,8 @@ class Town:
     def _ours(self, process: psutil.Process) -> bool:
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
+        if Path(f"/proc/{process.pid}/cwd").readlink() in [self.folder / name for name in self.slaves]:
+            return False  # a spare process, which belongs to nobody yet
         return f"FLEGEL_HOME={self.environment['FLEGEL_HOME']}".encode() in (
             Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
         )

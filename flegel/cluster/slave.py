@@ -291,8 +291,8 @@ class Slave:
                 if case_ is not None:
                     case_.shipped[file] = size
                     case_.sent_at = None
-                    self._forget_if_empty(case_)
-                    self._beat_at = self._beat_at if self._unshipped(case_) else 0.0
+                    if not self._forget_if_empty(case_) and not self._unshipped(case_):
+                        self._beat_at = 0.0
 
     def _case(self, job: str, attempt: int) -> Case:
         if (job, attempt) not in self._cases:
@@ -375,15 +375,18 @@ class Slave:
                 shutil.rmtree(case.folder / "checkpoints", ignore_errors=True)
         self._forget_if_empty(case)
 
-    def _forget_if_empty(self, case: Case) -> None:
-        if not case.dead and not case.children and not self._unshipped(case):
-            del self._cases[case.job, case.attempt]
-            case.log.close()
-            for path in (case.log.path, case.folder / f"code.{case.attempt}"):
-                path.unlink(missing_ok=True)
-            shutil.rmtree(case.scratch, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                case.folder.rmdir()
+    def _forget_if_empty(self, case: Case) -> bool:
+        """Where nothing of it runs and the master has all that it said: True, and it is gone for good."""
+        if case.dead or case.children or self._unshipped(case):
+            return False
+        del self._cases[case.job, case.attempt]
+        case.log.close()
+        for path in (case.log.path, case.folder / f"code.{case.attempt}"):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(case.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            case.folder.rmdir()
+        return True
 
     def _tidy(self) -> None:
         """What an earlier slave has left: nothing but the newest checkpoints."""

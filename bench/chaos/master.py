@@ -36,6 +36,7 @@ from flegel.cluster.client import Client
 from flegel.cluster.facts import Placed, Submitted
 from flegel.cluster.line import dial
 from flegel.cluster.words import COORDINATOR, TO_SLAVE, JobSpec
+from flegel.errors import FlegelError
 from flegel.spec import AlgorithmRef
 
 CALLS = ("pwrite64", "fsync", "renameat", "rename", "ftruncate")
@@ -79,7 +80,11 @@ def random_kills(lines: Lines, kills: int) -> None:
             began = time.monotonic()
             town.start_master()
             asking.join(60)
-            seen = client.job(canary)
+            try:
+                seen = client.job(canary)
+            except FlegelError:
+                print(town.story(), flush=True)
+                raise
             back = time.monotonic() - began
             tickets[f"ticket-{number:05d}"] = told[0] if told else ""
             lines.add(

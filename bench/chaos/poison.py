@@ -2,8 +2,8 @@
 
     python bench/chaos/poison.py [--kinds 60] [--out FILE]
 
-One neighbour trains all the time; after each kind it must still train in its first attempt, both slaves must live, and no
-process of the job may be left. Resumable: kinds that the output file has are not tried again.
+One neighbour trains all the time; after each kind it must still train in its first attempt, both slaves must live, and
+no process of the job may be left. Resumable: kinds that the output file has are not tried again.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def main() -> None:
     print(
         f"{len(rows)} kinds: {len(failed)} failed as they should, {sum(r['cause'] for r in rows)} with the cause, "
         f"seconds p50 {quantile(times, 0.5):.1f} p99 {quantile(times, 0.99):.1f} max {max(times, default=0):.1f}, "
-        f"{sum(r['seconds'] <= 10 for r in failed)} within 10 s, neighbour unharmed {sum(r['neighbour'] for r in rows)}, "
+        f"{sum(r['seconds'] <= 10 for r in failed)} within 10 s, "
+        f"neighbour unharmed {sum(r['neighbour'] for r in rows)}, "
         f"orphans {sum(r['orphans'] for r in rows)}"
     )
 

@@ -47,6 +47,7 @@ class Hired(RemoteCluster):
         super().__init__(workers, host, start=self._want)
         self._voice = voice
         self._away: dict[int, Away] = {}
+        self._trouble = ""
 
     def _want(self, birth: Birth) -> Away:
         away = self._away[birth.worker] = Away(birth)
@@ -56,13 +57,15 @@ class Hired(RemoteCluster):
     def _tell(self) -> None:
         births = {worker: away.birth for worker, away in list(self._away.items()) if away.why is None}
         told = {worker: msgspec.json.encode(birth).decode() for worker, birth in births.items()}
-        self._voice.tell(tale.Wanted({worker: birth.incarnation for worker, birth in births.items()}, told))
+        lives = {worker: birth.incarnation for worker, birth in births.items()}
+        self._voice.tell(tale.Wanted(lives, told, self._trouble))
 
     def lose(self, worker: int, life: int, why: str, fault: bool = False) -> None:
         """A worker has ended; may be said more than once."""
         away = self._away.get(worker)
         if away is not None and away.birth.incarnation == life and away.why is None:
             away.why, away.fault = why, fault
+            self._trouble = f"worker {worker} {why}"
             self._tell()
 
     def expel(self, worker: int, gently: bool = False) -> None:

@@ -53,6 +53,8 @@ MEASURE = 0.5
 """Seconds between two looks at the memory of the children."""
 OVERTIME = 3.0
 """Seconds that a job may take beyond its own limit before it is ended."""
+COMPILING = 120.0
+"""Seconds that compiling may take beyond that."""
 SHIP_AGAIN = 5.0
 KEEP_JOBS = 50
 """Folders of jobs that ended badly, kept for their checkpoints."""
@@ -400,8 +402,8 @@ class Slave:
             return  # user code wrote into what is not its own
         change: dict[str, Any] = {}
         match report:
-            case tale.Wanted(wants=wants, births=births):
-                change = {"wants": wants, "births": births}
+            case tale.Wanted(wants=wants, births=births, trouble=trouble):
+                change = {"wants": wants, "births": births, "trouble": trouble}
             case tale.Phase(name=name, elastic=elastic):
                 change = {"phase": name, "elastic": elastic}
                 case.since, case.looped = clock.now(), False
@@ -454,13 +456,13 @@ class Slave:
             limit = case.spec.criteria.max_seconds if case.spec else None
             if chief is None or not chief.alive or limit is None or case.door is None:
                 continue
-            timed = case.door.phase in ("init", "training") or case.looped
-            if timed and now - case.since > limit + OVERTIME:
-                children.ask(
-                    chief,
-                    f"did not end within --max-seconds {limit:g} and {OVERTIME:.0f} s more (phase: {case.door.phase}); "
-                    "does every hook return?",
-                )  # fmt: skip
+            phase = case.door.phase
+            more = COMPILING if phase == "compiling" else OVERTIME
+            timed = phase in ("init", "compiling", "training") or case.looped
+            if timed and now - case.since > limit + more:
+                text = f"did not end within --max-seconds {limit:g} and {more:.0f} s more (phase: {phase})"
+                hint = f"before that, {case.door.trouble}" if case.door.trouble else "does every hook return?"
+                children.ask(chief, f"{text}; {hint}")
 
     # -- what the master gets ------------------------------------------------------------------------------------
 

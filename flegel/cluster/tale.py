@@ -34,6 +34,8 @@ class Wanted(_Line):
 
     wants: dict[int, int]
     births: dict[int, str]
+    trouble: str = ""
+    """How the last worker was lost."""
 
 
 class Phase(_Line):

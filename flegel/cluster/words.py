@@ -110,6 +110,8 @@ class Door(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Worker → life, each of which should be running."""
     births: dict[int, str] = {}
     """What each of them must be told at its start, as its coordinator made it; opaque to everybody in between."""
+    trouble: str = ""
+    """How the last worker was lost."""
     phase: str = "starting"
     saved: int = 0
     """Checkpoints that this attempt has written."""

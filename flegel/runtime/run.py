@@ -28,7 +28,7 @@ from flegel.plan.straggler import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.code import reference
-from flegel.runtime.compile import Built, build_kernel
+from flegel.runtime.compile import Built, build_kernel, fold_change
 from flegel.runtime.driver import drive
 from flegel.runtime.local import MAX_WORKERS, LocalCluster
 from flegel.runtime.rows import SharedRows
@@ -228,6 +228,7 @@ class _Plan:
         hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = tree.zeros_like(made)
+        self._guard("aggregate", lambda: fold_change(self.algorithm, tree.copy(self.zero), self.zero))
         halts = "voteToHalt" in type(self.algorithm).updateDataPoint.__code__.co_names
         halts = halts or type(self.algorithm).terminationCheck is not Algorithm.terminationCheck
         request.criteria.check(has_objective=type(self.algorithm).objective is not Algorithm.objective, halts=halts)

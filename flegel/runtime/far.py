@@ -161,6 +161,7 @@ class FarArray:
                 until = clock.now() + PATIENCE
         finally:
             link.close(linger=0)
+        out.flags.writeable = False  # as arrays in shared memory are: to compiled code these are different types
         return out
 
     def _put(self, out: Array, pieces: list[tuple[int, int]], parts: list[Any]) -> None:

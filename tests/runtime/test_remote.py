@@ -209,6 +209,7 @@ def test_indexing_a_far_array_is_indexing_the_array(shelf: far.ArrayServer, monk
         np.testing.assert_array_equal(there[which], values[which])
     assert np.array_equal(there[7], values[7]) and np.array_equal(there[-1], values[-1])
     np.testing.assert_array_equal(np.asarray(there), values)
+    assert not there[:].flags.writeable, "as arrays in shared memory are, or kernels would be compiled a second time"
     with pytest.raises(IndexError):
         there[500]
     with pytest.raises(ProtocolError, match="no such data"):

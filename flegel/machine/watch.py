@@ -49,13 +49,13 @@ class Watch:
             if now - heard > self.patience.silence
         ]
 
-    def stuck(self, view: View, now: float) -> str | None:
+    def stuck(self, view: View, now: float) -> tuple[int, str] | None:
         """A worker that trains, beats, and does not get on."""
         for worker in view.training():
             visits, since = self._visits.get(worker, (-1, now))
             alive = now - self._beat_at.get(worker, -BEATING) < BEATING
             if visits >= 0 and alive and now - since > self.patience.progress:
-                return (
+                return worker, (
                     f"Worker {worker} is alive, but has not finished a single point for {now - since:.0f} s in round "
                     f"{view.round}; does updateDataPoint return? A longer --worker-timeout gives it more time."
                 )

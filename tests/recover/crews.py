@@ -167,9 +167,7 @@ class Site:
             agenda.advance(run, run.end)
             left -= run.end - run.start
             visits += run.end - run.start
-        self.feed(
-            hand.TrainerDone(visits, visits >= asked, agenda.unseen, 0, 0.1, self.world.now, self.world.now)
-        )
+        self.feed(hand.TrainerDone(visits, visits >= asked, agenda.unseen, 0, 0.1, self.world.now, self.world.now))
 
     # -- migration -----------------------------------------------------------------------------------------
 
@@ -180,7 +178,7 @@ class Site:
                 self.taking[move] = Taking(move)
                 self.say(Ready(move, ""))
             case Give(move=move, target=target, points=points):
-                self.giving[move] = (Giving(move, points, window=TILE, credits=2), target)
+                self.giving[move] = (Giving(move, points, window=3 * TILE, credits=2), target)
                 self.carry_out(self.giving[move][0].start())
 
     def carry_out(self, commands: list[migration.Command]) -> None:
@@ -243,7 +241,7 @@ class World:
         self,
         workers: int = 3,
         sync: str = "fsp",
-        tiles: int = 3,
+        tiles: int = 5,
         rest: int = 5,
         layout: str = "rows",
         replace: bool = True,

@@ -192,7 +192,7 @@ def parse_bytes(text: str) -> int:
     shift = units.get(word[-1:], 0)
     try:
         value = int(float(word[:-1] if shift else word) * (1 << shift))
-    except ValueError:
+    except (ValueError, OverflowError):
         value = 0
     if not 64 << 20 <= value < 1 << 60:
         raise UsageError(f"{text!r} is no limit of memory; write for instance 512M or 2G (at least 64M).")

@@ -217,6 +217,8 @@ def data_word(word: str) -> str:
 
     if "://" in word or word.partition(":")[0] in registry.names():
         return word
+    if not Path(word).expanduser().exists() and Path(word).name == word and "." not in word:
+        return word  # a name with a slip in it, which the slave will tell
     return str(Path(word).expanduser().absolute())
 
 

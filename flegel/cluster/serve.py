@@ -44,6 +44,8 @@ from flegel.runtime import clock
 TICK = 0.5
 MAX_RESULT = 8 << 30
 """Bytes that the files of one job may take here."""
+ADMIN = "local-submit"
+"""The key that the master's first start makes for its own user: it may change everybody's jobs."""
 TAKEN_ALL = 1 << 62
 """Told to a slave whose bytes nobody wants any more."""
 
@@ -139,7 +141,7 @@ class MasterDaemon:
     def _caller(self, sender: Sender, body: Any) -> Caller:
         if sender.role == ANYBODY:
             return Caller(getattr(body, "user", "") or "anybody", admin=True)
-        return Caller(sender.name or sender.key[:8])
+        return Caller(sender.name or sender.key[:8], admin=sender.name == ADMIN)
 
     def _keep_code(self, body: Submit, frames: tuple[bytes, ...]) -> None:
         """A user's source, under the hash of its content; run by nobody here."""

@@ -84,14 +84,30 @@ def test_two_jobs_at_once_survive_the_death_of_the_master(town: Town, client: Cl
     town.no_orphans()
 
 
-def test_a_job_whose_slave_is_killed_goes_on_elsewhere(town: Town, client: Client) -> None:
-    job = endless(town, client, workers=1)
-    place = town.training(client, job).place
-    town.kill_slave(place)
+def crew(client: Client, job: str) -> set[int]:
+    return {int(worker[0]) for worker in client.job(job).glance.get("workers", [])}
+
+
+def test_a_job_goes_on_when_slaves_are_killed_and_when_it_is_scaled(town: Town, client: Client) -> None:
+    job = endless(town, client, workers=2)
+    view = town.training(client, job)
+    assert set(view.seats) == set(town.slaves), "the two workers are spread over the two slaves"
+    other = next(name for name in view.seats if name != view.place)
+    town.kill_slave(other)
+    town.until(lambda: client.job(job).seats == {view.place: 2}, "its worker has a seat on the other slave")
+    town.until(lambda: crew(client, job) == {0, 1}, "and trains there")
+    assert client.job(job).attempt == 1
+    town.start_slave(other)
+    town.until(lambda: len(client.slaves()) == 2, "the slave is back")
+    assert "from 2 to 3 workers" in client.scale(job, 3)
+    town.until(lambda: crew(client, job) == {0, 1, 2}, "a third worker trains")
+    client.scale(job, 1)
+    town.until(lambda: sum(client.job(job).seats.values()) == 1, "two workers have left")
+    town.kill_slave(view.place)
     town.until(lambda: client.job(job).attempt == 2, "there is a second attempt")
-    assert town.training(client, job).place != place
+    assert town.training(client, job).place == other
     client.cancel(job)
-    town.start_slave(place)
+    town.start_slave(view.place)
     town.until(lambda: len(client.slaves()) == 2, "the slave is back")
     town.no_orphans()
 

@@ -83,7 +83,7 @@ def master(
 
 def slave(
     master: Master = DEFAULT,
-    slots: Annotated[int | None, typer.Option(min=1, max=512, help="Workers at a time; one a core by default.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, max=256, help="Workers at a time; one a core by default.")] = None,
     name: Annotated[str | None, typer.Option(help="Name in the cluster; the host's by default.")] = None,
     address: Annotated[
         str | None, typer.Option(help="This host as others reach it; the way to the master by default.")

@@ -82,12 +82,19 @@ class Child:
     code: int | None = None
     inbox: bytearray = field(default_factory=bytearray, repr=False)
     """What it has not read yet."""
+    closed: set[int] = field(default_factory=set)
+    """Pipes that it has closed on its side: there is nothing to wait for any more."""
     rest: bytes = b""
     reported: bytes = field(default=b"", repr=False)
 
     @property
     def alive(self) -> bool:
         return self.code is None
+
+    @property
+    def pipes(self) -> list[int]:
+        """What can be waited for."""
+        return [fd for fd in (self.pidfd, self.voice, self.reports) if fd is not None and fd not in self.closed]
 
     @property
     def who(self) -> str:
@@ -158,6 +165,9 @@ def hatch(egg: Egg, name: Name, role: str, line: bytes, log: Log, scratch: Path,
     """It is this process of this job; `line` tells it the rest. Its standard input is open as long as it may live."""
     scratch.mkdir(parents=True, exist_ok=True)
     child = Child(name, egg.process, egg.pidfd, egg.voice, log, memory, egg.reports)
+    if role == "worker":
+        os.close(egg.reports)
+        child.reports = None
     tell(child, msgspec.json.encode(Bounds(role, str(scratch), memory)) + b"\n" + line + b"\n")
     return child
 
@@ -177,7 +187,7 @@ def listen(child: Child) -> None:
 
 
 def _read_into_log(child: Child) -> bool:
-    content = _read(child.voice)
+    content = _read(child, child.voice)
     if not content:
         return False
     *lines, child.rest = (child.rest + content).split(b"\n")
@@ -192,16 +202,20 @@ def reports(child: Child) -> Iterator[bytes]:
     """Whole lines of a coordinator's reports."""
     if child.reports is None:
         return
-    while content := _read(child.reports):
+    while content := _read(child, child.reports):
         *lines, child.reported = (child.reported + content).split(b"\n")
         yield from lines
 
 
-def _read(fd: int) -> bytes | None:
+def _read(child: Child, fd: int) -> bytes:
+    """What there is; nothing where there is nothing now, or never will be."""
     try:
-        return os.read(fd, READ)
+        content = os.read(fd, READ)
     except OSError:
-        return None
+        return b""
+    if not content:
+        child.closed.add(fd)
+    return content
 
 
 def ask(child: Child, verdict: str, at_once: bool = False) -> None:

@@ -201,7 +201,7 @@ class Slave:
         now = clock.now()
         self._connect(now)
         living = [c for case in self._cases.values() for c in case.children.values() if c.alive]
-        pipes = [fd for c in living for fd in (c.pidfd, c.voice, c.reports) if fd is not None]
+        pipes = [fd for c in living for fd in c.pipes]
         due = min(self._beat_at, self._measure_at, now + 1.0)
         if any(c.inbox for c in living):
             due = now + 0.02

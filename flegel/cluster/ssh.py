@@ -62,8 +62,8 @@ def read_hosts(path: Path) -> list[Host]:
         if words[0].startswith("-"):
             raise UsageError(f"{path}, line {number}: {words[0]!r} is no host.")
         slots = options.get("slots")
-        if slots is not None and not (slots.isdigit() and 1 <= int(slots) <= 512):
-            raise UsageError(f"{path}, line {number}: slots={slots} must be 1 to 512.")
+        if slots is not None and not (slots.isdigit() and 1 <= int(slots) <= 256):
+            raise UsageError(f"{path}, line {number}: slots={slots} must be 1 to 256.")
         name = options.get("name") or words[0].rpartition("@")[2].replace(":", "-")
         found.append(
             Host(

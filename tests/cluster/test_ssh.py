@@ -25,7 +25,7 @@ SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
     ("line", "sentence"),
     [
         ("node1 slot=4", "line 1: 'slot=4' is no option; did you mean 'slots'?"),
-        ("node1 slots=0", "slots=0 must be 1 to 512"),
+        ("node1 slots=0", "slots=0 must be 1 to 256"),
         ("-oProxyCommand=x", "is no host"),
         ("a/../b", "no name for a slave"),
         ("# nobody", "names no host"),

@@ -119,7 +119,7 @@ class Attacker:
 
     def socket(self, pair: Pair | None, server: str | None, identity: bytes = b"") -> zmq.Socket[bytes]:
         made = self.context.socket(zmq.DEALER)
-        harden(made, -1, 1000)
+        harden(made, 1 << 40, 1000)
         made.setsockopt(zmq.RECONNECT_IVL, -1)
         if identity:
             made.setsockopt(zmq.IDENTITY, identity)

@@ -203,7 +203,7 @@ def pack(ref: AlgorithmRef) -> tuple[AlgorithmRef, str, str]:
     if not ref.source:
         return ref, "", ""
     if len(ref.source.encode()) > MAX_CODE:
-        raise UsageError(f"{ref.name} and what it uses are more than {MAX_CODE >> 20} MiB of source; make it smaller.")
+        raise UsageError(f"{ref.name} and what it uses are more than {MAX_CODE >> 10} KiB of source; make it smaller.")
     digest = hashlib.sha256(ref.source.encode()).hexdigest()
     return msgspec.structs.replace(ref, source=""), digest, ref.source
 

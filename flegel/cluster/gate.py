@@ -30,6 +30,7 @@ from flegel.cluster.slips import (
     read_slip,
     send_frames,
     take,
+    write_body,
 )
 from flegel.errors import DecodeError, PeerRefused, UsageError
 from flegel.runtime import clock
@@ -140,7 +141,7 @@ class Gate:
             raise PeerRefused(f"The conversation with {to.name or to.key[:8]} is over; it must dial again.")
         if self._registry is not None and not self._registry.admit(to.key):
             raise PeerRefused(f"The key of {to.name or to.key[:8]} was revoked.")
-        self._put(peer, peer.channel.put(encoder.encode(body), frames, clock.now()))
+        self._put(peer, peer.channel.put(write_body(body, frames, self._limits), frames, clock.now()))
         if sum(p.channel.pending_bytes for p in self._peers.values()) > MAX_PENDING:
             self._forget(next(n for n, p in self._peers.items() if p.channel.pending_bytes))
 

@@ -12,7 +12,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from flegel.cluster.channel import WINDOW, WINDOW_BYTES, Channel, Pending, Slip
-from flegel.cluster.slips import NIL, Limits, Vocabulary, encoder, host_of, read_slip, send_frames, take
+from flegel.cluster.slips import NIL, Limits, Vocabulary, encoder, host_of, read_slip, send_frames, take, write_body
 from flegel.errors import FlegelError, PeerRefused, UsageError
 from flegel.runtime import clock
 from flegel.runtime.curve import Pair, harden, present
@@ -61,7 +61,7 @@ class Line:
 
     def send(self, body: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
         """Numbered, and sent again until it is acknowledged; raises `PeerSlow` where too much is under way."""
-        self._put(self.channel.put(encoder.encode(body), frames, clock.now()))
+        self._put(self.channel.put(write_body(body, frames, self._limits), frames, clock.now()))
 
     def receive(self, timeout: float) -> Iterator[tuple[Any, tuple[bytes, ...]]]:
         """What the gate said, after waiting for the first message at most so long.

@@ -224,10 +224,10 @@ class Master:
         job = self.books.jobs.get(name)
         return job if job is not None and job.state == RUNNING and job.attempt == attempt else None
 
-    def knows(self, name: str, attempt: int) -> bool:
-        """Is there a reason to take files of this attempt?"""
+    def knows(self, name: str, attempt: int, slave: str, file: str) -> bool:
+        """Is there a reason to take files of this attempt from that slave? Its result has the coordinator's alone."""
         job = self.books.jobs.get(name)
-        return job is not None and job.attempt == attempt
+        return job is not None and job.attempt == attempt and (not file or job.home == slave)
 
     # -- what a beat says, against what should be ----------------------------------------------------------------
 

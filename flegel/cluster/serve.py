@@ -216,7 +216,11 @@ class MasterDaemon:
     def _take_chunk(self, sender: Sender, body: Chunk, frames: tuple[bytes, ...]) -> None:
         content = frames[0] if frames else b""
         size = TAKEN_ALL
-        if self._is(sender, body.slave) and self._machine.knows(body.job, body.attempt) and len(content) <= CHUNK:
+        if (
+            self._is(sender, body.slave)
+            and self._machine.knows(body.job, body.attempt, body.slave, body.file)
+            and len(content) <= CHUNK
+        ):
             path = self._job_file(body.job, body.attempt, body.file, body.slave)
             size = self._append(path, body.offset, content)
         with contextlib.suppress(PeerRefused, PeerSlow):
@@ -255,10 +259,11 @@ class MasterDaemon:
             path = folder / f"log.{check_name(request.source, 'log')}"
         if not path.is_file():
             raise UsageError(f"Job {job.id} has no {request.file or 'log of ' + request.source}.")
+        size = path.stat().st_size
         with path.open("rb") as stream:
-            stream.seek(max(request.offset, 0))
+            stream.seek(min(max(request.offset, 0), size))
             content = stream.read(CHUNK)
-        return Bytes(path.stat().st_size, number=request.number), (content,)
+        return Bytes(size, number=request.number), (content,)
 
 
 def _told(actions: list[Action]) -> str:

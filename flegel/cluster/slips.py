@@ -19,6 +19,7 @@ from flegel.errors import DecodeError, UsageError
 from flegel.runtime.wire import unpack
 
 SEND_COPIES_BELOW = 64 << 10
+ROOM = 1024  # bytes of a header around the message itself
 NIL = msgspec.Raw(b"\xc0")
 encoder = msgspec.msgpack.Encoder()
 _slips = msgspec.msgpack.Decoder(Slip)
@@ -67,6 +68,19 @@ class Vocabulary:
 
     def decode(self, tag: str, body: msgspec.Raw) -> Any:
         return unpack(self._decoders[tag], body)
+
+
+def write_body(body: msgspec.Struct, frames: Sequence[Any], limits: Limits) -> bytes:
+    """The bytes of a message, refused here where the other side would drop it."""
+    packed = encoder.encode(body)
+    sizes = [memoryview(f).nbytes for f in frames]
+    fits = len(packed) <= limits.header - ROOM and len(sizes) <= limits.frames and max(sizes, default=0) <= limits.frame
+    if not fits or sum(sizes) > limits.total - limits.header:
+        raise UsageError(
+            f"A {type(body).__name__} of {len(packed)} bytes with {len(sizes)} frames of {sum(sizes)} bytes is too "
+            f"large; send it in pieces."
+        )
+    return packed
 
 
 def read_slip(header: Any, limits: Limits) -> Slip:

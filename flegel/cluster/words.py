@@ -15,7 +15,7 @@ import msgspec
 from flegel.errors import UsageError
 from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 
-MAX_CODE = 4 << 20
+MAX_CODE = 512 << 10
 """Bytes of source that a job may bring."""
 CHUNK = 512 << 10
 """Bytes of a file that travel in one message."""

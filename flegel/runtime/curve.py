@@ -25,6 +25,7 @@ DOMAIN = b"flegel"
 HANDSHAKE = 10_000  # milliseconds until a peer that does not complete its handshake is cut off
 HEARTBEAT = 5_000  # milliseconds between two pings of the transport
 SILENCE = 20_000  # milliseconds without an answer after which a connection is closed
+OVERHEAD = 256  # bytes that encryption may add to a frame; libzmq measures it encrypted
 _ZAP = "inproc://zeromq.zap.01"
 
 
@@ -81,7 +82,7 @@ def raw(key: str) -> bytes:
 def harden(socket: zmq.Socket[bytes], largest: int, queue: int) -> None:
     """Bounds of every TCP socket: sizes, queues, time to shake hands, time to answer a ping."""
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, largest)
+    socket.setsockopt(zmq.MAXMSGSIZE, largest + OVERHEAD)
     socket.setsockopt(zmq.SNDHWM, queue)
     socket.setsockopt(zmq.RCVHWM, queue)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE)

@@ -333,5 +333,15 @@ def test_a_table_with_loose_messages_or_roles_that_do_not_exist_is_refused() -> 
         listen("tcp://127.0.0.1:0", {Ask: ["king"]}, insecure=True)
 
 
+@pytest.mark.parametrize("frames", [[b""] * 65, [b"x" * ((16 << 20) + 1)]])
+def test_what_the_gate_would_drop_is_refused_by_its_sender(host: Host, frames: list[bytes]) -> None:
+    with host.line("submit") as line:
+        with pytest.raises(UsageError, match="in pieces"):
+            line.send(Ask(1), frames)
+        line.send(Ask(2), [b"x" * (16 << 20)])
+        ((body, _),) = answers(line, 1)
+    assert body == Tell(2) and [b.n for _, b, _ in host.got] == [2]
+
+
 def test_limits_are_the_largest_frame() -> None:
     assert Limits(header=5, frame=3).largest == 5 and Limits(header=5, frame=30).largest == 30

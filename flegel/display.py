@@ -57,6 +57,24 @@ def summary(result: Result) -> list[str]:
     return lines
 
 
+class _News:
+    """What happened to the crew since the last look."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def look(self, machine: Coordinator) -> list[str]:
+        lines = []
+        for incident in machine.crew.incidents[self._told :]:
+            if incident.resumed is None:
+                break
+            self._told += 1
+            anew = f", {count(incident.unvisited)} points are visited anew" if incident.unvisited else ""
+            took = duration(incident.resumed - incident.at)
+            lines.append(f"worker {incident.worker} {incident.why}; training went on after {took}{anew}")
+        return lines
+
+
 class _Rate:
     """Points a second since the last look."""
 
@@ -76,7 +94,7 @@ class PlainDisplay:
 
     def __init__(self, stream: IO[str], every: float = 1.0) -> None:
         self._stream, self._every = stream, every
-        self._next, self._rate = 0.0, _Rate()
+        self._next, self._rate, self._news = 0.0, _Rate(), _News()
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -88,6 +106,8 @@ class PlainDisplay:
         print(text, file=self._stream, flush=True)
 
     def watch(self, machine: Coordinator) -> None:
+        for text in self._news.look(machine):
+            self.say(text)
         if machine.phase != "loading" and machine.trace and clock.now() >= self._next:
             self.show(glance(machine))
 
@@ -115,7 +135,7 @@ class LiveDisplay:
 
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._every, self._next, self._rate = every, 0.0, _Rate()
+        self._every, self._next, self._rate, self._news = every, 0.0, _Rate(), _News()
 
     def __enter__(self) -> LiveDisplay:
         self._live.__enter__()
@@ -128,6 +148,8 @@ class LiveDisplay:
         self._console.print(text, highlight=False, markup=False)
 
     def watch(self, machine: Coordinator) -> None:
+        for text in self._news.look(machine):
+            self.say(text)
         if clock.now() >= self._next:
             self.show(glance(machine))
 

@@ -503,6 +503,7 @@ class Coordinator(Elastic):
 
     def _watch(self, now: float) -> None:
         """Every wait has a deadline and names its peer."""
+        self.watch.look(now)
         for worker, why in self.watch.silent(now):
             self._lost(worker, why, False, now)
         for worker in self.crew.late(now, self.patience.start):

@@ -11,6 +11,7 @@ from flegel.machine.events import Patience
 from flegel.messages import Answer, Beat
 from flegel.sync.base import View
 
+AWAY = 3.0  # seconds between two looks: longer, and it was the coordinator itself that was away
 BEATING = 5.0  # seconds: a beat so fresh says that the process itself is well
 
 
@@ -23,6 +24,16 @@ class Watch:
         self._heard_at: dict[int, float] = {}
         self._beat_at: dict[int, float] = {}
         self._visits: dict[int, tuple[int, float]] = {}
+        self._looked_at: float | None = None
+
+    def look(self, now: float) -> None:
+        """Called before anybody is judged. Where the coordinator was held up itself, by a long hook or because its host
+        slept, it has not listened, and nobody is to blame for that time."""
+        away = now - self._looked_at if self._looked_at is not None else 0.0
+        self._looked_at = now
+        if away > AWAY:
+            self._heard_at = {w: at + away for w, at in self._heard_at.items()}
+            self._visits = {w: (visits, at + away) for w, (visits, at) in self._visits.items()}
 
     def expect(self, worker: int, now: float) -> None:
         """The worker was told to do something."""

@@ -328,6 +328,15 @@ def test_silence_is_noticed_and_named() -> None:
     assert gone.worker == 1 and gone.why == "has been silent for 31 s"
 
 
+def test_nobody_is_blamed_for_silence_while_the_coordinator_itself_was_held_up() -> None:
+    scene = Scene(patience=Patience(silence=10.0))
+    scene.loaded(now=1.0)
+    scene.timer("watch", 2.0)
+    assert not [c for c in scene.timer("watch", 60.0) if isinstance(c, Expel)], "a hook took a minute"
+    said = [c for now in range(61, 72) for c in scene.timer("watch", float(now))]
+    assert [c.worker for c in said if isinstance(c, Expel)] == [0, 1], "but now they had their time to speak"
+
+
 def test_a_beat_is_a_sign_of_life() -> None:
     scene = Scene(patience=Patience(silence=30.0))
     scene.loaded(now=1.0)

@@ -529,7 +529,7 @@ class Master:
         if job.state not in (FAILED, CANCELLED):
             raise UsageError(f"Job {job.id} is {job.state}; only one that failed or was cancelled can be resumed.")
         self._record(Requeued(job.id, self._at))
-        return Accepted(job.id, "goes on from its last checkpoint, or from the beginning where it has none")
+        return Accepted(job.id, "is in the queue again; it goes on from its last checkpoint where it has one")
 
     def _scale(self, job: Job, workers: int) -> ToClient:
         if not 1 <= workers <= 1024:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 from poison import EXPECTED, poison
 from town import Town
+from typer.testing import CliRunner, Result
 
 from flegel.algorithms.kmeans import KMeans
+from flegel.cli import app
 from flegel.cluster.client import Client
 from flegel.errors import UsageError
 
@@ -38,23 +41,22 @@ def endless(town: Town, client: Client, **more: object) -> str:
     return town.submit(KMeans(k=4, init="first"), "blobs:4000", client, tolerance=0.0, max_seconds=600.0, **more)
 
 
-def flegel(town: Town, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flegel.cli", *words],
-        env=town.environment, cwd=folder, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+def flegel(town: Town, *words: str, folder: Path) -> Result:
+    """The program in this process, which has read everything already."""
+    with contextlib.chdir(folder):
+        return CliRunner().invoke(app, words, env=town.environment)
 
 
 def test_a_job_from_the_command_line_and_its_result_at_home(town: Town, client: Client, tmp_path: Path) -> None:
-    words = "submit kmeans --data blobs:4000 --set k=3 --workers 2 --sync bsp --name first --json -"
+    words = "submit kmeans --data blobs:4000 --set k=3 --workers 2 --sync bsp --name first --json result.json"
     done = flegel(town, *words.split(" "), folder=tmp_path)
-    assert done.returncode == 0, done.stderr + town.story()
-    assert "saved to runs/kmeans-blobs-001" in done.stderr
-    assert '"workers": 2' in done.stdout
+    assert done.exit_code == 0, done.output + town.story()
+    assert "saved to runs/kmeans-blobs-001" in done.output
+    assert '"workers": 2' in (tmp_path / "result.json").read_text()
     saved = {p.name for p in (tmp_path / "runs" / "kmeans-blobs-001").iterdir()}
     assert saved == {"model.json", "model.npz", "result.json", "trace.msgpack"}
-    assert "coordinator | " in flegel(town, "logs", "first", folder=tmp_path).stdout
-    assert "first" in flegel(town, "jobs", folder=tmp_path).stdout
+    assert "coordinator | " in flegel(town, "logs", "first", folder=tmp_path).output
+    assert "first" in flegel(town, "jobs", folder=tmp_path).output
 
 
 def test_a_file_that_slaves_cannot_see_is_refused_with_a_sentence(town: Town, client: Client) -> None:
@@ -178,5 +180,5 @@ def test_wrong_words_get_a_sentence(town: Town, client: Client, tmp_path: Path) 
         (["cancel", "nobody"], "There is no job 'nobody'"),
     ]:
         done = flegel(town, *words, folder=tmp_path)
-        assert done.returncode == 2 and sentence in done.stderr, done
+        assert done.exit_code == 2 and sentence in done.output, done.output
     assert os.listdir(tmp_path) == []  # noqa: PTH208

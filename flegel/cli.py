@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from flegel import cli_bench, cli_cluster
+from flegel import cli_bench, cli_cluster, cli_simulate
 from flegel.cli_data import app as data_app
 from flegel.cli_keys import app as keys_app
 from flegel.errors import AlgorithmError, FlegelError, UsageError
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(keys_app, name="keys")
 cli_bench.mount(app)
+cli_simulate.mount(app)
 
 
 def main() -> None:
@@ -127,6 +128,10 @@ def submit(
         typer.Option("--json", help="Write the result as JSON to this file, or - for standard output."),
     ] = None,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
+    attribute: Annotated[
+        bool,
+        typer.Option("--attribute", help="Show what each worker does for the objective (Δf); costs some time."),
+    ] = False,
     master: Annotated[
         str | None,
         typer.Option(envvar="FLEGEL_MASTER", help="Run on the cluster of this master; `local` for this host alone."),
@@ -159,7 +164,7 @@ def submit(
             "partition": partition, "scale": scale,
             "first_interval": first_interval, "coordination": coordination,
             "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
-            "straggler": straggler, "worker_timeout": worker_timeout, "replace": replace,
+            "straggler": straggler, "attribute": attribute, "worker_timeout": worker_timeout, "replace": replace,
         }  # fmt: skip
         _check_targets(folder, json_to)
         on_cluster = {"name": name, "priority": priority, "memory": memory, "retries": retries}

@@ -172,12 +172,14 @@ class LiveDisplay:
             f"{seen.iteration} barriers, {seen.seconds:.1f} s{moving}"
         )
         table = Table(box=None)
-        for heading in ("worker", "points", "passes", "points/s", "computing", "waiting", "responding"):
+        attributed = ("Δf",) if seen.attribute else ()
+        for heading in ("worker", "points", "passes", "points/s", "computing", "waiting", "responding", *attributed):
             table.add_column(heading, justify="right")
-        for worker, points, passes, rate, *times in seen.workers:
-            whole = max(sum(times), 1e-12)
-            shares = (f"{part / whole:.0%}" for part in times)
-            table.add_row(f"{worker:.0f}", count(points), f"{passes:.1f}", count(rate), *shares)
+        for worker, points, passes, rate, compute, wait, respond, gain in seen.workers:
+            whole = max(compute + wait + respond, 1e-12)
+            shares = (f"{part / whole:.0%}" for part in (compute, wait, respond))
+            gained = (number(gain),) if seen.attribute else ()
+            table.add_row(f"{worker:.0f}", count(points), f"{passes:.1f}", count(rate), *shares, *gained)
         return Group(headline, table)
 
     def finish(self, result: Result) -> None:

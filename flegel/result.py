@@ -131,7 +131,7 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
             "points": w.points,
             "visits": w.visits,
             "passes": w.passes,
-            "gain": w.gain,
+            "gain": w.gain if machine.attribute else None,
             "compute_seconds": w.compute,
             "wait_seconds": w.wait,
             "barrier_seconds": w.respond,
@@ -141,13 +141,32 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
     ]
 
 
+COURSE = 64  # moments of a job that `--json` tells the passes of
+
+
+def _course(machine: Coordinator) -> list[dict[str, Any]]:
+    """Passes, points in flight and bytes over time: evenly chosen barriers, the last one among them."""
+    rows = [row for row in machine.trace if row.passes]
+    chosen = sorted({round(i * (len(rows) - 1) / (COURSE - 1)) for i in range(COURSE)}) if rows else []
+    return [
+        {
+            "seconds": rows[i].seconds,
+            "passes": rows[i].passes,
+            "in_flight": rows[i].in_flight,
+            "bytes": rows[i].moved_bytes,
+            **({"gains": rows[i].gains} if rows[i].gains else {}),
+        }
+        for i in chosen
+    ]
+
+
 def balance_row(machine: Coordinator) -> dict[str, Any]:
-    """Moves, points, bytes, the spread of passes at the end, and the reasons."""
+    """Moves, points, bytes, the spread of passes at the end and their course, and the reasons."""
     passes = [w.passes for w in machine.view.workers.values() if w.points]
     spread = max(passes) - min(passes) if passes else 0.0
     balancing = machine.balancing
     if balancing is None:
-        return {"mode": "off", "spread": spread}
+        return {"mode": "off", "spread": spread, "course": _course(machine)}
     moves = balancing.moves
     return {
         "mode": balancing.mode,
@@ -156,6 +175,7 @@ def balance_row(machine: Coordinator) -> dict[str, Any]:
         "points": moves.points,
         "bytes": moves.bytes,
         "notes": list(moves.notes),
+        "course": _course(machine),
     }
 
 
@@ -194,8 +214,11 @@ class Glance:
     estimate: float | None = None
     interval: float | None = None
     in_flight: int = 0
+    attribute: bool = False
+    """It is known what each worker does for the objective."""
     workers: list[list[float]] = field(default_factory=list)
-    """Of the first 40: number, points, passes, points a second, seconds of computing, waiting and responding."""
+    """Of the first 40: number, points, passes, points a second, seconds of computing, waiting and responding, and what
+    it did for the objective."""
 
 
 def glance(machine: Coordinator) -> Glance:
@@ -209,5 +232,6 @@ def glance(machine: Coordinator) -> Glance:
         seen.seconds, seen.iteration, seen.estimate = last.seconds, last.iteration, last.estimate
         seen.interval, seen.in_flight = last.interval, last.in_flight
         seen.visits = sum(w.visits for w in every)
-        seen.workers = [[w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond] for w in every[:40]]
+        seen.attribute = machine.attribute
+        seen.workers = [[w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain] for w in every[:40]]
     return seen

@@ -34,6 +34,7 @@ from flegel.machine.events import Send as Send
 from flegel.machine.events import SetTimer as SetTimer
 from flegel.machine.events import Timer as Timer
 from flegel.machine.ledger import Ledger, merge
+from flegel.machine.tally import Tally
 from flegel.machine.watch import Watch
 from flegel.messages import (
     Adopted,
@@ -104,6 +105,7 @@ class Coordinator(Elastic):
     def __post_init__(self) -> None:
         self.phase = "loading"
         self.view = View()
+        self._tally = Tally(self.view)
         self.iteration = 0
         self.objective: float | None = None
         self.verdict: Verdict | None = None
@@ -164,6 +166,8 @@ class Coordinator(Elastic):
         match event:
             case FromWorker(worker, body, arrays):
                 self.watch.hear(worker, body, now)
+                if type(body) is not Report and type(body) is not Beat:
+                    self._tally.stale = True
                 self._answer(worker, body, arrays, now)
             case Timer("policy", tag):
                 if self.phase == "training" and self.verdict is None and self._steady():
@@ -190,14 +194,14 @@ class Coordinator(Elastic):
 
     def _answer(self, worker: int, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
         match body:
+            case Report() if self.phase == "training" and worker in self.view.workers:
+                self._on_report(worker, body, arrays, now)
             case Beat():
                 pass
             case Loaded() if self.phase == "loading":
                 self._on_loaded(worker, body, now)
             case Loaded() if worker in self.crew.hired:
                 self._welcome(worker, body, now)
-            case Report() if self.phase == "training" and worker in self.view.workers:
-                self._on_report(worker, body, arrays, now)
             case Held() | Parted() | Adopted() if worker in self.view.workers:
                 self._out += self.crew.answer(worker, body, arrays, self.view, self.ledger)
                 self._step(now)
@@ -383,7 +387,8 @@ class Coordinator(Elastic):
         self.iteration += 1
         cost = max(0.0, now - self._updated_at - compute / max(len(workers), 1))
         self._updated_at = now
-        unseen = sum(w.unseen for w in self.view.workers.values())
+        self._tally.count(workers)
+        unseen = self._tally.unseen
         self.objective = float(value) if value is not None and not unseen else None
         estimate = self._scaled(value, unseen)
         better = -1.0 if self.algorithm.maximize else 1.0
@@ -404,6 +409,7 @@ class Coordinator(Elastic):
                 [w.passes for w in self.view.workers.values()] if len(self.view.workers) <= SPANS_UP_TO else [],
                 self.balancing.moves.in_flight() if self.balancing else 0,
                 self.balancing.moves.bytes if self.balancing else 0,
+                [w.gain for w in self.view.workers.values()] if self.attribute else [],
             )
         )
         self._reason = ""
@@ -437,22 +443,23 @@ class Coordinator(Elastic):
 
     def _scaled(self, value: float | None, unseen: int) -> float | None:
         """While some points are unseen, the objective of the rest scaled up to all; of nothing, none."""
-        if unseen and unseen >= self.points:
+        points = self._tally.points
+        if unseen and unseen >= points:
             return None
         if value is None or self.algorithm.averaged or not unseen:
             return value
-        return value * self.points / max(self.points - unseen, 1)
+        return value * points / max(points - unseen, 1)
 
     def _progress(self, now: float) -> Progress:
-        workers = self.view.workers.values()
+        tally = self._tally
         return Progress(
             iteration=self.iteration,
             seconds=now - self.began,
             objective=self.trace[-1].estimate,
-            exact=all(w.unseen == 0 for w in workers),
-            slowest_pass=min((w.passes for w in workers if w.points), default=0.0),
-            halted=sum(w.halted for w in workers),
-            points=self.points,
+            exact=tally.unseen == 0,
+            slowest_pass=tally.slowest_pass,
+            halted=tally.halted,
+            points=tally.points,
             diverged=self._diverged,
         )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from flegel.errors import FlegelError
 from flegel.messages import Answer, Order
 from flegel.tree import Array
@@ -11,21 +13,18 @@ from flegel.tree import Array
 # -- events ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FromWorker:
+class FromWorker(msgspec.Struct, frozen=True):
     worker: int
     body: Answer
     arrays: tuple[Array, ...] = ()
 
 
-@dataclass(frozen=True)
-class Timer:
+class Timer(msgspec.Struct, frozen=True):
     name: str
     tag: int = 0
 
 
-@dataclass(frozen=True)
-class Died:
+class Died(msgspec.Struct, frozen=True):
     """The supervisor saw the process end, or it cannot be reached."""
 
     worker: int
@@ -34,22 +33,19 @@ class Died:
     """It ended by its own doing (a crash, an exit), not by somebody's kill or a broken line."""
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """A worker that was hired is up; it holds nothing yet."""
 
     worker: int
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(msgspec.Struct, frozen=True):
     """Somebody wants so many workers from now on."""
 
     workers: int
 
 
-@dataclass(frozen=True)
-class Leave:
+class Leave(msgspec.Struct, frozen=True):
     """This worker is to give its points to the others and go."""
 
     worker: int
@@ -61,28 +57,24 @@ Event = FromWorker | Timer | Died | Joined | Scale | Leave
 # -- commands ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     worker: int
     body: Order
     arrays: tuple[Array, ...] = ()
 
 
-@dataclass(frozen=True)
-class SetTimer:
+class SetTimer(msgspec.Struct, frozen=True):
     at: float
     timer: Timer
 
 
-@dataclass(frozen=True)
-class Hire:
+class Hire(msgspec.Struct, frozen=True):
     """Start a process for this worker, a new life if it had one before; `Joined` or `Died` follows."""
 
     worker: int
 
 
-@dataclass(frozen=True)
-class Expel:
+class Expel(msgspec.Struct, frozen=True):
     """From now on nothing that this worker says counts, and its process is ended; `gently` where it just leaves."""
 
     worker: int
@@ -90,15 +82,13 @@ class Expel:
     gently: bool = False
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """A remark for the trace and the display."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """The job is over; `error` says that it failed."""
 
     error: FlegelError | None = None
@@ -128,6 +118,8 @@ class Row:
     """Points that are to change hands and have not yet."""
     moved_bytes: int = 0
     """Bytes that moved points have taken so far."""
+    gains: list[float] = field(default_factory=list)
+    """Of each worker, what its reports have done for the objective so far; only where that is attributed."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, get_args
 
 import msgspec
 import numpy as np
@@ -40,6 +40,7 @@ MAX_WORKERS = 1024
 STARTS = 3  # how often a worker may die before it ever said hello
 EXTERNAL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that somebody else sends; a process that ends by any other has itself to blame."""
+ANSWERS = frozenset(get_args(Answer))
 
 
 class Process(Protocol):
@@ -206,7 +207,7 @@ class LocalCluster:
     def send(self, worker: int, body: Order, parcel: Parcel = EMPTY) -> None:
         socket, voice = self._opened(), self._voices[worker]
         try:
-            self._put(socket, identity(worker, voice.incarnation), voice.wrap(body, parcel), parcel)
+            frames.send(socket, [identity(worker, voice.incarnation), *voice.wrap(body, parcel)])
         except zmq.ZMQError as error:
             why = next((w for n, w, _ in self.deaths() if n == worker), f"cannot be reached ({error})")
             raise WorkerLost(f"Worker {worker} {why}.", why) from None
@@ -230,17 +231,12 @@ class LocalCluster:
             except DecodeError as error:
                 print(f"flegel: dropped a message: {error}", file=sys.stderr)
                 continue
-            if speaker == identity(envelope.worker, envelope.incarnation) and isinstance(envelope.body, Answer):
+            if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
                 yield envelope, arrays
-
-    def _put(self, socket: zmq.Socket[bytes], to: bytes, parts: list[Any], parcel: Parcel) -> None:
-        """A message whose last parts are those of the parcel."""
-        frames.send(socket, [to, *parts])
 
     def _take(self, socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
         """Who speaks, and the frames of what it says."""
-        speaker, *parts = frames.receive(socket)
-        return speaker, parts
+        return frames.receive_from(socket)
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
         """An array that all workers can read."""
@@ -302,8 +298,7 @@ class LocalCluster:
         voice = self._former.get((envelope.worker, envelope.incarnation))
         if voice is not None:
             with contextlib.suppress(zmq.ZMQError):
-                name = identity(envelope.worker, envelope.incarnation)
-                self._put(self._opened(), name, voice.wrap(Exit()), EMPTY)
+                frames.send(self._opened(), [identity(envelope.worker, envelope.incarnation), *voice.wrap(Exit())])
 
     def keep_spare(self) -> None:
         """Have a process ready for the next loss."""

@@ -20,10 +20,7 @@ from flegel.runtime.frames import aligned
 from flegel.runtime.local import LocalCluster, Process, launch
 from flegel.runtime.memory import SharedArray
 from flegel.runtime.poll import Sleeper
-from flegel.runtime.wire import EMPTY, Parcel
 from flegel.runtime.worker import Birth, identity
-
-_MORE = int(zmq.SNDMORE)
 
 
 class RemoteCluster(LocalCluster):
@@ -45,7 +42,6 @@ class RemoteCluster(LocalCluster):
         self._doorman: Doorman | None = None
         self._doors: Doors | None = None
         self._server: ArrayServer | None = None
-        self._parcel, self._copies = EMPTY, list[zmq.Frame]()
 
     def _open(self) -> None:
         self._context = zmq.Context()
@@ -74,15 +70,6 @@ class RemoteCluster(LocalCluster):
         self._speakers[pair.public] = identity(worker, life)
         keys = Keys(pair, self._pair.public, self._between)
         return self._start(Birth(self._address, self.token, worker, life, keys))
-
-    def _put(self, socket: zmq.Socket[bytes], to: bytes, parts: list[Any], parcel: Parcel) -> None:
-        """θ goes to everybody: it is copied once for all of them, because it may change while it is under way."""
-        if parcel is not self._parcel:
-            self._parcel, self._copies = parcel, [zmq.Frame(part, copy=True) for part in parcel.parts]
-        socket.send(to, _MORE)
-        socket.send(parts[0], _MORE if self._copies else 0)
-        for left, frame in zip(range(len(self._copies) - 1, -1, -1), self._copies, strict=True):
-            socket.send(frame, _MORE if left else 0, copy=False)
 
     def _take(self, socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
         """The speaker is who its key says, and must have dialed under that name."""
@@ -116,4 +103,3 @@ class RemoteCluster(LocalCluster):
             self._doorman = None
         if context is not None:
             context.term()
-        self._parcel, self._copies = EMPTY, []

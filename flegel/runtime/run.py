@@ -95,7 +95,7 @@ def execute(request: Request) -> Result:
         check_data(request)
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
         request.phase("init")
-        plan = _Plan(request, scaling)
+        plan = Plan(request, scaling)
         cluster.start()  # processes come up while the kernel is compiled
         request.phase("compiling")
         built = plan.compile()
@@ -120,6 +120,7 @@ def execute(request: Request) -> Result:
                 interpret=built.kind == "interpreted",
                 straggler=request.straggler,
                 scaled=scaling is not None,
+                lend=balance_mode(request.sync, request.workers) != "off",
             )
             for index in range(request.workers)
         }
@@ -205,7 +206,7 @@ def _own_parts(request: Request) -> dict[str, Any]:
     return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
 
 
-class _Plan:
+class Plan:
     """θ(0), the statistics of nothing, and a compiled kernel."""
 
     def __init__(self, request: Request, scaling: scale.Scaling | None) -> None:

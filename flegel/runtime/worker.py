@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -148,7 +149,7 @@ class WorkerProcess:
                     if settle.closed:
                         self._mover.post(self._voice.job, settle)
                 case machine.RaiseFlag():
-                    self._trainer.flag[0] = 1
+                    self._trainer.halt()
                 case machine.Reply(body, with_changes, arrays):
                     self._say(body, self._changes() if with_changes else arrays)
                 case machine.SendState():
@@ -209,6 +210,7 @@ class Contact:
         self._monitor.close(linger=0)
 
 
+@lru_cache(maxsize=1 << 14)
 def identity(worker: int, incarnation: int) -> bytes:
     return f"{worker}.{incarnation}".encode()
 

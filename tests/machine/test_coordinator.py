@@ -328,6 +328,15 @@ def test_silence_is_noticed_and_named() -> None:
     assert gone.worker == 1 and gone.why == "has been silent for 31 s"
 
 
+def test_a_worker_that_was_frozen_for_a_while_is_not_taken_for_one_that_does_not_get_on() -> None:
+    scene = Scene(patience=Patience(silence=30.0, progress=10.0))
+    scene.loaded(now=1.0)
+    for now in (2, 3, *range(15, 18)):  # no beat for twelve seconds, then some before the kernel has come round
+        scene.say(0, Beat(now), float(now))
+        scene.say(1, Beat(7), float(now))
+        assert done(scene.timer("watch", float(now))) is None
+
+
 def test_nobody_is_blamed_for_silence_while_the_coordinator_itself_was_held_up() -> None:
     scene = Scene(patience=Patience(silence=10.0))
     scene.loaded(now=1.0)

@@ -25,7 +25,7 @@ from flegel.machine.fence import Fence
 from flegel.machine.holdings import Holdings
 from flegel.machine.ledger import Ledger
 from flegel.machine.migration import Giving, Taking
-from flegel.machine.parcels import put_states, states
+from flegel.machine.parcels import put_states, take_states
 from flegel.messages import (
     Adopt,
     Adopted,
@@ -160,7 +160,7 @@ class Site:
         while left > 0 and (run := agenda.next(left)):
             share = self.holdings.shares[run.share]
             which = np.arange(run.start, run.end)
-            old = states(share)[which, 0]
+            old = take_states(share, which)[:, 0]
             new = np.full(len(which), 1.0 + order.round % 7) + share.ids[which] % 3
             put_states(share, which, new[:, None])
             self.change[0] += float((new - old).sum())
@@ -227,7 +227,7 @@ class Wish:
     def due(self, now: float) -> bool:
         return True
 
-    def plan(self, loads: Any, remaining: float, now: float) -> Plan:
+    def plan(self, loads: Any, remaining: float, now: float, carriage: Any = None) -> Plan:
         idle = {w.worker for w in loads if not w.busy}
         chosen = [Proposal(s, t, n, "a wish") for s, t, n in self.wanted if s in idle and t in idle and s != t]
         self.wanted = []

@@ -14,14 +14,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import IO, Any, Protocol, get_args
 
 import msgspec
+import numpy as np
 import zmq
 
 from flegel.errors import DecodeError, FlegelError, UsageError, WorkerLost
 from flegel.messages import Answer, Envelope, Exit, Hello, Order, Release
-from flegel.runtime import clock, frames
+from flegel.runtime import clock, doors, frames
+from flegel.runtime.far import ServedArray
+from flegel.runtime.memory import SharedArray
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
 from flegel.runtime.worker import Birth, identity
@@ -30,6 +33,21 @@ from flegel.tree import Array
 START_DEADLINE = 120.0
 MAX_WORKERS = 1024
 ANSWERS = frozenset(get_args(Answer))
+
+
+class Process(Protocol):
+    """A worker process as its cluster sees it, here or on another host."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 class LocalCluster:
@@ -41,7 +59,7 @@ class LocalCluster:
         self.workers = workers
         self.token = secrets.token_hex(16)
         self._jobs = 0
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, Process] = {}
         self._voices: dict[int, Numbered] = {}
         self._ready: set[int] = set()
         self._address = ""
@@ -66,32 +84,20 @@ class LocalCluster:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
-        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        self._address = f"tcp://127.0.0.1:{port}"
+        if doors.ABSTRACT:
+            self._address = doors.bind_here(self._socket)
+        else:
+            self._address = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
         self._sleeper = Sleeper(self._socket)
 
     def _spawn(self, worker: int) -> None:
         life = self._voices[worker].incarnation + 1 if worker in self._voices else 0
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "NUMBA_NUM_THREADS": "1",
-        }
-        environment["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "flegel.runtime.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-        self._processes[worker] = process
         self._voices[worker] = Numbered(self.token, 0, worker, life)
         self._ready.discard(worker)
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(Birth(self._address, self.token, worker, life)) + b"\n")
-        process.stdin.flush()
+        self._processes[worker] = self._launch(worker, life)
+
+    def _launch(self, worker: int, life: int) -> Process:
+        return launch(Birth(self._address, self.token, worker, life))
 
     def wait_ready(self) -> None:
         """Until every worker has said hello; a worker that dies or is late is named."""
@@ -179,7 +185,7 @@ class LocalCluster:
         waited = False
         while True:
             try:
-                speaker, parts = frames.receive_from(self._socket)
+                speaker, parts = self._take(self._socket)
             except zmq.Again:
                 if waited:
                     return
@@ -195,10 +201,35 @@ class LocalCluster:
             if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
                 yield envelope, arrays
 
+    def _take(self, socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
+        """Who speaks, and the frames of what it says."""
+        return frames.receive_from(socket)
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
+        """An array that all workers can read."""
+        return SharedArray(shape, dtype)
+
     def deaths(self) -> list[tuple[int, str]]:
         """Workers whose process has ended, and how."""
         ended = ((w, p.poll()) for w, p in self._processes.items())
         return [(w, _how(code)) for w, code in ended if code is not None]
+
+
+def launch(birth: Birth) -> subprocess.Popen[bytes]:
+    """A worker process of this host, which ends when its standard input closes."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "flegel.runtime.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(birth) + b"\n")
+    process.stdin.flush()
+    return process
 
 
 def _how(code: int) -> str:
@@ -208,7 +239,7 @@ def _how(code: int) -> str:
     return f"was killed by {name}"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     for grace, insist in ((2.0, process.terminate), (1.0, process.kill), (5.0, lambda: None)):
         try:
             process.wait(timeout=grace)

@@ -65,6 +65,8 @@ class Request:
     cluster: LocalCluster | None = None
     watch: Callable[[Coordinator], None] | None = None
     say: Callable[[str], None] = lambda text: None
+    phase: Callable[[str], None] = lambda name: None
+    """Told what the job does now: init (the user's hooks before training), compiling, loading, training."""
 
 
 def default_workers() -> int:
@@ -85,13 +87,16 @@ def execute(request: Request) -> Result:
     try:
         check_data(request)
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
+        request.phase("init")
         plan = Plan(request, scaling)
         cluster.start()  # processes come up while the kernel is compiled
+        request.phase("compiling")
         built = plan.compile()
+        request.phase("loading")
         if request.data.in_memory:
             features, labels = request.data.load()
             owners = request.data.owners(request.workers, request.partition, request.seed)
-            rows = SharedRows(features, labels if algorithm.supervised else None, owners)
+            rows = SharedRows(features, labels if algorithm.supervised else None, owners, cluster.new_array)
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()

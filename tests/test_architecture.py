@@ -18,7 +18,19 @@ LAYERS = [
     {"machine"},
     {"runtime", "sim", "result"},
     {"cluster"},
-    {"api", "cli", "cli_bench", "cli_cluster", "cli_data", "cli_keys", "compare", "report", "display", "conformance", "__init__"},
+    {
+        "api",
+        "cli",
+        "cli_bench",
+        "cli_cluster",
+        "cli_data",
+        "cli_keys",
+        "compare",
+        "report",
+        "display",
+        "conformance",
+        "__init__",
+    },
 ]
 """Lowest first. A module imports from its own layer or from lower ones; siblings of a layer may know each other only
 where PEERS says so."""

@@ -3,8 +3,8 @@
 Every round has the same θ on every worker. The round ends η seconds after it began, or as soon as workers that
 matter have gone through their whole shares, because visiting a point twice under one θ teaches nothing. One usual
 worker matters; a slow one that is through because it was left only a few points does not, it may as well wait.
-This file holds the barrier; an `Interval` says how long η is. The barrier is signalled by the coordinator (`centralized`), or kept by
-each worker's own clock at η + δ_i with the coordinator's signal as a fallback (`semi`).
+This file holds the barrier; an `Interval` says how long η is. The barrier is signalled by the coordinator
+(`centralized`), or kept by each worker's own clock at η + δ_i with the coordinator's signal as a fallback (`semi`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from flegel.sync.base import (
     Woken,
     WorkerView,
 )
-
 
 MATTERS = 0.75  # of the mean speed: so much that stands idle ends a round
 

@@ -25,6 +25,7 @@ class Ledger:
         self._algorithm = algorithm
         self._zero = zero
         self._names = tree.names(zero)
+        self._keeps = [name not in algorithm.spent for name in self._names]
         self._accounts: dict[int, Tree] = {}
         self._account_of: dict[int, int] = {}
         self.total = tree.copy(zero)
@@ -34,16 +35,18 @@ class Ledger:
         account = self._account_of.setdefault(owner, owner)
         if account not in self._accounts:
             self._accounts[account] = tree.copy(self._zero)
-        plain, arrays = sums_alone(self._algorithm), tree.flatten(change)
-        kept, total = tree.flatten(self._accounts[account]), tree.flatten(self.total)
-        for name, into, extra, whole in zip(self._names, kept, arrays, total, strict=True):
+        extras = tree.flatten(change)
+        mine = zip(self._keeps, tree.flatten(self._accounts[account]), extras, strict=True)
+        for at, (keep, into, extra) in enumerate(mine):
             if extra.shape != into.shape:
+                name = self._names[at]
                 raise ValueError(f"worker {owner} committed {name} in the shape {extra.shape}, not {into.shape}")
-            if name not in self._algorithm.spent:
-                into += extra
-            if plain:
-                whole += extra
-        if not plain:
+            if keep:
+                np.add(into, extra, into)
+        if _adds(self._algorithm):
+            for into, extra in zip(tree.flatten(self.total), extras, strict=True):
+                np.add(into, extra, into)
+        else:
             self.total = merge(self._algorithm, self.total, change)
 
     def join(self, one: int, other: int) -> None:
@@ -94,14 +97,13 @@ class Ledger:
         return worst
 
 
-def sums_alone(algorithm: Algorithm) -> bool:
-    """Reports are merged by addition; no code of the user has a say in it."""
-    return type(algorithm).aggregate is Algorithm.aggregate or not algorithm.merges_reports
-
-
 def merge(algorithm: Algorithm, target: Tree, change: Tree) -> Tree:
     """`aggregate` at the barrier: the user's, where a point's change has the shape of the statistics."""
-    if sums_alone(algorithm):
+    if _adds(algorithm):
         return tree.add(target, change)
     result = algorithm.aggregate(target, change)
     return target if result is None else result
+
+
+def _adds(algorithm: Algorithm) -> bool:
+    return type(algorithm).aggregate is Algorithm.aggregate or not algorithm.merges_reports

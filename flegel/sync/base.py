@@ -58,7 +58,7 @@ class View:
     round: int = 0
     evidence: float = math.inf
     """Numbers in the data for each number in θ: how much a full pass says about θ."""
-    _awaited: int = -1
+    _awaited: list[WorkerView] = field(default_factory=list)
 
     @property
     def least(self) -> float:
@@ -77,14 +77,16 @@ class View:
         return tuple(w.id for w in self.workers.values() if w.phase == "reported")
 
     def all_reported(self) -> bool:
-        hint = self.workers.get(self._awaited)
-        if hint is not None and hint.phase != "reported":
-            return False
-        for worker in reversed(self.workers.values()):  # reports tend to come in order: the last is the best guess
-            if worker.phase != "reported":
-                self._awaited = worker.id
+        """Asked at every report, so it must not look at every worker each time: it keeps those that were awaited when
+        it last looked at all of them, and strikes them off one by one."""
+        awaited = self._awaited
+        while awaited:
+            last = awaited[-1]
+            if last.phase != "reported" and self.workers.get(last.id) is last:
                 return False
-        return True
+            awaited.pop()
+        awaited.extend(w for w in self.workers.values() if w.phase != "reported")
+        return not awaited
 
 
 # -- events ------------------------------------------------------------------------------------------------

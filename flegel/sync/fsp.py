@@ -35,8 +35,7 @@ class FSP:
         self._interval = interval
         self._arrivals = Arrivals() if semi else None
         self._step = Step(None)
-        self._stopped = False
-        """Everybody has been told to end this round."""
+        self._stopped = -1
 
     @property
     def interval(self) -> float | None:
@@ -64,14 +63,14 @@ class FSP:
                     if self._arrivals:
                         self._arrivals.close()
                     return Decision((Update(tuple(view.workers)),))
-                if exhausted:
+                if exhausted and self._stopped != view.round:  # many may run out of points at once; one signal is enough
                     if self._arrivals:
                         self._arrivals.cut()
                     return self._stop(view)
         return NOTHING
 
     def _begin(self, view: View, now: float) -> Decision:
-        workers, eta, self._stopped = tuple(view.workers), self._step.seconds, False
+        workers, eta = tuple(view.workers), self._step.seconds
         points = None
         if self._step.fraction < 1.0:
             points = {w.id: max(1, round(self._step.fraction * w.points)) for w in view.workers.values()}
@@ -86,9 +85,7 @@ class FSP:
         return Decision(actions, self._step.reason)
 
     def _stop(self, view: View) -> Decision:
-        if self._stopped:
-            return NOTHING
-        self._stopped = True
+        self._stopped = view.round
         late = tuple(w for w in view.training() if not view.workers[w].stopping)
         return Decision((StopWorkers(late),)) if late else NOTHING
 

@@ -4,8 +4,9 @@ Workers of this host are throttled by sleeps, so that many of them fit on few co
 and costs are taken from a short run without slow workers before each scenario; everything else is predicted. Each
 prediction is set against the median of real runs of the same job: same rows, same start, same stragglers, same target.
 
-With `--data clouds` (the default) k-means has one optimum in reach, so that time is what differs; with `--data higgs`
-the order of updates decides between optima, and models without a barrier are a matter of luck.
+With `--data clouds` (the default) k-means comes down to one optimum without a plateau on its way, so that time is what
+differs. With `--data plateau` it passes a saddle, and how long it stays there depends on the smallest differences between
+two runs; with `--data higgs` the order of updates decides between optima.
 
 On a machine that is busy with other things, `--realtime` gives coordinator and workers, which sleep most of the time,
 precedence over everything else (needs the right to do so).
@@ -46,7 +47,7 @@ PAUSE, EVERY = 0.002, 1000  # every worker sleeps so long after so many points
 POINTS = 28_000  # of a worker: a pass takes about 60 ms
 LIMIT = 40.0
 AIM = 0.15
-DRAWS = 5  # predictions of each job: the order in which reports come is a matter of luck, there as here
+DRAWS = 3  # predictions of each job: the order in which reports come is a matter of luck, there as here
 
 
 class Line(msgspec.Struct, kw_only=True):
@@ -159,7 +160,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--sync", default="bsp,ssp,fsp:balance=off,fsp,fsp-binary,asp")
-    parser.add_argument("--data", choices=["clouds", "higgs"], default="clouds")
+    parser.add_argument("--data", choices=["clouds", "plateau", "higgs"], default="clouds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--realtime", action="store_true", help="real runs take precedence over other programs")
     parser.add_argument("--out", type=Path, default=Path("runs/calibrate"), help="folder for calibrate-WORKERS.json")
@@ -180,10 +181,10 @@ def problem(name: str, rows: int) -> tuple[Any, Any, float, float]:
     """Rows, algorithm, how far from the optimum the target lies, and when bsp counts as converged."""
     if name == "higgs":
         return in_memory(open_data(f"higgs:{rows}")), resolve("kmeans"), 0.002, 1e-4
-    rng = np.random.default_rng(0)
-    means = rng.normal(scale=1.5, size=(6, 6))
+    rng, (apart, off) = np.random.default_rng(0), (1.5, 1.0) if name == "plateau" else (1.0, 0.4)
+    means = rng.normal(scale=apart, size=(6, 6))
     clouds = (means[rng.integers(6, size=rows)] + rng.normal(size=(rows, 6))).astype(np.float32)
-    start = means + rng.normal(size=means.shape)
+    start = means + rng.normal(scale=off, size=means.shape)
     return open_data(clouds), type(resolve("kmeans"))(k=6, init=start), 0.0005, 1e-5
 
 

@@ -10,7 +10,7 @@ from flegel.algorithm import Algorithm
 from flegel.errors import UsageError
 from flegel.result import Result
 from flegel.runtime.local import LocalCluster
-from flegel.runtime.run import Request, default_workers, execute
+from flegel.runtime.run import WORKER_TIMEOUT, Request, default_workers, execute
 from flegel.spec import Criteria, SyncSpec, parse_seconds
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def run(
     partition: str = "shuffle",
     scale: str = "none",
     collect_state: bool = False,
+    worker_timeout: float | str = WORKER_TIMEOUT,
+    replace: bool = True,
     out: str | os.PathLike[str] | None = None,
     cluster: LocalCluster | None = None,
     watch: Callable[[Coordinator], None] | None = None,
@@ -60,7 +62,10 @@ def run(
     The first of `target`, `tolerance` (relative change of the objective over a full pass; 0 switches it off),
     `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. `watch` is called
     several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers stay warm between
-    runs.
+    runs, and `cluster.scale(n)` from another thread changes their number while a job runs.
+
+    A worker that dies, or gives no sign of life for `worker_timeout`, is replaced by a new process; without `replace`
+    the others take its points over (see docs/faults.md).
     """
     from flegel.datasets import open_data
     from flegel.runtime import store
@@ -88,6 +93,8 @@ def run(
             scale=scale,
             straggler=straggler,
             collect_state=collect_state,
+            worker_timeout=_seconds(worker_timeout) or 0.0,
+            replace=replace,
             cluster=cluster,
             watch=watch,
             say=say,

@@ -56,12 +56,17 @@ class Balancing:
             ledger.join(change.source, change.target)
         return list(settles.items())
 
+    def abandon(self, why: str) -> Orders:
+        """Call every move off; what has not changed hands stays where it was."""
+        return [told for number in sorted(self.moves.open) for told in self.moves.cancel(number, why)]
+
     def note(
         self, view: View, now: float, seconds: float, iteration: int, objective: float | None, slowest_pass: float
     ) -> None:
         """What the round that just ended says about speeds and about the time that is left."""
         self._barriers += 1
         self._horizon.note(seconds, iteration, objective, slowest_pass)
+        self._speeds = {w: self._speeds.get(w) or Speed(self._balance.rules.memory) for w in view.workers}
         for w in view.workers.values():
             self._speeds[w.id].note(w.last_visits, w.last_compute)
         busiest = max((w.last_compute for w in view.workers.values()), default=0.0)

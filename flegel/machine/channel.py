@@ -5,14 +5,14 @@ order, however often packets are lost, doubled or overtaken on the way, as long 
 
 - every message has a number; the receiver keeps those that come early and gives them out in order;
 - every packet says up to which number its sender has heard the other side (`heard`). At a barrier an order thereby
-  acknowledges the report before it and the report the order, so a barrier costs no packet of its own. Only where nothing
-  is said for `hold` seconds does an acknowledgement travel alone;
+  acknowledges the report before it and the report the order, so a barrier costs no packet of its own. Only where
+  nothing is said for `hold` seconds does an acknowledgement travel alone;
 - what is not acknowledged after `patience` seconds is sent again, each time after twice as long;
 - at most `window` messages are under way; what comes on top waits here, so the receiver never has to keep more.
 
 A conversation belongs to a session, (epoch of the coordinator, incarnation of the worker). Packets of another session
-are dropped, and a `closed` channel says nothing any more: neither what a fenced process said late nor what was meant for
-it ever reaches a machine. Sent = acknowledged + under way + waiting, always.
+are dropped, and a closed channel says nothing any more: neither what a fenced process said late nor what was meant
+for it ever reaches a machine. Sent = acknowledged + under way + waiting, always.
 
 It reads no clock and owns no socket: time comes in, packets go out, `due` says when to call `tick`. Items are whatever
 the caller sends; arrays among them must not change until they are acknowledged.

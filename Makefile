@@ -2,7 +2,7 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-.PHONY: demo test lint clean
+.PHONY: demo test faults lint clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -18,6 +18,9 @@ demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexibl
 
 test: $(VENV)/.dev lint  ## everything that CI runs
 	$(PY) -m pytest
+
+faults: $(VENV)/.dev  ## two thousand simulated jobs under faults; about a minute on two cores
+	$(PY) bench/chaos/simulate.py --seeds 1000
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -92,6 +92,7 @@ class Whims(Balance):
         super().__init__(Rules())
         self._random = Random(f"whims {scenario.seed}")
         self._left = scenario.whims
+        self._ways: list[tuple[int, int]] = []
 
     def due(self, now: float) -> bool:
         return self._left > 0 and self._random.random() < 0.5
@@ -100,10 +101,16 @@ class Whims(Balance):
         idle = [w for w in loads if not w.busy and not w.full]
         if len(idle) < 2:
             return Plan((), "nobody is free")
-        source, target = self._random.sample(idle, 2)
+        free = {w.worker for w in idle}
+        back = [(target, source) for source, target in self._ways if {source, target} <= free]
+        if back and self._random.random() < 0.5:  # the way back, along which only states travel
+            source, target = self._random.choice(back)
+        else:
+            source, target = self._random.sample(sorted(free), 2)
+        self._ways.append((source, target))
         self._left -= 1
         points = self._random.randint(1, 3 * TILE)
-        return Plan((Proposal(source.worker, target.worker, points, "a whim"),), "whims")
+        return Plan((Proposal(source, target, points, "a whim"),), "whims")
 
 
 class FaultyJob:

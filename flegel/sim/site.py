@@ -80,9 +80,11 @@ def statistics(rows: Array, labels: Array) -> Sums:
     """From scratch; label −1: never visited."""
     total = nothing()
     seen = labels >= 0
-    np.add.at(total.sums, labels[seen], rows[seen])
-    np.add.at(total.counts, labels[seen], 1.0)
-    total.squares[0] = (rows[seen] ** 2).sum()
+    rows, labels = rows[seen], labels[seen]
+    total.counts[:] = np.bincount(labels, minlength=CLUSTERS)
+    for column in range(COLUMNS):
+        total.sums[:, column] = np.bincount(labels, rows[:, column], CLUSTERS)
+    total.squares[0] = np.vdot(rows, rows)
     return total
 
 
@@ -346,6 +348,10 @@ class Site:
         distances = ((rows[:, None, :] - self._theta[0][None]) ** 2).sum(axis=2)
         nearest = distances.argmin(axis=1)
         put_states(share, which, nearest[:, None].astype(np.int32))
+        moved = nearest != last
+        if not moved.any():
+            return
+        rows, nearest, last = rows[moved], nearest[moved], last[moved]
         for into, new, old in zip(self.change, statistics(rows, nearest), statistics(rows, last), strict=True):
             into += new - old
 

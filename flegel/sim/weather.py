@@ -99,11 +99,11 @@ def anything(seed: int) -> Scenario:
         workers=workers,
         tiles=random.randint(1, 4),
         rest=random.randint(0, 9),
-        iterations=random.randint(8, 24) * (3 if sync in ("asp", "ssp") else 1),
+        iterations=random.randint(8, 24) * (3 if sync in ("asp", "ssp") else 2 if flexible else 1),
         drop=random.choice([0.0, 0.05, 0.3]),
         duplicate=random.choice([0.0, 0.05, 0.3]),
         scatter=random.choice([0.0, 0.001, 0.01]),
-        whims=random.choice([0, 3, 10]) if flexible else 0,
+        whims=random.choice([0, 5, 20]) if flexible else 0,
         speeds=_speeds(random),
         skew={
             w: (random.uniform(-100, 100), random.uniform(0.98, 1.02)) for w in range(workers) if random.random() < 0.3
@@ -126,7 +126,7 @@ def _misfortunes(random: Random, workers: int) -> tuple[Misfortune, ...]:
     for _ in range(random.randint(1, 4)):
         kind = random.choice(["killed", "killed", "crashed", "frozen", "cut", "cut", "leave", "join"])
         seconds = random.choice([0.1, 0.6, 4.0, 8.0]) if kind in ("frozen", "cut") else 0.0
-        at = random.choice([0.05, 0.3, 1.0]) * random.random()  # most jobs are over within a second
+        at = random.choice([0.1, 0.5, 0.5, 1.0]) * random.random()  # most jobs are over within a second
         found.append(Misfortune(at, random.randrange(workers), kind, seconds))
     crashes = [m for m in found if m.kind == "crashed"]
     return tuple(m for m in found if m not in crashes[2:])

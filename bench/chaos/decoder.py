@@ -71,7 +71,7 @@ def seeds(rng: random.Random) -> tuple[list[list[bytes]], list[list[bytes]]]:
     for kind in typing.get_args(messages.Body):
         for arrays in ([], [np.arange(3.0)], [np.zeros((2, 2), "f4"), np.arange(4)]):
             parcel = wire.Parcel(arrays)
-            envelope = messages.Envelope("job", 1, 2, 3, 4, example(kind, rng), parcel.frames, parcel.packed)
+            envelope = messages.Envelope("job", 1, 2, 3, 4, example(kind, rng), parcel.frames)
             jobs.append([bytes(memoryview(f).cast("B")) for f in wire.encode(envelope, parcel)])
     for kind in words.RIGHTS:
         body = msgspec.Raw(msgspec.msgpack.encode(example(kind, rng)))
@@ -126,7 +126,7 @@ def bulk(rng: random.Random, gate: bool, unit: bytes = b"", size: int = 0) -> by
     wrapped = b"\x82\xa4type\xa4Load\xa6source\x81\xa1a" + many
     if gate:
         return b"\x96\x01\x00\x01\x01\x00\x82\xa4type\xa6Submit\xa4spec\x81\xa9algorithm\x81\xa5hyper\x81\xa1a" + many
-    return b"\x98\xa1j\x00\x00\x00\x00" + wrapped
+    return b"\x97\xa1j\x00\x00\x00\x00" + wrapped
 
 
 def jobs_decoder(frames: list[bytes]) -> str:

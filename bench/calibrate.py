@@ -5,8 +5,8 @@ and costs are taken from a short run without slow workers before each scenario; 
 prediction is set against the median of real runs of the same job: same rows, same start, same stragglers, same target.
 
 With `--data clouds` (the default) k-means comes down to one optimum without a plateau on its way, so that time is what
-differs. With `--data plateau` it passes a saddle, and how long it stays there depends on the smallest differences between
-two runs; with `--data higgs` the order of updates decides between optima.
+differs. With `--data plateau` it passes a saddle, and how long it stays there depends on the smallest differences
+between two runs; with `--data higgs` the order of updates decides between optima.
 
 On a machine that is busy with other things, `--realtime` gives coordinator and workers, which sleep most of the time,
 precedence over everything else (needs the right to do so).

@@ -121,6 +121,17 @@ def read_share(description: Description, index: int, count: int, partition: str 
     return _share(source, description["rows"], index, count, partition, seed)
 
 
+def read_rows(description: Description, ids: Array) -> Rows:
+    """Rows by their numbers, in ascending order: what a worker takes over from others."""
+    if description["remote"] is not None:
+        from flegel.datasets.remote import stage
+
+        stage(description["remote"])
+    source = source_from(description["source"])
+    source.dtype = np.dtype(description["dtype"])
+    return take_rows(source, np.sort(ids))
+
+
 def _share(source: Source, rows: int, index: int, count: int, partition: str, seed: int) -> Rows:
     wanted = parse(partition)
     edges = clip(source.edges(), rows)

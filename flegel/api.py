@@ -10,7 +10,7 @@ from flegel.algorithm import Algorithm
 from flegel.errors import UsageError
 from flegel.result import Result
 from flegel.runtime.local import LocalCluster
-from flegel.runtime.run import Request, default_workers, execute
+from flegel.runtime.run import WORKER_TIMEOUT, Request, default_workers, execute
 from flegel.spec import Criteria, SyncSpec, parse_seconds
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ def run(
     partition: str = "shuffle",
     scale: str = "none",
     collect_state: bool = False,
+    worker_timeout: float | str = WORKER_TIMEOUT,
+    replace: bool = True,
+    attribute: bool = False,
     out: str | os.PathLike[str] | None = None,
     cluster: LocalCluster | None = None,
     watch: Callable[[Coordinator], None] | None = None,
@@ -58,9 +61,13 @@ def run(
     as "0-3:8x" (see docs/sync-models.md).
 
     The first of `target`, `tolerance` (relative change of the objective over a full pass; 0 switches it off),
-    `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. `watch` is called
-    several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers stay warm between
-    runs.
+    `max_iterations` and `max_seconds` ends the job. `attribute` keeps what each worker's reports did for the objective
+    (`gain`; it costs an evaluation of the objective per report). `out` is a folder for model, result and trace.
+    `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers
+    stay warm between runs, and `cluster.scale(n)` from another thread changes their number while a job runs.
+
+    A worker that dies, or gives no sign of life for `worker_timeout`, is replaced by a new process; without `replace`
+    the others take its points over (see docs/faults.md).
     """
     from flegel.datasets import open_data
     from flegel.runtime import store
@@ -88,6 +95,9 @@ def run(
             scale=scale,
             straggler=straggler,
             collect_state=collect_state,
+            worker_timeout=_seconds(worker_timeout) or 0.0,
+            replace=replace,
+            attribute=attribute,
             cluster=cluster,
             watch=watch,
             say=say,

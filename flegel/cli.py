@@ -105,6 +105,15 @@ def submit(
         str, typer.Option(help="Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.")
     ] = "shuffle",
     scale: Annotated[str, typer.Option(help="Scale the columns: none, standard or minmax.")] = "none",
+    worker_timeout: Annotated[
+        str, typer.Option(help="A worker without a sign of life, or without a point done, for so long is lost.")
+    ] = "10s",
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace/--no-replace", help="Start another process for a lost worker, or share its points out."
+        ),
+    ] = True,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for model, result and trace; a new one under runs/ by default."),
@@ -114,6 +123,10 @@ def submit(
         typer.Option("--json", help="Write the result as JSON to this file, or - for standard output."),
     ] = None,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
+    attribute: Annotated[
+        bool,
+        typer.Option("--attribute", help="Show what each worker does for the objective (Δf); costs some time."),
+    ] = False,
 ) -> None:
     """Train a model on workers of this host.
 
@@ -138,7 +151,8 @@ def submit(
                     "partition": partition, "scale": scale,
                     "first_interval": first_interval, "coordination": coordination,
                     "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
-                    "straggler": straggler,
+                    "straggler": straggler, "attribute": attribute, "worker_timeout": worker_timeout,
+                    "replace": replace,
                 },
                 folder, json_to,
             )  # fmt: skip

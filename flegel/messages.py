@@ -54,6 +54,10 @@ class Load(_Message):
     scaled: bool = False
     straggler: str = ""
     """Slowness made on purpose (see plan/straggler.py)."""
+    empty: bool = False
+    """Get the kernel ready, but own nothing: points will be handed over (`Adopt`)."""
+    lend: bool = False
+    """Put the share where other workers of this host can read it, because points may move."""
 
 
 class Train(_Message):
@@ -95,6 +99,33 @@ class Settle(_Message):
     given: tuple[tuple[int, int], ...] = ()
     taken: tuple[tuple[int, int], ...] = ()
     closed: tuple[int, ...] = ()
+
+
+class Census(_Message):
+    """Which of all the `rows` are yours? Answer `Held`."""
+
+    rows: int
+
+
+class Reset(_Message):
+    """All your points count as never visited, for their statistics were subtracted; drop what is not committed."""
+
+
+class Part(_Message):
+    """Give up so many of your points (0: all); answer `Parted`."""
+
+    points: int = 0
+
+
+class Adopt(_Message):
+    """These points are yours from now on: read them where all rows are, answer `Adopted`. Frames: their numbers; where
+    `visited`, also hidden states, votes, passes, and which of them count as never visited.
+
+    Points that are not `visited` count as traversed `passes` times where you have none to compare with.
+    """
+
+    visited: bool = False
+    passes: int = 0
 
 
 class Fetch(_Message):
@@ -189,6 +220,28 @@ class Sent(_Message):
     windows: int
 
 
+class Holding(_Message):
+    """What a worker holds after it did as told."""
+
+    points: int
+    unseen: int
+    halted: int
+    traversed: int
+    """Passes summed over its points."""
+
+
+class Held(Holding):
+    """Frame: one bit for each of all rows, set where the row is mine."""
+
+
+class Parted(Holding):
+    """Frames: numbers, hidden states, votes, passes of the points that I gave up, and which count as never visited."""
+
+
+class Adopted(Holding):
+    """The points are here."""
+
+
 class State(_Message):
     """The hidden state of the worker's points (frame 0) and their numbers in the whole data (frame 1)."""
 
@@ -207,8 +260,32 @@ class Failed(_Message):
 # -- worker to worker --------------------------------------------------------------------------------------
 
 
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An array in shared memory of a host: which process has it open as what, and where in it the array lies."""
+
+    pid: int
+    fd: int
+    name: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Lent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share that a window is a part of, as it lies in the source's memory, and where the window begins in it."""
+
+    start: int
+    points: int
+    ids: Place
+    features: tuple[Place, ...]
+    """One array, or the three of sparse rows."""
+    labels: Place | None = None
+    """None where all are zero."""
+
+
 class Window(_Message):
-    """Points on their way. Frames: state, halted, then, unless the target has a copy, labels, ids and features.
+    """Points on their way. Frames: state, halted, then, unless the target has a copy or the points are lent, labels,
+    ids and features.
 
     With `changed`, frame 0 says (one bit a point) whose state differs from that of the last exchange between these
     two workers, and the next frame holds the states of those points.
@@ -222,18 +299,36 @@ class Window(_Message):
     copied: bool = False
     """The target has these points already, inactive: no labels, ids and features."""
     changed: bool = False
+    lent: Lent | None = None
+    """Both workers are on one host: the points stay where they are, and the target reads them there."""
 
 
 class Got(_Message):
-    """The window lies here; `lacking`: I do not have the points that you thought I had, send them."""
+    """The window lies here; `lacking`: I cannot see the points that you thought I could, send them."""
 
     move: int
     number: int
     lacking: bool = False
 
 
-Order = Survey | Load | Train | Stop | Take | Give | Settle | Fetch | Release | Exit
-Answer = Hello | Surveyed | Loaded | Report | Beat | Ready | Refused | Arrived | Sent | State | Failed
+Tending = Census | Reset | Part | Adopt
+Order = Survey | Load | Train | Stop | Take | Give | Settle | Tending | Fetch | Release | Exit
+Answer = (
+    Hello
+    | Surveyed
+    | Loaded
+    | Report
+    | Beat
+    | Ready
+    | Refused
+    | Arrived
+    | Sent
+    | Held
+    | Parted
+    | Adopted
+    | State
+    | Failed
+)
 Between = Window | Got
 Body = Order | Answer | Between
 
@@ -255,5 +350,3 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     body: Body
     frames: tuple[Frame, ...] = ()
-    packed: bool = False
-    """The arrays follow in one raw frame, one after the other, rather than in a frame each."""

@@ -32,26 +32,25 @@ class Ledger:
 
     def commit(self, owner: int, change: Tree) -> None:
         """Add a worker's change to its own account and to the total."""
-        account = self._account_of.setdefault(owner, owner)
+        account = self._account(owner)
         if account not in self._accounts:
             self._accounts[account] = tree.copy(self._zero)
-        extras = tree.flatten(change)
-        mine = zip(self._keeps, tree.flatten(self._accounts[account]), extras, strict=True)
-        for at, (keep, into, extra) in enumerate(mine):
+        plain, arrays = sums_alone(self._algorithm), tree.flatten(change)
+        kept, total = tree.flatten(self._accounts[account]), tree.flatten(self.total)
+        for at, (keep, into, extra, whole) in enumerate(zip(self._keeps, kept, arrays, total, strict=True)):
             if extra.shape != into.shape:
                 name = self._names[at]
                 raise ValueError(f"worker {owner} committed {name} in the shape {extra.shape}, not {into.shape}")
             if keep:
                 np.add(into, extra, into)
-        if _adds(self._algorithm):
-            for into, extra in zip(tree.flatten(self.total), extras, strict=True):
-                np.add(into, extra, into)
-        else:
+            if plain:
+                np.add(whole, extra, whole)
+        if not plain:
             self.total = merge(self._algorithm, self.total, change)
 
     def join(self, one: int, other: int) -> None:
         """Points moved between these two at this barrier: their accounts become one."""
-        kept, gone = self._account_of.setdefault(one, one), self._account_of.setdefault(other, other)
+        kept, gone = self._account(one), self._account(other)
         if kept == gone:
             return
         for owner, account in self._account_of.items():
@@ -62,8 +61,14 @@ class Ledger:
 
     def together(self, owner: int) -> tuple[int, ...]:
         """All owners that share an account with this one, itself included."""
-        mine = self._account_of.get(owner, owner)
+        mine = self._account_of.get(owner)
         return tuple(sorted({owner, *(o for o, a in self._account_of.items() if a == mine)}))
+
+    def _account(self, owner: int) -> int:
+        """The number of its account; numbers are never those of an account that others still have."""
+        if owner not in self._account_of:
+            self._account_of[owner] = max([-1, *self._accounts, *self._account_of.values()]) + 1
+        return self._account_of[owner]
 
     def forget(self, owner: int) -> tuple[int, ...]:
         """The owner is lost: what it contributed goes with it.
@@ -72,12 +77,34 @@ class Ledger:
         begin again as unvisited, each with an account of its own.
         """
         group = self.together(owner)
-        account = self._accounts.pop(self._account_of.get(owner, owner), None)
-        if account is not None:
-            tree.subtract(self.total, account)
+        if self._accounts.pop(self._account_of.get(owner, -1), None) is not None:
+            self._rebuild()
         for member in group:
             self._account_of.pop(member, None)
         return tuple(member for member in group if member != owner)
+
+    def bury(self, owner: int) -> int:
+        """The owner is lost, but its account cannot be closed yet: the number under which to `forget` it.
+
+        Another one may take the owner's number meanwhile, and has nothing to do with that account.
+        """
+        ghost = min([0, *self._account_of]) - 1
+        self._account_of[ghost] = self._account(owner)
+        del self._account_of[owner]
+        return ghost
+
+    def retire(self, owner: int) -> None:
+        """The owner has handed its points over and leaves; what it contributed stays in the account of its heirs."""
+        self._account_of.pop(owner, None)
+
+    def _rebuild(self) -> None:
+        """The total anew from the accounts: a difference of large sums would leave its rounding behind."""
+        fresh = tree.copy(self._zero)
+        for account in self._accounts.values():
+            tree.add(fresh, account)
+        for name, into, value in zip(self._names, tree.flatten(self.total), tree.flatten(fresh), strict=True):
+            if name not in self._algorithm.spent:
+                into[...] = value
 
     def spend(self) -> None:
         """After θ was updated: gradients are used up."""
@@ -97,13 +124,14 @@ class Ledger:
         return worst
 
 
+def sums_alone(algorithm: Algorithm) -> bool:
+    """Reports are merged by addition; no code of the user has a say in it."""
+    return type(algorithm).aggregate is Algorithm.aggregate or not algorithm.merges_reports
+
+
 def merge(algorithm: Algorithm, target: Tree, change: Tree) -> Tree:
     """`aggregate` at the barrier: the user's, where a point's change has the shape of the statistics."""
-    if _adds(algorithm):
+    if sums_alone(algorithm):
         return tree.add(target, change)
     result = algorithm.aggregate(target, change)
     return target if result is None else result
-
-
-def _adds(algorithm: Algorithm) -> bool:
-    return type(algorithm).aggregate is Algorithm.aggregate or not algorithm.merges_reports

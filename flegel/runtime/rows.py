@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.datasets import Rows, read_share
+from flegel.datasets import Rows, read_rows, read_share
 from flegel.errors import ProtocolError
 from flegel.runtime.memory import SharedArray, open_shared
 from flegel.share import Sparse
@@ -63,6 +63,31 @@ def reorder(features: Sparse, order: Array) -> Sparse:
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     gather = np.repeat(features.indptr[:-1][order] - indptr[:-1], lengths) + np.arange(indptr[-1])
     return Sparse(indptr, features.indices[gather], features.values[gather], features.columns)
+
+
+def open_ids(source: dict[str, Any], wanted: Array) -> Rows:
+    """Rows by their numbers, in the order of these, whoever had them before."""
+    if source.get("kind") == "dataset":
+        rows = read_rows(source["description"], wanted)
+        order = np.searchsorted(rows.ids, wanted)
+    else:
+        rows = open_rows({**source, "bounds": [0, source["bounds"][-1]]}, 0, 1, 0)
+        place = np.empty(len(rows.ids), np.int64)
+        place[rows.ids] = np.arange(len(rows.ids))
+        order = place[wanted]
+    features, labels = rows.features, rows.labels
+    found: Array | Sparse = reorder(features, order) if isinstance(features, Sparse) else features[order]
+    kept = Rows(found, None if labels is None else labels[order], rows.ids[order])
+    return kept if source.get("kind") == "dataset" else _as_shared(kept)
+
+
+def _as_shared(rows: Rows) -> Rows:
+    """Read-only where rows in shared memory are: to compiled code these are different types."""
+    features = rows.features
+    arrays = [features.indices, features.values] if isinstance(features, Sparse) else [features]
+    for array in [*arrays, *([] if rows.labels is None else [rows.labels])]:
+        array.flags.writeable = False
+    return rows
 
 
 def open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows:

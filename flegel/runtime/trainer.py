@@ -1,7 +1,8 @@
 """The trainer thread of a worker: loads the share, runs the kernel, notes how far it came. Owns no socket.
 
 It sleeps on a queue of orders and wakes the I/O thread through a pipe. While the kernel runs, the GIL is released,
-and the only thing the two threads share is the stop flag, one byte.
+and the only thing the two threads share is the stop flag, one byte. The flag also makes the trainer look up when a
+point is to be cut out of its data: it does that and goes on.
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ from flegel.machine.worker import (
     Rebook,
     ShareReady,
     SurveyDone,
+    Tend,
+    Tended,
     TrainerDone,
 )
 from flegel.messages import Failed, Form, Load, Loaded, Settle, Survey
 from flegel.plan.straggler import parse_stragglers
-from flegel.runtime import clock
+from flegel.runtime import clock, lending, memory
 from flegel.runtime.code import instantiate
 from flegel.runtime.compile import build_kernel
 from flegel.runtime.drag import Drag
 from flegel.runtime.flag import new_flag
-from flegel.runtime.rows import open_rows
+from flegel.runtime.rows import open_ids, open_rows
+from flegel.runtime.tending import Tender
 from flegel.share import TILE, make_share
 from flegel.tree import Array, Tree
 
-LOOK_UP = 0.002  # seconds of training between two looks at errands while points are given away
+SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
 
 
 class Errands:
@@ -61,34 +65,44 @@ class Trainer:
 
     def __init__(self) -> None:
         self.flag = new_flag()
-        self.results: SimpleQueue[SurveyDone | ShareReady | TrainerDone | Broke] = SimpleQueue()
+        self.results: SimpleQueue[SurveyDone | ShareReady | TrainerDone | Tended | Broke] = SimpleQueue()
         self.wakeup, self._bell = os.pipe()
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self.holdings: Holdings | None = None
         self.aggregator: Tree = None
         self._errands: SimpleQueue[tuple[Holdings, Callable[[Holdings], None]]] = SimpleQueue()
-        self.migrating = False
-        """Windows are being cut: look at errands every few milliseconds, not only between rounds."""
+        self._halted = False
+        """The flag is up because the round is over, not only because of an errand."""
         self.visits = 0
+        """Grows while the kernel runs: the sign that it gets on."""
+        self._pace = 0.0
+        self._tender: Tender | None = None
         self._drag: Drag | None = None
         self._surveyed: tuple[Any, Rows] | None = None
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
     def order(
-        self, command: BeginSurvey | BeginLoad | BeginTrain | Rebook | Forget, arrays: tuple[Array, ...] = ()
+        self, command: BeginSurvey | BeginLoad | BeginTrain | Rebook | Tend | Forget, arrays: tuple[Array, ...] = ()
     ) -> None:
         if isinstance(command, BeginTrain):
+            self._halted = False
             self.flag[0] = 0
         self._orders.put((command, arrays))
 
+    def halt(self) -> None:
+        """The round is over: return from the kernel and report."""
+        self._halted = True  # first, so that `_look_up` cannot take this signal for an errand's
+        self.flag[0] = 1
+
     def errand(self, holdings: Holdings, work: Callable[[Holdings], None]) -> None:
-        """Have something done to the holdings by the thread that owns them, as soon as it looks up.
+        """Have something done to the holdings by the thread that owns them, now: it is called away from its kernel.
 
         Nothing is done where they have been forgotten meanwhile: the next job's holdings are others.
         """
         self._errands.put((holdings, work))
         self._orders.put((Errands(), ()))
+        self.flag[0] = 1
 
     def afterwards(self, holdings: Holdings, work: Callable[[Holdings], None]) -> None:
         """As `errand`, but behind everything that was ordered before, above all behind a change of ownership."""
@@ -100,7 +114,7 @@ class Trainer:
             os.write(self._bell, b"!")
 
     def quit(self) -> None:
-        self.flag[0] = 1
+        self.halt()
         self._orders.put((None, ()))
         self._thread.join(timeout=1.0)
 
@@ -121,9 +135,11 @@ class Trainer:
                 case Rebook(settle):
                     self._doing = "moving points"
                     self._guarded(-1, partial(self._rebook, settle))
+                case Tend():
+                    self._doing = "taking over points"
+                    self._guarded(-1, partial(self._tend, command))
                 case Forget():
-                    self.holdings = self.aggregator = self._surveyed = None
-                    self.migrating = False
+                    self.holdings = self.aggregator = self._surveyed = self._tender = None
                     if self._drag is not None:
                         self._drag.close()
                         self._drag = None
@@ -148,6 +164,13 @@ class Trainer:
             self.results.put(result)
             self.ring()
 
+    def _look_up(self) -> None:
+        """The flag is up: see to errands, and take it down unless the round is over."""
+        self.flag[0] = 0
+        if self._halted:
+            self.flag[0] = 1
+        self._run_errands()
+
     def _run_errands(self) -> None:
         while not self._errands.empty():
             self._run(*self._errands.get())
@@ -162,12 +185,18 @@ class Trainer:
 
     def _survey(self, survey: Survey) -> SurveyDone:
         rows = open_rows(survey.source, survey.index, survey.count, survey.seed)
-        self._surveyed = (survey.source, rows)
+        self._surveyed = ((survey.source, survey.index, survey.count, survey.seed), rows)
         return SurveyDone(tuple(np.asarray(m) for m in scale.moments(rows.features)))
+
+    def _tend(self, command: Tend) -> Tended:
+        assert self.holdings is not None and self._tender is not None
+        return self._tender.tend(self.holdings, command.order, command.arrays)
 
     def _rows(self, load: Load, scaling: tuple[Array, ...]) -> Rows:
         """The rows of a share: those that were just surveyed, or read now; scaled where that was asked for."""
-        if self._surveyed is not None and self._surveyed[0] == load.source:
+        if load.empty:
+            rows = open_ids(load.source, np.zeros(1, np.int64))  # one row, to show what rows look like
+        elif self._surveyed is not None and self._surveyed[0] == (load.source, load.index, load.count, load.seed):
             rows = self._surveyed[1]
         else:
             rows = open_rows(load.source, load.index, load.count, load.seed)
@@ -186,17 +215,23 @@ class Trainer:
         state = algorithm.initState(points, columns, rng)
         self._doing = "loading"
         layout = "rows" if load.interpret else algorithm.layout
-        share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
+        lend = load.lend and lending.wanted()
+        empty = memory.empty if lend else np.empty
+        share = make_share(features, labels if algorithm.supervised else None, state, layout, ids, empty)
+        if lend:
+            lending.make_lendable(share)
         split = max(len(load.parameter.fields), 1)
         self._parameter = build(load.parameter, arrays[:split], algorithm)
         self.aggregator = tree.copy(build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm))
         built = build_kernel(algorithm, share, self._parameter, self.aggregator, load.interpret)
         self._kernel = built.kernel
-        self.holdings, self.visits = Holdings(share), 0
+        self.holdings, self.visits = Holdings(share, owned=not load.empty), 0
+        self._tender = Tender(load, algorithm, layout, scaling)
         self._drag = None
         if load.straggler:
-            self._drag = Drag(parse_stragglers(load.straggler, load.count, load.seed), load.index, load.count)
-        return ShareReady(Loaded(points, columns, built.kind, built.note, clock.now() - began))
+            workers = max(load.count, load.index + 1)
+            self._drag = Drag(parse_stragglers(load.straggler, workers, load.seed), load.index, workers)
+        return ShareReady(Loaded(self.holdings.agenda.owned, columns, built.kind, built.note, clock.now() - began))
 
     def _train(self, order: BeginTrain) -> TrainerDone:
         holdings = self.holdings
@@ -211,8 +246,7 @@ class Trainer:
             tree.clear(self.aggregator)
         left, visits, exhausted = min(order.points, agenda.active), 0, False
         drag = self._drag if self._drag is not None and self._drag.look(began).injected else None
-        pace = 0.0
-        if left > 0 and self.flag[0]:  # the signal overtook the order: one step all the same, or short rounds never end
+        if left > 0 and self._halted:  # the signal overtook the order: one step all the same, or short rounds never end
             run = agenda.next(TILE if shares[0].layout == "tiles" else 1)
             if run is not None:
                 share = shares[run.share]
@@ -220,27 +254,29 @@ class Trainer:
                 agenda.advance(run, reached)
                 left -= reached - run.start
                 visits += reached - run.start
-        while left > 0 and not self.flag[0]:
-            watched = drag is not None or self.migrating
-            most = left if not self.migrating else min(left, max(int(pace * LOOK_UP), TILE))
+                self.visits += reached - run.start
+        while left > 0 and not self._halted:
+            if self.flag[0]:
+                self._look_up()
+            # Points done so far are the sign of life that beats carry, also in a pass of an hour.
+            most = min(left, max(int(self._pace * SIGN_OF_LIFE), TILE if shares[0].layout == "tiles" else 1))
             run = agenda.next(most)
             if run is None:
                 exhausted = True
                 break
-            entered = clock.now() if watched else 0.0
+            entered = clock.now()
             end = drag.slice(run.start, run.end - run.start, run.end) if drag else run.end
             share = shares[run.share]
             reached = self._kernel(share, parameter, self.aggregator, run.start, end, order.round, self.flag)
             agenda.advance(run, reached)
             left -= reached - run.start
             visits += reached - run.start
+            self.visits += reached - run.start
+            if reached - run.start == most:
+                self._pace = max(most / max(clock.now() - entered, 1e-9), self._pace / 2)
             if drag:
                 drag.pay(reached - run.start, clock.now() - entered)
-            if self.migrating:
-                pace = max(pace / 2, (reached - run.start) / max(clock.now() - entered, 1e-9))
-                self._run_errands()
         ended = clock.now()
-        self.visits += visits
         return TrainerDone(
             visits=visits,
             exhausted=exhausted or left <= 0,

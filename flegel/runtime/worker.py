@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from functools import lru_cache
 from queue import SimpleQueue
 from typing import Any
 
@@ -128,7 +129,7 @@ class WorkerProcess:
             match command:
                 case machine.BeginLoad():
                     self._trainer.order(command, self._arrays)
-                case machine.BeginTrain() | machine.BeginSurvey():
+                case machine.BeginTrain() | machine.BeginSurvey() | machine.Tend():
                     self._trainer.order(command)
                 case machine.Forget():
                     self._mover.post(self._voice.job, command)
@@ -140,7 +141,7 @@ class WorkerProcess:
                     if settle.closed:
                         self._mover.post(self._voice.job, settle)
                 case machine.RaiseFlag():
-                    self._trainer.flag[0] = 1
+                    self._trainer.halt()
                 case machine.Reply(body, with_changes, arrays):
                     self._say(body, self._changes() if with_changes else arrays)
                 case machine.SendState():
@@ -166,6 +167,7 @@ class WorkerProcess:
         frames.send(self._socket, self._voice.wrap(body, Parcel(arrays)))
 
 
+@lru_cache(maxsize=1 << 14)
 def identity(worker: int, incarnation: int) -> bytes:
     return f"{worker}.{incarnation}".encode()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from flegel.errors import UsageError
@@ -152,6 +153,25 @@ def test_a_worker_with_nothing_left_ends_the_round_for_all() -> None:
     assert stage.report(1) == [StopWorkers((0, 2))]
 
 
+def test_a_slow_worker_with_few_points_does_not_end_the_round() -> None:
+    """Balance left worker 0 a hundredth of the points; when it is through with them, the others go on."""
+    stage = Stage(name="fsp", interval=0.5, coordination="centralized")
+    stage.tell(Started())
+    for worker, rate in ((0, 10.0), (1, 1000.0), (2, 1000.0)):
+        stage.report(worker, exhausted=False, rate=rate)
+    assert stage.report(0, rate=10.0) == []
+    assert stage.report(1) == [StopWorkers((2,))]
+
+
+def test_several_slow_workers_that_are_through_count_together() -> None:
+    stage = Stage(name="fsp", interval=0.5, coordination="centralized")
+    stage.tell(Started())
+    for worker, rate in ((0, 400.0), (1, 400.0), (2, 1000.0)):
+        stage.report(worker, exhausted=False, rate=rate)
+    assert stage.report(0, rate=400.0) == []
+    assert stage.report(1, rate=400.0) == [StopWorkers((2,))]
+
+
 def test_a_late_worker_learns_to_stop_early_and_the_others_keep_their_interval() -> None:
     learned = Arrivals()
     response = {0: 0.001, 1: 0.001, 2: 0.001, 3: 0.030}
@@ -174,7 +194,41 @@ def test_however_late_a_worker_is_it_keeps_some_time_to_train() -> None:
         for worker, late in ((0, 0.0), (1, 0.0), (2, 0.5)):
             learned.arrived(worker, round_ + 0.01 + late)
         learned.close()
-    assert learned.begin(99.0, 0.01, (0, 1, 2))[2] >= 0.0025
+    assert learned.begin(99.0, 0.01, (0, 1, 2))[2] >= 0.0025 - 1e-12
+
+
+@pytest.mark.parametrize("workers", [2, 4, 16])
+def test_scatter_alone_does_not_shorten_the_rounds(workers: int) -> None:
+    """Somebody is always last; over hundreds of rounds that must not make everybody stop early."""
+    learned, rng = Arrivals(), np.random.default_rng(workers)
+    given = []
+    for round_ in range(400):
+        asked = learned.begin(float(round_), 0.004, tuple(range(workers)))
+        for worker in rng.permutation(workers):
+            learned.arrived(int(worker), round_ + asked[int(worker)] + rng.exponential(0.001))
+        learned.close()
+        given.append(sum(asked.values()) / workers)
+    assert np.mean(given[200:]) > 0.92 * 0.004
+
+
+def test_who_stopped_long_before_a_round_was_cut_short_trains_longer_again() -> None:
+    """A late start taught worker 0 to stop early; since then others end the rounds by going through their shares."""
+    learned = Arrivals()
+    for round_ in range(20):
+        learned.begin(float(round_), 0.1, (0, 1, 2))
+        for worker, late in ((0, 0.2), (1, 0.0), (2, 0.0)):
+            learned.arrived(worker, round_ + 0.1 + late)
+        learned.close()
+    assert learned.begin(50.0, 0.1, (0, 1, 2))[0] == pytest.approx(0.025)
+    for round_ in range(100, 200):
+        asked = learned.begin(float(round_), 0.1, (0, 1, 2))
+        if asked[0] < 0.07:
+            learned.arrived(0, round_ + asked[0])
+        learned.arrived(1, round_ + 0.07)
+        learned.cut()
+        learned.arrived(2, round_ + 0.071)
+        learned.close()
+    assert learned.begin(300.0, 0.1, (0, 1, 2))[0] > 0.065
 
 
 def test_a_round_that_was_cut_short_teaches_nothing() -> None:

@@ -95,7 +95,7 @@ class LocalCluster:
         if hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
                 self._watches[worker] = os.pidfd_open(process.pid)
-        self._sleeper = Sleeper(self._opened(), tuple(self._watches.values()))
+                self._sleeper.add(self._watches[worker])
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died already, which will be noticed
             process.stdin.write(msgspec.json.encode(Birth(self._address, self.token, worker, life)) + b"\n")
@@ -174,6 +174,7 @@ class LocalCluster:
         self._departing.clear()
         self._ready.clear()
         if self._socket is not None:
+            self._sleeper.close()
             self._socket.close()
             self._socket = None
         if self._context is not None:
@@ -266,8 +267,8 @@ class LocalCluster:
         voice = self._voices[worker]
         self._former[worker, voice.incarnation] = voice
         if worker in self._watches:
+            self._sleeper.drop(self._watches[worker])
             os.close(self._watches.pop(worker))
-            self._sleeper = Sleeper(self._opened(), tuple(self._watches.values()))
         if gently and worker in self._ready:
             with contextlib.suppress(FlegelError):
                 self.send(worker, Exit())

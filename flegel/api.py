@@ -42,6 +42,7 @@ def run(
     collect_state: bool = False,
     worker_timeout: float | str = WORKER_TIMEOUT,
     replace: bool = True,
+    attribute: bool = False,
     out: str | os.PathLike[str] | None = None,
     cluster: LocalCluster | None = None,
     watch: Callable[[Coordinator], None] | None = None,
@@ -60,9 +61,10 @@ def run(
     as "0-3:8x" (see docs/sync-models.md).
 
     The first of `target`, `tolerance` (relative change of the objective over a full pass; 0 switches it off),
-    `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. `watch` is called
-    several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers stay warm between
-    runs, and `cluster.scale(n)` from another thread changes their number while a job runs.
+    `max_iterations` and `max_seconds` ends the job. `attribute` keeps what each worker's reports did for the objective
+    (`gain`; it costs an evaluation of the objective per report). `out` is a folder for model, result and trace.
+    `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers
+    stay warm between runs, and `cluster.scale(n)` from another thread changes their number while a job runs.
 
     A worker that dies, or gives no sign of life for `worker_timeout`, is replaced by a new process; without `replace`
     the others take its points over (see docs/faults.md).
@@ -95,6 +97,7 @@ def run(
             collect_state=collect_state,
             worker_timeout=_seconds(worker_timeout) or 0.0,
             replace=replace,
+            attribute=attribute,
             cluster=cluster,
             watch=watch,
             say=say,

@@ -123,6 +123,10 @@ def submit(
         typer.Option("--json", help="Write the result as JSON to this file, or - for standard output."),
     ] = None,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
+    attribute: Annotated[
+        bool,
+        typer.Option("--attribute", help="Show what each worker does for the objective (Δf); costs some time."),
+    ] = False,
 ) -> None:
     """Train a model on workers of this host.
 
@@ -147,7 +151,8 @@ def submit(
                     "partition": partition, "scale": scale,
                     "first_interval": first_interval, "coordination": coordination,
                     "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
-                    "straggler": straggler, "worker_timeout": worker_timeout, "replace": replace,
+                    "straggler": straggler, "attribute": attribute, "worker_timeout": worker_timeout,
+                    "replace": replace,
                 },
                 folder, json_to,
             )  # fmt: skip

@@ -221,9 +221,10 @@ class Agenda:
         for s in sorted(self.held(), key=lambda s: (-s.passes, -s.share, -s.start)):
             if left <= 0:
                 break
-            for other in self.segments if s.parcel is not None else ():
-                if other.parcel == s.parcel:
-                    other.parcel = None  # what stays behind is no longer what others have a copy of
+            if (parcel := s.parcel) is not None:
+                for other in self.segments:
+                    if other.parcel == parcel:
+                        other.parcel = None  # what stays behind is no longer what others have a copy of
             start = max(s.start, (s.end - left) // TILE * TILE)
             at = self._split(self._index(s.share, s.start), start)
             s = self.segments[at]

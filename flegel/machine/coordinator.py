@@ -409,6 +409,7 @@ class Coordinator(Elastic):
                 [w.passes for w in self.view.workers.values()] if len(self.view.workers) <= SPANS_UP_TO else [],
                 self.balancing.moves.in_flight() if self.balancing else 0,
                 self.balancing.moves.bytes if self.balancing else 0,
+                [w.gain for w in self.view.workers.values()] if self.attribute else [],
             )
         )
         self._reason = ""
@@ -509,6 +510,7 @@ class Coordinator(Elastic):
 
     def _watch(self, now: float) -> None:
         """Every wait has a deadline and names its peer."""
+        self.watch.look(now)
         for worker, why in self.watch.silent(now):
             self._lost(worker, why, False, now)
         for worker in self.crew.late(now, self.patience.start):
@@ -520,24 +522,25 @@ class Coordinator(Elastic):
             return
         late = self._late(now) or (self.watch.stuck(self.view, now) if self.phase == "training" else None)
         if late:
-            self._fail(ProtocolError(late))
+            self._out.append(Expel(late[0], "does not get on"))  # the next job should not have to wait for it
+            self._fail(ProtocolError(late[1]))
             return
         self._out.append(SetTimer(now + WATCH, Timer("watch")))
 
-    def _late(self, now: float) -> str | None:
+    def _late(self, now: float) -> tuple[int, str] | None:
         for worker, asked in self.watch.asked_at.items():
             waited, seen = now - asked, self.view.workers.get(worker)
             if self.phase == "loading" and worker not in self.loaded and waited > self.patience.load:
-                return f"Worker {worker} did not load its share within {waited:.0f} s."
+                return worker, f"Worker {worker} did not load its share within {waited:.0f} s."
             if seen is not None and seen.stopping and waited > self.patience.report:
-                return (
+                return worker, (
                     f"Worker {worker} did not commit within {waited:.0f} s of the barrier of round "
                     f"{self._order[worker]}; does updateDataPoint return?"
                 )
             if self.phase == "collecting" and worker not in self.states and waited > self.patience.report:
-                return f"Worker {worker} did not send its state within {waited:.0f} s."
+                return worker, f"Worker {worker} did not send its state within {waited:.0f} s."
             if seen is not None and self.crew.owes(worker) and waited > self.patience.load:
-                return f"Worker {worker} did not hand over or take over its points within {waited:.0f} s."
+                return worker, f"Worker {worker} did not hand over or take over its points within {waited:.0f} s."
         return None
 
     def _where(self) -> str:

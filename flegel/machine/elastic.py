@@ -17,10 +17,11 @@ from flegel.machine.balancing import Balancing
 from flegel.machine.crew import Crew, Incident, newcomer
 from flegel.machine.events import Command, Expel, Note, Patience, Send, SetTimer, Timer
 from flegel.machine.ledger import Ledger
+from flegel.machine.tally import Tally
 from flegel.machine.watch import Watch
 from flegel.messages import Load, Loaded, Order, Reset
 from flegel.plan.termination import Verdict
-from flegel.sync.base import Event, Started, TrainWorkers, Updated, View, WorkerView
+from flegel.sync.base import Event, Regrouped, Started, TrainWorkers, Updated, View, WorkerView
 from flegel.tree import Array, Tree
 
 
@@ -56,6 +57,7 @@ class Elastic:
     _owed_verdict: Verdict | None
     _wanted: int
     _lingering: set[int]
+    _tally: Tally
 
     def _begin(self, now: float) -> None:
         raise NotImplementedError
@@ -257,7 +259,7 @@ class Elastic:
             incident.resumed = now - self.began if incident.resumed is None else incident.resumed
             if incident.kind == "joined" or not self._reason:
                 self._reason = f"worker {incident.worker} {incident.why}"
-        self._estimate, self._updated_at = None, now
+        self._estimate, self._updated_at, self._tally.stale = None, now, True
         self.view.round += 1
         if self.iteration == 0:
             crew.unvisited.clear()
@@ -278,4 +280,5 @@ class Elastic:
         if not self.view.training():
             self._catching = None
             self.crew.passed()
+            self._decide(Regrouped(), now)
             self._update(tuple(self.view.workers), now)

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from flegel.machine.holdings import Holdings
-from flegel.machine.parcels import put_states, states
+from flegel.machine.parcels import put_states, take_states
 from flegel.share import Share, Sparse
 from flegel.tree import Array
 
@@ -55,14 +55,14 @@ def part(holdings: Holdings, points: int) -> tuple[Array, ...]:
     gone = holdings.agenda.part(points or holdings.agenda.owned)
     if not gone:
         empty = np.zeros(0, np.int64)
-        return empty, states(native)[:0].copy(), empty.astype(np.uint8), empty, empty.astype(np.uint8)
+        return empty, take_states(native, empty), empty.astype(np.uint8), empty, empty.astype(np.uint8)
     pieces = []
     for s in gone:
         share = holdings.shares[s.share]
         pieces.append(
             (
                 share.ids[s.start : s.end],
-                states(share)[s.start : s.end],
+                take_states(share, np.arange(s.start, s.end)),
                 share.halted[s.start : s.end],
                 np.full(s.points, s.passes),
                 np.full(s.points, s.anew, np.uint8),

@@ -92,6 +92,7 @@ class Surveyor:
 
     def _look(self, now: float) -> list[Command]:
         commands: list[Command] = [SetTimer(now + WATCH, Timer("watch"))]
+        self._watch.look(now)
         for worker, why in self._watch.silent(now):
             commands += self._lost(worker, why, False, now)
         for worker in self._crew.late(now, self._patience.start):

@@ -11,7 +11,8 @@ from flegel.machine.events import Patience
 from flegel.messages import Answer, Beat
 from flegel.sync.base import View
 
-BEATING = 5.0  # seconds: a beat so fresh says that the process itself is well
+AWAY = 3.0  # seconds between two looks: longer, and it was the coordinator itself that was away
+BEATS = 0.5  # beats a second that a worker must have given all the time: one that was frozen meanwhile has not
 
 
 class Watch:
@@ -21,24 +22,33 @@ class Watch:
         self.patience = patience
         self.asked_at: dict[int, float] = {}
         self._heard_at: dict[int, float] = {}
-        self._beat_at: dict[int, float] = {}
-        self._visits: dict[int, tuple[int, float]] = {}
+        self._visits: dict[int, tuple[int, float, int]] = {}
+        """Points done by the last beat, since when there are no more, and beats that said so."""
+        self._looked_at: float | None = None
+
+    def look(self, now: float) -> None:
+        """Called before anybody is judged. Where the coordinator was held up itself, by a long hook or because its host
+        slept, it has not listened, and nobody is to blame for that time."""
+        away = now - self._looked_at if self._looked_at is not None else 0.0
+        self._looked_at = now
+        if away > AWAY:
+            self._heard_at = {w: at + away for w, at in self._heard_at.items()}
+            self._visits = {w: (visits, at + away, beats) for w, (visits, at, beats) in self._visits.items()}
 
     def expect(self, worker: int, now: float) -> None:
         """The worker was told to do something."""
         self.asked_at[worker] = now
         self._heard_at.setdefault(worker, now)
-        self._visits[worker] = (self._visits.get(worker, (-1, now))[0], now)
+        self._visits[worker] = (self._visits.get(worker, (-1, now, 0))[0], now, 0)
 
     def hear(self, worker: int, body: Answer, now: float) -> None:
         self._heard_at[worker] = now
         if isinstance(body, Beat):
-            self._beat_at[worker] = now
-            if self._visits.get(worker, (-1, now))[0] != body.visits:
-                self._visits[worker] = (body.visits, now)
+            visits, since, beats = self._visits.get(worker, (-1, now, 0))
+            self._visits[worker] = (visits, since, beats + 1) if visits == body.visits else (body.visits, now, 0)
 
     def forget(self, worker: int) -> None:
-        for book in (self.asked_at, self._heard_at, self._beat_at, self._visits):
+        for book in (self.asked_at, self._heard_at, self._visits):
             book.pop(worker, None)
 
     def silent(self, now: float) -> list[tuple[int, str]]:
@@ -49,13 +59,12 @@ class Watch:
             if now - heard > self.patience.silence
         ]
 
-    def stuck(self, view: View, now: float) -> str | None:
+    def stuck(self, view: View, now: float) -> tuple[int, str] | None:
         """A worker that trains, beats, and does not get on."""
         for worker in view.training():
-            visits, since = self._visits.get(worker, (-1, now))
-            alive = now - self._beat_at.get(worker, -BEATING) < BEATING
-            if visits >= 0 and alive and now - since > self.patience.progress:
-                return (
+            visits, since, beats = self._visits.get(worker, (-1, now, 0))
+            if visits >= 0 and now - since > self.patience.progress and beats > BEATS * self.patience.progress:
+                return worker, (
                     f"Worker {worker} is alive, but has not finished a single point for {now - since:.0f} s in round "
                     f"{view.round}; does updateDataPoint return? A longer --worker-timeout gives it more time."
                 )

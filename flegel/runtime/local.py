@@ -34,10 +34,10 @@ from flegel.tree import Array
 
 START_DEADLINE = 120.0
 MAX_WORKERS = 1024
-ANSWERS = frozenset(get_args(Answer))
 STARTS = 3  # how often a worker may die before it ever said hello
 EXTERNAL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that somebody else sends; a process that ends by any other has itself to blame."""
+ANSWERS = frozenset(get_args(Answer))
 
 
 class LocalCluster:

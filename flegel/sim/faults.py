@@ -15,7 +15,7 @@ And at the end: the job came to an end, every state was collected once, and wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -46,7 +46,7 @@ from flegel.machine.events import (
 from flegel.machine.fence import Fence
 from flegel.machine.ledger import Ledger
 from flegel.messages import Beat, Form, Load, Report
-from flegel.plan.balance import Balance, Plan, Proposal, Rules, WorkerLoad
+from flegel.plan.balance import Balance, Carriage, Plan, Proposal, Rules, WorkerLoad
 from flegel.share import TILE
 from flegel.sim.events import Events
 from flegel.sim.site import COLUMNS, HOLD, PATIENCE, Clusters, End, Site, nothing, statistics
@@ -76,7 +76,7 @@ class Outcome(msgspec.Struct):
     again: int
     """Packets that channels sent again."""
     stale: int
-    """Packets of former lives that were refused."""
+    """Packets and beats of former lives that were refused."""
     commits: int
     moved: int
     incidents: int
@@ -97,7 +97,9 @@ class Whims(Balance):
     def due(self, now: float) -> bool:
         return self._left > 0 and self._random.random() < 0.5
 
-    def plan(self, loads: list[WorkerLoad], remaining: float | None, now: float) -> Plan:
+    def plan(
+        self, loads: Sequence[WorkerLoad], remaining: float, now: float, carriage: Carriage | None = None
+    ) -> Plan:
         idle = [w for w in loads if not w.busy and not w.full]
         if len(idle) < 2:
             return Plan((), "nobody is free")
@@ -157,7 +159,7 @@ class FaultyJob:
             parameter=theta,
             ledger=Ledger(algorithm, nothing()),
             loads={w: Load(AlgorithmRef("x", {}), {}, w, len(workers), 0, form, form) for w in workers},
-            patience=Patience(load=60.0, silence=3.0, report=60.0, progress=60.0, hire=0.5, start=10.0),
+            patience=Patience(load=60.0, silence=2.0, report=60.0, progress=60.0, hire=0.5, start=10.0),
             balancing=balancing,
             collect=scenario.collect,
             debug=True,
@@ -302,6 +304,8 @@ class FaultyJob:
     def _beat(self, worker: int, life: int, visits: int) -> None:
         if self._fence.speaker(worker) == life:
             self._tell(FromWorker(worker, Beat(visits)))
+        else:
+            self.stale += 1
 
     def _tell(self, event: Event) -> None:
         if self.done is not None:
@@ -404,7 +408,7 @@ class FaultyJob:
 def run(scenario: Scenario, log: Callable[[str], None] | None = None) -> Outcome:
     """The job under its faults, and compared with a calm one where it must come to the same."""
     found = FaultyJob(scenario, log).run()
-    if scenario.sync == "bsp" and scenario.lossless:
+    if scenario.sync == "bsp" and not found.incidents:
         calm = FaultyJob(scenario.calm).run()
         if found.theta != calm.theta or found.objectives != calm.objectives:
             raise Violation("the result is not that of the same job without faults")

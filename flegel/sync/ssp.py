@@ -13,6 +13,7 @@ from flegel.sync.base import (
     NOTHING,
     Decision,
     Event,
+    Regrouped,
     Reported,
     Started,
     TrainWorkers,
@@ -48,6 +49,8 @@ class SSP:
                     return Decision((Update(tuple(sorted(clocks.held))),))
                 ahead = view.workers[worker].clock - clocks.least
                 return Decision((), f"worker {worker} is {ahead} batches ahead and waits")
+            case Regrouped():
+                clocks.look(view)
             case Updated(workers=workers):
                 clocks.folded(workers, view)
                 free = tuple(sorted(w for w in clocks.candidates(workers) if self._may_go(w, view)))

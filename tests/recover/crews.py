@@ -25,7 +25,7 @@ from flegel.machine.fence import Fence
 from flegel.machine.holdings import Holdings
 from flegel.machine.ledger import Ledger
 from flegel.machine.migration import Giving, Taking
-from flegel.machine.parcels import put_states, states
+from flegel.machine.parcels import put_states, take_states
 from flegel.messages import (
     Adopt,
     Adopted,
@@ -160,16 +160,14 @@ class Site:
         while left > 0 and (run := agenda.next(left)):
             share = self.holdings.shares[run.share]
             which = np.arange(run.start, run.end)
-            old = states(share)[which, 0]
+            old = take_states(share, which)[:, 0]
             new = np.full(len(which), 1.0 + order.round % 7) + share.ids[which] % 3
             put_states(share, which, new[:, None])
             self.change[0] += float((new - old).sum())
             agenda.advance(run, run.end)
             left -= run.end - run.start
             visits += run.end - run.start
-        self.feed(
-            hand.TrainerDone(visits, visits >= asked, agenda.unseen, 0, 0.1, self.world.now, self.world.now)
-        )
+        self.feed(hand.TrainerDone(visits, visits >= asked, agenda.unseen, 0, 0.1, self.world.now, self.world.now))
 
     # -- migration -----------------------------------------------------------------------------------------
 
@@ -180,7 +178,7 @@ class Site:
                 self.taking[move] = Taking(move)
                 self.say(Ready(move, ""))
             case Give(move=move, target=target, points=points):
-                self.giving[move] = (Giving(move, points, window=TILE, credits=2), target)
+                self.giving[move] = (Giving(move, points, window=3 * TILE, credits=2), target)
                 self.carry_out(self.giving[move][0].start())
 
     def carry_out(self, commands: list[migration.Command]) -> None:
@@ -229,7 +227,7 @@ class Wish:
     def due(self, now: float) -> bool:
         return True
 
-    def plan(self, loads: Any, remaining: float, now: float) -> Plan:
+    def plan(self, loads: Any, remaining: float, now: float, carriage: Any = None) -> Plan:
         idle = {w.worker for w in loads if not w.busy}
         chosen = [Proposal(s, t, n, "a wish") for s, t, n in self.wanted if s in idle and t in idle and s != t]
         self.wanted = []
@@ -243,7 +241,7 @@ class World:
         self,
         workers: int = 3,
         sync: str = "fsp",
-        tiles: int = 3,
+        tiles: int = 5,
         rest: int = 5,
         layout: str = "rows",
         replace: bool = True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from random import Random
 
 import pytest
@@ -67,12 +68,13 @@ class Crews(RuleBasedStateMachine):
 
 
 TestCrews = Crews.TestCase
-TestCrews.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+if os.environ.get("FLEGEL_PROFILE") != "nightly":
+    TestCrews.settings = settings(max_examples=25, stateful_step_count=25)
 
 
 @pytest.mark.parametrize("sync", MODELS)
 def test_every_model_survives_the_loss_of_a_worker_in_every_phase(sync: str) -> None:
-    for at in range(0, 120, 7):
+    for at in range(0, 120, 13):
         world, random = World(3, sync, iterations=12), Random(at)
         for _ in range(at):
             world.step(random, faults=False)

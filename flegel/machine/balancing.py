@@ -25,11 +25,14 @@ WARM_UP = 3  # barriers before speeds are believed
 class Balancing:
     """`async`: points move while everybody trains. `sync`: everybody waits until they have moved, the paper's rival."""
 
-    def __init__(self, mode: str, criteria: Criteria, rules: Rules | None = None, patience: float = 60.0) -> None:
+    def __init__(
+        self, mode: str, criteria: Criteria, rules: Rules | None = None, patience: float = 60.0,
+        plan: Balance | None = None,
+    ) -> None:  # fmt: skip
         self.mode = mode
         self.moves = Moves(patience)
         self.reason = ""
-        self._balance = Balance(rules or Rules())
+        self._balance = plan or Balance(rules or Rules())
         self._horizon = Horizon(criteria)
         self._speeds: dict[int, Speed] = {}
         self._now = 0.0

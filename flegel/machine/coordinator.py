@@ -163,11 +163,11 @@ class Coordinator(Elastic):
         self._out = []
         if self.phase == "over":
             return self._out
+        if type(event) is not FromWorker or type(event.body) not in (Report, Beat):
+            self._tally.stale = True
         match event:
             case FromWorker(worker, body, arrays):
                 self.watch.hear(worker, body, now)
-                if type(body) is not Report and type(body) is not Beat:
-                    self._tally.stale = True
                 self._answer(worker, body, arrays, now)
             case Timer("policy", tag):
                 if self.phase == "training" and self.verdict is None and self._steady():

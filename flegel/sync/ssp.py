@@ -105,7 +105,8 @@ class _Clocks:
             self.advanced = True
 
     def folded(self, workers: tuple[int, ...], view: View) -> None:
-        if len(view.workers) != self._workers:
+        """Everybody at once: the crew may have changed, and reports of such a round are not told one by one."""
+        if len(view.workers) != self._workers or len(workers) == self._workers:
             self.look(view)
         self.held.difference_update(workers)
         self._parked.update(workers)

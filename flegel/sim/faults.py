@@ -15,7 +15,7 @@ And at the end: the job came to an end, every state was collected once, and wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -46,7 +46,7 @@ from flegel.machine.events import (
 from flegel.machine.fence import Fence
 from flegel.machine.ledger import Ledger
 from flegel.messages import Beat, Form, Load, Report
-from flegel.plan.balance import Balance, Plan, Proposal, Rules, WorkerLoad
+from flegel.plan.balance import Balance, Carriage, Plan, Proposal, Rules, WorkerLoad
 from flegel.share import TILE
 from flegel.sim.events import Events
 from flegel.sim.site import COLUMNS, HOLD, PATIENCE, Clusters, End, Site, nothing, statistics
@@ -97,7 +97,7 @@ class Whims(Balance):
     def due(self, now: float) -> bool:
         return self._left > 0 and self._random.random() < 0.5
 
-    def plan(self, loads: list[WorkerLoad], remaining: float | None, now: float) -> Plan:
+    def plan(self, loads: Sequence[WorkerLoad], remaining: float, now: float, carriage: Carriage | None = None) -> Plan:
         idle = [w for w in loads if not w.busy and not w.full]
         if len(idle) < 2:
             return Plan((), "nobody is free")

@@ -19,7 +19,7 @@ from flegel.machine import worker as machine
 from flegel.machine.channel import Channel, Packet
 from flegel.machine.holdings import Holdings, Outgoing
 from flegel.machine.migration import Giving, Taking
-from flegel.machine.parcels import put_states, states
+from flegel.machine.parcels import put_states, take_states
 from flegel.messages import (
     Adopt,
     Adopted,
@@ -344,7 +344,7 @@ class Site:
     def _learn(self, share: Share, start: int, end: int) -> None:
         which = np.arange(start, end)
         rows = np.asarray(share.features)[start:end]
-        last = states(share)[start:end, 0].astype(np.int64)
+        last = take_states(share, which)[:, 0].astype(np.int64)
         distances = ((rows[:, None, :] - self._theta[0][None]) ** 2).sum(axis=2)
         nearest = distances.argmin(axis=1)
         put_states(share, which, nearest[:, None].astype(np.int32))

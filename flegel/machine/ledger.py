@@ -28,6 +28,8 @@ class Ledger:
         self._keeps = [name not in algorithm.spent for name in self._names]
         self._accounts: dict[int, Tree] = {}
         self._account_of: dict[int, int] = {}
+        self._next = 0
+        """The number of the next account."""
         self.total = tree.copy(zero)
 
     def commit(self, owner: int, change: Tree) -> None:
@@ -67,7 +69,10 @@ class Ledger:
     def _account(self, owner: int) -> int:
         """The number of its account; numbers are never those of an account that others still have."""
         if owner not in self._account_of:
-            self._account_of[owner] = max([-1, *self._accounts, *self._account_of.values()]) + 1
+            while self._next in self._accounts:
+                self._next += 1
+            self._account_of[owner] = self._next
+            self._next += 1
         return self._account_of[owner]
 
     def forget(self, owner: int) -> tuple[int, ...]:

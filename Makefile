@@ -2,7 +2,7 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-.PHONY: demo test faults nightly lint clean
+.PHONY: demo test nightly faults lint clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -19,11 +19,11 @@ demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexibl
 test: $(VENV)/.dev lint  ## everything that CI runs
 	$(PY) -m pytest
 
-faults: $(VENV)/.dev  ## two thousand simulated jobs under faults; about a minute on two cores
-	$(PY) bench/chaos/simulate.py --seeds 1000
-
 nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py
+
+faults: $(VENV)/.dev  ## two thousand simulated jobs under faults; about a minute on two cores
+	$(PY) bench/chaos/simulate.py --seeds 1000
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

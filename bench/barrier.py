@@ -2,14 +2,17 @@
 
 Workers of this host run a kernel that does nothing but look at its stop flag, asleep most of the time (or awake
 all the time with --busy), and commit statistics of the size of k-means with k=10 on 28 columns. Prints a table of
-microseconds for each number of workers; --out writes the same as JSON.
+microseconds for each number of workers; --out writes the same as JSON. --links compares local sockets with what
+workers on other hosts use, TCP with CURVE, turn by turn.
 
     python bench/barrier.py --workers 1,2,4,8,16 --barriers 500
+    python bench/barrier.py --workers 1,2,4 --links local,remote --turns 3
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -21,6 +24,7 @@ import numpy as np
 import flegel
 from flegel import Algorithm, LocalCluster
 from flegel.runtime import clock
+from flegel.runtime.remote import RemoteCluster
 from flegel.share import Share
 from flegel.sync import MODELS, Model
 from flegel.sync.base import (
@@ -39,6 +43,7 @@ from flegel.sync.base import (
 )
 
 K, COLUMNS = 10, 28
+CLUSTERS = {"local": LocalCluster, "remote": RemoteCluster}
 
 
 class Sums(NamedTuple):
@@ -138,20 +143,33 @@ def main() -> None:
         "--interval", type=float, default=0.005, help="seconds from the start of a round to its signal"
     )
     options.add_argument("--busy", action="store_true", help="kernels never sleep")
+    options.add_argument("--links", default="local", help="local (ipc), remote (TCP with CURVE), or both")
+    options.add_argument("--turns", type=int, default=1, help="measure all links so often, and take all together")
     options.add_argument("--out", type=Path, help="write the figures as JSON")
     given = options.parse_args()
     counts = [int(n) for n in given.workers.split(",")]
-    found = {}
+    links = given.links.split(",")
     print(f"{os.cpu_count()} cores, kernels {'busy' if given.busy else 'idle'}; microseconds from signal to folded in")
-    print(f"{'workers':>8} {'median':>9} {'p90':>9} {'p99':>9}")
-    with LocalCluster(workers=max(counts)) as cluster:
-        for workers in counts:
-            figures = summary(measure(cluster, workers, given.barriers, given.interval, given.busy))
-            found[workers] = figures
-            print(f"{workers:8} {figures['median_us']:9.0f} {figures['p90_us']:9.0f} {figures['p99_us']:9.0f}")
+    print(f"{'link':>8} {'workers':>8} {'median':>9} {'p90':>9} {'p99':>9} {'ratio':>7}")
+    costs: dict[tuple[str, int], list[np.ndarray]] = {(link, n): [] for n in counts for link in links}
+    with contextlib.ExitStack() as stack:
+        clusters = {link: stack.enter_context(CLUSTERS[link](max(counts))) for link in links}
+        for _ in range(given.turns):
+            for link, workers in costs:
+                cost = measure(clusters[link], workers, given.barriers, given.interval, given.busy)
+                costs[link, workers].append(cost)
+    found: dict[str, dict[int, dict[str, float]]] = {link: {} for link in links}
+    for (link, workers), parts in costs.items():
+        figures = found[link][workers] = summary(np.concatenate(parts))
+        ratio = figures["median_us"] / found[links[0]][workers]["median_us"]
+        print(
+            f"{link:>8} {workers:8} {figures['median_us']:9.0f} {figures['p90_us']:9.0f} {figures['p99_us']:9.0f} "
+            f"{ratio:7.2f}"
+        )
     if given.out:
         machine = {"cores": os.cpu_count(), "machine": platform.machine(), "busy": given.busy}
-        given.out.write_text(json.dumps({**machine, "barrier": found}, indent=1) + "\n")
+        figures = found[links[0]] if len(links) == 1 else found
+        given.out.write_text(json.dumps({**machine, "barrier": figures}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from flegel import cli_bench, cli_simulate
+from flegel import cli_bench, cli_cluster, cli_simulate
 from flegel.cli_data import app as data_app
+from flegel.cli_keys import app as keys_app
 from flegel.errors import AlgorithmError, FlegelError, UsageError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
 
 
 app.add_typer(data_app, name="data")
+app.add_typer(keys_app, name="keys")
 cli_bench.mount(app)
 cli_simulate.mount(app)
 
@@ -62,6 +64,9 @@ def sentences() -> Iterator[None]:
     except MemoryError:
         print("flegel: not enough memory; use fewer rows, or float32 data.", file=sys.stderr)
         raise typer.Exit(1) from None
+
+
+cli_cluster.mount(app, sentences)
 
 
 @app.command()
@@ -127,36 +132,65 @@ def submit(
         bool,
         typer.Option("--attribute", help="Show what each worker does for the objective (Δf); costs some time."),
     ] = False,
+    master: Annotated[
+        str | None,
+        typer.Option(envvar="FLEGEL_MASTER", help="Run on the cluster of this master; `local` for this host alone."),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Cluster: print the job's name and do not wait.")] = False,
+    name: Annotated[str | None, typer.Option(help="Cluster: name of the job.")] = None,
+    priority: Annotated[int, typer.Option(help="Cluster: jobs with a larger one go first.")] = 0,
+    memory: Annotated[str | None, typer.Option(help="Cluster: limit of each process, such as 2G.")] = None,
+    retries: Annotated[int, typer.Option(help="Cluster: start again so often when it crashes.")] = 0,
+    insecure: cli_cluster.Insecure = False,
 ) -> None:
-    """Train a model on workers of this host.
+    """Train a model on workers of this host, or on a cluster.
 
     For example:
 
         flegel submit kmeans --data higgs --set k=20 --workers 4
 
         flegel submit my.py:Spherical --data points.csv --sync bsp --max-iterations 50
+
+        flegel submit gmm --data higgs --master tcp://head:7077 --detach
     """
     with sentences():
         from flegel.display import make_display
 
-        display = make_display(sys.stderr)
         chosen = _algorithm(algorithm, settings or [])
         folder = (out or _free_folder(algorithm, data)) if save or out else None
+        options = {
+            "workers": workers, "sync": sync, "interval": interval, "target": target, "tolerance": tolerance,
+            "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
+            "partition": partition, "scale": scale,
+            "first_interval": first_interval, "coordination": coordination,
+            "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
+            "straggler": straggler, "attribute": attribute, "worker_timeout": worker_timeout, "replace": replace,
+        }  # fmt: skip
+        _check_targets(folder, json_to)
+        on_cluster = {"name": name, "priority": priority, "memory": memory, "retries": retries}
+        if master is not None and master != "local":
+            asked = {**options, "data": data}
+            cli_cluster.submit_to(master, insecure, chosen, asked, on_cluster, folder, json_to, detach)
+            return
+        if detach or any(on_cluster.values()):
+            raise UsageError("--detach, --name, --priority, --memory and --retries are for a cluster: give --master.")
+        display = make_display(sys.stderr)
         with display:
-            result = _train(
-                chosen, data, display,
-                {
-                    "workers": workers, "sync": sync, "interval": interval, "target": target, "tolerance": tolerance,
-                    "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
-                    "partition": partition, "scale": scale,
-                    "first_interval": first_interval, "coordination": coordination,
-                    "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
-                    "straggler": straggler, "attribute": attribute, "worker_timeout": worker_timeout,
-                    "replace": replace,
-                },
-                folder, json_to,
-            )  # fmt: skip
+            result = _train(chosen, data, display, options, folder, json_to)
         display.finish(result)
+
+
+def _check_targets(folder: Path | None, json_to: str | None) -> None:
+    """Before anything is done: what will be written has a place."""
+    from flegel.runtime import store
+
+    if folder is not None:
+        store.check_target(folder)
+    if json_to is not None and json_to != "-":
+        if not Path(json_to).absolute().parent.is_dir():
+            raise UsageError(f"There is no folder for {json_to}; make it first.")
+        if Path(json_to).is_dir():
+            raise UsageError(f"--json {json_to} is a folder; name a file in it.")
 
 
 def _train(
@@ -168,13 +202,6 @@ def _train(
     from flegel.api import run
     from flegel.runtime import store
 
-    if folder is not None:
-        store.check_target(folder)
-    if json_to is not None and json_to != "-":
-        if not Path(json_to).absolute().parent.is_dir():
-            raise UsageError(f"There is no folder for {json_to}; make it first.")
-        if Path(json_to).is_dir():
-            raise UsageError(f"--json {json_to} is a folder; name a file in it.")
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
         result = run(chosen, data, watch=display.watch, say=display.say, **options)

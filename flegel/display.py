@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from flegel.result import Glance, glance
 from flegel.runtime import clock
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class Display(Protocol):
     def __exit__(self, *args: object) -> None: ...
     def say(self, text: str) -> None: ...
     def watch(self, machine: Coordinator) -> None: ...
+    def show(self, seen: Glance) -> None: ...
     def finish(self, result: Result) -> None: ...
 
 
@@ -79,8 +81,7 @@ class _Rate:
     def __init__(self) -> None:
         self._visits, self._at, self.value = 0, 0.0, 0.0
 
-    def look(self, machine: Coordinator, now: float) -> float:
-        visits = sum(w.visits for w in machine.view.workers.values())
+    def look(self, visits: int, now: float) -> float:
         if self._at and now > self._at and visits > self._visits:
             self.value = (visits - self._visits) / (now - self._at)
         if visits != self._visits or not self._at:
@@ -105,16 +106,19 @@ class PlainDisplay:
         print(text, file=self._stream, flush=True)
 
     def watch(self, machine: Coordinator) -> None:
-        now = clock.now()
         for text in self._news.look(machine):
             self.say(text)
-        if machine.phase == "loading" or not machine.trace or now < self._next:
+        if machine.phase != "loading" and machine.trace and clock.now() >= self._next:
+            self.show(glance(machine))
+
+    def show(self, seen: Glance) -> None:
+        now = clock.now()
+        if seen.phase == "loading" or not seen.iteration or now < self._next:
             return
         self._next = now + self._every
-        last = machine.trace[-1]
         self.say(
-            f"{last.seconds:8.2f} s  iteration {last.iteration:5d}  objective {number(last.estimate)}  "
-            f"{count(self._rate.look(machine, now))} points/s  interval {duration(last.interval)}"
+            f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {number(seen.estimate)}  "
+            f"{count(self._rate.look(seen.visits, now))} points/s  interval {duration(seen.interval)}"
         )
 
     def finish(self, result: Result) -> None:
@@ -144,37 +148,38 @@ class LiveDisplay:
         self._console.print(text, highlight=False, markup=False)
 
     def watch(self, machine: Coordinator) -> None:
-        now = clock.now()
         for text in self._news.look(machine):
             self.say(text)
-        if now < self._next:
-            return
-        self._next = now + self._every
-        self._live.update(self._table(machine, now), refresh=True)
+        if clock.now() >= self._next:
+            self.show(glance(machine))
 
-    def _table(self, machine: Coordinator, now: float) -> Any:
+    def show(self, seen: Glance) -> None:
+        now = clock.now()
+        if now >= self._next:
+            self._next = now + self._every
+            self._live.update(self._table(seen, now), refresh=True)
+
+    def _table(self, seen: Glance, now: float) -> Any:
         from rich.console import Group
         from rich.table import Table
 
-        if not machine.trace:
-            loaded = len(machine.loaded)
-            return f"loading: {loaded} of {len(machine.loads)} workers ready"
-        last = machine.trace[-1]
-        moving = f", {count(last.in_flight)} points moving" if last.in_flight else ""
+        if not seen.workers:
+            return f"loading: {seen.loaded} of {seen.loads} workers ready"
+        moving = f", {count(seen.in_flight)} points moving" if seen.in_flight else ""
         headline = (
-            f"{type(machine.algorithm).__name__} under {machine.policy.name}: objective {number(last.estimate)}, "
-            f"{count(self._rate.look(machine, now))} points/s, interval {duration(last.interval)}, "
-            f"{last.iteration} barriers, {last.seconds:.1f} s{moving}"
+            f"{seen.algorithm} under {seen.policy}: objective {number(seen.estimate)}, "
+            f"{count(self._rate.look(seen.visits, now))} points/s, interval {duration(seen.interval)}, "
+            f"{seen.iteration} barriers, {seen.seconds:.1f} s{moving}"
         )
         table = Table(box=None)
-        attributed = ("Δf",) if machine.attribute else ()
+        attributed = ("Δf",) if seen.attribute else ()
         for heading in ("worker", "points", "passes", "points/s", "computing", "waiting", "responding", *attributed):
             table.add_column(heading, justify="right")
-        for w in list(machine.view.workers.values())[:40]:
-            whole = max(w.compute + w.wait + w.respond, 1e-12)
-            shares = (f"{part / whole:.0%}" for part in (w.compute, w.wait, w.respond))
-            gain = (number(w.gain),) if machine.attribute else ()
-            table.add_row(str(w.id), count(w.points), f"{w.passes:.1f}", count(w.rate), *shares, *gain)
+        for worker, points, passes, rate, compute, wait, respond, gain in seen.workers:
+            whole = max(compute + wait + respond, 1e-12)
+            shares = (f"{part / whole:.0%}" for part in (compute, wait, respond))
+            gained = (number(gain),) if seen.attribute else ()
+            table.add_row(f"{worker:.0f}", count(points), f"{passes:.1f}", count(rate), *shares, *gained)
         return Group(headline, table)
 
     def finish(self, result: Result) -> None:

@@ -57,6 +57,14 @@ class DecodeError(ProtocolError):
     """Bytes that are no message of ours. The decoder raises nothing else."""
 
 
+class PeerSlow(FlegelError):
+    """A peer has not acknowledged as much as may be under way; nothing was sent."""
+
+
+class PeerRefused(FlegelError):
+    """A peer does not let this key in, or not for this."""
+
+
 class StorageError(FlegelError):
     """A model, result or trace could not be written or read."""
 

@@ -311,6 +311,25 @@ class Got(_Message):
     lacking: bool = False
 
 
+# -- worker to whoever holds the rows, and back --------------------------------------------------------------
+
+
+class Want(_Message):
+    """Send me rows `start` to `stop` of an array; or, where a frame comes with it, the rows of those numbers."""
+
+    array: int
+    number: int
+    start: int
+    stop: int
+
+
+class Piece(_Message):
+    """The rows that were wanted under this number, as a frame; or why there are none."""
+
+    number: int
+    error: str = ""
+
+
 Tending = Census | Reset | Part | Adopt
 Order = Survey | Load | Train | Stop | Take | Give | Settle | Tending | Fetch | Release | Exit
 Answer = (
@@ -329,7 +348,7 @@ Answer = (
     | State
     | Failed
 )
-Between = Window | Got
+Between = Window | Got | Want | Piece
 Body = Order | Answer | Between
 
 

@@ -197,3 +197,41 @@ def utilization(workers: list[dict[str, Any]]) -> float:
     busy = sum(w["compute_seconds"] for w in workers)
     idle = sum(w["wait_seconds"] + w["barrier_seconds"] for w in workers)
     return float(busy / max(busy + idle, 1e-12))
+
+
+@dataclass
+class Glance:
+    """What one look at a running job shows; plain numbers and texts, so that it travels."""
+
+    algorithm: str
+    policy: str
+    phase: str
+    loaded: int
+    loads: int
+    visits: int = 0
+    seconds: float = 0.0
+    iteration: int = 0
+    estimate: float | None = None
+    interval: float | None = None
+    in_flight: int = 0
+    attribute: bool = False
+    """It is known what each worker does for the objective."""
+    workers: list[list[float]] = field(default_factory=list)
+    """Of the first 40: number, points, passes, points a second, seconds of computing, waiting and responding, and what
+    it did for the objective."""
+
+
+def glance(machine: Coordinator) -> Glance:
+    """A look at a coordinator."""
+    every = list(machine.view.workers.values())
+    seen = Glance(
+        type(machine.algorithm).__name__, machine.policy.name, machine.phase, len(machine.loaded), len(machine.loads)
+    )
+    if machine.trace:
+        last = machine.trace[-1]
+        seen.seconds, seen.iteration, seen.estimate = last.seconds, last.iteration, last.estimate
+        seen.interval, seen.in_flight = last.interval, last.in_flight
+        seen.visits = sum(w.visits for w in every)
+        seen.attribute = machine.attribute
+        seen.workers = [[w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain] for w in every[:40]]
+    return seen

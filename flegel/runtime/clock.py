@@ -20,3 +20,8 @@ def sleep(seconds: float) -> float:
 def wall() -> str:
     """Date and time for people, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def microseconds() -> int:
+    """Microseconds since 1970: for names that must grow from one process to the next."""
+    return time.time_ns() // 1000

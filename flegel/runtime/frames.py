@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import zmq
 from zmq.backend import Socket as _Compiled
 
+COPY_BELOW = 64 << 10
+ALIGNMENT = 8
 _MORE = int(zmq.SNDMORE)
 _AT_ONCE = int(zmq.NOBLOCK)
 _send = _Compiled.send
@@ -45,3 +48,11 @@ def receive(socket: zmq.Socket[bytes]) -> list[bytes]:
 def receive_from(socket: zmq.Socket[bytes]) -> tuple[bytes, list[bytes]]:
     """As `receive`, at a socket that says who speaks (a ROUTER): there is always something after the name."""
     return socket.recv(_AT_ONCE, True), receive(socket)
+
+
+def aligned(frame: zmq.Frame) -> Any:
+    """The bytes of a frame where arrays can begin: large ones as they are if they lie well, others copied."""
+    if len(frame) < COPY_BELOW:
+        return frame.bytes
+    view = frame.buffer
+    return view.toreadonly() if np.frombuffer(view, np.uint8).ctypes.data % ALIGNMENT == 0 else frame.bytes

@@ -18,15 +18,18 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import IO, Any, Protocol, get_args
 
 import msgspec
+import numpy as np
 import zmq
 
 from flegel.errors import DecodeError, FlegelError, UsageError, WorkerLost
 from flegel.machine.events import Leave, Scale
 from flegel.messages import Answer, Envelope, Exit, Hello, Order, Release
-from flegel.runtime import clock, frames
+from flegel.runtime import clock, doors, frames
+from flegel.runtime.far import ServedArray
+from flegel.runtime.memory import SharedArray
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
 from flegel.runtime.worker import Birth, identity
@@ -38,6 +41,21 @@ STARTS = 3  # how often a worker may die before it ever said hello
 EXTERNAL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that somebody else sends; a process that ends by any other has itself to blame."""
 ANSWERS = frozenset(get_args(Answer))
+
+
+class Process(Protocol):
+    """A worker process as its cluster sees it, here or on another host."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 class LocalCluster:
@@ -53,10 +71,10 @@ class LocalCluster:
         self._busy = False
         self._requests: deque[Scale | Leave] = deque()
         self._spares: list[subprocess.Popen[bytes]] = []
-        self._departing: list[subprocess.Popen[bytes]] = []
+        self._departing: list[Process] = []
         self._watches: dict[int, int] = {}
         self._former: dict[tuple[int, int], Numbered] = {}
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, Process] = {}
         self._voices: dict[int, Numbered] = {}
         self._ready: set[int] = set()
         self._address = ""
@@ -82,46 +100,29 @@ class LocalCluster:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
-        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        self._address = f"tcp://127.0.0.1:{port}"
+        if doors.ABSTRACT:
+            self._address = doors.bind_here(self._socket)
+        else:
+            self._address = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
         self._sleeper = Sleeper(self._socket)
 
     def _spawn(self, worker: int) -> None:
         life = self._voices[worker].incarnation + 1 if worker in self._voices else 0
-        process = self._spares.pop() if self._spares else self._start_process()
-        self._processes[worker] = process
         self._voices[worker] = Numbered(self._job, 0, worker, life)
         self._ready.discard(worker)
-        if hasattr(os, "pidfd_open"):
+        process = self._processes[worker] = self._launch(worker, life)
+        if isinstance(process, subprocess.Popen) and hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
                 self._watches[worker] = os.pidfd_open(process.pid)
                 self._sleeper.add(self._watches[worker])
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died already, which will be noticed
-            process.stdin.write(msgspec.json.encode(Birth(self._address, self.token, worker, life)) + b"\n")
-            process.stdin.flush()
+
+    def _launch(self, worker: int, life: int) -> Process:
+        return launch(Birth(self._address, self.token, worker, life), self._spares.pop() if self._spares else None)
 
     def _opened(self) -> zmq.Socket[bytes]:
         if self._socket is None:
             raise UsageError("This LocalCluster is closed; make a new one.")
         return self._socket
-
-    @staticmethod
-    def _start_process() -> subprocess.Popen[bytes]:
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "NUMBA_NUM_THREADS": "1",
-        }
-        environment["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "flegel.runtime.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
 
     def wait_ready(self) -> None:
         """Until every worker has said hello; a worker that dies or is late is named."""
@@ -218,7 +219,7 @@ class LocalCluster:
         waited = False
         while True:
             try:
-                speaker, parts = frames.receive_from(socket)
+                speaker, parts = self._take(socket)
             except zmq.Again:
                 if waited:
                     return
@@ -233,6 +234,14 @@ class LocalCluster:
                 continue
             if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
                 yield envelope, arrays
+
+    def _take(self, socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
+        """Who speaks, and the frames of what it says."""
+        return frames.receive_from(socket)
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
+        """An array that all workers can read."""
+        return SharedArray(shape, dtype)
 
     # -- a crew that changes -------------------------------------------------------------------------------
 
@@ -275,7 +284,7 @@ class LocalCluster:
         self._ready.discard(worker)
         self._put_down(process, gently)
 
-    def _put_down(self, process: subprocess.Popen[bytes], gently: bool) -> None:
+    def _put_down(self, process: Process, gently: bool) -> None:
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
@@ -294,7 +303,7 @@ class LocalCluster:
 
     def keep_spare(self) -> None:
         """Have a process ready for the next loss."""
-        self._spares = [p for p in self._spares if p.poll() is None] or [self._start_process()]
+        self._spares = [p for p in self._spares if p.poll() is None] or [start_process()]
 
     def scale(self, workers: int) -> None:
         """From any thread: so many workers from now on, for the job that runs and for those that follow.
@@ -321,6 +330,29 @@ class LocalCluster:
         return found
 
 
+def launch(birth: Birth, spare: subprocess.Popen[bytes] | None = None) -> subprocess.Popen[bytes]:
+    """A worker process of this host, perhaps one that waits already; it ends when its standard input closes."""
+    process = spare or start_process()
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it died already, which will be noticed
+        process.stdin.write(msgspec.json.encode(birth) + b"\n")
+        process.stdin.flush()
+    return process
+
+
+def start_process() -> subprocess.Popen[bytes]:
+    """A process that waits to be told which worker it is."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "flegel.runtime.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+
+
 def _how(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
@@ -328,7 +360,7 @@ def _how(code: int) -> str:
     return f"was killed by {name}"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     for grace, insist in ((2.0, process.terminate), (1.0, process.kill), (5.0, lambda: None)):
         try:
             process.wait(timeout=grace)

@@ -25,6 +25,7 @@ import numpy as np
 
 from flegel.errors import DecodeError, FlegelError
 from flegel.messages import Place
+from flegel.runtime.far import FarArray
 from flegel.share import NUMBERS
 from flegel.tree import Array
 
@@ -204,8 +205,10 @@ class SharedArray:
         self._map = None  # it holds a descriptor of its own
 
 
-def open_shared(description: dict[str, Any]) -> Array:
-    """The array that another process described, read-only."""
+def open_shared(description: dict[str, Any]) -> Any:
+    """The array that another process described, read-only; from another host, one that is fetched as it is indexed."""
+    if "far" in description:
+        return FarArray(description)
     shape, dtype = tuple(description["shape"]), np.dtype(description["dtype"])
     size = int(np.prod(shape)) * dtype.itemsize
     if size == 0:

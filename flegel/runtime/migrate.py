@@ -10,13 +10,11 @@ the points are lent (`runtime/lending.py`).
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
-from urllib.parse import urlsplit
 
 import zmq
 
@@ -28,6 +26,7 @@ from flegel.machine.parcels import bytes_per_point, bytes_per_state
 from flegel.machine.worker import Broke, Forget
 from flegel.messages import Answer, Arrived, Failed, Give, Got, Ready, Refused, Sent, Settle, Take, Window
 from flegel.runtime import clock, lending, memory
+from flegel.runtime.doors import Doors, same_host
 from flegel.runtime.lending import Lender
 from flegel.runtime.poll import wait_any
 from flegel.runtime.trainer import Trainer
@@ -61,8 +60,8 @@ class _Inbound:
 class Mover:
     """`post` orders from the I/O thread; take what the coordinator should hear from `answers`."""
 
-    def __init__(self, context: zmq.Context[Any], trainer: Trainer, near: str, worker: int, incarnation: int) -> None:
-        self._context, self._trainer, self._near = context, trainer, near
+    def __init__(self, doors: Doors, trainer: Trainer, near: str, worker: int, incarnation: int) -> None:
+        self._doors, self._trainer, self._near = doors, trainer, near
         self._worker, self._incarnation = worker, incarnation
         self.answers: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
         self._inbox: SimpleQueue[Any] = SimpleQueue()
@@ -181,23 +180,16 @@ class Mover:
         holdings.prepare(order.move, order.points, memory.room)
         self._taking[order.move] = _Inbound(Taking(order.move), order.source)
         if self._harbour is None:
-            self._harbour = self._context.socket(zmq.ROUTER)
-            for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
-                self._harbour.setsockopt(option, 0)  # bounded by credits, not by dropping
-            host = own_address(self._near)
-            self._address = f"tcp://{host}:{self._harbour.bind_to_random_port(f'tcp://{host}')}"
+            self._harbour, self._address = self._doors.harbour(self._near)
         self._tell(Ready(order.move, self._address))
 
     def _open_giving(self, order: Give) -> None:
         holdings = self._holdings
         if holdings is None or order.move in self._giving:
             return
-        link = self._context.socket(zmq.DEALER)
-        for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
-            link.setsockopt(option, 0)
-        link.connect(order.address)
+        link = self._doors.dial(order.address)
         native = holdings.shares[0]
-        near = urlsplit(order.address).hostname == own_address(self._near) and lending.wanted()
+        near = same_host(order.address, self._near) and lending.wanted()
         each = bytes_per_state(native) if near else bytes_per_point(native)
         largest = min(WINDOW_BYTES / each, native.points / (LENT_PART if near else WINDOW_PART))
         window = max(int(largest) // TILE * TILE, TILE)
@@ -312,13 +304,3 @@ class Mover:
             return self._lender.borrow(window.lent, holdings.shares[0])
         except (OSError, DecodeError):
             return None
-
-
-def own_address(peer: str) -> str:
-    """The address of this host on the way to a peer, so that others on that way can reach it."""
-    parts = urlsplit(peer)
-    if not parts.hostname:
-        return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((parts.hostname, parts.port or 1))
-        return str(probe.getsockname()[0])

@@ -1,23 +1,32 @@
-"""Where a worker's rows come from: shared memory of this host, or its own part of a data set. Reads only."""
+"""Where a worker's rows come from: memory of this host or of another, or its own part of a data set. Reads only."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from flegel.datasets import Rows, read_rows, read_share
 from flegel.errors import ProtocolError
+from flegel.runtime.far import ServedArray
 from flegel.runtime.memory import SharedArray, open_shared
 from flegel.share import Sparse
 from flegel.tree import Array
 
 
 class SharedRows:
-    """The whole data in shared memory, each worker's rows (`owners`: their numbers) beside each other."""
+    """The whole data in memory that workers can read, each one's rows (`owners`: their numbers) beside each other."""
 
-    def __init__(self, features: Array | Sparse, labels: Array | None, owners: list[Array]) -> None:
-        self._owned: list[SharedArray] = []
+    def __init__(
+        self,
+        features: Array | Sparse,
+        labels: Array | None,
+        owners: list[Array],
+        new_array: Callable[[tuple[int, ...], np.dtype[Any]], SharedArray | ServedArray] = SharedArray,
+    ) -> None:
+        self._owned: list[SharedArray | ServedArray] = []
+        self._new_array = new_array
         order = np.concatenate(owners)
         self._bounds = np.cumsum([0, *map(len, owners)]).tolist()
         if isinstance(features, Sparse):
@@ -34,7 +43,7 @@ class SharedRows:
         self._ids = self._put(order)
 
     def _put(self, values: Array, order: Array | None = None) -> dict[str, Any]:
-        shared = SharedArray(values.shape, values.dtype)
+        shared = self._new_array(values.shape, values.dtype)
         if order is None:
             shared.array[...] = values
         else:

@@ -28,7 +28,7 @@ from flegel.plan.straggler import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.code import reference
-from flegel.runtime.compile import Built, build_kernel
+from flegel.runtime.compile import Built, build_kernel, fold_change
 from flegel.runtime.driver import drive
 from flegel.runtime.local import MAX_WORKERS, LocalCluster
 from flegel.runtime.rows import SharedRows
@@ -72,6 +72,8 @@ class Request:
     cluster: LocalCluster | None = None
     watch: Callable[[Coordinator], None] | None = None
     say: Callable[[str], None] = lambda text: None
+    phase: Callable[[str], None] = lambda name: None
+    """Told what the job does now: init (the user's hooks before training), compiling, loading, training."""
 
 
 def default_workers() -> int:
@@ -92,13 +94,16 @@ def execute(request: Request) -> Result:
     try:
         check_data(request)
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
+        request.phase("init")
         plan = Plan(request, scaling)
         cluster.start()  # processes come up while the kernel is compiled
+        request.phase("compiling")
         built = plan.compile()
+        request.phase("loading")
         if request.data.in_memory:
             features, labels = request.data.load()
             owners = request.data.owners(request.workers, request.partition, request.seed)
-            rows = SharedRows(features, labels if algorithm.supervised else None, owners)
+            rows = SharedRows(features, labels if algorithm.supervised else None, owners, cluster.new_array)
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()
@@ -224,6 +229,7 @@ class Plan:
         hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = tree.zeros_like(made)
+        self._guard("aggregate", lambda: fold_change(self.algorithm, tree.copy(self.zero), self.zero))
         halts = "voteToHalt" in type(self.algorithm).updateDataPoint.__code__.co_names
         halts = halts or type(self.algorithm).terminationCheck is not Algorithm.terminationCheck
         request.criteria.check(has_objective=type(self.algorithm).objective is not Algorithm.objective, halts=halts)

@@ -5,9 +5,10 @@ Everything is capped before it is decoded, and `decode` raises `DecodeError` and
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from flegel.messages import Body, Envelope, Frame
 from flegel.share import NUMBERS
 from flegel.tree import Array
 
-MAX_HEADER = 8 << 20
+MAX_HEADER = 1 << 20  # decoded, hostile bytes take up to eighty times their size
 MAX_FRAMES = 256
 MAX_FRAME = 4 << 30
 MAX_DIMENSIONS = 8
@@ -28,6 +29,10 @@ PACKED = 0xC1
 """First byte of a frame that holds header and arrays. No MessagePack begins with it."""
 ALIGNED = 8
 
+QUIET_ABOVE = 4 << 10
+_BAD = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError, MemoryError)
+
+Some = TypeVar("Some")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Envelope)
 
@@ -65,10 +70,33 @@ def encode(envelope: Envelope, parcel: Parcel = EMPTY) -> list[Any]:
     `PACKED`, three bytes with the length of the header, the header, and the arrays from an aligned place on.
     """
     header = _encoder.encode(envelope)
+    if len(header) > MAX_HEADER:
+        raise UsageError(
+            f"A {type(envelope.body).__name__} of {len(header)} bytes is too long, {MAX_HEADER} is the most; "
+            "keep large constants out of the algorithm's source."
+        )
     if not parcel.packed:
         return [header, *parcel.parts]
     length = len(header)
     return [b"".join(((PACKED << 24 | length).to_bytes(4), header, bytes(-(length + 4) % ALIGNED), *parcel.parts))]
+
+
+def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
+    """What the bytes say; `DecodeError` whatever is wrong with them.
+
+    The garbage collector rests meanwhile: it would look again and again through what a long message brings.
+    """
+    rests = memoryview(data).nbytes > QUIET_ABOVE and gc.isenabled()
+    if rests:
+        gc.disable()
+    try:
+        return decoder.decode(data)
+    except _BAD as error:
+        why = str(error)[:200] or type(error).__name__
+        raise DecodeError(f"Not a message of ours: {why}.") from None
+    finally:
+        if rests:
+            gc.enable()
 
 
 def decode(frames: Sequence[Any]) -> tuple[Envelope, tuple[Array, ...]]:
@@ -81,10 +109,9 @@ def decode(frames: Sequence[Any]) -> tuple[Envelope, tuple[Array, ...]]:
     header = first[4 : 4 + length] if packed else first
     if header.nbytes != length or length > MAX_HEADER:
         raise DecodeError(f"A header has at most {MAX_HEADER} bytes and all that it says, not {length}.")
-    try:
-        envelope = _decoder.decode(header)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, ValueError) as error:
-        raise DecodeError(f"Not a message of ours: {error}.") from None
+    envelope = unpack(_decoder, header)
+    if len(envelope.frames) > MAX_FRAMES:
+        raise DecodeError(f"A message has at most {MAX_FRAMES} arrays, not {len(envelope.frames)}.")
     if packed:
         return envelope, _cut(envelope, frames, length + 4 + -(length + 4) % ALIGNED)
     if not envelope.frames and len(frames) == 1:

@@ -12,23 +12,27 @@ import signal
 import socket
 import sys
 from functools import lru_cache
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import msgspec
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from flegel.errors import DecodeError
+from flegel.errors import DecodeError, FlegelError
 from flegel.machine import worker as machine
 from flegel.machine.holdings import Holdings
 from flegel.messages import Answer, Beat, Hello, Load, State, Survey
-from flegel.runtime import clock, frames
+from flegel.runtime import clock, doors, frames
+from flegel.runtime.curve import private_bytes
 from flegel.runtime.migrate import Mover
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.trainer import Trainer
 from flegel.runtime.wire import Numbered, Parcel, decode
 
 BEAT = 1.0
+CONTACT = 60.0  # seconds until a worker that reached nobody ends
 
 
 class Birth(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,6 +42,8 @@ class Birth(msgspec.Struct, forbid_unknown_fields=True):
     token: str
     worker: int
     incarnation: int
+    keys: doors.Keys | None = None
+    """For a coordinator on any host; without them it is the parent of this process."""
 
 
 class WorkerProcess:
@@ -45,21 +51,18 @@ class WorkerProcess:
 
     def __init__(self, birth: Birth) -> None:
         self._birth = birth
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, identity(birth.worker, birth.incarnation))
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # bounded by the protocol: one report an order, one beat a second
-        self._socket.connect(birth.address)
+        self._doors = doors.enter(birth.keys)
+        self._socket = self._doors.to_coordinator(birth.address, identity(birth.worker, birth.incarnation))
         self._voice = Numbered(birth.token, 0, birth.worker, birth.incarnation)
         self._heard = -1
         self._machine = machine.Worker()
         self._trainer = Trainer()
-        self._mover = Mover(self._context, self._trainer, birth.address, birth.worker, birth.incarnation)
+        self._mover = Mover(self._doors, self._trainer, birth.address, birth.worker, birth.incarnation)
         self._collected: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
         self._alive = True
+        self._contact = Contact(self._socket) if birth.keys is not None else None
 
     def run(self) -> None:
         self._say(Hello(os.getpid(), socket.gethostname()))
@@ -79,8 +82,10 @@ class WorkerProcess:
             self._tick(clock.now())
         self._mover.quit()
         self._trainer.quit()
+        if self._contact is not None:
+            self._contact.close()
         self._socket.close()
-        self._context.term()
+        self._doors.close()
 
     def _tick(self, now: float) -> None:
         if self._timer and now >= self._timer[0]:
@@ -90,6 +95,9 @@ class WorkerProcess:
         if now >= self._beat_at:
             self._beat_at = now + BEAT
             self._say(Beat(self._trainer.visits))
+            if self._contact is not None and (why := self._contact.lost(now)):
+                print(f"flegel worker {self._birth.worker}: {why}; it ends.", file=sys.stderr)
+                self._alive = False
 
     def _take_results(self) -> None:
         while not self._trainer.results.empty():
@@ -164,7 +172,42 @@ class WorkerProcess:
         return tuple(tree.flatten(self._trainer.aggregator))
 
     def _say(self, body: Answer, arrays: tuple[Any, ...] = ()) -> None:
-        frames.send(self._socket, self._voice.wrap(body, Parcel(arrays)))
+        try:
+            frames.send(self._socket, self._voice.wrap(body, Parcel(arrays)))
+        except zmq.Again:
+            print(f"flegel worker {self._birth.worker}: the coordinator reads nothing; it ends.", file=sys.stderr)
+            self._alive = False
+
+
+class Contact:
+    """Watches the one connection of a worker whose coordinator may be on another host.
+
+    Messages are lost with a connection, so it is never made a second time: the worker ends, and comes back as a new
+    one. That is also how it notices that its coordinator has died.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
+        self._monitor = socket.get_monitor_socket(events)
+        self._until = clock.now() + CONTACT
+        self._made = False
+
+    def lost(self, now: float) -> str:
+        """Why there is no coordinator to work for; empty while there is."""
+        while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._made = True
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                return "the coordinator does not know its key (any more)"
+            elif self._made:
+                return "the connection to the coordinator broke"
+        return "" if self._made or now < self._until else f"no coordinator answered within {CONTACT:.0f} s"
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -176,9 +219,23 @@ def main() -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     sys.setswitchinterval(0.0005)
-    birth = msgspec.json.decode(_first_line(), type=Birth)
+    try:
+        birth = msgspec.json.decode(_told(), type=Birth)
+    except (FlegelError, msgspec.MsgspecError) as error:
+        print(f"flegel worker: {error}", file=sys.stderr)
+        sys.exit(2)
     os.dup2(sys.stderr.fileno(), 1)  # what hooks print must not mix with the parent's own output
     WorkerProcess(birth).run()
+
+
+def _told() -> bytes:
+    """The birth of this process: from a file that only its owner can read, or from standard input.
+
+    Never from the command line, which everybody on this host can read.
+    """
+    if len(sys.argv) == 2:
+        return private_bytes(Path(sys.argv[1]))
+    return _first_line()
 
 
 def _first_line() -> bytes:

@@ -155,6 +155,29 @@ def test_sparse_rows_travel(workers: LocalCluster, monkeypatch: pytest.MonkeyPat
     assert np.allclose(times, np.round(times)) and set(np.round(times)) <= {1.0, 2.0, 3.0}
 
 
+@pytest.mark.parametrize("transport", ["memory", "socket"])
+def test_neighbours_send_states_and_others_send_points(
+    monkeypatch: pytest.MonkeyPatch, points: np.ndarray, transport: str
+) -> None:
+    """The same moves; through a socket each point takes its features, label, number, state and vote."""
+    monkeypatch.setenv("FLEGEL_MOVE", "socket" if transport == "socket" else "")
+    moving(monkeypatch, (0, 1, 640))
+    data = np.ascontiguousarray(points)
+    with LocalCluster(workers=2) as cluster:
+        result = flegel.run(
+            "kmeans", data, cluster=cluster, workers=2, tolerance=1e-9, interval="10ms", balance="async", attribute=True
+        )
+    moved = result.balance["points"]
+    assert moved == 640
+    if transport == "socket":
+        assert result.balance["bytes"] > moved * data.shape[1] * data.itemsize
+    else:
+        assert result.balance["bytes"] < moved * data.shape[1] * data.itemsize / 2
+    course = result.to_json()["balance"]["course"]
+    assert course[-1]["passes"] == result.rows[-1]["passes"] and len(course[-1]["gains"]) == 2
+    assert any(moment["in_flight"] for moment in course) or len(result.rows) > 64
+
+
 @pytest.mark.parametrize("victim", ["source", "target"])
 @pytest.mark.parametrize("step", [Ready, Arrived, Sent])
 def test_a_worker_killed_in_the_middle_of_a_move_loses_no_point_and_doubles_none(

@@ -1,0 +1,247 @@
+"""Hostile bytes for the two decoders of the wire: whatever comes in, `DecodeError` is all that may come out.
+
+Valid messages of every type are mutated (bits, bytes, cuts, repeats, splices, lengths that lie, deep nesting), some
+inputs are made from nothing. Each input goes through the decoder of jobs (runtime/wire.py) and through that of the
+gate (cluster/slips.py). Recorded: what came out, the slowest input per MiB, and the peak of memory, both of which
+have a limit. Appends a JSON line for each batch; started again, it goes on where that file ends.
+
+    python bench/chaos/decoder.py --inputs 10000000 --out decoder.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import resource
+import sys
+import time
+import tracemalloc
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from flegel import messages
+from flegel.cluster import slips, words
+from flegel.cluster.channel import Slip
+from flegel.cluster.gate import Limits
+from flegel.errors import DecodeError
+from flegel.runtime import wire
+
+BATCH = 50_000
+MAX_MEMORY = 100e6
+MAX_SECONDS = 0.200  # for each MiB; what is smaller than 64 KiB counts as 64 KiB
+LIMITS = Limits()
+VOCABULARY = slips.Vocabulary(words.RIGHTS)
+
+
+def example(kind: Any, rng: random.Random, depth: int = 0) -> Any:
+    """Some value of a type."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return example(rng.choice([int, str, float, list[int], dict[str, Any] if depth < 3 else str]), rng, depth + 1)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = typing.get_type_hints(kind)
+        names = [f.name for f in msgspec.structs.fields(kind)]
+        return kind(**{name: example(hints[name], rng, depth + 1) for name in names})
+    if origin is not None and (origin is typing.Union or str(origin) == "<class 'types.UnionType'>"):
+        return example(rng.choice(args), rng, depth + 1)
+    if origin is tuple:
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(example(args[0], rng, depth + 1) for _ in range(rng.randrange(3)))
+        return tuple(example(a, rng, depth + 1) for a in args)
+    if origin is list:
+        return [example(args[0], rng, depth + 1) for _ in range(rng.randrange(3))]
+    if origin is dict:
+        return {example(args[0], rng): example(args[1], rng, depth + 1) for _ in range(rng.randrange(3))}
+    return {
+        int: rng.choice([0, 1, 7, 255, 70_000, 2**40]), str: rng.choice(["", "a", "name", "β" * 9]),
+        bool: rng.random() < 0.5, float: rng.choice([0.0, 1.5, float("inf")]), bytes: b"xyz", type(None): None,
+        dict: {}, list: [], tuple: (),
+    }[kind]  # fmt: skip
+
+
+def seeds(rng: random.Random) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    """Valid messages of every type: for the decoder of jobs, and for that of the gate."""
+    jobs, gates = [], []
+    for kind in typing.get_args(messages.Body):
+        for arrays in ([], [np.arange(3.0)], [np.zeros((2, 2), "f4"), np.arange(4)]):
+            parcel = wire.Parcel(arrays)
+            envelope = messages.Envelope("job", 1, 2, 3, 4, example(kind, rng), parcel.frames)
+            jobs.append([bytes(memoryview(f).cast("B")) for f in wire.encode(envelope, parcel)])
+    for kind in words.RIGHTS:
+        body = msgspec.Raw(msgspec.msgpack.encode(example(kind, rng)))
+        gates.append([msgspec.msgpack.encode(Slip(1, 2, 3, 1, 0, body)), b"frame"])
+    return jobs, gates
+
+
+LIES = [
+    b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdc\xff\xff", b"\xde\xff\xff", b"\xc6\xff\xff\xff\xff",
+    b"\xdb\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\x05", b"\xc7\x0c\xff" + b"\xff" * 12, b"\xd7\xff" + b"\xff" * 8,
+    b"\xcf" + b"\xff" * 8, b"\xd3\x80" + b"\x00" * 7, b"\xcb\x7f\xf8" + b"\x00" * 6, b"\xc1", b"\xa4\xff\xfe\xfd\xfc",
+]  # fmt: skip
+NESTS = [b"\x91", b"\x81\xa1a", b"\x92\xc0", b"\x81\x91", b"\x93\x01\x02"]
+BULKS = [b"\x80", b"\x90", b"\xc0", b"\xa2ab", b"\xcd\xff\xff", b"\xca\x00\x00\x00\x00", b"\x81\xa1a\xc0", b"\x91\x90"]
+
+
+def mutate(data: bytes, rng: random.Random, others: list[list[bytes]]) -> bytes:
+    """One hostile change."""
+    work = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 4, 8))):
+        place = rng.randrange(len(work) + 1)
+        match rng.randrange(9):
+            case 0 if work:
+                work[rng.randrange(len(work))] ^= 1 << rng.randrange(8)
+            case 1 if work:
+                work[rng.randrange(len(work))] = rng.randrange(256)
+            case 2:
+                del work[place : place + rng.randrange(1, 9)]
+            case 3:
+                work[place:place] = rng.randbytes(rng.randrange(1, 9))
+            case 4:
+                del work[place:]
+            case 5:
+                work[place:place] = rng.choice(LIES)
+            case 6:
+                other = rng.choice(rng.choice(others))
+                work[place:] = other[rng.randrange(len(other) + 1) :]
+            case 7:
+                work[place:place] = rng.choice(NESTS) * rng.choice((3, 50, 2000))
+            case 8:
+                piece = bytes(work[place : place + rng.randrange(1, 30)])
+                work[place:place] = piece * rng.randrange(1, 20)
+    return bytes(work)
+
+
+def bulk(rng: random.Random, gate: bool, unit: bytes = b"", size: int = 0) -> bytes:
+    """A header of up to the largest size that is nothing but many small things, inside something that looks right."""
+    unit = unit or rng.choice(BULKS)
+    size = size or rng.choice((1 << 12, 1 << 16, 1 << 18, (1 << 20) - 200, 1 << 20, (1 << 20) + 1))
+    count = size // len(unit)
+    many = b"\xdd" + count.to_bytes(4, "big") + unit * count
+    wrapped = b"\x82\xa4type\xa4Load\xa6source\x81\xa1a" + many
+    if gate:
+        return b"\x96\x01\x00\x01\x01\x00\x82\xa4type\xa6Submit\xa4spec\x81\xa9algorithm\x81\xa5hyper\x81\xa1a" + many
+    return b"\x97\xa1j\x00\x00\x00\x00" + wrapped
+
+
+def jobs_decoder(frames: list[bytes]) -> str:
+    try:
+        wire.decode(frames)
+    except DecodeError:
+        return "refused"
+    return "decoded"
+
+
+def gate_decoder(frames: list[bytes]) -> str:
+    try:
+        slip = slips.read_slip(frames[0], LIMITS)
+        VOCABULARY.decode(VOCABULARY.tag(slip.body), slip.body)
+    except DecodeError:
+        return "refused"
+    return "decoded"
+
+
+def make(rng: random.Random, pool: list[list[bytes]], gate: bool) -> list[bytes]:
+    """One input."""
+    dice = rng.random()
+    if dice < 0.0005:
+        return [bulk(rng, gate)]
+    if dice < 0.05:
+        return [rng.randbytes(rng.randrange(200)) for _ in range(rng.randrange(1, 4))]
+    frames = list(rng.choice(pool))
+    which = 0 if dice < 0.9 else rng.randrange(len(frames))
+    frames[which] = mutate(frames[which], rng, pool)
+    if dice > 0.98:
+        frames = frames[: rng.randrange(1, len(frames) + 1)] + [rng.randbytes(8)] * rng.randrange(4)
+    return frames
+
+
+def batch(number: int, count: int, measure_memory: bool = False) -> dict[str, Any]:
+    """So many inputs from the seed of that number; anything but `DecodeError` ends the program with the input."""
+    rng = random.Random(number)
+    jobs, gates = seeds(random.Random(number % 64))
+    gc.freeze()  # what this program itself holds is not for the decoder to be looked through
+    outcomes = {"decoded": 0, "refused": 0}
+    slowest, largest = 0.0, 0
+    clock = time.thread_time  # of this thread: other programs on the machine do not count
+    began = time.perf_counter()
+    for _ in range(count):
+        gate = rng.random() < 0.5
+        frames = make(rng, gates if gate else jobs, gate)
+        size = sum(map(len, frames))
+        start = clock()
+        try:
+            outcomes[(gate_decoder if gate else jobs_decoder)(frames)] += 1
+        except BaseException:
+            print(f"the {'gate' if gate else 'job'} decoder let something else out, input: {frames!r}", file=sys.stderr)
+            raise
+        slowest = max(slowest, (clock() - start) / max(size / 2**20, 1 / 16))
+        largest = max(largest, size)
+    found = {
+        "batch": number,
+        "inputs": count,
+        **outcomes,
+        "largest_bytes": largest,
+        "seconds": time.perf_counter() - began,
+    }
+    found["slowest_seconds_per_mib"] = slowest
+    if measure_memory:
+        found["peak_bytes"] = peak(number)
+    return found
+
+
+def peak(number: int) -> int:
+    """The most memory that the worst large inputs take, above what they are themselves."""
+    rng = random.Random(number)
+    worst = 0
+    for gate in (False, True):
+        for _ in range(4 * len(BULKS)):
+            worst = max(worst, traced([bulk(rng, gate)], gate))
+    return worst
+
+
+def traced(frames: list[bytes], gate: bool) -> int:
+    """The peak of Python's memory while one input is decoded."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        (gate_decoder if gate else jobs_decoder)(frames)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--inputs", type=int, default=1_000_000)
+    options.add_argument("--out", type=Path, default=Path("decoder.jsonl"))
+    given = options.parse_args()
+    lines = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    done, number = sum(line["inputs"] for line in lines), len(lines)
+    with given.out.open("a") as stream:
+        while done < given.inputs:
+            found = batch(number, min(BATCH, given.inputs - done), measure_memory=number % 20 == 0)
+            found["rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            stream.write(json.dumps(found) + "\n")
+            stream.flush()
+            lines.append(found)
+            done, number = done + found["inputs"], number + 1
+    report = {
+        "inputs": done,
+        "decoded": sum(line["decoded"] for line in lines),
+        "refused": sum(line["refused"] for line in lines),
+        "slowest_seconds_per_mib": max(line["slowest_seconds_per_mib"] for line in lines),
+        "peak_bytes": max(line.get("peak_bytes", 0) for line in lines),
+        "largest_bytes": max(line["largest_bytes"] for line in lines),
+    }
+    print(json.dumps(report, indent=1))
+    sys.exit(not (report["peak_bytes"] <= MAX_MEMORY and report["slowest_seconds_per_mib"] <= MAX_SECONDS))
+
+
+if __name__ == "__main__":
+    main()

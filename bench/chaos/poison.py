@@ -1,0 +1,94 @@
+"""Poisonous user code, kind by kind, on a real cluster: does the job fail with its cause, and does anybody else notice?
+
+    python bench/chaos/poison.py [--kinds 60] [--out FILE]
+
+One neighbour trains all the time; after each kind it must still train in its first attempt, both slaves must live, and
+no process of the job may be left. Resumable: kinds that the output file has are not tried again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from itertools import product
+from pathlib import Path
+
+from lines import Lines, quantile
+from poison import DEEDS, EXPECTED, HOOKS, poison
+from town import Town
+
+from flegel.algorithms.kmeans import KMeans
+
+WORKERS_HOOKS = ("initState", "updateDataPoint", "aggregate")
+
+
+def kinds() -> list[tuple[str, str, str]]:
+    """The five classic deeds in every hook; the odd ones in one hook each; the classics on a worker alone."""
+    classic = ("raise", "exit", "segfault", "loop", "bomb")
+    found = [(hook, deed, "anywhere") for hook, deed in product(HOOKS, classic)]
+    found += [("initParameter", deed, "anywhere") for deed in DEEDS if deed not in classic]
+    found += [(hook, deed, "worker") for hook, deed in product(WORKERS_HOOKS, classic)]
+    found += [("updateDataPoint", deed, "worker") for deed in ("abort", "system-exit", "daemon", "threads")]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kinds", type=int, default=1000)
+    parser.add_argument("--out", type=Path, default=Path("chaos/poison.jsonl"))
+    options = parser.parse_args()
+    lines = Lines(options.out)
+    with tempfile.TemporaryDirectory() as folder, Town(Path(folder)) as town, town.client() as client:
+        neighbour = town.submit(
+            KMeans(k=4, init="first"), "blobs:4000", client, workers=1, tolerance=0.0, max_seconds=1e6
+        )
+        town.training(client, neighbour)
+        for kind in kinds()[: options.kinds]:
+            name = " ".join(kind)
+            if lines.done(name):
+                continue
+            began = time.monotonic()
+            job = client.submit(*poison(*kind))
+            running = None
+            view = client.job(job)
+            while view.state in ("queued", "running") and time.monotonic() - began < 120:
+                if running is None and view.glance.get("iteration") is not None:
+                    running = time.monotonic()
+                time.sleep(0.1)
+                view = client.job(job)
+            seconds = (view.ended or 0) - view.submitted
+            if view.state in ("queued", "running"):
+                client.cancel(job)
+            beside = client.job(neighbour)
+            try:
+                town.until(lambda: len(town.processes()) <= 2, "only the neighbour is left", 20.0)
+                orphans = 0
+            except AssertionError:
+                orphans = len(town.processes()) - 2
+            lines.add(
+                name, state=view.state, why=view.reason[:200], seconds=round(seconds, 2),
+                cause=EXPECTED[kind[1]] in view.reason, orphans=orphans,
+                neighbour=beside.state == "running" and beside.attempt == 1,
+                slaves=sum(p.poll() is None for p in town.slaves.values()),
+            )  # fmt: skip
+            for slave in [name for name, process in town.slaves.items() if process.poll() is not None]:
+                print(town.story(), flush=True)
+                town.slaves.pop(slave)
+                town.start_slave(slave)
+        client.cancel(neighbour)
+        town.no_orphans()
+    rows = lines.rows
+    failed = [r for r in rows if r["state"] == "failed"]
+    times = [r["seconds"] for r in failed]
+    print(
+        f"{len(rows)} kinds: {len(failed)} failed as they should, {sum(r['cause'] for r in rows)} with the cause, "
+        f"seconds p50 {quantile(times, 0.5):.1f} p99 {quantile(times, 0.99):.1f} max {max(times, default=0):.1f}, "
+        f"{sum(r['seconds'] <= 10 for r in failed)} within 10 s, "
+        f"neighbour unharmed {sum(r['neighbour'] for r in rows)}, "
+        f"orphans {sum(r['orphans'] for r in rows)}"
+    )
+
+
+if __name__ == "__main__":
+    main()

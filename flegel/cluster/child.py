@@ -1,0 +1,83 @@
+"""The first moments of a job's process: it takes on its limits, then becomes a worker or a coordinator.
+
+It dies with its slave, whatever happens to that one; it may use so much memory and no more; it leaves no core file; and
+when the host runs out of memory, the kernel takes it before it takes anybody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line on standard input."""
+
+    role: str
+    scratch: str
+    memory: int | None = None
+
+
+def bind_to(parent: int) -> None:
+    """From its first moment: it ends with its slave, leaves no core, and goes first when memory runs out."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)  # the slave died before that
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("800")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def take_on(bounds: Bounds) -> None:
+    """What holds for this job: its folder for temporary files, its limit of memory."""
+    os.chdir(bounds.scratch)
+    os.environ["TMPDIR"] = tempfile.tempdir = bounds.scratch
+    os.environ["FLEGEL_ROLE"] = bounds.role
+    if bounds.role == "worker":
+        os.close(int(os.environ.pop("FLEGEL_REPORTS")))  # for coordinators only
+    if bounds.memory is not None:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_DATA, (bounds.memory, bounds.memory))
+
+
+def read_line() -> bytes:
+    """One line, byte by byte, so that nothing after it is swallowed by a buffer."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            os._exit(1)
+        line += byte
+    return line
+
+
+def main() -> None:
+    """Entry point of the process: `child PARENT ROLE`, where ROLE says what to get ready for (`any`: for both)."""
+    bind_to(int(sys.argv[1]))
+    if sys.argv[2] != "worker":
+        from flegel.cluster import hired  # noqa: F401 - read now, so that a spare process is quick
+        from flegel.cluster.coordinate import main as coordinate
+        from flegel.runtime import run  # noqa: F401
+    from flegel.runtime.worker import main as work
+
+    bounds = msgspec.json.decode(read_line(), type=Bounds)
+    take_on(bounds)
+    if bounds.role == "worker":
+        work()
+    else:
+        coordinate()
+
+
+if __name__ == "__main__":
+    main()

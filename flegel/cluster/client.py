@@ -1,0 +1,231 @@
+"""A client of a master: asks, waits for the answer at most so long, brings results home. Decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from flegel.cluster import keys
+from flegel.cluster.facts import OVER
+from flegel.cluster.line import Line, dial
+from flegel.cluster.words import (
+    MAX_CODE,
+    TO_CLIENT,
+    Accepted,
+    Bytes,
+    Cancel,
+    Denied,
+    Hosts,
+    Jobs,
+    JobSpec,
+    JobView,
+    Read,
+    Resume,
+    Scale,
+    Show,
+    Slaves,
+    SlaveView,
+    Submit,
+    check_name,
+)
+from flegel.errors import FlegelError, StorageError, UsageError
+from flegel.runtime import clock, store
+from flegel.spec import AlgorithmRef
+
+PATIENCE = 30.0
+"""Seconds to wait for an answer; a master that is being started again answers within them."""
+POLL = 0.3
+
+Some = TypeVar("Some")
+
+
+class Client:
+    """One conversation with a master."""
+
+    def __init__(self, address: str, *, insecure: bool = False, role: str = "submit") -> None:
+        self.address = address
+        if insecure:
+            self._line: Line = dial(address, TO_CLIENT, insecure=True)
+        else:
+            server = keys.Registry().master(address)
+            own = keys.own_pairs()
+            name = role if role in own or "read" not in own else "read"
+            self._line = dial(address, TO_CLIENT, pair=keys.load(name), server=server)
+        self._number = 0
+
+    def close(self) -> None:
+        self._line.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, request: Any, kind: type[Some], frames: tuple[bytes, ...] = ()) -> tuple[Some, tuple[bytes, ...]]:
+        self._number += 1
+        request.number = self._number
+        self._line.send(request, frames)
+        until = clock.now() + PATIENCE
+        while clock.now() < until:
+            for answer, pieces in self._line.receive(0.2):
+                if answer.number != self._number:
+                    continue
+                if isinstance(answer, Denied):
+                    raise UsageError(answer.text) if answer.usage else FlegelError(answer.text)
+                if isinstance(answer, kind):
+                    return answer, pieces
+        raise FlegelError(f"The master at {self.address} did not answer within {PATIENCE:.0f} s. Is it running?")
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    def submit(self, spec: JobSpec, source: str = "", ticket: str | None = None) -> str:
+        """The name of the job; the same ticket again is the same job."""
+        content = source.encode()
+        request = Submit(ticket or secrets.token_hex(16), spec, getpass.getuser())
+        return self._ask(request, Accepted, (content,) if content else ())[0].job
+
+    def jobs(self) -> tuple[JobView, ...]:
+        return self._ask(Show(), Jobs)[0].jobs
+
+    def job(self, name: str) -> JobView:
+        return self._ask(Show(name), Jobs)[0].jobs[0]
+
+    def slaves(self) -> tuple[SlaveView, ...]:
+        return self._ask(Hosts(), Slaves)[0].slaves
+
+    def cancel(self, name: str) -> str:
+        return self._ask(Cancel(name, getpass.getuser()), Accepted)[0].text
+
+    def scale(self, name: str, workers: int) -> str:
+        return self._ask(Scale(name, workers, getpass.getuser()), Accepted)[0].text
+
+    def resume(self, name: str) -> str:
+        return self._ask(Resume(name, getpass.getuser()), Accepted)[0].text
+
+    def watch(self, name: str) -> Iterator[JobView]:
+        """The job again and again, until it is over."""
+        while True:
+            view = self.job(name)
+            yield view
+            if view.state in OVER:
+                return
+            clock.sleep(POLL)
+
+    def wait(self, name: str) -> JobView:
+        """Until the job is over."""
+        return list(self.watch(name))[-1]
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def log(self, name: str, follow: bool = False) -> Iterator[str]:
+        """Lines of all slaves, by time; with `follow` until the job is over."""
+        have: dict[str, int] = {}
+        rests: dict[str, bytes] = {}
+        while True:
+            over = not follow or self.job(name).state in OVER
+            lines: list[str] = []
+            for source in self._ask(Read(name), Bytes)[0].names:
+                lines += self._lines(name, source, have, rests)
+            yield from sorted(lines, key=lambda line: line[:20])
+            if over:
+                return
+            clock.sleep(POLL)
+
+    def _lines(self, name: str, source: str, have: dict[str, int], rests: dict[str, bytes]) -> list[str]:
+        content = rests.pop(source, b"")
+        while True:
+            offset = have.get(source, 0)
+            answer, pieces = self._ask(Read(name, source=source, offset=offset), Bytes)
+            content += pieces[0] if pieces else b""
+            have[source] = offset + (len(pieces[0]) if pieces else 0)
+            if have[source] >= answer.size:
+                break
+        *lines, rests[source] = content.split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def fetch(self, view: JobView, folder: Path) -> dict[str, Any]:
+        """The files of a job that is done, into a folder that appears whole or not at all; returns its figures."""
+        store.check_target(folder)
+        scratch = folder.absolute().with_name(f".{folder.name}.{os.getpid()}.part")
+        try:
+            scratch.mkdir(parents=True)
+            for file in view.files:
+                with (scratch / check_name(file, "file")).open("wb") as stream:
+                    for piece in self._pieces(view.job, file):
+                        stream.write(piece)
+            figures = self._home(scratch / "result.json", folder)
+            if folder.exists():
+                folder.rmdir()
+            scratch.rename(folder)
+        except OSError as error:
+            raise StorageError(f"Could not save to {folder}: {error.strerror or error}.") from None
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return figures
+
+    def figures(self, view: JobView) -> dict[str, Any]:
+        """What `result.json` of a job says, without keeping anything."""
+        found: dict[str, Any] = json.loads(b"".join(self._pieces(view.job, "result.json")))
+        return {**found, "model": None}
+
+    def _home(self, path: Path, folder: Path) -> dict[str, Any]:
+        figures: dict[str, Any] = json.loads(path.read_bytes())
+        figures["model"] = str(folder)
+        path.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+        return figures
+
+    def _pieces(self, job: str, file: str) -> Iterator[bytes]:
+        offset = 0
+        while True:
+            answer, pieces = self._ask(Read(job, file, offset=offset), Bytes)
+            piece = pieces[0] if pieces else b""
+            yield piece
+            offset += len(piece)
+            if offset >= answer.size or not piece:
+                return
+
+
+def pack(ref: AlgorithmRef) -> tuple[AlgorithmRef, str, str]:
+    """A reference without its source, the hash of the source, and the source."""
+    if not ref.source:
+        return ref, "", ""
+    if len(ref.source.encode()) > MAX_CODE:
+        raise UsageError(f"{ref.name} and what it uses are more than {MAX_CODE >> 10} KiB of source; make it smaller.")
+    digest = hashlib.sha256(ref.source.encode()).hexdigest()
+    return msgspec.structs.replace(ref, source=""), digest, ref.source
+
+
+def data_word(word: str) -> str:
+    """How data are named to a cluster: names and addresses as they are, paths in full.
+
+    A file is opened on the slaves, so it must lie at the same place there; the slave says so where it does not.
+    """
+    from flegel.datasets import registry
+
+    if "://" in word or word.partition(":")[0] in registry.names():
+        return word
+    if not Path(word).expanduser().exists() and Path(word).name == word and "." not in word:
+        return word  # a name with a slip in it, which the slave will tell
+    return str(Path(word).expanduser().absolute())
+
+
+def own_address(master: str) -> str:
+    """The address of this host on the way to the master; the loopback where that is on this host."""
+    parts = urlsplit(master)
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((parts.hostname, parts.port or 1))
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"

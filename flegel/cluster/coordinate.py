@@ -1,0 +1,128 @@
+"""A job's coordinator as a process of its own: trains with workers that slaves start for it, and tells its slave.
+
+User code runs here and in the job's workers, nowhere else. Standard input brings the errand and then what happens to
+workers; when it closes, the slave is gone, and so is this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flegel.cluster import tale
+from flegel.cluster.child import read_line
+from flegel.cluster.voice import Voice
+from flegel.cluster.words import Drain, Lost, Resize
+from flegel.errors import AlgorithmError, FlegelError, UsageError, own_traceback
+from flegel.runtime import clock
+
+GLANCE = 0.5
+"""Seconds between two looks for people who watch."""
+
+
+def listen(cluster: Any) -> None:
+    """In a thread: what the slave says, until it is gone."""
+    with os.fdopen(0, "rb", closefd=False) as stream:
+        for line in stream:
+            match tale.read_down(line):
+                case Lost(worker=worker, life=life, why=why, fault=fault):
+                    cluster.lose(worker, life, why, fault)
+                case Resize(workers=workers):
+                    cluster.scale(workers)
+                case Drain(workers=leaving):
+                    for worker in leaving:
+                        with contextlib.suppress(UsageError):  # the job is over, or has not begun
+                            cluster.drain(worker)
+    os._exit(1)
+
+
+def main() -> None:
+    """Entry point of the process (by way of `flegel.cluster.child`)."""
+    os.dup2(2, 1)
+    errand = msgspec.json.decode(read_line(), type=tale.Errand)
+    pen = int(os.environ.pop("FLEGEL_REPORTS"))
+    os.set_inheritable(pen, False)
+    voice = Voice(pen)
+    try:
+        finished = carry_out(errand, voice)
+    except AlgorithmError as error:
+        finished = tale.Finished(False, str(error), error.trace)
+    except FlegelError as error:
+        finished = tale.Finished(False, str(error), usage=isinstance(error, UsageError))
+    except MemoryError:
+        finished = tale.Finished(False, "The coordinator ran out of memory; give the job more --memory, or less data.")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the owner of the job must read it
+        finished = tale.Finished(False, f"{type(error).__name__}: {error}", own_traceback(error))
+    voice.tell(finished)
+    print(finished.why, file=sys.stderr, flush=True)
+    os._exit(0 if finished.done else 1)  # threads of user code must not keep it
+
+
+def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
+    """The job, from its errand to a saved result."""
+    from flegel.cluster.hired import Hired
+
+    cluster = Hired(errand.workers, errand.host, voice)
+    threading.Thread(target=listen, args=(cluster,), daemon=True).start()
+    cluster.start()  # slaves bring workers up while this process gets ready
+    voice.tell(tale.Phase("reading"))
+    from flegel.datasets import open_data
+    from flegel.result import glance
+    from flegel.runtime import store
+    from flegel.runtime.code import instantiate
+    from flegel.runtime.run import Request, execute
+
+    spec = errand.spec
+    ref = msgspec.structs.replace(spec.algorithm, source=Path(errand.source).read_text(encoding="utf-8"))
+    voice.tell(tale.Phase("init"))
+    algorithm = instantiate(ref)
+    voice.tell(tale.Phase("reading"))
+    dataset = open_data(spec.data, label=spec.label)
+    if dataset.note:
+        print(dataset.note, file=sys.stderr, flush=True)
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
+    seen, phase = -GLANCE, "loading"
+
+    def watch(machine: Any) -> None:
+        nonlocal seen, phase
+        if machine.phase != phase:
+            phase = machine.phase
+            voice.tell(tale.Phase(phase, elastic=phase == "training"))
+        if clock.now() - seen >= GLANCE:
+            seen = clock.now()
+            voice.tell(tale.Seen(msgspec.to_builtins(glance(machine))))
+
+    try:
+        result = execute(
+            Request(
+                algorithm=algorithm,
+                data=dataset,
+                workers=errand.workers,
+                sync=spec.sync,
+                criteria=spec.criteria,
+                seed=spec.seed,
+                partition=spec.partition,
+                scale=spec.scale,
+                straggler=spec.straggler,
+                worker_timeout=spec.worker_timeout,
+                replace=spec.replace,
+                cluster=cluster,
+                watch=watch,
+                phase=lambda name: voice.tell(tale.Phase(name)),
+                say=lambda text: print(text, file=sys.stderr, flush=True),
+            )
+        )
+    finally:
+        cluster.close()
+    voice.tell(tale.Phase("saving"))
+    for text in result.warnings:
+        print(f"note: {text}", file=sys.stderr, flush=True)
+    store.save(result, Path(errand.result))
+    return tale.Finished(True, f"{'converged' if result.converged else 'stopped'}: {result.reason}")

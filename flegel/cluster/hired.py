@@ -1,0 +1,81 @@
+"""Workers that slaves start for a coordinator: the cluster that a job on several hosts trains with.
+
+`start` only says which workers are wanted, with what each of them must know; the slave passes it on to the master,
+which finds a seat. What becomes of them is told by `lose`, from the thread that listens to the slave.
+"""
+
+from __future__ import annotations
+
+from typing import IO
+
+import msgspec
+
+from flegel.cluster import tale
+from flegel.cluster.voice import Voice
+from flegel.runtime.remote import RemoteCluster
+from flegel.runtime.worker import Birth
+
+
+class Away:
+    """A worker process on some host, as its coordinator knows it."""
+
+    stdin: IO[bytes] | None = None
+
+    def __init__(self, birth: Birth) -> None:
+        self.birth = birth
+        self.why: str | None = None
+        self.fault = False
+
+    def poll(self) -> int | None:
+        return None if self.why is None else 1
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its slave ends it, not this process."""
+        return 1
+
+    def terminate(self) -> None:
+        """See `wait`."""
+
+    def kill(self) -> None:
+        """See `wait`."""
+
+
+class Hired(RemoteCluster):
+    """Workers on slaves."""
+
+    def __init__(self, workers: int, host: str, voice: Voice) -> None:
+        super().__init__(workers, host, start=self._want)
+        self._voice = voice
+        self._away: dict[int, Away] = {}
+        self._trouble = ""
+
+    def _want(self, birth: Birth) -> Away:
+        away = self._away[birth.worker] = Away(birth)
+        self._tell()
+        return away
+
+    def _tell(self) -> None:
+        births = {worker: away.birth for worker, away in list(self._away.items()) if away.why is None}
+        told = {worker: msgspec.json.encode(birth).decode() for worker, birth in births.items()}
+        lives = {worker: birth.incarnation for worker, birth in births.items()}
+        self._voice.tell(tale.Wanted(lives, told, self._trouble))
+
+    def lose(self, worker: int, life: int, why: str, fault: bool = False) -> None:
+        """A worker has ended; may be said more than once."""
+        away = self._away.get(worker)
+        if away is not None and away.birth.incarnation == life and away.why is None:
+            away.why, away.fault = why, fault
+            self._trouble = f"worker {worker} {why}"
+            self._tell()
+
+    def expel(self, worker: int, gently: bool = False) -> None:
+        """Nobody wants it any more, so its slave ends it."""
+        away = self._away.pop(worker, None)
+        super().expel(worker, gently)
+        if away is not None:
+            away.why = away.why or "has left"
+            self._tell()
+
+    def deaths(self) -> list[tuple[int, str, bool]]:
+        super().deaths()
+        return [(worker, away.why, away.fault) for worker, away in self._away.items() if away.why is not None]

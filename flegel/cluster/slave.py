@@ -1,0 +1,568 @@
+"""A slave: runs what the master orders on this host, and tells it what it runs. Decides nothing about jobs.
+
+It goes on without a master: children are supervised, results are kept, and when a master answers again the next beat
+tells it everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import select
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flegel.cluster import children, tale
+from flegel.cluster.children import Child, Egg, Log, Name
+from flegel.cluster.line import Line
+from flegel.cluster.words import (
+    CHUNK,
+    COORDINATOR,
+    Beat,
+    Bury,
+    Bye,
+    Chunk,
+    Dismiss,
+    Door,
+    Drain,
+    Got,
+    Hire,
+    JobSpec,
+    Lost,
+    Part,
+    Resize,
+    Start,
+    check_name,
+)
+from flegel.errors import FlegelError, PeerRefused, PeerSlow, StorageError, UsageError
+from flegel.runtime import clock
+from flegel.runtime.poll import Sleeper
+
+BEAT = 1.0
+MEASURE = 0.5
+"""Seconds between two looks at the memory of the children."""
+OVERTIME = 3.0
+"""Seconds that a job may take beyond its own limit before it is ended."""
+COMPILING = 120.0
+"""Seconds that compiling may take beyond that."""
+SHIP_AGAIN = 5.0
+SPARE_AFTER = 2.0
+"""Seconds after the last start when the next process is made ready: jobs have the processors first."""
+KEEP_JOBS = 50
+"""Folders of jobs that ended badly, kept for their checkpoints."""
+MAX_DEBTS = 3
+"""Beats that may be under way; a master that is away gets the next one when it is back, not all of them."""
+
+
+@dataclass
+class Settings:
+    """How a slave was started."""
+
+    name: str
+    slots: int
+    address: str
+    folder: Path
+    memory: int
+    """Bytes that a process may use where its job does not say."""
+    drain: float
+    data: tuple[Path, ...] = ()
+    """Folders that files may be read from; empty for all."""
+
+
+@dataclass
+class Case:
+    """One attempt of a job on this slave."""
+
+    job: str
+    attempt: int
+    folder: Path
+    log: Log
+    children: dict[tuple[int, int], Child] = field(default_factory=dict)
+    dead: dict[tuple[int, int], Part] = field(default_factory=dict)
+    door: Door | None = None
+    spec: JobSpec | None = None
+    since: float = 0.0
+    """When the coordinator's phase began; while workers load, when its loop was last seen to turn."""
+    looped: bool = False
+    finished: tale.Finished | None = None
+    shipped: dict[str, int] = field(default_factory=dict)
+    """File → bytes that the master has; the log's name is empty."""
+    sent_at: float | None = None
+
+    @property
+    def result(self) -> Path:
+        return self.folder / f"result.{self.attempt}"
+
+    @property
+    def scratch(self) -> Path:
+        return self.folder / f"scratch.{self.attempt}"
+
+    @property
+    def over(self) -> bool:
+        return not any(c.alive for c in self.children.values())
+
+
+class Slave:
+    """The daemon."""
+
+    def __init__(self, settings: Settings, dial: Callable[[], Line]) -> None:
+        self._settings, self._dial = settings, dial
+        self._boot = secrets.token_hex(8)
+        self._cases: dict[tuple[str, int], Case] = {}
+        self._line: Line | None = None
+        self._dial_at = 0.0
+        self._beat_at = self._measure_at = 0.0
+        self._draining: float | None = None
+        self._over = False
+        self._spare: Egg | None = None
+        self._spare_at = 0.0
+        self._bell, self._ring = os.pipe()
+        os.set_blocking(self._ring, False)
+        os.set_blocking(self._bell, False)
+        folder = settings.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._mark = str(folder.resolve())
+        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise UsageError(f"Another slave uses {folder}; choose another --folder.") from None
+        children.adopt_orphans()
+        left = children.sweep(self._mark)
+        if left:
+            self._say(f"ended {left} processes that an earlier slave had left")
+        self._tidy()
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until a signal; then nothing of it is left."""
+        signal.signal(signal.SIGTERM, lambda *_: self._drain())
+        signal.signal(signal.SIGINT, lambda *_: self._stop())
+        self._say(f"slave {self._settings.name}: {self._settings.slots} slots, {self._settings.folder}")
+        try:
+            while not self._over:
+                self._turn()
+        finally:
+            self._close()
+
+    def _drain(self) -> None:
+        """Take nothing new, let go what runs, then end."""
+        if self._draining is None:
+            self._draining = clock.now() + self._settings.drain
+            self._beat_at = 0.0
+            self._wake()
+
+    def _stop(self) -> None:
+        self._over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._ring, b"!")
+
+    def _close(self) -> None:
+        alive = [c for case in self._cases.values() for c in case.children.values() if c.alive]
+        for child in alive:
+            children.ask(child, "was ended with its slave")
+        until = clock.now() + children.GRACE + 1.0
+        while not all(children.ended(c) for c in alive) and clock.now() < until:
+            clock.sleep(0.02)
+        for child in alive:
+            children.ask(child, "was ended with its slave", at_once=True)
+            children.bury(child)
+        if self._spare is not None:
+            self._spare.drop()
+        children.patrol([], None)
+        if self._line is not None:
+            with contextlib.suppress(FlegelError):
+                self._line.send(Bye(self._settings.name, self._boot))
+                self._line.drain(1.0)
+            self._line.close()
+        for case in self._cases.values():
+            case.log.close()
+            shutil.rmtree(case.scratch, ignore_errors=True)
+        os.close(self._lock)
+        os.close(self._bell)
+        os.close(self._ring)
+
+    def _turn(self) -> None:
+        now = clock.now()
+        self._connect(now)
+        living = [c for case in self._cases.values() for c in case.children.values() if c.alive]
+        pipes = [fd for c in living for fd in c.pipes]
+        due = min(self._beat_at, self._measure_at, now + 1.0)
+        if any(c.inbox for c in living):
+            due = now + 0.02
+        if self._line is not None:
+            Sleeper(self._line.socket, [self._bell, *pipes]).wait(max(due - now, 0.005))
+        else:
+            select.select([self._bell, *pipes], [], [], max(due - now, 0.005))
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._bell, 4096)
+        self._hear_children()
+        self._hear_master()
+        now = clock.now()
+        if now >= self._measure_at:
+            self._measure_at = now + MEASURE
+            self._police(now)
+        self._ship(now)
+        if self._spare is None and now >= self._spare_at and self._draining is None:
+            with contextlib.suppress(OSError):  # the next start will tell why
+                self._spare = children.lay("any", self._mark, self._settings.folder)
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT
+            self._beat()
+        if self._draining is not None and (now > self._draining or all(c.over for c in self._cases.values())):
+            waiting = any(self._unshipped(c) for c in self._cases.values())
+            self._over = now > self._draining or not waiting
+
+    def _connect(self, now: float) -> None:
+        if self._line is None and now >= self._dial_at:
+            self._dial_at = now + 1.0
+            self._line = self._dial()
+            for case in self._cases.values():
+                case.sent_at = None
+
+    def _hear_master(self) -> None:
+        if self._line is None:
+            return
+        try:
+            for order, frames in self._line.receive(0.0):
+                self._obey(order, frames)
+        except PeerRefused as error:
+            self._say(str(error))
+            self._line.close()
+            self._line, self._dial_at = None, clock.now() + 2.0
+
+    def _send(self, body: msgspec.Struct, frames: tuple[bytes, ...] = ()) -> bool:
+        if self._line is None:
+            return False
+        try:
+            self._line.send(body, frames)
+        except PeerSlow:
+            return False
+        return True
+
+    def _say(self, text: str) -> None:
+        print(f"flegel: {text}", file=sys.stderr, flush=True)
+
+    # -- orders --------------------------------------------------------------------------------------------------
+
+    def _obey(self, order: Any, frames: tuple[bytes, ...]) -> None:
+        if not isinstance(order, Got):
+            self._beat_at = 0.0
+        try:
+            check_name(getattr(order, "job", "x"), "job")
+        except UsageError as error:
+            self._say(f"an order was refused: {error}")
+            return
+        match order:
+            case Start():
+                self._start(order, frames)
+            case Hire():
+                self._hire(order)
+            case Dismiss(job=job, attempt=attempt, worker=worker, life=life):
+                case_ = self._cases.get((job, attempt))
+                for name, child in list(case_.children.items()) if case_ else []:
+                    if worker is None or name == (worker, life):
+                        children.ask(child, "was dismissed")
+            case Bury(parts=parts):
+                for buried in parts:
+                    self._bury(buried)
+            case Lost() | Resize() | Drain():
+                case_ = self._cases.get((order.job, order.attempt))
+                chief = case_.children.get((COORDINATOR, 0)) if case_ else None
+                if chief is not None and chief.alive:
+                    children.tell(chief, tale.encode(order) + b"\n")
+            case Got(job=job, attempt=attempt, file=file, size=size):
+                case_ = self._cases.get((job, attempt))
+                if case_ is not None:
+                    case_.shipped[file] = size
+                    case_.sent_at = None
+                    if not self._forget_if_empty(case_) and not self._unshipped(case_):
+                        self._beat_at = 0.0
+
+    def _case(self, job: str, attempt: int) -> Case:
+        if (job, attempt) not in self._cases:
+            folder = self._settings.folder / "jobs" / job
+            log = Log(folder / f"log.{attempt}")
+            self._cases[job, attempt] = Case(job, attempt, folder, log)
+        return self._cases[job, attempt]
+
+    def _start(self, order: Start, frames: tuple[bytes, ...]) -> None:
+        case = self._case(order.job, order.attempt)
+        if (COORDINATOR, 0) in case.children or (COORDINATOR, 0) in case.dead:
+            return
+        source = frames[0].decode() if frames else ""
+        if order.spec.code and hashlib.sha256(source.encode()).hexdigest() != order.spec.code:
+            self._refuse(case, "the source of its class is not what was submitted")
+            return
+        refusal = self._forbidden(order.spec.data)
+        if refusal:
+            self._refuse(case, refusal, usage=True)
+            return
+        case.spec, case.since = order.spec, clock.now()
+        case.door = Door(order.job, order.attempt)
+        shutil.rmtree(case.result, ignore_errors=True)
+        code = case.folder / f"code.{case.attempt}"
+        code.write_text(source, encoding="utf-8")
+        errand = tale.Errand(
+            order.job, order.attempt, order.spec, str(code), order.workers, self._settings.address, str(case.result),
+            str(case.folder / "checkpoints"), order.resume,
+        )  # fmt: skip
+        self._spawn(case, (COORDINATOR, 0), "coordinator", tale.encode(errand), order.spec.memory)
+
+    def _hire(self, order: Hire) -> None:
+        case = self._case(order.job, order.attempt)
+        name = (order.worker, order.life)
+        if name in case.children or name in case.dead:
+            return
+        self._spawn(case, name, "worker", order.birth.encode(), order.memory)
+
+    def _spawn(self, case: Case, name: tuple[int, int], role: str, line: bytes, memory: int | None) -> None:
+        full: Name = (case.job, case.attempt, *name)
+        bound = memory if memory is not None else self._settings.memory
+        try:
+            egg, self._spare = self._spare, None
+            if egg is not None and egg.dead:
+                egg.drop()
+                egg = None
+            if egg is None:
+                egg = children.lay(role, self._mark, self._settings.folder)
+            case.children[name] = children.hatch(egg, full, role, line, case.log, case.scratch, bound)
+            self._spare_at = clock.now() + SPARE_AFTER
+        except OSError as error:
+            case.dead[name] = Part(*full, alive=False, outcome="lost", why=f"could not be started: {error.strerror}")
+
+    def _refuse(self, case: Case, why: str, usage: bool = False) -> None:
+        case.dead[COORDINATOR, 0] = Part(
+            case.job, case.attempt, COORDINATOR, alive=False, outcome="failed", why=why, usage=usage
+        )
+
+    def _forbidden(self, data: str) -> str:
+        """Why a file may not be read here; empty where it may."""
+        if not self._settings.data or not data.startswith(("/", "~", ".")):
+            return ""
+        path = Path(data).expanduser().resolve()
+        if any(path.is_relative_to(folder.resolve()) for folder in self._settings.data):
+            return ""
+        allowed = ", ".join(map(str, self._settings.data))
+        return f"slave {self._settings.name} reads files from {allowed} only, not {data}"
+
+    def _bury(self, name: Name) -> None:
+        """It is on record: forget it, and its files with the last one."""
+        case = self._cases.get(name[:2])
+        if case is None:
+            return
+        part = case.dead.pop((name[2], name[3]), None)
+        if name[2] == COORDINATOR and part is not None:
+            case.children.pop((COORDINATOR, 0), None)
+            case.door = None
+            shutil.rmtree(case.result, ignore_errors=True)
+            if part.outcome == "done":
+                shutil.rmtree(case.folder / "checkpoints", ignore_errors=True)
+        self._forget_if_empty(case)
+
+    def _forget_if_empty(self, case: Case) -> bool:
+        """Where nothing of it runs and the master has all that it said: True, and it is gone for good."""
+        if case.dead or case.children or self._unshipped(case):
+            return False
+        del self._cases[case.job, case.attempt]
+        case.log.close()
+        for path in (case.log.path, case.folder / f"code.{case.attempt}"):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(case.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            case.folder.rmdir()
+        return True
+
+    def _tidy(self) -> None:
+        """What an earlier slave has left: nothing but the newest checkpoints."""
+        folders = [p for p in (self._settings.folder / "jobs").glob("*") if p.is_dir()]
+        folders.sort(key=lambda p: p.stat().st_mtime, reverse=True)
+        for number, folder in enumerate(folders):
+            for entry in folder.iterdir():
+                if entry.name != "checkpoints" or number >= KEEP_JOBS:
+                    shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    # -- children ------------------------------------------------------------------------------------------------
+
+    def _hear_children(self) -> None:
+        for case in list(self._cases.values()):
+            for name, child in list(case.children.items()):
+                if not child.alive:
+                    continue
+                children.listen(child)
+                children.tell(child)
+                for line in children.reports(child):
+                    self._hear_chief(case, line)
+                children.insist(child)
+                if children.ended(child):
+                    for line in children.reports(child):
+                        self._hear_chief(case, line)
+                    children.bury(child)
+                    self._note_end(case, name, child)
+
+    def _hear_chief(self, case: Case, line: bytes) -> None:
+        assert case.door is not None
+        try:
+            report = tale.read_up(line)
+        except msgspec.MsgspecError:
+            return  # user code wrote into what is not its own
+        change: dict[str, Any] = {}
+        match report:
+            case tale.Wanted(wants=wants, births=births, trouble=trouble):
+                change = {"wants": wants, "births": births, "trouble": trouble}
+            case tale.Phase(name=name, elastic=elastic):
+                change = {"phase": name, "elastic": elastic}
+                case.since, case.looped = clock.now(), False
+            case tale.Seen(glance=glance):
+                change = {"glance": glance}
+                if case.door.phase == "loading":
+                    case.since, case.looped = clock.now(), True
+            case tale.Saved():
+                change = {"saved": case.door.saved + 1}
+            case tale.Finished():
+                case.finished = report
+        case.door = msgspec.structs.replace(case.door, **change)
+        if not isinstance(report, tale.Seen):
+            self._beat_at = 0.0
+
+    def _note_end(self, case: Case, name: tuple[int, int], child: Child) -> None:
+        assert child.code is not None
+        why, fault = children.how(child.code)
+        if child.verdict:
+            why, fault = child.verdict, True
+        full: Name = (case.job, case.attempt, *name)
+        self._beat_at = 0.0
+        del case.children[name]
+        if name[0] == COORDINATOR and case.finished is not None and not child.verdict:
+            said = case.finished
+            outcome = "done" if said.done else "failed"
+            part = Part(
+                *full, alive=False, outcome=outcome, why=said.why, trace=said.trace[-20_000:], usage=said.usage
+            )  # fmt: skip
+        else:
+            who = "The coordinator" if name[0] == COORDINATOR else ""
+            part = Part(*full, alive=False, outcome="lost", why=f"{who} {why}".strip(), fault=fault)
+        case.dead[name] = part
+        if name[0] == COORDINATOR:
+            for other in case.children.values():
+                children.ask(other, "was dismissed with its coordinator")
+        if case.over:
+            shutil.rmtree(case.scratch, ignore_errors=True)
+
+    def _police(self, now: float) -> None:
+        """Limits of memory and time."""
+        living = [c for case in self._cases.values() for c in case.children.values() if c.alive]
+        children.patrol(living, self._spare)
+        for child in living:
+            if child.memory is not None and child.used > child.memory:
+                bound = f"{child.memory / 2**30:.2f} GiB"
+                children.ask(child, f"used more memory than its limit of {bound} (--memory)", at_once=True)
+        for case in self._cases.values():
+            chief = case.children.get((COORDINATOR, 0))
+            limit = case.spec.criteria.max_seconds if case.spec else None
+            if chief is None or not chief.alive or limit is None or case.door is None:
+                continue
+            phase = case.door.phase
+            more = COMPILING if phase == "compiling" else OVERTIME
+            timed = phase in ("init", "compiling", "training") or case.looped
+            if timed and now - case.since > limit + more:
+                text = f"did not end within --max-seconds {limit:g} and {more:.0f} s more (phase: {phase})"
+                hint = f"before that, {case.door.trouble}" if case.door.trouble else "does every hook return?"
+                children.ask(chief, f"{text}; {hint}")
+
+    # -- what the master gets ------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        if self._line is None or self._line.channel.pending > MAX_DEBTS:
+            return
+        parts: list[Part] = []
+        doors: list[Door] = []
+        for case in self._cases.values():
+            for name, child in case.children.items():
+                if child.alive:
+                    parts.append(Part(case.job, case.attempt, *name))
+            for name, part in case.dead.items():
+                chief = name[0] == COORDINATOR
+                shipping = chief and part.outcome == "done" and self._unshipped(case)
+                parts.append(Part(case.job, case.attempt, *name) if shipping else part)
+            if case.door is not None:
+                doors.append(case.door)
+        own = sum(p.alive for p in parts)
+        cores = os.cpu_count() or 1
+        load = max(os.getloadavg()[0] - own, 0.0) / cores
+        settings = self._settings
+        self._send(
+            Beat(
+                settings.name, self._boot, settings.slots, settings.address, round(load, 2), settings.memory,
+                self._draining is not None, tuple(parts), tuple(doors),
+            )
+        )  # fmt: skip
+
+    def _files(self, case: Case) -> dict[str, int]:
+        """What the master should have of this case, in bytes."""
+        found = {"": case.log.length}
+        finished = (COORDINATOR, 0) in case.dead and case.dead[COORDINATOR, 0].outcome == "done"
+        if finished:
+            with contextlib.suppress(OSError):  # user code may have removed anything
+                found.update((p.name, p.stat().st_size) for p in sorted(case.result.iterdir()))
+        return found
+
+    def _unshipped(self, case: Case) -> bool:
+        return any(case.shipped.get(file, 0) < size for file, size in self._files(case).items())
+
+    def _ship(self, now: float) -> None:
+        for case in list(self._cases.values()):
+            if case.sent_at is not None and now - case.sent_at < SHIP_AGAIN:
+                continue
+            for file, size in self._files(case).items():
+                have = case.shipped.get(file, 0)
+                if have < size:
+                    content = self._piece(case, file, have)
+                    if content is None:
+                        case.shipped[file] = size
+                        continue
+                    body = Chunk(self._settings.name, case.job, case.attempt, file, have)
+                    if self._send(body, (content,)):
+                        case.sent_at = now
+                    break
+
+    def _piece(self, case: Case, file: str, offset: int) -> bytes | None:
+        if not file:
+            return case.log.read(offset, CHUNK)
+        try:
+            with (case.result / file).open("rb") as stream:
+                stream.seek(offset)
+                return stream.read(CHUNK)
+        except OSError:
+            return None
+
+
+def default_folder(name: str) -> Path:
+    """Where a slave of this user keeps what it runs."""
+    home = os.environ.get("FLEGEL_HOME")
+    base = Path(home) if home else Path.home() / ".local" / "share" / "flegel"
+    return base / "slaves" / check_name(name, "slave")
+
+
+def check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"Cannot use {folder}: {error.strerror}.") from None

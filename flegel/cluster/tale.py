@@ -1,0 +1,73 @@
+"""What a job's coordinator process and its slave tell each other, one JSON record a line. Nothing here acts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from flegel.cluster.words import Drain, JobSpec, Lost, Resize
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True, tag=True):
+    """Tagged, no field that is not declared."""
+
+
+class Errand(_Line):
+    """To the coordinator, first of all: the job, and where things lie."""
+
+    job: str
+    attempt: int
+    spec: JobSpec
+    source: str
+    """File with the source of its class; empty for a built-in one."""
+    workers: int
+    host: str
+    """The address of this host for workers elsewhere."""
+    result: str
+    """Folder to be made for the result."""
+    checkpoints: str
+    resume: bool
+
+
+class Wanted(_Line):
+    """These workers (→ life) should run, and what each must be told at its start."""
+
+    wants: dict[int, int]
+    births: dict[int, str]
+    trouble: str = ""
+    """How the last worker was lost."""
+
+
+class Phase(_Line):
+    """What the job does now; `elastic`: workers may join and leave from now on."""
+
+    name: str
+    elastic: bool = False
+
+
+class Seen(_Line):
+    """For people who watch."""
+
+    glance: dict[str, Any]
+
+
+class Saved(_Line):
+    """There is one more checkpoint."""
+
+
+class Finished(_Line):
+    """The last words: the result lies in its folder, or why there is none."""
+
+    done: bool
+    why: str
+    trace: str = ""
+    usage: bool = False
+
+
+Up = Wanted | Phase | Seen | Saved | Finished
+Down = Lost | Resize | Drain
+
+encode = msgspec.json.Encoder().encode
+read_up = msgspec.json.Decoder(Up).decode
+read_down = msgspec.json.Decoder(Down).decode

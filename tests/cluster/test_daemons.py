@@ -1,0 +1,184 @@
+"""Master and slaves as real processes: jobs come home, survive their daemons, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from poison import EXPECTED, poison
+from town import Town
+from typer.testing import CliRunner, Result
+
+from flegel.algorithms.kmeans import KMeans
+from flegel.cli import app
+from flegel.cluster.client import Client
+from flegel.errors import UsageError
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    with Town(tmp_path_factory.mktemp("town")) as town:
+        yield town
+        town.no_orphans()
+
+
+@pytest.fixture
+def client(town: Town) -> Iterator[Client]:
+    with town.client() as client:
+        yield client
+
+
+def endless(town: Town, client: Client, **more: object) -> str:
+    """A job that trains until it is cancelled."""
+    return town.submit(KMeans(k=4, init="first"), "blobs:4000", client, tolerance=0.0, max_seconds=600.0, **more)
+
+
+def flegel(town: Town, *words: str, folder: Path) -> Result:
+    """The program in this process, which has read everything already."""
+    with contextlib.chdir(folder):
+        return CliRunner().invoke(app, words, env=town.environment)
+
+
+def test_a_job_from_the_command_line_and_its_result_at_home(town: Town, client: Client, tmp_path: Path) -> None:
+    words = "submit kmeans --data blobs:4000 --set k=3 --workers 2 --sync bsp --name first --json result.json"
+    done = flegel(town, *words.split(" "), folder=tmp_path)
+    assert done.exit_code == 0, done.output + town.story()
+    assert "saved to runs/kmeans-blobs-001" in done.output
+    assert '"workers": 2' in (tmp_path / "result.json").read_text()
+    saved = {p.name for p in (tmp_path / "runs" / "kmeans-blobs-001").iterdir()}
+    assert saved == {"model.json", "model.npz", "result.json", "trace.msgpack"}
+    assert "coordinator | " in flegel(town, "logs", "first", folder=tmp_path).output
+    assert "first" in flegel(town, "jobs", folder=tmp_path).output
+
+
+def test_a_file_that_slaves_cannot_see_is_refused_with_a_sentence(town: Town, client: Client) -> None:
+    job = town.submit(KMeans(k=2), "/nowhere/points.csv", client, workers=1)
+    view = town.wait(client, job, "failed")
+    assert "/nowhere/points.csv does not exist" in view.reason and view.usage
+
+
+def test_two_jobs_at_once_survive_the_death_of_the_master(town: Town, client: Client) -> None:
+    jobs = [endless(town, client, workers=2, ticket=f"two-at-once-{n}") for n in range(2)]
+    for job in jobs:
+        town.training(client, job)
+    before = {p.pid for p in town.processes()}
+    town.kill_master()
+    town.start_master()
+    assert endless(town, client, workers=2, ticket="two-at-once-0") == jobs[0], "the same ticket, the same job"
+    for job in jobs:
+        view = town.training(client, job)
+        assert (view.state, view.attempt) == ("running", 1)
+    assert {p.pid for p in town.processes()} == before, "no process ended, none was started"
+    third = endless(town, client, workers=1)
+    assert client.job(third).state == "queued"
+    assert "waits for 1 free slots" in client.job(third).reason
+    for job in [*jobs, third]:
+        client.cancel(job)
+        assert client.job(job).state == "cancelled"
+    town.no_orphans()
+
+
+def crew(client: Client, job: str) -> set[int]:
+    return {int(worker[0]) for worker in client.job(job).glance.get("workers", [])}
+
+
+def test_a_job_goes_on_when_slaves_are_killed_and_when_it_is_scaled(town: Town, client: Client) -> None:
+    job = endless(town, client, workers=2)
+    view = town.training(client, job)
+    assert set(view.seats) == set(town.slaves), "the two workers are spread over the two slaves"
+    other = next(name for name in view.seats if name != view.place)
+    town.kill_slave(other)
+    town.until(lambda: client.job(job).seats == {view.place: 2}, "its worker has a seat on the other slave")
+    town.until(lambda: crew(client, job) == {0, 1}, "and trains there")
+    assert client.job(job).attempt == 1
+    town.start_slave(other)
+    town.until(lambda: len(client.slaves()) == 2, "the slave is back")
+    assert "from 2 to 3 workers" in client.scale(job, 3)
+    town.until(lambda: crew(client, job) == {0, 1, 2}, "a third worker trains")
+    client.scale(job, 1)
+    town.until(lambda: sum(client.job(job).seats.values()) == 1, "two workers have left")
+    town.kill_slave(view.place)
+    town.until(lambda: client.job(job).attempt == 2, "there is a second attempt")
+    assert town.training(client, job).place == other
+    client.cancel(job)
+    town.start_slave(view.place)
+    town.until(lambda: len(client.slaves()) == 2, "the slave is back")
+    town.no_orphans()
+
+
+def test_attach_shows_a_job_and_ctrl_c_leaves_it_running(town: Town, client: Client, tmp_path: Path) -> None:
+    job = endless(town, client, workers=1)
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "flegel.cli", "attach", job],
+        env=town.environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert watcher.stderr is not None
+    for line in watcher.stderr:
+        if "iteration" in line:
+            break
+    watcher.send_signal(signal.SIGINT)
+    said = watcher.stderr.read()
+    assert watcher.wait(60) == 130
+    watcher.stderr.close()
+    assert "detached; the job goes on" in said
+    assert client.job(job).state == "running"
+    client.cancel(job)
+
+
+POISON = [
+    ("initParameter", "segfault", "anywhere"),
+    ("updateDataPoint", "exit", "worker"),
+    ("updateParameter", "loop", "anywhere"),
+    ("initState", "bomb", "worker"),
+    ("module", "raise", "anywhere"),
+    ("objective", "daemon", "anywhere"),
+]
+
+
+def test_poison_fails_with_its_cause_and_harms_nobody(town: Town, client: Client) -> None:
+    neighbour = endless(town, client, workers=1)
+    town.training(client, neighbour)
+    ids = {process.pid for process in town.slaves.values()}
+    jobs = {client.submit(*poison(*kind)): kind for kind in POISON}
+    for job, kind in jobs.items():
+        view = town.wait(client, job, "failed")
+        assert EXPECTED[kind[1]] in view.reason, (kind, view, town.story())
+    assert client.job(neighbour).state == "running" and client.job(neighbour).attempt == 1
+    assert {process.pid for process in town.slaves.values() if process.poll() is None} == ids
+    client.cancel(neighbour)
+    town.no_orphans()
+    for name in town.slaves:
+        town.until(
+            lambda name=name: not [p for p in (town.folder / name / "jobs").glob("*/*") if p.name != "checkpoints"],
+            "the slave has tidied up",
+        )
+
+
+def test_a_slave_that_is_terminated_drains(town: Town, client: Client) -> None:
+    town.start_slave("guest", "--drain", "5")
+    town.until(lambda: len(client.slaves()) == 3, "the guest has come")
+    town.slaves["guest"].terminate()
+    assert town.slaves.pop("guest").wait(60) == 0
+    town.until(lambda: len(client.slaves()) == 2, "the guest has gone")
+
+
+def test_wrong_words_get_a_sentence(town: Town, client: Client, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no job 'nobody'"):
+        client.cancel("nobody")
+    for words, sentence in [
+        (["submit", "kmeans", "--data", "blobs", "--memory", "2 apples"], "no limit of memory"),
+        (["submit", "kmeans", "--data", "blobs", "--name", "../x"], "is no name for a job"),
+        (["submit", "kmeans", "--data", "blobs", "--master", "local", "--detach"], "give --master"),
+        (["cancel", "nobody"], "There is no job 'nobody'"),
+    ]:
+        done = flegel(town, *words, folder=tmp_path)
+        assert done.exit_code == 2 and sentence in done.output, done.output
+    assert os.listdir(tmp_path) == []  # noqa: PTH208

@@ -1,0 +1,147 @@
+"""Peers with valid keys and bad intentions: no message of the right type may end the master or leave its folder."""
+
+from __future__ import annotations
+
+import random
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flegel.cluster import words
+from flegel.cluster.facts import RUNNING
+from flegel.cluster.gate import ANYBODY, Received, Sender
+from flegel.cluster.serve import MasterDaemon
+from flegel.runtime import clock
+from flegel.spec import AlgorithmRef
+
+NUMBERS = [0, 1, -1, 2, 7, 1024, 10**6, 2**31, 2**62, 2**63 - 1, -(2**63), 2**64 - 1]
+WORDS = ["", "a", "n1", "n2", "kmeans-1", "../x", "..", "/etc/passwd", "a" * 100, "\0", "β", "%s", "{0}", "-", ".x"]
+FLOATS = [0.0, 1.5, -1.0, 1e308, float("inf"), float("nan")]
+
+
+class Silence:
+    """A gate that nobody hears."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    def send(self, to: Sender, body: msgspec.Struct, frames: Any = ()) -> None:
+        msgspec.msgpack.encode(body)
+        self.said.append((body, frames))
+
+
+def extreme(kind: Any, rng: random.Random, names: list[str]) -> Any:
+    """A value of a type, as odd as that type allows."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return extreme(rng.choice([int, str, float, list[int]]), rng, names)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = typing.get_type_hints(kind)
+        fields = [f.name for f in msgspec.structs.fields(kind) if f.required or rng.random() < 0.5]
+        return kind(**{name: extreme(hints[name], rng, names) for name in fields})
+    if origin is typing.Union or type(kind).__name__ == "UnionType":
+        return extreme(rng.choice(args), rng, names)
+    if origin is tuple and args[-1] is Ellipsis:
+        return tuple(extreme(args[0], rng, names) for _ in range(rng.randrange(3)))
+    if origin is tuple:
+        return tuple(extreme(a, rng, names) for a in args)
+    if origin is list:
+        return [extreme(args[0], rng, names) for _ in range(rng.randrange(3))]
+    if origin is dict:
+        return {extreme(args[0], rng, names): extreme(args[1], rng, names) for _ in range(rng.randrange(3))}
+    plain = {
+        int: rng.choice(NUMBERS), str: rng.choice(names), float: rng.choice(FLOATS), bool: rng.random() < 0.5,
+        bytes: b"x", type(None): None, dict: {},
+    }  # fmt: skip
+    return plain[kind]
+
+
+SUBMIT, NODE, OTHER, READ = (
+    Sender("k1", "submit", "ann", 1), Sender("k2", "slave", "n1", 1), Sender("k3", "slave", "n2", 1),
+    Sender("k4", "read", "bob", 1),
+)  # fmt: skip
+
+
+def with_a_job(folder: Path) -> tuple[MasterDaemon, Any]:
+    """A master with two slaves, and one job on the first of them."""
+    master = MasterDaemon(Silence(), folder)  # type: ignore[arg-type]
+    for sender in (NODE, OTHER):
+        slots = 4 if sender is NODE else 0
+        master._take(Received(sender, words.Beat(sender.name, "boot", slots, "127.0.0.1", memory=1 << 40), ()))
+    spec = words.JobSpec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "higgs:1000", workers=1)
+    master._take(Received(SUBMIT, words.Submit("ticket-0001", spec), ()))
+    (job,) = master._machine.books.of_state(RUNNING)
+    assert job.home == "n1"
+    return master, job
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> tuple[MasterDaemon, Any]:
+    return with_a_job(tmp_path / "home")
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 2**32))
+def test_no_message_of_the_right_type_ends_the_master(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    rng, outer = random.Random(seed), tmp_path_factory.mktemp("outer")
+    master, job = with_a_job(outer / "home")
+    names = [*WORDS, job.id, "n1", "boot", "ticket-0001", "ticket-0002", f"{job.attempt}.n1"]
+    senders = {"submit": [SUBMIT], "slave": [NODE, OTHER], "read": [READ]}
+    for _ in range(40):
+        kind = rng.choice(list(words.RIGHTS))
+        try:
+            body = msgspec.msgpack.decode(msgspec.msgpack.encode(extreme(kind, rng, names)), type=kind)
+        except (msgspec.MsgspecError, OverflowError):
+            continue  # cannot be said at all
+        sender = rng.choice(senders[rng.choice(words.RIGHTS[kind])])
+        if rng.random() < 0.1:
+            sender = Sender("", ANYBODY, "", 1)
+        frames = tuple(b"z" * rng.choice((0, 5, words.CHUNK + 1)) for _ in range(rng.randrange(3)))
+        master._take(Received(sender, body, frames))
+        if rng.random() < 0.1:
+            master._carry_out(master._machine.tick(clock.now() + rng.choice((0, 1, 100))))
+    assert [p.name for p in outer.iterdir()] == ["home"], "something was written outside of the master's folder"
+    assert master._machine.books.jobs, "the job is lost"
+    master._journal.close()
+
+
+@pytest.mark.parametrize("offset", NUMBERS)
+def test_reading_from_any_offset_is_answered(running: tuple[MasterDaemon, Any], offset: int) -> None:
+    master, job = running
+    master._take(Received(NODE, words.Chunk("n1", job.id, job.attempt, "", 0), (b"hello",)))
+    gate: Any = master.gate
+    before = len(gate.said)
+    master._take(Received(READ, words.Read(job.id, "", f"{job.attempt}.n1", offset=offset), ()))
+    ((answer, frames),) = gate.said[before:]
+    assert isinstance(answer, words.Bytes) and answer.size == 5
+    assert frames[0] == b"hello"[max(min(offset, 5), 0) :]
+
+
+def test_only_the_slave_of_the_coordinator_hands_in_the_result(
+    running: tuple[MasterDaemon, Any], tmp_path: Path
+) -> None:
+    master, job = running
+    for sender in (OTHER, NODE):
+        chunk = words.Chunk(sender.name, job.id, job.attempt, "model.npz", 0)
+        master._take(Received(sender, chunk, (sender.name.encode(),)))
+        impostor = words.Chunk("n1", job.id, job.attempt, "other.npz", 0)
+        master._take(Received(OTHER, impostor, (b"forged",)))
+    written = {p.name: p.read_bytes() for p in (tmp_path / "home").rglob("*.npz")}
+    assert written == {"model.npz": b"n1"}
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", ".x", "a/b", "\0"])
+def test_names_of_files_stay_in_their_folder(running: tuple[MasterDaemon, Any], tmp_path: Path, name: str) -> None:
+    master, job = running
+    before = {p for p in tmp_path.rglob("*") if "evil" in p.name}
+    master._take(Received(NODE, words.Chunk("n1", job.id, job.attempt, name, 0), (b"x",)))
+    master._take(Received(READ, words.Read(job.id, name), ()))
+    master._take(Received(READ, words.Read(job.id, "", name), ()))
+    answers = [body for body, _ in master.gate.said[-3:]]  # type: ignore[attr-defined]
+    assert all(isinstance(a, words.Denied) for a in answers)
+    assert before == {p for p in tmp_path.rglob("*") if "evil" in p.name} == set()

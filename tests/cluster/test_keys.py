@@ -1,0 +1,147 @@
+"""Keys: secret files stay secret, names stay in their folder, a list of keys counts from one moment to the next."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flegel.cli import app
+from flegel.cluster import keys
+from flegel.errors import UsageError
+from flegel.runtime.curve import derive_public, new_pair
+
+OTHER = new_pair()
+
+
+def test_a_pair_is_written_for_its_owner_alone_and_read_back(tmp_path: Path) -> None:
+    pair = keys.create("me", tmp_path)
+    file = tmp_path / "me.key"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert keys.load("me", tmp_path) == pair
+    assert derive_public(pair.secret) == pair.public
+    assert pair.secret not in repr(pair)
+
+
+def test_a_pair_that_exists_is_never_overwritten(tmp_path: Path) -> None:
+    pair = keys.create("me", tmp_path)
+    with pytest.raises(UsageError, match="already"):
+        keys.create("me", tmp_path)
+    assert keys.ensure("me", tmp_path) == pair
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    keys.create("me", tmp_path)
+    (tmp_path / "me.key").chmod(mode)
+    with pytest.raises(UsageError, match="Others can read"):
+        keys.load("me", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"not json", b'{"public":"00","secret":"11"}', b'{"public":"' + b"ab" * 32 + b'"}']
+)
+def test_a_damaged_pair_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    keys.create("me", tmp_path)
+    (tmp_path / "me.key").write_bytes(content)
+    with pytest.raises(UsageError, match="damaged"):
+        keys.load("me", tmp_path)
+
+
+def test_halves_of_two_pairs_are_no_pair(tmp_path: Path) -> None:
+    pair = keys.create("me", tmp_path)
+    (tmp_path / "me.key").write_text(f'{{"public":"{OTHER.public}","secret":"{pair.secret}"}}')
+    with pytest.raises(UsageError, match="do not belong together"):
+        keys.load("me", tmp_path)
+
+
+def test_a_link_is_not_followed_to_a_secret(tmp_path: Path) -> None:
+    keys.create("me", tmp_path)
+    (tmp_path / "you.key").symlink_to(tmp_path / "me.key")
+    with pytest.raises(UsageError):
+        keys.load("you", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../me", "a/b", "/etc/x", ".hidden", "a\0b", "a b", "x" * 65, "-rf"])
+def test_a_name_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
+    for act in (lambda: keys.create(name, tmp_path), lambda: keys.load(name, tmp_path)):
+        with pytest.raises(UsageError, match="cannot name a key"):
+            act()
+    if name:
+        with pytest.raises(UsageError):
+            keys.Registry(tmp_path).add(OTHER.public, "read", name)
+    assert not list(tmp_path.rglob("*.key"))
+
+
+def test_adding_and_revoking_count_for_a_registry_that_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "FRESH", 0.0)
+    running, hand = keys.Registry(tmp_path), keys.Registry(tmp_path)
+    assert not running.admit(OTHER.public)
+    hand.add(OTHER.public, "read", "ann")
+    entry = running.find(OTHER.public)
+    assert entry is not None and (entry.role, entry.name) == ("read", "ann")
+    hand.add(OTHER.public, "submit", "ann")
+    entry = running.find(OTHER.public)
+    assert entry is not None and entry.role == "submit"
+    hand.revoke("ann")
+    assert running.find(OTHER.public) is None and not running.entries()
+
+
+def test_a_list_that_was_tampered_with_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "FRESH", 0.0)
+    registry = keys.Registry(tmp_path)
+    registry.add(OTHER.public, "submit")
+    assert registry.admit(OTHER.public)
+    file = tmp_path / "allowed" / f"{OTHER.public}.json"
+    renamed = file.with_name(f"{'ab' * 32}.json")
+    file.rename(renamed)  # the key in the file is not that of its name
+    assert not registry.admit(OTHER.public) and not registry.admit("ab" * 32)
+    renamed.write_text("{")
+    assert not registry.admit("ab" * 32)
+    renamed.unlink()
+    (tmp_path / "allowed").rmdir()
+    assert registry.entries() == []
+
+
+def test_a_master_is_trusted_but_not_let_in(tmp_path: Path) -> None:
+    registry = keys.Registry(tmp_path)
+    registry.add(OTHER.public, "master", address="tcp://head:7077")
+    assert not registry.admit(OTHER.public)
+    assert registry.master("tcp://head:7077") == OTHER.public
+    with pytest.raises(UsageError, match="not known"):
+        registry.master("tcp://other:7077")
+
+
+def test_the_first_start_of_a_master_makes_keys_once(tmp_path: Path) -> None:
+    pair = keys.first_start(tmp_path)
+    registry = keys.Registry(tmp_path)
+    assert {e.role for e in registry.entries()} == {"master", "slave", "submit"}
+    registry.revoke("local-submit")
+    assert keys.first_start(tmp_path) == pair
+    assert {e.role for e in registry.entries()} == {"master", "slave"}, "what was revoked stays revoked"
+
+
+def test_the_command_line_makes_shows_adds_and_revokes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEGEL_HOME", str(tmp_path))
+
+    def flegel(*words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, ["keys", *words])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    public = keys.own_pairs()
+    assert public == {}
+    assert "flegel keys add" in flegel("new", "--role", "slave")
+    made = keys.load("slave")
+    assert made.public in flegel("show") and made.secret not in flegel("show")
+    assert "with role slave" in flegel("add", made.public, "--role", "slave", "--name", "node7")
+    assert "node7" in flegel("show")
+    assert '"role": "slave"' in flegel("show", "--json")
+    flegel("revoke", made.public[:10])
+    assert "node7" not in flegel("show")
+    for wrong in (["add", "xyz"], ["add", made.public, "--role", "king"], ["revoke", "node7"], ["new", "--role", "x"]):
+        flegel(*wrong, code=2)

@@ -1,0 +1,234 @@
+"""The master machine in a world of lost messages, crashes and killed slaves: no job is lost, none is doubled."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from world import World
+
+from flegel.cluster.facts import CANCELLED, DONE, FAILED, QUEUED, RUNNING
+from flegel.cluster.master import LOST_AFTER, Caller
+from flegel.cluster.words import Accepted, Cancel, Denied, Scale, Submit
+from flegel.cluster.words import JobSpec as Spec
+from flegel.spec import AlgorithmRef
+
+slave_names = st.sampled_from(["s0", "s1", "s2"])
+crashes = st.none() | st.integers(0, 10_000)
+picks = st.integers(0, 10)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Whatever happens, in whatever order, the books are right; when it stops happening, all jobs come to an end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(slaves=3, slots=2)
+
+    @rule(
+        ticket=st.integers(0, 6), workers=st.none() | st.integers(1, 5), owner=st.sampled_from("abc"), crash=crashes,
+        priority=st.integers(-1, 1), retries=st.integers(0, 1),
+    )  # fmt: skip
+    def submit(
+        self, ticket: int, workers: int | None, owner: str, crash: int | None, priority: int, retries: int
+    ) -> None:
+        self.world.submit(f"ticket-{ticket}", workers, owner, crash, priority=priority, retries=retries)
+
+    @rule(name=slave_names, crash=crashes)
+    def beat(self, name: str, crash: int | None) -> None:
+        self.world.beat(name, crash)
+
+    @rule(count=st.integers(1, 6), lose=st.booleans(), twice=st.booleans())
+    def deliver(self, count: int, lose: bool, twice: bool) -> None:
+        for _ in range(count):
+            self.world.deliver(lose, twice)
+
+    @rule(seconds=st.floats(0.01, 10.0), crash=crashes)
+    def tick(self, seconds: float, crash: int | None) -> None:
+        self.world.tick(seconds, crash)
+
+    @rule(name=slave_names, pick=picks)
+    def finish(self, name: str, pick: int) -> None:
+        self.world.finish(name, pick)
+
+    @rule(name=slave_names, pick=picks, fault=st.booleans())
+    def kill_part(self, name: str, pick: int, fault: bool) -> None:
+        self.world.kill_part(name, pick, fault)
+
+    @rule(name=slave_names)
+    def kill_slave(self, name: str) -> None:
+        self.world.kill_slave(name)
+
+    @rule(name=slave_names)
+    def start_slave(self, name: str) -> None:
+        self.world.start_slave(name)
+
+    @rule(name=slave_names)
+    def drain(self, name: str) -> None:
+        self.world.slaves[name].draining = True
+
+    @rule()
+    def kill_master(self) -> None:
+        self.world.restart()
+
+    @precondition(lambda self: self.world.tickets)
+    @rule(pick=picks, crash=crashes)
+    def cancel(self, pick: int, crash: int | None) -> None:
+        jobs = list(self.world.tickets.values())
+        self.world.cancel(jobs[pick % len(jobs)], crash)
+
+    @precondition(lambda self: self.world.tickets)
+    @rule(pick=picks)
+    def resume(self, pick: int) -> None:
+        jobs = list(self.world.tickets.values())
+        self.world.resume(jobs[pick % len(jobs)])
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        self.world.settle()
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(stateful_step_count=40)
+
+
+# -- single decisions --------------------------------------------------------------------------------------
+
+
+def settled_world(jobs: int = 1, workers: int = 2, **more: int) -> World:
+    """So many jobs, submitted and, as far as there is room, running with all their workers."""
+    world = World(slaves=2, slots=2)
+    for name in world.slaves:
+        world.beat(name)
+    for number in range(jobs):
+        world.submit(f"ticket-{number}", workers, "ann", **more)
+    turn(world)
+    return world
+
+
+def turn(world: World, times: int = 4) -> None:
+    for _ in range(times):
+        for name in world.slaves:
+            world.beat(name)
+        while world.wire:
+            world.deliver()
+        world.tick(0.5)
+
+
+def states(world: World) -> list[str]:
+    return [job.state for job in world.master.books.jobs.values()]
+
+
+def test_jobs_that_do_not_fit_wait_and_say_for_what() -> None:
+    world = settled_world(jobs=3)
+    assert states(world) == [RUNNING, RUNNING, QUEUED]
+    waiting = world.master.view(list(world.master.books.jobs.values())[2])
+    assert waiting.reason == "waits for 2 free slots; 0 of 4 are free"
+    for name in world.slaves:
+        world.finish(name, 0)
+    turn(world)
+    assert states(world).count(RUNNING) == 1 and states(world).count(DONE) == 2
+
+
+def test_a_job_too_large_for_the_cluster_says_so_and_lets_others_pass() -> None:
+    world = settled_world(jobs=1, workers=9)
+    world.submit("ticket-9", 1, "bob")
+    turn(world)
+    assert states(world) == [QUEUED, RUNNING]
+    assert "needs 9 slots, but the cluster has 4" in world.master.view(world.master.find("kmeans-1")).reason
+
+
+def test_priority_goes_first_and_users_take_turns() -> None:
+    world = settled_world(jobs=1, workers=4)
+    for number in range(3):
+        world.submit(f"ann-ticket-{number}", 4, "ann")
+    world.submit("bob-ticket", 4, "bob")
+    world.submit("low-ticket", 4, "cyd", priority=-5)
+    world.submit("top-ticket", 4, "ann", priority=5)
+    order = []
+    for _ in range(7):
+        running = [j for j in world.master.books.jobs.values() if j.state == RUNNING]
+        order += [j.ticket for j in running if j.ticket not in order]
+        for name in world.slaves:
+            world.finish(name, 0)
+        turn(world)
+    assert order == [
+        "ticket-0", "top-ticket", "bob-ticket", "ann-ticket-0", "ann-ticket-1", "ann-ticket-2", "low-ticket",
+    ]  # fmt: skip
+
+
+def test_a_master_that_was_killed_finds_running_jobs_as_they_are() -> None:
+    world = settled_world(jobs=2)
+    before = {name: set(slave.living()) for name, slave in world.slaves.items()}
+    world.restart()
+    turn(world, times=8)
+    assert {name: set(slave.living()) for name, slave in world.slaves.items()} == before, "nothing ended, nothing new"
+    assert states(world) == [RUNNING, RUNNING]
+    assert all(j.attempt == 1 for j in world.master.books.jobs.values())
+
+
+def test_a_killed_slave_costs_its_jobs_an_attempt_and_the_others_nothing() -> None:
+    world = settled_world(jobs=2)
+    victim = next(n for n, s in world.slaves.items() if any(p[2] == -1 for p in s.living()))
+    world.kill_slave(victim)
+    world.tick(LOST_AFTER + 1)
+    lost = [j for j in world.master.books.jobs.values() if j.attempt == 1 and j.state == QUEUED]
+    assert lost and all("is lost" in j.why for j in lost)
+    world.start_slave(victim)
+    world.settle()
+    assert set(states(world)) == {DONE}
+
+
+def test_code_that_crashes_fails_at_once_unless_it_is_to_be_tried_again() -> None:
+    for retries, attempts in ((0, 1), (2, 3)):
+        world = settled_world(jobs=1, retries=retries)
+        for _ in range(5):
+            for slave in world.slaves.values():
+                for name in slave.living():
+                    if name[2] == -1:
+                        slave.end(name, "lost", "was killed by SIGSEGV", fault=True)
+            turn(world)
+        job = world.master.find("kmeans-1")
+        assert (job.state, job.attempt) == (FAILED, attempts)
+        assert "SIGSEGV" in job.why
+
+
+def test_a_job_whose_coordinator_is_killed_by_others_is_started_again_a_few_times() -> None:
+    world = settled_world(jobs=1)
+    for _ in range(8):
+        for slave in world.slaves.values():
+            for name in slave.living():
+                if name[2] == -1:
+                    slave.end(name, "lost", "was killed by SIGKILL")
+        turn(world)
+    job = world.master.find("kmeans-1")
+    assert (job.state, job.attempt) == (FAILED, 4)
+
+
+def test_only_the_owner_cancels() -> None:
+    world = settled_world(jobs=1)
+    denied = world.do(world.master.asked(Caller("bob"), Cancel("kmeans-1"), world.now))
+    assert isinstance(denied, Denied) and "belongs to ann" in denied.text
+    allowed = world.do(world.master.asked(Caller("ann"), Cancel("kmeans-1"), world.now))
+    assert isinstance(allowed, Accepted)
+    turn(world)
+    assert states(world) == [CANCELLED]
+    assert not any(s.living() for s in world.slaves.values())
+
+
+def test_bad_requests_get_a_sentence() -> None:
+    world = settled_world(jobs=1)
+    spec = Spec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs")
+    for request, words in [
+        (Cancel("kmeans-7"), "There is no job 'kmeans-7'; did you mean 'kmeans-1'?"),
+        (Submit("ticket-x1", Spec(spec.algorithm, "d", name="../etc")), "no name for a job"),
+        (Submit("ticket-x2", Spec(spec.algorithm, "d", name="kmeans-1")), "There is a job kmeans-1 already"),
+        (Submit("ticket-x3", Spec(spec.algorithm, "d", workers=0)), "--workers 0 must be 1 to 1024"),
+        (Submit("short", spec), "A ticket has 8 to 128 characters"),
+        (Scale("kmeans-1", 0), "1 to 1024 workers"),
+    ]:
+        answer = world.do(world.master.asked(Caller("ann"), request, world.now))
+        assert isinstance(answer, Denied) and words in answer.text, answer

@@ -1,0 +1,93 @@
+"""Where processes go and whose turn it is; names that cannot leave their folders; sizes in words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flegel.cli_cluster import parse_bytes
+from flegel.cluster.facts import Job
+from flegel.cluster.placement import Room, place, seat, turns
+from flegel.cluster.words import JobSpec, check_name
+from flegel.errors import UsageError
+from flegel.spec import AlgorithmRef
+
+rooms = st.lists(
+    st.builds(
+        lambda number, slots, used, load: Room(f"s{number}", slots, max(slots - used, 0), load),
+        st.integers(0, 30), st.integers(1, 8), st.integers(0, 8), st.floats(0, 4),
+    ),
+    max_size=6,
+    unique_by=lambda room: room.name,
+)  # fmt: skip
+
+
+def job(name: str, owner: str = "ann", workers: int | None = 1, priority: int = 0, at: float = 0.0) -> Job:
+    spec = JobSpec(AlgorithmRef("X", {}), "blobs", workers=workers, priority=priority)
+    return Job(name, f"ticket-{name}", owner, spec, at)
+
+
+@given(rooms, st.integers(1, 20))
+def test_seats_are_all_found_or_none_and_never_too_many(found: list[Room], workers: int) -> None:
+    seats = seat(workers, found)
+    if seats is None:
+        assert sum(room.free for room in found) < workers
+    else:
+        assert sum(seats.values()) == workers
+        assert all(seats.get(room.name, 0) <= room.free for room in found)
+
+
+@given(rooms, st.none() | st.integers(1, 20))
+def test_a_job_is_placed_or_says_what_it_waits_for(found: list[Room], workers: int | None) -> None:
+    answer = place(job("a", workers=workers), found, 2)
+    assert (answer.seats is None) == bool(answer.why)
+    if answer.seats is not None:
+        assert answer.slave in answer.seats, "the coordinator is where some of its workers are"
+
+
+def test_workers_avoid_hosts_that_others_use() -> None:
+    busy, idle = Room("busy", 4, 4, load=2.0), Room("idle", 4, 4, load=0.0)
+    assert seat(3, [busy, idle]) == {"idle": 3}
+    assert seat(6, [busy, idle]) == {"idle": 4, "busy": 2}
+
+
+def test_large_and_small_slaves_are_filled_evenly() -> None:
+    assert seat(6, [Room("large", 8, 8, 0.0), Room("small", 4, 4, 0.0)]) == {"large": 4, "small": 2}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-1, 1), st.integers(1, 4)), max_size=12))
+def test_turns_name_every_waiting_job_once_and_keep_priorities(asked: list[tuple[str, int, int]]) -> None:
+    waiting = [job(f"j{n}", owner, workers, priority, float(n)) for n, (owner, priority, workers) in enumerate(asked)]
+    order = list(turns(waiting, [], {}))
+    assert sorted(j.id for j in order) == sorted(j.id for j in waiting)
+    priorities = [j.spec.priority for j in order]
+    assert priorities == sorted(priorities, reverse=True)
+
+
+def test_who_holds_fewer_slots_is_next() -> None:
+    running = job("r", "ann")
+    running.seats = {"s0": 2}
+    assert [j.owner for j in turns([job("a", "ann"), job("b", "bob", at=9.0)], [running], {})] == ["bob", "ann"]
+
+
+@given(st.text(max_size=80))
+def test_a_name_that_is_let_through_stays_in_its_folder(name: str) -> None:
+    try:
+        check_name(name, "job")
+    except UsageError:
+        return
+    assert "/" not in name and "\0" not in name and ".." not in name and not name.startswith(".") and name.isascii()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("2G", 2 << 30), ("512M", 512 << 20), ("1.5GiB", 3 << 29), ("100000000", 100_000_000)]
+)
+def test_sizes_in_words(text: str, value: int) -> None:
+    assert parse_bytes(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "G", "2 apples", "1K", "-3G", "nan", "inf"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no limit of memory"):
+        parse_bytes(text)

@@ -1,0 +1,239 @@
+"""A cluster without processes: slaves that do as they are told, messages that get lost, a master that crashes.
+
+The master machine is the real one, and so are the bytes of its journal; everything else is a few lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flegel.cluster.facts import OVER, RUNNING
+from flegel.cluster.journal import MAGIC, frame, read
+from flegel.cluster.master import Action, Caller, Master, Record, Reply, Tell
+from flegel.cluster.words import (
+    COORDINATOR,
+    Accepted,
+    Beat,
+    Bury,
+    Cancel,
+    Dismiss,
+    Door,
+    Hire,
+    JobSpec,
+    Lost,
+    Part,
+    Resume,
+    Start,
+    Submit,
+    ToClient,
+    ToSlave,
+)  # fmt: skip
+from flegel.spec import AlgorithmRef
+
+Name = tuple[str, int, int, int]
+
+
+@dataclass
+class FakeSlave:
+    """Runs parts; knows no more than a real one."""
+
+    name: str
+    slots: int
+    boot: int = 0
+    up: bool = True
+    draining: bool = False
+    parts: dict[Name, Part] = field(default_factory=dict)
+    doors: dict[tuple[str, int], Door] = field(default_factory=dict)
+    most: int = 0
+
+    def beat(self) -> Beat:
+        doors = tuple(d for d in self.doors.values())
+        return Beat(
+            self.name, f"{self.name}.{self.boot}", self.slots, "host", 0.0, 0, self.draining,
+            tuple(self.parts.values()), doors,
+        )  # fmt: skip
+
+    def obey(self, order: ToSlave) -> None:
+        match order:
+            case Start(job=job, attempt=attempt, workers=workers):
+                name = (job, attempt, COORDINATOR, 0)
+                if name not in self.parts:
+                    self.parts[name] = Part(*name)
+                    self.doors[job, attempt] = Door(job, attempt, dict.fromkeys(range(workers), 0))
+            case Hire(job=job, attempt=attempt, worker=worker, life=life):
+                self.parts.setdefault((job, attempt, worker, life), Part(job, attempt, worker, life))
+            case Dismiss(job=job, attempt=attempt, worker=worker, life=life):
+                for name in list(self.parts):
+                    if name[:2] == (job, attempt) and (worker is None or name[2:] == (worker, life)):
+                        self.end(name, "lost", "was dismissed")
+            case Bury(parts=parts):
+                for name in parts:
+                    if name in self.parts and not self.parts[name].alive:
+                        del self.parts[name]
+                        if name[2] == COORDINATOR:
+                            self.doors.pop(name[:2], None)
+            case Lost(job=job, attempt=attempt, worker=worker, life=life):
+                door = self.doors.get((job, attempt))
+                if door is not None and door.wants.get(worker) == life and self.alive(job, attempt):
+                    wants = {**door.wants, worker: life + 1}  # the coordinator wants a new one
+                    self.doors[job, attempt] = Door(job, attempt, wants)
+
+    def alive(self, job: str, attempt: int) -> bool:
+        part = self.parts.get((job, attempt, COORDINATOR, 0))
+        return part is not None and part.alive
+
+    def end(self, name: Name, outcome: str, why: str, fault: bool = False) -> None:
+        if self.parts[name].alive:
+            self.parts[name] = Part(*name, alive=False, outcome=outcome, why=why, fault=fault)
+
+    def living(self) -> list[Name]:
+        return [name for name, part in self.parts.items() if part.alive]
+
+
+class World:
+    """Everything there is."""
+
+    def __init__(self, slaves: int = 2, slots: int = 2) -> None:
+        self.now = 1000.0
+        self.disk = MAGIC
+        self.slaves = {f"s{i}": FakeSlave(f"s{i}", slots) for i in range(slaves)}
+        self.tickets: dict[str, str] = {}
+        """What clients were told: ticket → job."""
+        self.ran: dict[str, int] = {}
+        """How often a job's result was made on some slave."""
+        self.wire: list[tuple[str, ToSlave]] = []
+        self.torn = 0
+        self.restart()
+
+    # -- the master ----------------------------------------------------------------------------------------
+
+    def restart(self, keep: int | None = None) -> None:
+        """The master is killed; with `keep`, only so many bytes of what it wrote last have reached the disk."""
+        books, good = read(self.disk)
+        self.disk = self.disk[:good]
+        self.wire.clear()
+        self.master = Master(books, self.now, 0.0)
+
+    def do(self, actions: list[Action], crash: int | None = None) -> ToClient | None:
+        """Carry actions out in the right order; `crash` kills the master after so many bytes of its facts."""
+        content = b"".join(frame(a.fact) for a in actions if isinstance(a, Record))
+        if crash is not None and content:
+            self.disk += content[: crash % (len(content) + 1)]
+            self.restart()
+            return None
+        self.disk += content
+        answer = None
+        for action in actions:
+            match action:
+                case Tell(slave, order):
+                    self.wire.append((slave, order))
+                case Reply(given):
+                    answer = given
+        return answer
+
+    def submit(self, ticket: str, workers: int | None, owner: str, crash: int | None = None, **more: int) -> None:
+        spec = JobSpec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=workers, **more)
+        answer = self.do(self.master.asked(Caller(owner), Submit(ticket, spec), self.now), crash)
+        if isinstance(answer, Accepted):
+            assert self.tickets.setdefault(ticket, answer.job) == answer.job, "the same ticket is the same job"
+
+    def cancel(self, job: str, crash: int | None = None) -> None:
+        self.do(self.master.asked(Caller("x", admin=True), Cancel(job), self.now), crash)
+
+    def resume(self, job: str) -> None:
+        self.do(self.master.asked(Caller("x", admin=True), Resume(job), self.now))
+
+    def tick(self, seconds: float, crash: int | None = None) -> None:
+        self.now += seconds
+        self.do(self.master.tick(self.now), crash)
+
+    # -- the wire ------------------------------------------------------------------------------------------
+
+    def beat(self, name: str, crash: int | None = None) -> None:
+        slave = self.slaves[name]
+        if slave.up:
+            self.do(self.master.heard(slave.beat(), self.now), crash)
+
+    def deliver(self, lose: bool = False, twice: bool = False) -> None:
+        """The oldest order under way."""
+        if not self.wire:
+            return
+        name, order = self.wire.pop(0)
+        if lose or not self.slaves[name].up:
+            return
+        for _ in range(2 if twice else 1):
+            self.slaves[name].obey(order)
+
+    # -- what slaves do ------------------------------------------------------------------------------------
+
+    def finish(self, name: str, pick: int) -> None:
+        """A coordinator that has all its workers is done."""
+        slave = self.slaves[name]
+        chiefs = [n for n in slave.living() if n[2] == COORDINATOR and self.staffed(n)]
+        if chiefs:
+            chosen = chiefs[pick % len(chiefs)]
+            slave.end(chosen, "done", "converged")
+            self.ran[chosen[0]] = self.ran.get(chosen[0], 0) + 1
+
+    def staffed(self, chief: Name) -> bool:
+        door = next(s.doors[chief[:2]] for s in self.slaves.values() if chief[:2] in s.doors)
+        running = {n[2:] for s in self.slaves.values() if s.up for n in s.living() if n[:2] == chief[:2]}
+        return set(door.wants.items()) <= running
+
+    def kill_part(self, name: str, pick: int, fault: bool) -> None:
+        slave = self.slaves[name]
+        living = slave.living()
+        if living:
+            slave.end(living[pick % len(living)], "lost", "was killed", fault)
+
+    def kill_slave(self, name: str) -> None:
+        slave = self.slaves[name]
+        slave.up = False
+        slave.parts.clear()
+        slave.doors.clear()
+
+    def start_slave(self, name: str) -> None:
+        slave = self.slaves[name]
+        if not slave.up:
+            slave.up, slave.draining = True, False
+            slave.boot += 1
+
+    # -- what must hold ------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        books, good = read(self.disk)
+        assert good == len(self.disk) and books == self.master.books, "the journal tells the books exactly"
+        jobs = self.master.books.jobs
+        for ticket, job in self.tickets.items():
+            assert self.master.books.tickets[ticket] == job and job in jobs, "no job that was accepted is lost"
+        assert len(set(self.master.books.tickets.values())) == len(jobs), "and none is there twice"
+        for name, slave in self.slaves.items():
+            used = sum(j.seats.get(name, 0) for j in jobs.values() if j.state == RUNNING)
+            assert used <= slave.slots, f"{name} has {used} seats of {slave.slots}"
+        for job in jobs.values():
+            assert (job.state == RUNNING) == bool(job.seats) or job.state == RUNNING
+
+    def settle(self) -> None:
+        """No more faults: slaves come back, messages arrive, coordinators finish; then all must be over."""
+        for name in self.slaves:
+            self.start_slave(name)
+            self.slaves[name].draining = False
+        for _ in range(400):
+            for name in self.slaves:
+                self.beat(name)
+            while self.wire:
+                self.deliver()
+            for name in self.slaves:
+                for pick in range(4):
+                    self.finish(name, pick)
+            self.tick(1.0)
+            if all(j.state in OVER for j in self.master.books.jobs.values()) and not any(
+                s.parts for s in self.slaves.values()
+            ):
+                break
+        self.check()
+        for job in self.master.books.jobs.values():
+            assert job.state in OVER, f"{self.master.view(job)}"
+            assert job.state != "done" or self.ran.get(job.id, 0) >= 1
+        for slave in self.slaves.values():
+            assert not slave.parts, f"{slave.name} still has {slave.parts}"

@@ -1,6 +1,6 @@
 """Does the fault simulation find bugs? Each of these is planted into the engine, and must be found within some seeds.
 
-The same seeds pass without the bug (test_faults.py runs them), so it is the bug that is found.
+`make faults` runs the same seeds without the bugs, so it is the bug that is found.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class Coordinator(Elastic):
         seen.respond += body.respond
         seen.wait += body.wait
         if body.visits and body.compute > 0:
-            seen.rate = body.visits / body.compute
+            seen.note_rate(body.visits, body.compute)
         if len(self.view.workers) <= SPANS_UP_TO:
             sent, here = self._ordered_at[worker] - self.began, now - self.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)

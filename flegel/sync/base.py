@@ -15,6 +15,8 @@ import msgspec
 
 ENOUGH = 500.0  # numbers of data for each number of θ (docs/adr/first-pass.md)
 
+ENOUGH_OF_A_PASS = 20.0  # one part in so many tells the speed of a worker
+
 # -- what a policy sees ------------------------------------------------------------------------------------
 
 
@@ -32,7 +34,7 @@ class WorkerView:
     unseen: int = 0
     halted: int = 0
     rate: float = 0.0
-    """Points a second while computing, from the last report that computed anything."""
+    """Points a second while computing, from the last reports."""
     compute: float = 0.0
     respond: float = 0.0
     wait: float = 0.0
@@ -43,6 +45,11 @@ class WorkerView:
     """Passes (summed over points) that moved points brought along, less those that left with them."""
     gain: float = 0.0
     """What its reports did for the objective, where that is kept."""
+
+    def note_rate(self, visits: int, seconds: float) -> None:
+        """So many points took so long. A few points say little: most of their time is that of getting started."""
+        fresh, weight = visits / seconds, min(1.0, ENOUGH_OF_A_PASS * visits / max(self.points, 1))
+        self.rate = fresh if self.rate <= 0 else self.rate + weight * (fresh - self.rate)
 
     @property
     def passes(self) -> float:

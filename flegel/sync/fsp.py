@@ -2,14 +2,18 @@
 
 Every round has the same θ on every worker. The round ends η seconds after it began, or as soon as workers that
 matter have gone through their whole shares, because visiting a point twice under one θ teaches nothing. One usual
-worker matters; a slow one that is through because it was left only a few points does not, it may as well wait.
+worker matters; a slow one that is through because it was left only a few points does not, it may as well wait. Where
+a barrier is dear, more of them have to be through: it pays to go on as long as the part of all workers that stands
+idle is smaller than the part of its time that a round loses to its barrier, φ / (φ + T).
 This file holds the barrier; an `Interval` says how long η is. The barrier is signalled by the coordinator
 (`centralized`), or kept by each worker's own clock at η + δ_i with the coordinator's signal as a fallback (`semi`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from statistics import median
 
 from flegel.plan.interval import Interval, Round, Step
 from flegel.sync.arrival import Arrivals
@@ -45,6 +49,11 @@ class FSP:
         """Everybody has been told to end this round."""
         self._idle = self._matters = 0.0
         """Points a second of those that are through with their shares, and how much of that ends the round."""
+        self._through: list[float] = []
+        """When they were."""
+        self._ended = 0.0
+        self._phi: deque[float] = deque(maxlen=5)
+        """Cost of the last barriers, without the waiting of those that were through."""
 
     @property
     def interval(self) -> float | None:
@@ -61,13 +70,21 @@ class FSP:
                 self._step = self._interval.first(view.least)
                 return self._begin(view, now)
             case Updated():
+                waited = sum(self._ended - at for at in self._through) / max(len(event.workers), 1)
+                self._phi.append(max(event.barrier_cost - waited, 0.0))
                 self._step = self._interval.next(summary(event, view))
                 return self._begin(view, now)
             case Woken(tag=tag) if tag == view.round:
+                if not self._stopped:
+                    self._ended = now
                 return self._stop(view)
             case Reported(worker=worker, exhausted=exhausted):
                 if self._arrivals:
                     self._arrivals.arrived(worker, now)
+                if not self._stopped:
+                    self._ended = now
+                    if exhausted:
+                        self._through.append(now)
                 if view.all_reported():
                     if self._arrivals:
                         self._arrivals.close()
@@ -82,7 +99,8 @@ class FSP:
 
     def _begin(self, view: View, now: float) -> Decision:
         workers, eta, self._stopped = tuple(view.workers), self._step.seconds, False
-        self._idle, self._matters = 0.0, matters(list(view.workers.values()))
+        self._idle, self._matters = 0.0, self._limit(view)
+        self._through, self._ended = [], now
         points = None
         if self._step.fraction < 1.0:
             points = {w.id: max(1, round(self._step.fraction * w.points)) for w in view.workers.values()}
@@ -95,6 +113,16 @@ class FSP:
             seconds = self._arrivals.begin(now, eta, workers)
             actions = (TrainWorkers(workers, points, seconds), Wake(self._arrivals.fallback, view.round))
         return Decision(actions, self._step.reason)
+
+    def _limit(self, view: View) -> float:
+        """Points a second that may stand idle before it is better to begin a new round."""
+        seen = list(view.workers.values())
+        least = matters(seen)
+        if not least or not self._phi:
+            return least
+        phi = median(self._phi)
+        lap = _first([(w.points / w.rate, w.rate) for w in seen if w.points], least)
+        return max(least, sum(w.rate for w in seen) * phi / max(phi + lap, 1e-9))
 
     def _stop(self, view: View) -> Decision:
         if self._stopped:

@@ -172,6 +172,28 @@ def test_several_slow_workers_that_are_through_count_together() -> None:
     assert stage.report(1, rate=400.0) == [StopWorkers((2,))]
 
 
+def test_where_barriers_are_dear_more_workers_have_to_be_through() -> None:
+    """A pass takes 0.8 s here; a barrier of 1.6 s is worth waiting until two thirds of the workers are through."""
+    stage = Stage(name="fsp", workers=6, interval=5.0, coordination="centralized")
+    stage.tell(Started())
+    for worker in range(6):
+        stage.report(worker, exhausted=False)
+    for _ in range(5):
+        stage.tell(Updated(2, tuple(range(6)), 1.0, True, 100, 1.6, 0.1, 3.0))
+    for worker in range(3):
+        assert stage.report(worker) == [], "a third to a half stands idle: less than a barrier would cost"
+    assert stage.report(3) == [StopWorkers((4, 5))]
+
+
+def test_a_few_points_hardly_change_what_is_known_of_a_speed() -> None:
+    worker = WorkerView(0, 1000)
+    worker.note_rate(500, 0.5)
+    worker.note_rate(1, 0.1)
+    assert worker.rate > 950.0
+    worker.note_rate(100, 0.2)
+    assert worker.rate == 500.0
+
+
 def test_a_late_worker_learns_to_stop_early_and_the_others_keep_their_interval() -> None:
     learned = Arrivals()
     response = {0: 0.001, 1: 0.001, 2: 0.001, 3: 0.030}

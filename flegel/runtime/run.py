@@ -164,7 +164,7 @@ def check_numbers(request: Request) -> None:
         raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
     if not LEAST_TIMEOUT <= request.worker_timeout < 86400:
         raise UsageError(
-            f"--worker-timeout {request.worker_timeout:g} must be {LEAST_TIMEOUT:g} seconds at least and less than a day."
+            f"--worker-timeout {request.worker_timeout:g} must be {LEAST_TIMEOUT:g} s or more and less than a day."
         )
     if not 0 <= request.seed < 2**63:
         raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {request.seed}.")

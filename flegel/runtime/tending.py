@@ -46,7 +46,8 @@ class Tender:
             estate.adopt(holdings, self._share(ids, self._states(len(ids), holdings.shares[0].columns)), order.passes)
         else:
             _, states, halted, passes, anew = arrays
-            estate.inherit(holdings, self._share(ids, states), halted, passes, anew)
+            own = np.array(states)  # what came over the wire is read-only
+            estate.inherit(holdings, self._share(ids, own), halted, passes, anew)
 
     def _share(self, ids: Array, states: Array) -> Share:
         features, labels, found = open_ids(self._load.source, ids)

@@ -118,6 +118,11 @@ class Trainer:
         self._orders.put((None, ()))
         self._thread.join(timeout=1.0)
 
+    @property
+    def busy(self) -> bool:
+        """The thread did not end when it was told to: it compiles, or a hook does not return."""
+        return self._thread.is_alive()
+
     # -- in the trainer thread -----------------------------------------------------------------------------
 
     def _loop(self) -> None:

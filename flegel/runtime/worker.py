@@ -86,6 +86,8 @@ class WorkerProcess:
             self._contact.close()
         self._socket.close()
         self._doors.close()
+        if self._trainer.busy:  # the compiler's own end would trip over a thread that is still compiling
+            os._exit(0)
 
     def _tick(self, now: float) -> None:
         if self._timer and now >= self._timer[0]:

@@ -16,6 +16,7 @@ import pytest
 
 import flegel
 from flegel import LocalCluster
+from flegel.api import resolve
 from flegel.errors import FlegelError, ProtocolError, WorkerLost
 from flegel.messages import Envelope
 
@@ -114,7 +115,7 @@ def test_mixtures_and_factorizations_survive_a_kill(crew: LocalCluster, points: 
     if algorithm == "nmf":
         sparse = pytest.importorskip("scipy.sparse")
         data = sparse.random(3000, 60, density=0.2, random_state=0, format="csr")
-    chosen = flegel.api.resolve(algorithm)
+    chosen = resolve(algorithm)
     chosen = type(chosen)(rank=3) if algorithm == "nmf" else type(chosen)(k=4)
     story = Story(kill(crew, 0), recovered(1))
     result, machine = train(chosen, data, crew, story, tolerance=1e-4)

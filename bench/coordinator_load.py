@@ -84,6 +84,9 @@ class PlayedCluster(local.LocalCluster):
             self.players.append(player)
         self._processes[worker] = self.players[-1]
 
+    def keep_spare(self) -> None:
+        """Nobody is lost here."""
+
 
 def bytes_of(text: str) -> int:
     for unit, factor in UNITS.items():

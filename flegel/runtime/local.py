@@ -114,7 +114,7 @@ class LocalCluster:
         if isinstance(process, subprocess.Popen) and hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
                 self._watches[worker] = os.pidfd_open(process.pid)
-        self._sleeper = Sleeper(self._opened(), tuple(self._watches.values()))
+                self._sleeper.add(self._watches[worker])
 
     def _launch(self, worker: int, life: int) -> Process:
         return launch(Birth(self._address, self.token, worker, life), self._spares.pop() if self._spares else None)
@@ -175,6 +175,7 @@ class LocalCluster:
         self._departing.clear()
         self._ready.clear()
         if self._socket is not None:
+            self._sleeper.close()
             self._socket.close()
             self._socket = None
         if self._context is not None:
@@ -275,8 +276,8 @@ class LocalCluster:
         voice = self._voices[worker]
         self._former[worker, voice.incarnation] = voice
         if worker in self._watches:
+            self._sleeper.drop(self._watches[worker])
             os.close(self._watches.pop(worker))
-            self._sleeper = Sleeper(self._opened(), tuple(self._watches.values()))
         if gently and worker in self._ready:
             with contextlib.suppress(FlegelError):
                 self.send(worker, Exit())

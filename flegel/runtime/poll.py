@@ -11,20 +11,53 @@ from collections.abc import Sequence
 
 import zmq
 
+SELECTABLE = 1024
+
 
 class Sleeper:
-    """Waits for one socket and some pipes."""
+    """Waits for one socket and any number of pipes, which may come and go.
+
+    `select` knows descriptors below 1,024 only and looks at each of them; so all lie behind one epoll where the system
+    has it, and `select` sees one descriptor however many workers there are.
+    """
 
     def __init__(self, socket: zmq.Socket[bytes], pipes: Sequence[int] = ()) -> None:
         self._socket = socket
-        self._pipes = list(pipes)
-        self._watched = [*pipes, int(socket.getsockopt(zmq.FD))]
+        self._own = int(socket.getsockopt(zmq.FD))
+        self._pipes: set[int] = set()
+        self._many = select.epoll() if hasattr(select, "epoll") else None
+        if self._many is not None:
+            self._many.register(self._own, select.EPOLLIN)
+        for pipe in pipes:
+            self.add(pipe)
+
+    def add(self, pipe: int) -> None:
+        self._pipes.add(pipe)
+        if self._many is not None:
+            self._many.register(pipe, select.EPOLLIN)
+
+    def drop(self, pipe: int) -> None:
+        """Before it is closed."""
+        self._pipes.discard(pipe)
+        if self._many is not None:
+            self._many.unregister(pipe)
+
+    def close(self) -> None:
+        if self._many is not None:
+            self._many.close()
 
     def wait(self, timeout: float) -> list[int]:
         """Until something can be read, at most so long; the pipes that can. The socket is for the caller to try."""
         ready = int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
-        readable, _, _ = select.select(self._watched, [], [], 0.0 if ready else max(timeout, 0.0))
-        return [pipe for pipe in self._pipes if pipe in readable]
+        seconds = 0.0 if ready else max(timeout, 0.0)
+        if self._many is None:
+            readable, _, _ = select.select([self._own, *self._pipes], [], [], seconds)
+        elif self._many.fileno() < SELECTABLE:
+            found, _, _ = select.select([self._many], [], [], seconds)
+            readable = [fd for fd, _ in self._many.poll(0)] if found else []
+        else:  # in a process with very many open files, to the millisecond
+            readable = [fd for fd, _ in self._many.poll(seconds)]
+        return [pipe for pipe in readable if pipe in self._pipes]
 
 
 def wait_any(sockets: Sequence[zmq.Socket[bytes]], pipe: int, timeout: float) -> bool:

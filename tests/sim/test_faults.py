@@ -51,8 +51,8 @@ def test_the_faults_do_happen() -> None:
     assert sum(f.again for f in found) > 100, "nothing was ever sent again"
 
 
-def test_who_is_cut_off_for_too_long_is_replaced_and_never_listened_to_again() -> None:
-    found = run(Scenario(1, "fsp", misfortunes=(Misfortune(0.02, 1, "cut", 3.5),), iterations=200))
+def test_who_is_frozen_for_too_long_is_replaced_and_never_listened_to_again() -> None:
+    found = run(Scenario(1, "fsp", misfortunes=(Misfortune(0.02, 1, "frozen", 3.2),), iterations=400))
     assert found.incidents >= 1 and found.stale > 0 and not found.error
 
 

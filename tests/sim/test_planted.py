@@ -62,7 +62,7 @@ def deadly(seed: int) -> Scenario | None:
 def undead(seed: int) -> Scenario | None:
     """Workers that are taken for dead and come back."""
     scenario = anything(seed)
-    return scenario if any(m.seconds > 3 for m in scenario.misfortunes) and scenario.replace else None
+    return scenario if any(m.seconds > 2 for m in scenario.misfortunes) and scenario.replace else None
 
 
 # -- the bugs ----------------------------------------------------------------------------------------------

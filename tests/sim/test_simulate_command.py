@@ -1,4 +1,4 @@
-"""`flegel simulate`: the same seed, the same bytes; runs are read by report and replay; mistakes get a sentence."""
+"""`flegel simulate`: the same seed gives the same bytes, report and replay read its runs, mistakes get a sentence."""
 
 from __future__ import annotations
 

@@ -206,7 +206,9 @@ class Slave:
         if any(c.inbox for c in living):
             due = now + 0.02
         if self._line is not None:
-            Sleeper(self._line.socket, [self._bell, *pipes]).wait(max(due - now, 0.005))
+            sleeper = Sleeper(self._line.socket, [self._bell, *pipes])
+            sleeper.wait(max(due - now, 0.005))
+            sleeper.close()
         else:
             select.select([self._bell, *pipes], [], [], max(due - now, 0.005))
         with contextlib.suppress(BlockingIOError):

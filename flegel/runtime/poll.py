@@ -25,6 +25,7 @@ class Sleeper:
         self._socket = socket
         self._own = int(socket.getsockopt(zmq.FD))
         self._pipes: set[int] = set()
+        self._always: set[int] = set()
         self._many = select.epoll() if hasattr(select, "epoll") else None
         if self._many is not None:
             self._many.register(self._own, select.EPOLLIN)
@@ -34,12 +35,17 @@ class Sleeper:
     def add(self, pipe: int) -> None:
         self._pipes.add(pipe)
         if self._many is not None:
-            self._many.register(pipe, select.EPOLLIN)
+            try:
+                self._many.register(pipe, select.EPOLLIN)
+            except PermissionError:  # a plain file, or nothing at all: it can be read at any time
+                self._always.add(pipe)
 
     def drop(self, pipe: int) -> None:
         """Before it is closed."""
         self._pipes.discard(pipe)
-        if self._many is not None:
+        if pipe in self._always:
+            self._always.discard(pipe)
+        elif self._many is not None:
             self._many.unregister(pipe)
 
     def close(self) -> None:
@@ -49,7 +55,7 @@ class Sleeper:
     def wait(self, timeout: float) -> list[int]:
         """Until something can be read, at most so long; the pipes that can. The socket is for the caller to try."""
         ready = int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
-        seconds = 0.0 if ready else max(timeout, 0.0)
+        seconds = 0.0 if ready or self._always else max(timeout, 0.0)
         if self._many is None:
             readable, _, _ = select.select([self._own, *self._pipes], [], [], seconds)
         elif self._many.fileno() < SELECTABLE:
@@ -57,7 +63,7 @@ class Sleeper:
             readable = [fd for fd, _ in self._many.poll(0)] if found else []
         else:  # in a process with very many open files, to the millisecond
             readable = [fd for fd, _ in self._many.poll(seconds)]
-        return [pipe for pipe in readable if pipe in self._pipes]
+        return [pipe for pipe in (*readable, *self._always) if pipe in self._pipes]
 
 
 def wait_any(sockets: Sequence[zmq.Socket[bytes]], pipe: int, timeout: float) -> bool:

@@ -4,9 +4,9 @@
 """
 
 from flegel.datasets.base import Rows
-from flegel.datasets.dataset import Dataset, read_share
+from flegel.datasets.dataset import Dataset, read_rows, read_share
 from flegel.datasets.opening import open_data
 from flegel.datasets.partition import plan_rows
 from flegel.datasets.scale import Moments, Scaling
 
-__all__ = ["Dataset", "Moments", "Rows", "Scaling", "open_data", "plan_rows", "read_share"]
+__all__ = ["Dataset", "Moments", "Rows", "Scaling", "open_data", "plan_rows", "read_rows", "read_share"]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -16,7 +17,7 @@ import typer
 
 from flegel import cli_bench
 from flegel.cli_data import app as data_app
-from flegel.errors import AlgorithmError, FlegelError, UsageError
+from flegel.errors import AlgorithmError, FlegelError, Interrupted, UsageError
 
 app = typer.Typer(
     name="flegel",
@@ -51,6 +52,9 @@ def sentences() -> Iterator[None]:
             print(error.trace.rstrip(), file=sys.stderr)
         print(f"flegel: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
+    except Interrupted as stop:
+        print(f"flegel: {stop}", file=sys.stderr)
+        raise typer.Exit(stop.exit_code) from None
     except KeyboardInterrupt:
         print("flegel: interrupted; all workers were stopped and nothing was saved.", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -113,6 +117,11 @@ def submit(
         typer.Option("--json", help="Write the result as JSON to this file, or - for standard output."),
     ] = None,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Keep the job's state in this folder or store (s3://…), for `flegel resume`."),
+    ] = None,
+    checkpoint_every: Annotated[str, typer.Option(help="Time between two checkpoints.")] = "30s",
 ) -> None:
     """Train a model on workers of this host.
 
@@ -123,34 +132,91 @@ def submit(
         flegel submit my.py:Spherical --data points.csv --sync bsp --max-iterations 50
     """
     with sentences():
+        from flegel import api
         from flegel.display import make_display
 
         display = make_display(sys.stderr)
         chosen = _algorithm(algorithm, settings or [])
         folder = (out or _free_folder(algorithm, data)) if save or out else None
+        options: dict[str, Any] = {
+            "workers": workers, "sync": sync, "interval": interval, "target": target, "tolerance": tolerance,
+            "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
+            "partition": partition, "scale": scale,
+            "first_interval": first_interval, "coordination": coordination,
+            "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
+            "straggler": straggler, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every,
+        }  # fmt: skip
         with display:
-            result = _train(
-                chosen, data, display,
-                {
-                    "workers": workers, "sync": sync, "interval": interval, "target": target, "tolerance": tolerance,
-                    "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
-                    "partition": partition, "scale": scale,
-                    "first_interval": first_interval, "coordination": coordination,
-                    "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
-                    "straggler": straggler,
-                },
-                folder, json_to,
-            )  # fmt: skip
+            result = _finish_job(partial(api.run, chosen, data, **options), display, folder, json_to)
         display.finish(result)
 
 
-def _train(
-    chosen: Any, data: str, display: Any, options: dict[str, Any], folder: Path | None, json_to: str | None
-) -> Any:
+@app.command()
+def resume(
+    place: Annotated[str, typer.Argument(help="Folder or store (s3://…) that was given to submit --checkpoint.")],
+    workers: Annotated[int | None, typer.Option(help="Another number of workers; points are dealt anew.")] = None,
+    target: Annotated[float | None, typer.Option(help="Another target of the objective.")] = None,
+    tolerance: Annotated[float | None, typer.Option(help="Another tolerance; 0 is off.")] = None,
+    max_iterations: Annotated[
+        int | None, typer.Option(help="Another limit of barriers, counted from the start.")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Another limit of seconds of training, counted from the start.")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="The same class, where its file has moved: file.py:Class.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="The same data, where they have moved.")] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--newest",
+            help="From the newest checkpoint as it is (bsp: same course to the last bit; the default there), or from "
+            "the last commit, with one pass to make the statistics anew (the default of all other models).",
+        ),
+    ] = None,
+    checkpoint_every: Annotated[str | None, typer.Option(help="Another time between two checkpoints.")] = None,
+    trust_code: Annotated[
+        bool,
+        typer.Option("--trust-code", help="Run the class stored in the checkpoint; only where you trust it."),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for model, result and trace; a new one under runs/.")] = None,
+    json_to: Annotated[
+        str | None, typer.Option("--json", help="Write the result as JSON to this file, or - for standard output.")
+    ] = None,
+    save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
+) -> None:
+    """Go on with a job from its checkpoints. What is not given stays as it was submitted.
+
+    For example:
+
+        flegel submit gmm --data higgs --set k=10 --checkpoint job1
+
+        flegel resume job1 --max-seconds 600
+    """
+    with sentences():
+        from flegel import api
+        from flegel.display import make_display
+
+        display = make_display(sys.stderr)
+        given = {
+            "workers": workers, "target": target, "tolerance": tolerance, "max_iterations": max_iterations,
+            "max_seconds": max_seconds, "algorithm": algorithm, "data": data, "exact": exact,
+            "checkpoint_every": checkpoint_every,
+        }  # fmt: skip
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        folder = (out or _free_folder("resumed", place.rstrip("/").rpartition("/")[2])) if save or out else None
+        with display:
+            job = partial(api.resume, place, trust_code=trust_code, **options)
+            result = _finish_job(job, display, folder, json_to)
+        display.finish(result)
+
+
+def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:
+    """Run it under a display, save and tell the result."""
     import json
     import warnings
 
-    from flegel.api import run
     from flegel.runtime import store
 
     if folder is not None:
@@ -162,7 +228,7 @@ def _train(
             raise UsageError(f"--json {json_to} is a folder; name a file in it.")
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
-        result = run(chosen, data, watch=display.watch, say=display.say, **options)
+        result = job(watch=display.watch, say=display.say)
     for text in result.warnings:
         display.say(f"note: {text}")
     failed: FlegelError | None = None
@@ -290,8 +356,8 @@ def models() -> None:
     with sentences():
         from flegel.sync import MODELS
 
-        for name, (_, text, _) in MODELS.items():
-            print(f"{name:11} {text}")
+        for name, model in MODELS.items():
+            print(f"{name:11} {model.text}")
 
 
 @app.command()

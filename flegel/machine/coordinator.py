@@ -1,6 +1,6 @@
 """The coordinator of one job: owns the barrier, the statistics and θ. Decides nothing about time itself.
 
-Life cycle:   loading → training → (collecting) → over
+Life cycle:   loading → training → (keeping) → (collecting) → over
 Events come from workers, timers and the supervisor; commands go to the runtime or to the simulator. It never
 reads a clock, opens a socket or starts a thread; when to synchronize is the policy's business.
 """
@@ -15,6 +15,22 @@ from flegel import tree
 from flegel.algorithm import Algorithm
 from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost, own_traceback
 from flegel.machine.balancing import Balancing
+from flegel.machine.events import (
+    Command,
+    Died,
+    Done,
+    Event,
+    FromWorker,
+    Note,
+    Patience,
+    Row,
+    SavePart,
+    Send,
+    SetTimer,
+    Suspend,
+    Timer,
+)
+from flegel.machine.keeping import Keeping
 from flegel.machine.ledger import Ledger
 from flegel.messages import (
     Answer,
@@ -22,6 +38,7 @@ from flegel.messages import (
     Beat,
     Failed,
     Fetch,
+    Kept,
     Load,
     Loaded,
     Order,
@@ -35,9 +52,9 @@ from flegel.messages import (
 )
 from flegel.plan.termination import Progress, Termination, Verdict
 from flegel.spec import Criteria
+from flegel.sync import base as sync
 from flegel.sync.base import (
     Decision,
-    Event,
     Policy,
     Reported,
     Started,
@@ -54,94 +71,6 @@ from flegel.tree import Array, Tree
 
 WATCH = 1.0  # seconds between two looks at who is silent
 SPANS_UP_TO = 256  # workers; beyond that the trace holds sums only
-
-# -- events ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FromWorker:
-    worker: int
-    body: Answer
-    arrays: tuple[Array, ...] = ()
-
-
-@dataclass(frozen=True)
-class Timer:
-    name: str
-    tag: int = 0
-
-
-@dataclass(frozen=True)
-class Died:
-    """The supervisor saw the process end."""
-
-    worker: int
-    why: str
-
-
-# -- commands ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Send:
-    worker: int
-    body: Order
-    arrays: tuple[Array, ...] = ()
-
-
-@dataclass(frozen=True)
-class SetTimer:
-    at: float
-    timer: Timer
-
-
-@dataclass(frozen=True)
-class Note:
-    """A remark for the trace and the display."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Done:
-    """The job is over; `error` says that it failed."""
-
-    error: FlegelError | None = None
-
-
-Command = Send | SetTimer | Note | Done
-
-
-@dataclass
-class Row:
-    """One line of the trace: the state after a barrier."""
-
-    seconds: float
-    iteration: int
-    objective: float | None
-    interval: float | None
-    estimate: float | None
-    visits: int
-    barrier_cost: float
-    reason: str
-    spans: list[tuple[int, float, float, int, float, float, float]] = field(default_factory=list)
-    """Of each worker folded in: id, order sent, report here (seconds since the start), visits, then seconds of
-    computing, of responding, and of waiting before that order."""
-    passes: list[float] = field(default_factory=list)
-    """Of each worker, in the order of their numbers: how often its points have been traversed."""
-    in_flight: int = 0
-    """Points that are to change hands and have not yet."""
-    moved_bytes: int = 0
-    """Bytes that moved points have taken so far."""
-
-
-@dataclass
-class Patience:
-    """How long to wait for what, in seconds."""
-
-    load: float = 600.0
-    silence: float = 30.0
-    report: float = 60.0
 
 
 @dataclass
@@ -160,6 +89,9 @@ class Coordinator:
     patience: Patience = field(default_factory=Patience)
     debug: bool = False
     balancing: Balancing | None = None
+    keeping: Keeping | None = None
+    parts: dict[int, tuple[Array, ...]] = field(default_factory=dict)
+    """Of a resumed job: what travels behind each worker's `Load`."""
     attribute: bool = False
     """Keep each worker's share of the progress (costs an evaluation of the objective per report)."""
 
@@ -173,8 +105,8 @@ class Coordinator:
         self.states: dict[int, tuple[Array, Array]] = {}
         self.notes: list[str] = []
         self.loaded: dict[int, Loaded] = {}
-        self.began = self.ended = 0.0
-        self._termination = Termination(self.criteria, self.algorithm.maximize)
+        self.began = self.ended = self.ready_at = 0.0
+        self.termination = Termination(self.criteria, self.algorithm.maximize)
         self._held: dict[int, Tree] = {}
         self.staleness: dict[int, int] = {}
         """How often a report was made under a θ so many updates old."""
@@ -189,6 +121,9 @@ class Coordinator:
         self._updated_at = 0.0
         self._reason = ""
         self._waiting: Updated | None = None
+        self._resumed: Updated | None = None
+        self._last: Updated | None = None
+        self._fresh_balance = True
         self._out: list[Command] = []
 
     @property
@@ -202,14 +137,20 @@ class Coordinator:
     # -- entry points --------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Command]:
+        self._out = []
         arrays = (*tree.flatten(self.parameter), *tree.flatten(self.ledger.total), *self.scaling)
-        self._out = [Send(worker, load, arrays) for worker, load in self.loads.items()]
+        for worker, load in self.loads.items():
+            self._out.append(Send(worker, load, arrays + self.parts[worker] if worker in self.parts else arrays))
         self._heard_at = dict.fromkeys(self.loads, now)
         self._asked_at = dict.fromkeys(self.loads, now)
         self._out.append(SetTimer(now + WATCH, Timer("watch")))
         return self._out
 
-    def handle(self, event: FromWorker | Timer | Died, now: float) -> list[Command]:
+    def resume_with(self, event: Updated, fresh_balance: bool) -> None:
+        """Go on where a checkpoint stood (see machine/snapshot.py): once all are loaded, the model hears this."""
+        self._resumed, self._fresh_balance = event, fresh_balance
+
+    def handle(self, event: Event, now: float) -> list[Command]:
         """What follows from one event."""
         self._out = []
         if self.phase == "over":
@@ -223,6 +164,8 @@ class Coordinator:
                     self._decide(Woken(tag), now)
             case Timer("watch"):
                 self._watch(now)
+            case Timer("checkpoint" | "force" | "leave") | Suspend():
+                self._keep_event(event, now)
             case Timer("limit"):
                 limit = self.criteria.max_seconds
                 self._end(Verdict(False, f"reached {limit:g} s"), now)
@@ -243,6 +186,10 @@ class Coordinator:
             case Ready() | Refused() | Arrived() | Sent() if self.balancing is not None:
                 if self.phase == "training":
                     self._on_move(worker, body, now)
+            case Kept() if self.keeping is not None:
+                self._out.append(SavePart(worker, body, arrays))
+                if self.keeping.took(worker, body) and self.keeping.complete and self.phase == "keeping":
+                    self._kept(self.keeping)
             case State() if self.phase == "collecting":
                 self.states[worker] = (arrays[0], arrays[1])
                 if len(self.states) == len(self.loads):
@@ -258,17 +205,27 @@ class Coordinator:
             return
         for each in sorted(self.loaded):
             points = self.loaded[each].points
-            self.view.workers[each] = WorkerView(each, points, unseen=points)
+            if each not in self.view.workers:
+                self.view.workers[each] = WorkerView(each, points, unseen=points)
         size = max(sum(a.size for a in tree.flatten(self.parameter)), 1)
         columns = max(each.columns for each in self.loaded.values())
         self.view.evidence = self.points * columns / size
         self.phase = "training"
-        self.began = self.ended = self._updated_at = now
+        if self._resumed is None:
+            self.began = now
+        self.ended = self._updated_at = self.ready_at = now
         if self.criteria.max_seconds:
-            self._out.append(SetTimer(now + self.criteria.max_seconds, Timer("limit")))
-        if self.balancing is not None:
+            self._out.append(SetTimer(self.began + self.criteria.max_seconds, Timer("limit")))
+        if self.balancing is not None and self._fresh_balance:
             self.balancing.start(self.view, now)
-        self._decide(Started(), now)
+        if self.keeping is not None:
+            self._out.append(SetTimer(now + self.keeping.every, Timer("checkpoint")))
+        if self._resumed is not None and self.verdict is None and self.trace:
+            self.verdict = self.termination.judge(self._progress(now), False)  # criteria may be others by now
+        if self.verdict is not None:
+            self._over(now)
+        else:
+            self._decide(self._resumed or Started(), now)
 
     def _on_report(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> None:
         seen = self.view.workers[worker]
@@ -289,15 +246,22 @@ class Coordinator:
         if len(self.view.workers) <= SPANS_UP_TO:
             sent, here = self._ordered_at[worker] - self.began, now - self.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
-        if self.verdict is None:
+        if self.verdict is None and not (self.keeping is not None and self.keeping.forced):
             self._decide(Reported(worker, body.exhausted and seen.points > 0), now)
         elif not self.view.training():
-            self._fold(tuple(self._held), now)
-            self._over(now)
+            workers = tuple(self._held)
+            if self.verdict is None:
+                self._update(workers, now)
+            else:
+                seconds = now - self._updated_at
+                visits, cost = self._fold(workers, now)
+                self.view.round += 1
+                self._last = self._updated(workers, visits, cost, seconds)
+                self._over(now)
 
     # -- decisions -----------------------------------------------------------------------------------------
 
-    def _decide(self, event: Event, now: float) -> None:
+    def _decide(self, event: sync.Event, now: float) -> None:
         decision: Decision = self.policy.decide(event, self.view, now)
         if decision.reason:
             self._reason = decision.reason
@@ -335,22 +299,55 @@ class Coordinator:
         seconds = now - self._updated_at
         visits, cost = self._fold(workers, now)
         self.view.round += 1
+        self._last = self._updated(workers, visits, cost, seconds)
         progress = self._progress(now)
-        check = self._termination.due(progress) and bool(
+        check = self.termination.due(progress) and bool(
             self._hook("terminationCheck", self.ledger.total, self.iteration)
         )
-        self.verdict = self._termination.judge(progress, check)
+        self.verdict = self.termination.judge(progress, check)
         if self.verdict is not None:
             self._end(self.verdict, now)
             return
-        estimate = self.trace[-1].estimate
-        event = Updated(self.view.round, workers, estimate, progress.exact, visits, cost, self._gain, seconds)
         if self.balancing is not None:
             self._rebalance(self.balancing, workers, progress, now)
             if self.balancing.waits():
-                self._waiting = event
+                self._waiting = self._last
+                return
+        self._proceed(self._last, now)
+
+    def _updated(self, workers: tuple[int, ...], visits: int, cost: float, seconds: float) -> Updated:
+        """What the model hears of a commit."""
+        exact = all(w.unseen == 0 for w in self.view.workers.values())
+        estimate = self.trace[-1].estimate
+        return Updated(self.view.round, workers, estimate, exact, visits, cost, self._gain, seconds)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------
+
+    def _proceed(self, event: Updated, now: float) -> None:
+        """The model decides what comes next; where a checkpoint is due and nobody trains, that is kept first."""
+        if self.keeping is not None:
+            self._out += self.keeping.at_rest(self, event, now)
+            if self.keeping.left:
+                self.phase = "keeping"
+                self._asked_at = dict.fromkeys(self.view.workers, now)
                 return
         self._decide(event, now)
+
+    def _keep_event(self, event: Timer | Suspend, now: float) -> None:
+        if self.keeping is None or self.phase not in ("loading", "training") or self.verdict is not None:
+            return
+        self._out += self.keeping.heard(self, event, now)
+        if self.keeping.gave_up or (self.keeping.leaving and self.phase == "loading"):
+            self._finish()
+        elif self.keeping.forced:
+            self._stop(tuple(w for w in self.view.training() if not self.view.workers[w].stopping), now)
+
+    def _kept(self, keeping: Keeping) -> None:
+        """All parts of the last checkpoint are here."""
+        if keeping.left:
+            self._finish()
+        else:
+            self._collect()
 
     # -- balance -------------------------------------------------------------------------------------------
 
@@ -375,7 +372,7 @@ class Coordinator:
         """Everybody waited for points to move; is that over?"""
         if self._waiting is not None and not balancing.waits():
             event, self._waiting = self._waiting, None
-            self._decide(event, now)
+            self._proceed(event, now)
 
     def _send_all(self, orders: list[tuple[int, Order]]) -> None:
         self._out.extend(Send(worker, order) for worker, order in orders)
@@ -500,11 +497,18 @@ class Coordinator:
 
     def _over(self, now: float) -> None:
         self.ended = now
+        self._asked_at = dict.fromkeys(self.loads, now)
+        if self.keeping is None or self._last is None:
+            self._collect()
+            return
+        self.phase = "keeping"
+        self._out += self.keeping.begin(self, self._last, now)
+
+    def _collect(self) -> None:
         if not self.collect:
             self._finish()
             return
         self.phase = "collecting"
-        self._asked_at = dict.fromkeys(self.loads, now)
         self._out.extend(Send(worker, Fetch()) for worker in self.loads)
 
     def _finish(self, error: FlegelError | None = None) -> None:
@@ -539,6 +543,8 @@ class Coordinator:
                     f"Worker {worker} did not commit within {waited:.0f} s of the barrier of round "
                     f"{self._order[worker]}; does updateDataPoint return?"
                 )
+            if self.phase == "keeping" and waited > self.patience.report:
+                return f"The last checkpoint lacks the parts of some workers after {waited:.0f} s."
             if self.phase == "collecting" and worker not in self.states and waited > self.patience.report:
                 return f"Worker {worker} did not send its state within {waited:.0f} s."
         return None

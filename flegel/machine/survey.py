@@ -8,18 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flegel.errors import FlegelError, ProtocolError, WorkerLost
-from flegel.machine.coordinator import (
-    WATCH,
-    Command,
-    Died,
-    Done,
-    FromWorker,
-    Patience,
-    Send,
-    SetTimer,
-    Timer,
-    failure,
-)
+from flegel.machine.coordinator import WATCH, failure
+from flegel.machine.events import Command, Died, Done, Event, FromWorker, Patience, Send, SetTimer, Timer
 from flegel.messages import Failed, Survey, Surveyed
 from flegel.tree import Array
 
@@ -38,7 +28,7 @@ class Surveyor:
         self._asked_at = now
         return [*(Send(worker, order) for worker, order in self._orders.items()), SetTimer(now + WATCH, Timer("watch"))]
 
-    def handle(self, event: FromWorker | Timer | Died, now: float) -> list[Command]:
+    def handle(self, event: Event, now: float) -> list[Command]:
         match event:
             case FromWorker(worker, Surveyed(), arrays):
                 self.moments[worker] = arrays

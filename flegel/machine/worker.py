@@ -17,6 +17,7 @@ from flegel.messages import (
     Failed,
     Fetch,
     Give,
+    Keep,
     Load,
     Loaded,
     Order,
@@ -118,6 +119,13 @@ class SendState:
 
 
 @dataclass(frozen=True)
+class KeepState:
+    """Copy what is held for a checkpoint, behind everything that was ordered before, and send it."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class SetOwnTimer:
     at: float
     round: int
@@ -148,7 +156,18 @@ class Quit:
 
 
 Command = (
-    BeginSurvey | BeginLoad | BeginTrain | RaiseFlag | Reply | SendState | SetOwnTimer | Move | Rebook | Forget | Quit
+    BeginSurvey
+    | BeginLoad
+    | BeginTrain
+    | RaiseFlag
+    | Reply
+    | SendState
+    | KeepState
+    | SetOwnTimer
+    | Move
+    | Rebook
+    | Forget
+    | Quit
 )
 
 
@@ -204,6 +223,8 @@ class Worker:
             case Load() if self.phase in ("idle", "ready"):
                 self.phase, self.round, self._reported_at = "loading", -1, None
                 self._extra_visits, self._extra_compute, self._next = 0, 0.0, None
+                if body.kept is not None:  # overtime of a former life belongs to the coming report
+                    self._extra_visits, self._extra_compute = body.kept.visits, body.kept.compute
                 return [BeginLoad(body)]
             case Train() | Fetch() if self.phase == "overtime":
                 self.phase, self._next = "turning", (body, arrays, now)
@@ -214,6 +235,8 @@ class Worker:
                 return self._raise(now)
             case Fetch() if self.phase == "ready":
                 return [SendState()]
+            case Keep(number=number) if self.phase in ("ready", "overtime", "turning"):
+                return [KeepState(number)]
             case Take() | Give() if self.phase in ("ready", "training"):
                 return [Move(body)]
             case Settle() if self.phase in ("ready", "training"):

@@ -15,6 +15,7 @@ import importlib
 import inspect
 import json
 import linecache
+import math
 import symtable
 import sys
 import types
@@ -41,6 +42,11 @@ def reference(algorithm: Algorithm) -> AlgorithmRef:
     carried = getattr(origin, "__flegel_source__", None)
     source = carried if carried is not None else _source_of(cls)
     return AlgorithmRef(cls.__name__, hyper, source)
+
+
+def in_json(value: Any) -> Any:
+    """JSON has no infinity and no NaN; as text they are converted back to the declared type."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def instantiate(ref: AlgorithmRef) -> Algorithm:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flegel.datasets import Rows, read_share
-from flegel.errors import ProtocolError
+from flegel.datasets import Rows, read_rows, read_share
+from flegel.errors import DataError, ProtocolError
 from flegel.runtime.memory import SharedArray, open_shared
 from flegel.share import Sparse
 from flegel.tree import Array
@@ -65,8 +65,31 @@ def reorder(features: Sparse, order: Array) -> Sparse:
     return Sparse(indptr, features.indices[gather], features.values[gather], features.columns)
 
 
-def open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows:
-    """This worker's features and labels, and the numbers of its rows in the whole data."""
+def by_number(description: dict[str, Any], ids: Array) -> Rows:
+    """Any rows of a data set in any order."""
+    order = np.argsort(ids, kind="stable")
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    rows = read_rows(description, ids[order])
+    features = reorder(rows.features, back) if isinstance(rows.features, Sparse) else rows.features[back]
+    return Rows(features, None if rows.labels is None else rows.labels[back], np.array(ids))
+
+
+def open_rows(source: dict[str, Any], index: int, count: int, seed: int, ids: Array | None = None) -> Rows:
+    """This worker's features and labels, and the numbers of its rows in the whole data.
+
+    `ids`: the rows must be these, in this order. Those of a share as it was dealt are read as ever and compared.
+    """
+    rows = _open_rows(source, index, count, seed, ids)
+    if ids is not None and not np.array_equal(rows.ids, ids):
+        raise DataError("The rows of this share are not those of the checkpoint; the data have changed.")
+    return rows
+
+
+def _open_rows(source: dict[str, Any], index: int, count: int, seed: int, ids: Array | None) -> Rows:
+    if source.get("kind") == "rows":
+        assert ids is not None, "rows by number need their numbers"
+        return by_number(source["description"], ids)
     if source.get("kind") == "dataset":
         return read_share(source["description"], index, count, source["partition"], seed)
     if source.get("kind") != "memory":

@@ -32,7 +32,7 @@ from flegel.machine.worker import (
     SurveyDone,
     TrainerDone,
 )
-from flegel.messages import Failed, Form, Load, Loaded, Settle, Survey
+from flegel.messages import Failed, Form, Kept, Load, Loaded, Settle, Survey
 from flegel.plan.straggler import parse_stragglers
 from flegel.runtime import clock
 from flegel.runtime.code import instantiate
@@ -72,6 +72,10 @@ class Trainer:
         self.visits = 0
         self._drag: Drag | None = None
         self._surveyed: tuple[Any, Rows] | None = None
+        self._overtime: tuple[int, float] | None = None
+        """Visits and seconds whose changes are in the aggregator and were not reported."""
+        self._told_ids = -1
+        """Version of the holdings whose points' numbers the coordinator knows."""
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
@@ -165,25 +169,40 @@ class Trainer:
         self._surveyed = (survey.source, rows)
         return SurveyDone(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
-    def _rows(self, load: Load, scaling: tuple[Array, ...]) -> Rows:
+    def keep(self, number: int) -> tuple[Kept, tuple[Array, ...]]:
+        """What this worker holds, copied; for the trainer thread, between two rounds."""
+        holdings = self.holdings
+        assert holdings is not None
+        state, halted, ids = holdings.keep()
+        visits, compute = self._overtime or (0, 0.0)
+        pending = [a.copy() for a in tree.flatten(self.aggregator)] if visits else []
+        known, self._told_ids = self._told_ids == holdings.version, holdings.version
+        kept = Kept(number, holdings.agenda.runs(), visits, compute, holdings.version)
+        return kept, (state, halted, ids[:0] if known else ids, *pending)
+
+    def _rows(self, load: Load, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
         """The rows of a share: those that were just surveyed, or read now; scaled where that was asked for."""
         if self._surveyed is not None and self._surveyed[0] == load.source:
             rows = self._surveyed[1]
         else:
-            rows = open_rows(load.source, load.index, load.count, load.seed)
+            rows = open_rows(load.source, load.index, load.count, load.seed, ids)
         self._surveyed = None
         return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
 
     def _load(self, load: Load, arrays: tuple[Array, ...]) -> ShareReady:
         began = clock.now()
         algorithm = instantiate(load.algorithm)
+        kept, wanted, pending = load.kept, None, list[Array]()
+        if kept is not None:
+            behind = 3 + (max(len(load.statistics.fields), 1) if kept.visits else 0)
+            arrays, (old_state, halted, wanted, *pending) = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
-        features, labels, ids = self._rows(load, scaling)
+        features, labels, ids = self._rows(load, scaling, wanted)
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         rng = np.random.default_rng([load.seed, load.index])
         self._doing = "initState"
-        state = algorithm.initState(points, columns, rng)
+        state = algorithm.initState(points, columns, rng) if kept is None else np.array(old_state)
         self._doing = "loading"
         layout = "rows" if load.interpret else algorithm.layout
         share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
@@ -193,9 +212,16 @@ class Trainer:
         built = build_kernel(algorithm, share, self._parameter, self.aggregator, load.interpret)
         self._kernel = built.kernel
         self.holdings, self.visits = Holdings(share), 0
+        self._overtime, self._told_ids = None, -1
+        if kept is not None:
+            self.holdings.resume(kept.runs, halted, kept.version)
+            if kept.visits:
+                self._overtime = (kept.visits, kept.compute)
+                tree.add(tree.clear(self.aggregator), tree.unflatten(self.aggregator, pending))
         self._drag = None
         if load.straggler:
-            self._drag = Drag(parse_stragglers(load.straggler, load.count, load.seed), load.index, load.count)
+            stragglers = parse_stragglers(load.straggler, load.count, load.seed)
+            self._drag = Drag(stragglers, load.index, load.count, load.elapsed)
         return ShareReady(Loaded(points, columns, built.kind, built.note, clock.now() - began))
 
     def _train(self, order: BeginTrain) -> TrainerDone:
@@ -240,6 +266,7 @@ class Trainer:
                 pace = max(pace / 2, (reached - run.start) / max(clock.now() - entered, 1e-9))
                 self._run_errands()
         ended = clock.now()
+        self._overtime = None if order.arrays else (visits, ended - began)
         self.visits += visits
         return TrainerDone(
             visits=visits,

@@ -12,12 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from flegel import tree
 from flegel.errors import ProtocolError
 from flegel.machine import worker as machine
-from flegel.machine.coordinator import Command, Coordinator, Done, FromWorker, Note, Send, SetTimer
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.events import Command, Commit, Done, FromWorker, Note, Save, SavePart, Send, SetTimer
 from flegel.machine.holdings import Holdings
-from flegel.messages import Loaded
+from flegel.machine.parcels import put_states
+from flegel.messages import Kept, Load, Loaded
 from flegel.sim.mover import SimMover
 from flegel.sim.trainer import Learner, Pace
 from flegel.tree import Array
@@ -74,11 +78,14 @@ class SimWorker:
         self._errands: list[Callable[[], None]] = []
         self._arrays: tuple[Array, ...] = ()
         self._running: tuple[machine.BeginTrain, float] | None = None
+        self._overtime = (0, 0.0)
         self._began: float | None = None
         self.answer: Callable[[int, Any, tuple[Array, ...]], None] = lambda worker, body, arrays: None
         self.template: Any = None
 
     def order(self, body: Any, arrays: tuple[Array, ...]) -> None:
+        if isinstance(body, Load):
+            self._arrays = arrays
         self._feed(machine.Ordered(body, arrays))
 
     def _feed(self, event: Any) -> None:
@@ -87,10 +94,13 @@ class SimWorker:
 
     def _do(self, command: machine.Command) -> None:
         match command:
-            case machine.BeginLoad():
+            case machine.BeginLoad(load):
+                self._load(load)
                 self._feed(machine.ShareReady(Loaded(self.learner.points, self.learner.columns, "simulated", "", 0.0)))
             case machine.BeginTrain():
                 self._begin(command)
+            case machine.KeepState(number):
+                self._errand(lambda: self._keep(number))
             case machine.RaiseFlag():
                 self._halt()
             case machine.Reply(body, with_changes):
@@ -104,6 +114,27 @@ class SimWorker:
                 self.mover.close(settle.closed)
             case _:
                 pass
+
+    def _load(self, load: Load) -> None:
+        """A resumed job: states, votes and passes as they were."""
+        if load.kept is None or self.holdings is None:
+            return
+        behind = 3 + (len(self.learner.changes()) if load.kept.visits else 0)
+        state, halted, _, *pending = self._arrays[-behind:]
+        share = self.holdings.shares[0]
+        put_states(share, np.arange(share.points), state)
+        self.holdings.resume(load.kept.runs, halted, load.kept.version)
+        self.visits = self.holdings.agenda.traversed
+        if pending:
+            self.learner.add(tuple(pending))
+
+    def _keep(self, number: int) -> None:
+        assert self.holdings is not None, "a worker that only counts has nothing to keep"
+        state, halted, ids = self.holdings.keep()
+        visits, compute = self._overtime
+        pending = self.learner.changes() if visits else ()
+        kept = Kept(number, self.holdings.agenda.runs(), visits, compute, self.holdings.version)
+        self.answer(self.id, kept, (state, halted, ids, *pending))
 
     # -- the trainer ---------------------------------------------------------------------------------------
 
@@ -153,6 +184,7 @@ class SimWorker:
         self.pace.did(points, began - self._began)
         asked = min(order.points, self._points)
         self._train(points, order.round)
+        self._overtime = (0, 0.0) if order.arrays else (points, ended - began)
         self.visits += points
         exhausted = points >= asked
         unseen = max(self.learner.points - self.visits, 0)
@@ -187,10 +219,13 @@ def simulate(
     learners: dict[int, Learner],
     costs: Costs | None = None,
     limit: int = 10_000_000,
+    save: Callable[[Save | SavePart | Commit], None] = lambda command: None,
+    now: float = 0.0,
 ) -> Coordinator:
-    """Run the job to its end on virtual time; raises what made it fail."""
+    """Run the job to its end on virtual time; raises what made it fail. `save` gets what belongs into a checkpoint."""
     costs = costs or Costs()
     events = Events()
+    events.now = now
     done: list[Done] = []
     free_at = [0.0]
     workers = {id: SimWorker(id, paces[id], learners[id], events, costs) for id in paces}
@@ -205,6 +240,8 @@ def simulate(
                     events.at(at, lambda t=timer: execute(job.handle(t, events.now)))  # type: ignore[misc]
                 case Note(text):
                     job.notes.append(text)
+                case Save() | SavePart() | Commit():
+                    save(command)
                 case Done():
                     done.append(command)
 
@@ -216,7 +253,7 @@ def simulate(
         each.answer, each.template = answered, job.parameter
         if each.mover is not None:
             each.mover.peers = {w.id: w.mover for w in workers.values() if w.mover is not None}
-    execute(job.start(0.0))
+    execute(job.start(now))
     for _ in range(limit):
         if done or not events.step():
             break

@@ -68,6 +68,8 @@ class Learner(Protocol):
 
     def changes(self) -> tuple[Array, ...]: ...
 
+    def add(self, changes: tuple[Array, ...]) -> None: ...
+
 
 class KernelLearner:
     """The algorithm's own kernel on a share, for a given number of points."""
@@ -87,6 +89,9 @@ class KernelLearner:
     def changes(self) -> tuple[Array, ...]:
         return tuple(a.copy() for a in tree.flatten(self._aggregator))
 
+    def add(self, changes: tuple[Array, ...]) -> None:
+        tree.add(self._aggregator, tree.unflatten(self._aggregator, changes))
+
 
 class Counter:
     """Statistics that only count visits: for jobs of very many workers."""
@@ -105,3 +110,6 @@ class Counter:
         import numpy as np
 
         return (np.array([self._visits]),)
+
+    def add(self, changes: tuple[Array, ...]) -> None:
+        self._visits += float(changes[0][0])

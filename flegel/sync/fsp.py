@@ -30,6 +30,8 @@ from flegel.sync.base import (
 class FSP:
     """Flexible barriers."""
 
+    flexible = True
+
     def __init__(self, interval: Interval, semi: bool = True, name: str = "fsp") -> None:
         self.name = name
         self._interval = interval

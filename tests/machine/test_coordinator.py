@@ -7,7 +7,7 @@ import pytest
 from scene import Mean, Scene, done, stops, timers, trains
 
 from flegel.errors import AlgorithmError, ProtocolError, UsageError, WorkerLost
-from flegel.machine.coordinator import Died, Note, Patience, Send
+from flegel.machine.events import Died, Note, Patience, Send
 from flegel.messages import Beat, Failed, Fetch, Load, Loaded, State
 from flegel.spec import Criteria
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.errors import ProtocolError, UsageError, WorkerLost
-from flegel.machine.coordinator import Died, Done, FromWorker, Patience, Send, Timer
+from flegel.machine.events import Died, Done, FromWorker, Patience, Send, Timer
 from flegel.machine.survey import Surveyor
 from flegel.messages import Failed, Survey, Surveyed
 

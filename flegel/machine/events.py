@@ -1,0 +1,143 @@
+"""What happens to a coordinator and what it wants done: events in, commands out. Plain records, no decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flegel.errors import FlegelError
+from flegel.messages import Answer, Kept, Order
+from flegel.tree import Array, Tree
+
+# -- events ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FromWorker:
+    worker: int
+    body: Answer
+    arrays: tuple[Array, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timer:
+    name: str
+    tag: int = 0
+
+
+@dataclass(frozen=True)
+class Died:
+    """The supervisor saw the process end."""
+
+    worker: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Suspend:
+    """Somebody wants the job to end, to be resumed later: one last checkpoint, then nothing more."""
+
+    why: str
+
+
+Event = FromWorker | Timer | Died | Suspend
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    worker: int
+    body: Order
+    arrays: tuple[Array, ...] = ()
+
+
+@dataclass(frozen=True)
+class SetTimer:
+    at: float
+    timer: Timer
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark for the trace and the display."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """The job is over; `error` says that it failed."""
+
+    error: FlegelError | None = None
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint begins: the coordinator's side of it, and who will send a part."""
+
+    number: int
+    state: dict[str, Any]
+    workers: tuple[int, ...]
+    iteration: int
+    round: int
+    seconds: float
+    objective: float | None
+    rows: int
+    """Lines of the trace that belong to it."""
+
+
+@dataclass(frozen=True)
+class SavePart:
+    """What one worker holds."""
+
+    worker: int
+    kept: Kept
+    arrays: tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """θ after a commit: enough to go on from there, with one pass to make the statistics anew."""
+
+    round: int
+    iteration: int
+    seconds: float
+    objective: float | None
+    parameter: Tree
+
+
+Command = Send | SetTimer | Note | Done | Save | SavePart | Commit
+
+
+@dataclass
+class Row:
+    """One line of the trace: the state after a barrier."""
+
+    seconds: float
+    iteration: int
+    objective: float | None
+    interval: float | None
+    estimate: float | None
+    visits: int
+    barrier_cost: float
+    reason: str
+    spans: list[tuple[int, float, float, int, float, float, float]] = field(default_factory=list)
+    """Of each worker folded in: id, order sent, report here (seconds since the start), visits, then seconds of
+    computing, of responding, and of waiting before that order."""
+    passes: list[float] = field(default_factory=list)
+    """Of each worker, in the order of their numbers: how often its points have been traversed."""
+    in_flight: int = 0
+    """Points that are to change hands and have not yet."""
+    moved_bytes: int = 0
+    """Bytes that moved points have taken so far."""
+
+
+@dataclass
+class Patience:
+    """How long to wait for what, in seconds."""
+
+    load: float = 600.0
+    silence: float = 30.0
+    report: float = 60.0

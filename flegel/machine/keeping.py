@@ -17,7 +17,7 @@ from flegel.sync.base import Updated
 if TYPE_CHECKING:
     from flegel.machine.coordinator import Coordinator
 
-GRACE = 1.0  # seconds after which a round that may be stopped is stopped for a checkpoint
+GRACE = 1.0  # seconds, or half the time between two: then a round that may be stopped is stopped for a checkpoint
 LEAVE = 10.0  # seconds that a job which was told to leave waits for its barrier
 COMMIT_EVERY = 0.1  # seconds between two commit records at least
 
@@ -58,7 +58,7 @@ class Keeping:
                 self._due = True
                 out.append(SetTimer(now + self.every, Timer("checkpoint")))
                 if job.policy.flexible:
-                    out.append(SetTimer(now + GRACE, Timer("force")))
+                    out.append(SetTimer(now + min(GRACE, self.every / 2), Timer("force")))
                 return out
             case Suspend(why):
                 self._due, self.leaving = True, why

@@ -4,8 +4,8 @@ Files of checkpoint 12 of epoch 0 (a job's epoch grows each time it is resumed):
 
     00000012-e0.state       the coordinator's side (machine/snapshot.py)
     00000012-e0.worker-3    states and votes of the points of worker 3
-    00000012-e0.ids-3       their numbers in the data; written when they change, shared by later checkpoints
-    00000012-e0.trace       lines of the trace, in pieces that later checkpoints share
+    00000012-e0.ids-3       their numbers in the data (workers send them only when they change)
+    00000012-e0.trace       lines of the trace, in pieces that later checkpoints share; a damaged one costs lines only
     00000012-e0.manifest    written last: names, sizes and checksums of all of these; only now the checkpoint exists
     job                     what the job is, and its epoch
     commit-0, commit-1      θ after a recent commit, in turns, without waiting for the disk
@@ -154,20 +154,12 @@ def digest(content: Iterable[Buffer]) -> Entry:
 
 
 @dataclass
-class Numbers:
-    """The numbers of a worker's points, and the file that holds them once it is written."""
-
-    ids: Array
-    name: str = ""
-    entry: Entry = (0, "")
-
-
-@dataclass
 class Draft:
     """A checkpoint whose parts are coming in."""
 
     save: Save
-    parts: dict[int, tuple[SavePart, Numbers]] = field(default_factory=dict)
+    parts: dict[int, tuple[SavePart, Array]] = field(default_factory=dict)
+    """With the numbers of its points."""
 
     @property
     def whole(self) -> bool:
@@ -189,10 +181,10 @@ class Checkpointer:
         self._history: list[Manifest] = list(found.history) if found else []
         self._pieces: list[tuple[str, Entry]] = []
         self._traced = 0
-        if found and found.manifest:
+        if found and found.manifest and found.whole_trace:
             self._pieces = [(name, found.manifest.files[name]) for name in found.manifest.trace]
             self._traced = len(found.rows)
-        self._numbers: dict[int, Numbers] = {}
+        self._numbers: dict[int, Array] = {}
         self._drafts: dict[int, Draft] = {}
         self._ready: Draft | None = None
         self._commit: Commit | None = None
@@ -226,13 +218,12 @@ class Checkpointer:
 
     def _add(self, part: SavePart) -> None:
         ids = part.arrays[2]
-        points = sum(n for n, _ in part.kept.runs)
-        if len(ids) == points:
-            self._numbers[part.worker] = Numbers(np.array(ids))
+        if len(ids):
+            self._numbers[part.worker] = ids.astype(np.uint32 if ids.max() < 1 << 32 else np.uint64)
         draft = self._drafts.get(part.kept.number)
         if draft is None:
             return
-        draft.parts[part.worker] = (part, self._numbers[part.worker])
+        draft.parts[part.worker] = (part, self._numbers.get(part.worker, ids))
         if draft.whole:
             del self._drafts[part.kept.number]
             if self._ready is not None and not self._left_out:
@@ -246,13 +237,18 @@ class Checkpointer:
             told, self._troubles = self._troubles, []
         return told
 
+    def settle(self, patience: float = 60.0) -> bool:
+        """Wait until everything that is whole has been tried; False where that took too long."""
+        with self._bell:
+            return self._bell.wait_for(lambda: not (self._ready or self._commit or self._busy), patience)
+
     def close(self, patience: float = 60.0) -> bool:
-        """Finish what is whole; False where that took too long."""
+        """Finish what is whole, end the threads; False where that took too long."""
         deadline = clock.now() + patience
+        idle = self.settle(patience)
         with self._bell:
             self._closing = True
             self._bell.notify_all()
-            idle = self._bell.wait_for(lambda: not (self._ready or self._commit or self._busy), patience)
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(deadline - clock.now(), 0.1))
@@ -326,11 +322,8 @@ class Checkpointer:
             part, numbers = draft.parts[worker]
             votes_and_state = [part.arrays[0], part.arrays[1], *part.arrays[3:]]
             name = put(f"{mark}.worker-{worker}", part_content(part.kept, votes_and_state))
-            if not numbers.name:
-                own = put(f"{mark}.ids-{worker}", part_content(part.kept, [numbers.ids]))
-                numbers.name, numbers.entry = own, files[own]
-            files[numbers.name] = numbers.entry
-            workers.append((name, numbers.name))
+            own = put(f"{mark}.ids-{worker}", part_content(part.kept, [numbers]))
+            workers.append((name, own))
         pieces = self._trace(mark, save.rows, put)
         files.update(pieces)
         manifest = Manifest(

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgpack
 import msgspec
+import numpy as np
 
 from flegel.errors import StorageError, UsageError
 from flegel.machine import snapshot
@@ -46,6 +47,7 @@ class Found:
     commit: Committed | None = None
     skipped: list[str] = field(default_factory=list)
     history: list[Manifest] = field(default_factory=list)
+    whole_trace: bool = True
     epoch: int = 0
     """The highest that was seen."""
     number: int = 0
@@ -138,9 +140,14 @@ def _fill(found: Found, vault: Vault, manifest: Manifest) -> None:
     for name, numbers in manifest.workers:
         kept, (hidden, votes, *pending) = read_part(get(name))
         _, (ids,) = read_part(get(numbers))
-        parts.append(Part(kept, ids, hidden, votes, tuple(pending)))
-    rows = [row for name in manifest.trace for row in _rows(get(name))]
-    found.manifest, found.state, found.parts, found.rows = manifest, state, parts, rows
+        parts.append(Part(kept, ids.astype(np.int64), hidden, votes, tuple(pending)))
+    found.manifest, found.state, found.parts = manifest, state, parts
+    for name in manifest.trace:
+        try:
+            found.rows.extend(_rows(get(name)))
+        except (StorageError, OSError) as error:  # a loss for the report, not for training
+            found.whole_trace = False
+            found.skipped.append(f"some lines of the trace are lost: {error}")
 
 
 def _rows(content: bytes) -> Iterable[Row]:

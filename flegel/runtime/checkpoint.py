@@ -61,6 +61,8 @@ class JobRecord(msgspec.Struct, forbid_unknown_fields=True):
     format: int
     epoch: int
     algorithm: AlgorithmRef
+    given: dict[str, Any]
+    """Hyper-parameters as they were submitted; some algorithms learn further ones from the data."""
     word: str | None
     """`file.py:Class`, where the class came from a file."""
     data: DataRef
@@ -207,6 +209,8 @@ class Checkpointer:
     def take(self, command: Save | SavePart | Commit) -> None:
         """From the coordinator's loop; returns at once."""
         with self._bell:
+            if self._replaced:
+                return
             match command:
                 case Save(number=number):
                     self._drafts = {number: Draft(command)}

@@ -5,7 +5,6 @@ What may change: the number of workers, and what ends the job. Algorithm and dat
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from flegel.algorithm import Algorithm
 from flegel.errors import UsageError
 from flegel.result import Result
 from flegel.runtime.checkpoint import JobRecord
-from flegel.runtime.code import in_json, instantiate, reference
+from flegel.runtime.code import in_json, instantiate, made, plain_hyper, same_code
 from flegel.runtime.find import find_algorithm
 from flegel.runtime.recall import Found, read
 from flegel.runtime.record import CheckpointWarning, Record, whereabouts
@@ -139,30 +138,20 @@ def _algorithm(found: Found, given: Algorithm | type[Algorithm] | str | None, tr
         given = find_algorithm(word)
     if isinstance(given, str):
         given = find_algorithm(given)
-    chosen = given if isinstance(given, Algorithm) else given(**instantiate_hyper(stored.hyper))
-    ref = reference(chosen)
-    if ref.name != stored.name or _texts(ref.source) != _texts(stored.source):
+    cls = type(given) if isinstance(given, Algorithm) else given
+    if not same_code(cls, stored):
         raise UsageError(
-            f"The algorithm {ref.name} is not that of the checkpoint ({stored.name}), or its code has changed; resume "
-            "with the old version, or begin a new job."
+            f"The algorithm {cls.__name__} is not that of the checkpoint ({stored.name}), or its code has changed; "
+            "resume with the old version, or begin a new job."
         )
-    now = {k: in_json(v) for k, v in ref.hyper.items()}
-    for name, value in stored.hyper.items():
+    now = {k: in_json(v) for k, v in plain_hyper(given).items()} if isinstance(given, Algorithm) else found.job.given
+    for name, value in found.job.given.items():
         if now.get(name) != value:
             raise UsageError(
                 f"{name} is {value!r} in the checkpoint and {now.get(name)!r} now; hyper-parameters cannot change when "
                 "a job is resumed."
             )
-    return chosen
-
-
-def instantiate_hyper(hyper: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in hyper.items() if value is not None}
-
-
-def _texts(source: str) -> list[str]:
-    """The code alone: where it stands in a file does not matter."""
-    return [text for _, _, text in json.loads(source)["pieces"]] if source else []
+    return made(cls, stored)
 
 
 def _data(job: JobRecord, given: Any, label: str | int | None, place: str) -> tuple[Any, str | None, str | int | None]:

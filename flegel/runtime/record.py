@@ -27,7 +27,7 @@ from flegel.machine.snapshot import Newer, Part
 from flegel.messages import Form
 from flegel.runtime import clock
 from flegel.runtime.checkpoint import FORMAT, Checkpointer, DataRef, JobRecord
-from flegel.runtime.code import in_json, reference
+from flegel.runtime.code import in_json, plain_hyper, reference
 from flegel.runtime.find import home_of
 from flegel.runtime.recall import Found, holds_job
 from flegel.runtime.trainer import build
@@ -55,7 +55,13 @@ class Record:
     label: str | int | None = None
     found: Found | None = None
     exact: bool = True
+    given: dict[str, Any] = field(default_factory=dict)
+    """Hyper-parameters before any hook ran."""
     _writer: Checkpointer | None = field(default=None, repr=False)
+
+    def note(self, algorithm: Algorithm) -> None:
+        """Before any hook runs."""
+        self.given = self.found.job.given if self.found else {k: in_json(v) for k, v in plain_hyper(algorithm).items()}
 
     # -- before training -----------------------------------------------------------------------------------
 
@@ -130,6 +136,7 @@ class Record:
             format=FORMAT,
             epoch=self.found.epoch + 1 if self.found else 0,
             algorithm=msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()}),
+            given=self.given,
             word=home_of(type(request.algorithm)),
             data=DataRef(self.spec, self.label, fingerprint, request.data.summary()),
             workers=request.workers,

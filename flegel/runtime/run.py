@@ -90,6 +90,8 @@ def execute(request: Request) -> Result:
     rows: SharedRows | None = None
     try:
         check_data(request)
+        if record is not None:
+            record.note(algorithm)
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
         plan = _Plan(request, scaling)
         parts = record.parts(request.workers) if record else []

@@ -20,7 +20,8 @@ from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 from tests.checkpoint.virtual_keeping import Shelf, job
 
 RECORD = JobRecord(
-    format=FORMAT, epoch=0, algorithm=AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": 5}), word=None,
+    format=FORMAT, epoch=0, algorithm=AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": 5}), given={"k": 5},
+    word=None,
     data=DataRef("points.npy", None, "f" * 64, {"name": "points.npy"}), workers=2, sync=SyncSpec("bsp"),
     criteria=Criteria(), seed=0, straggler="", partition="shuffle", scale="none", scaling=None, collect_state=False,
     attribute=False, every=30.0, parameter=Form("array", ()), statistics=Form("array", ()),

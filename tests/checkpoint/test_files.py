@@ -150,7 +150,7 @@ def used(stored: Path) -> dict[int, set[str]]:
 def test_a_flipped_bit_is_noticed_wherever_it_is(folder: Path, used: dict[int, set[str]]) -> None:
     rng = np.random.default_rng(0)
     names = sorted(p.name for p in folder.iterdir() if p.stat().st_size and p.name != "lock")
-    for turn in range(400):
+    for turn in range(260):
         name = names[turn % len(names)]
         path = folder / name
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Simulated jobs that keep checkpoints, and go on from any of them: the same machines as in a real job, on virtual time."""
+"""Simulated jobs that keep checkpoints and go on from any of them: the machines of a real job on virtual time."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def job(
     newer: Newer | None = None,
     seed: int = 0,
 ) -> Coordinator:
-    """k-means under a model; with `save`, from that checkpoint of the shelf on, on perhaps another number of workers."""
+    """k-means under a model; with `save`, from that checkpoint of the shelf on, perhaps on other workers."""
     spec = SyncSpec(sync) if isinstance(sync, str) else sync
     rows = data(seed)
     algorithm = KMeans(k=5, init="random")

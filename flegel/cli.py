@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from flegel import cli_bench
+from flegel import cli_bench, cli_simulate
 from flegel.cli_data import app as data_app
 from flegel.errors import AlgorithmError, FlegelError, Interrupted, UsageError
 
@@ -30,6 +30,7 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 cli_bench.mount(app)
+cli_simulate.mount(app)
 
 
 def main() -> None:

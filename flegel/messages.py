@@ -280,5 +280,3 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     body: Body
     frames: tuple[Frame, ...] = ()
-    packed: bool = False
-    """The arrays follow in one raw frame, one after the other, rather than in a frame each."""

@@ -26,8 +26,9 @@ def names(value: Tree) -> tuple[str, ...]:
 
 def flatten(value: Tree) -> list[Array]:
     """The arrays of a bundle in the order of its fields."""
-    parts = list(value) if is_bundle(value) else [value]
-    return [np.asarray(part) for part in parts]
+    if type(value) is np.ndarray:
+        return [value]
+    return list(map(np.asarray, value if is_bundle(value) else [value]))
 
 
 def unflatten(like: Tree, arrays: Sequence[Array]) -> Tree:

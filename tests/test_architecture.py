@@ -17,7 +17,7 @@ LAYERS = [
     {"sync", "plan"},
     {"machine"},
     {"runtime", "sim", "result"},
-    {"api", "cli", "cli_bench", "cli_data", "compare", "report", "display", "conformance", "__init__"},
+    {"api", "cli", "cli_bench", "cli_data", "cli_simulate", "compare", "report", "display", "conformance", "__init__"},
 ]
 """Lowest first. A module imports from its own layer or from lower ones; siblings of a layer may know each other only
 where PEERS says so."""

@@ -87,15 +87,15 @@ def hold(contest: Contest) -> Comparison:
     if contest.straggler and not supported("straggler"):
         raise UsageError("This version of Flegel cannot slow workers on purpose.")
     if contest.cluster is not None:
-        return _Arena(contest, contest.cluster).hold()
+        return Arena(contest, contest.cluster).hold()
     with LocalCluster(contest.workers) as cluster:
-        return _Arena(contest, cluster).hold()
+        return Arena(contest, cluster).hold()
 
 
-class _Arena:
+class Arena:
     """A contest on a cluster."""
 
-    def __init__(self, contest: Contest, cluster: LocalCluster) -> None:
+    def __init__(self, contest: Contest, cluster: LocalCluster | None) -> None:
         self.contest, self.cluster = contest, cluster
         self.features, self.labels = contest.data.load()
         self.maximize = contest.algorithm.maximize
@@ -135,8 +135,12 @@ class _Arena:
             attempts=self.attempts,
             pictures=self._pictures(),
             notes=self.notes,
-            setting=setting(contest.command),
+            setting=self._setting(),
         )
+
+    def _setting(self) -> Setting | None:
+        """Where and when."""
+        return setting(self.contest.command)
 
     def _target(self) -> tuple[float, str, float]:
         """The objective to reach, where it comes from, and after how many seconds a run is given up."""

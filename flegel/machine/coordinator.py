@@ -32,6 +32,7 @@ from flegel.machine.events import (
 )
 from flegel.machine.keeping import Keeping
 from flegel.machine.ledger import Ledger
+from flegel.machine.tally import Tally
 from flegel.messages import (
     Answer,
     Arrived,
@@ -98,6 +99,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.phase = "loading"
         self.view = View()
+        self._tally = Tally(self.view)
         self.iteration = 0
         self.objective: float | None = None
         self.verdict: Verdict | None = None
@@ -158,6 +160,8 @@ class Coordinator:
         match event:
             case FromWorker(worker, body, arrays):
                 self._heard_at[worker] = now
+                if type(body) is not Report and type(body) is not Beat:
+                    self._tally.stale = True
                 self._answer(worker, body, arrays, now)
             case Timer("policy", tag):
                 if self.phase == "training" and self.verdict is None:
@@ -170,6 +174,7 @@ class Coordinator:
                 limit = self.criteria.max_seconds
                 self._end(Verdict(False, f"reached {limit:g} s"), now)
             case Died(worker, why):
+                self._tally.stale = True
                 self._fail(WorkerLost(f"Worker {worker} {why} in {self._where()}; nothing was saved."))
         return self._out
 
@@ -177,12 +182,12 @@ class Coordinator:
 
     def _answer(self, worker: int, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
         match body:
+            case Report() if self.phase == "training":
+                self._on_report(worker, body, arrays, now)
             case Beat():
                 pass
             case Loaded() if self.phase == "loading":
                 self._on_loaded(worker, body, now)
-            case Report() if self.phase == "training":
-                self._on_report(worker, body, arrays, now)
             case Ready() | Refused() | Arrived() | Sent() if self.balancing is not None:
                 if self.phase == "training":
                     self._on_move(worker, body, now)
@@ -221,6 +226,7 @@ class Coordinator:
         if self.keeping is not None:
             self._out.append(SetTimer(now + self.keeping.every, Timer("checkpoint")))
         if self._resumed is not None and self.verdict is None and self.trace:
+            self._tally.count(())
             self.verdict = self.termination.judge(self._progress(now), False)  # criteria may be others by now
         if self.verdict is not None:
             self._over(now)
@@ -246,9 +252,13 @@ class Coordinator:
         if len(self.view.workers) <= SPANS_UP_TO:
             sent, here = self._ordered_at[worker] - self.began, now - self.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
+        reported = Reported(worker, body.exhausted and seen.points > 0)
         if self.verdict is None and not (self.keeping is not None and self.keeping.forced):
-            self._decide(Reported(worker, body.exhausted and seen.points > 0), now)
-        elif not self.view.training():
+            self._decide(reported, now)
+            return
+        if self.verdict is None:
+            self.policy.decide(reported, self.view, now)  # it hears everything, but a checkpoint comes first
+        if not self.view.training():
             workers = tuple(self._held)
             if self.verdict is None:
                 self._update(workers, now)
@@ -317,8 +327,7 @@ class Coordinator:
 
     def _updated(self, workers: tuple[int, ...], visits: int, cost: float, seconds: float) -> Updated:
         """What the model hears of a commit."""
-        exact = all(w.unseen == 0 for w in self.view.workers.values())
-        estimate = self.trace[-1].estimate
+        exact, estimate = self._tally.unseen == 0, self.trace[-1].estimate
         return Updated(self.view.round, workers, estimate, exact, visits, cost, self._gain, seconds)
 
     # -- checkpoints ---------------------------------------------------------------------------------------
@@ -397,7 +406,8 @@ class Coordinator:
         self.iteration += 1
         cost = max(0.0, now - self._updated_at - compute / max(len(workers), 1))
         self._updated_at = now
-        unseen = sum(w.unseen for w in self.view.workers.values())
+        self._tally.count(workers)
+        unseen = self._tally.unseen
         self.objective = float(value) if value is not None and not unseen else None
         estimate = self._scaled(value, unseen)
         better = -1.0 if self.algorithm.maximize else 1.0
@@ -451,22 +461,23 @@ class Coordinator:
 
     def _scaled(self, value: float | None, unseen: int) -> float | None:
         """While some points are unseen, the objective of the rest scaled up to all; of nothing, none."""
-        if unseen and unseen >= self.points:
+        points = self._tally.points
+        if unseen and unseen >= points:
             return None
         if value is None or self.algorithm.averaged or not unseen:
             return value
-        return value * self.points / max(self.points - unseen, 1)
+        return value * points / max(points - unseen, 1)
 
     def _progress(self, now: float) -> Progress:
-        workers = self.view.workers.values()
+        tally = self._tally
         return Progress(
             iteration=self.iteration,
             seconds=now - self.began,
             objective=self.trace[-1].estimate,
-            exact=all(w.unseen == 0 for w in workers),
-            slowest_pass=min((w.passes for w in workers if w.points), default=0.0),
-            halted=sum(w.halted for w in workers),
-            points=self.points,
+            exact=tally.unseen == 0,
+            slowest_pass=tally.slowest_pass,
+            halted=tally.halted,
+            points=tally.points,
             diverged=self._diverged,
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from flegel.errors import FlegelError
 from flegel.messages import Answer, Kept, Order
 from flegel.tree import Array, Tree
@@ -12,29 +14,25 @@ from flegel.tree import Array, Tree
 # -- events ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FromWorker:
+class FromWorker(msgspec.Struct, frozen=True):
     worker: int
     body: Answer
     arrays: tuple[Array, ...] = ()
 
 
-@dataclass(frozen=True)
-class Timer:
+class Timer(msgspec.Struct, frozen=True):
     name: str
     tag: int = 0
 
 
-@dataclass(frozen=True)
-class Died:
+class Died(msgspec.Struct, frozen=True):
     """The supervisor saw the process end."""
 
     worker: int
     why: str
 
 
-@dataclass(frozen=True)
-class Suspend:
+class Suspend(msgspec.Struct, frozen=True):
     """Somebody wants the job to end, to be resumed later: one last checkpoint, then nothing more."""
 
     why: str
@@ -46,35 +44,30 @@ Event = FromWorker | Timer | Died | Suspend
 # -- commands ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     worker: int
     body: Order
     arrays: tuple[Array, ...] = ()
 
 
-@dataclass(frozen=True)
-class SetTimer:
+class SetTimer(msgspec.Struct, frozen=True):
     at: float
     timer: Timer
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """A remark for the trace and the display."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """The job is over; `error` says that it failed."""
 
     error: FlegelError | None = None
 
 
-@dataclass(frozen=True)
-class Save:
+class Save(msgspec.Struct, frozen=True):
     """A checkpoint begins: the coordinator's side of it, and who will send a part."""
 
     number: int
@@ -88,8 +81,7 @@ class Save:
     """Lines of the trace that belong to it."""
 
 
-@dataclass(frozen=True)
-class SavePart:
+class SavePart(msgspec.Struct, frozen=True):
     """What one worker holds."""
 
     worker: int
@@ -97,8 +89,7 @@ class SavePart:
     arrays: tuple[Array, ...]
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """θ after a commit: enough to go on from there, with one pass to make the statistics anew."""
 
     round: int

@@ -25,6 +25,7 @@ class Ledger:
         self._algorithm = algorithm
         self._zero = zero
         self._names = tree.names(zero)
+        self._keeps = [name not in algorithm.spent for name in self._names]
         self._accounts: dict[int, Tree] = {}
         self._account_of: dict[int, int] = {}
         self.total = tree.copy(zero)
@@ -34,13 +35,18 @@ class Ledger:
         account = self._account_of.setdefault(owner, owner)
         if account not in self._accounts:
             self._accounts[account] = tree.copy(self._zero)
-        kept = tree.flatten(self._accounts[account])
-        for name, into, extra in zip(self._names, kept, tree.flatten(change), strict=True):
+        plain, arrays = sums_alone(self._algorithm), tree.flatten(change)
+        kept, total = tree.flatten(self._accounts[account]), tree.flatten(self.total)
+        for at, (keep, into, extra, whole) in enumerate(zip(self._keeps, kept, arrays, total, strict=True)):
             if extra.shape != into.shape:
+                name = self._names[at]
                 raise ValueError(f"worker {owner} committed {name} in the shape {extra.shape}, not {into.shape}")
-            if name not in self._algorithm.spent:
-                into += extra
-        self.total = merge(self._algorithm, self.total, change)
+            if keep:
+                np.add(into, extra, into)
+            if plain:
+                np.add(whole, extra, whole)
+        if not plain:
+            self.total = merge(self._algorithm, self.total, change)
 
     def join(self, one: int, other: int) -> None:
         """Points moved between these two at this barrier: their accounts become one."""
@@ -98,9 +104,14 @@ class Ledger:
         return worst
 
 
+def sums_alone(algorithm: Algorithm) -> bool:
+    """Reports are merged by addition; no code of the user has a say in it."""
+    return type(algorithm).aggregate is Algorithm.aggregate or not algorithm.merges_reports
+
+
 def merge(algorithm: Algorithm, target: Tree, change: Tree) -> Tree:
     """`aggregate` at the barrier: the user's, where a point's change has the shape of the statistics."""
-    if type(algorithm).aggregate is Algorithm.aggregate or not algorithm.merges_reports:
+    if sums_alone(algorithm):
         return tree.add(target, change)
     result = algorithm.aggregate(target, change)
     return target if result is None else result

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+import msgspec
 import numpy as np
 
 from flegel import tree
@@ -54,8 +55,12 @@ KINDS: dict[str, type] = {
 }  # fmt: skip
 """Everything that may be made from a file."""
 
-LEFT_OUT = {"Moves": {"open"}, "Horizon": {"_criteria"}, "Termination": {"_criteria"}}
-"""Not kept: points under way stay with their source, and criteria may change when a job is resumed."""
+LEFT_OUT = {
+    "Moves": {"open"}, "Horizon": {"_criteria"}, "Termination": {"_criteria"},
+    "ASP": {"_clocks"}, "SSP": {"_clocks"}, "View": {"_awaited"},
+}  # fmt: skip
+"""Not kept: points under way stay with their source, criteria may change when a job is resumed, and what only repeats
+something else is counted anew."""
 
 PLAIN = (type(None), bool, float, str, bytes)
 WORD = 1 << 63
@@ -98,7 +103,8 @@ def freeze(value: Any) -> Any:
     if KINDS.get(name) is not type(value):
         raise TypeError(f"{name} cannot be kept in a checkpoint")
     left_out = LEFT_OUT.get(name, ())
-    return ["object", name, [[k, freeze(v)] for k, v in vars(value).items() if k not in left_out]]
+    inside = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else vars(value)
+    return ["object", name, [[k, freeze(v)] for k, v in inside.items() if k not in left_out]]
 
 
 def thaw(data: Any, like: Any = None) -> Any:
@@ -130,6 +136,11 @@ def thaw(data: Any, like: Any = None) -> Any:
 
 
 def _object(kind: type, items: list[Any], like: Any) -> Any:
+    if issubclass(kind, msgspec.Struct):
+        try:
+            return kind(**{name: thaw(value) for name, value in items})
+        except TypeError as error:
+            raise StorageError(f"The checkpoint does not fit this version: {error}.") from None
     known = type(like) is kind
     made = like if known else object.__new__(kind)
     inside = vars(made)
@@ -254,11 +265,7 @@ def restore(
         job.ledger.reopen({first: whole}, dict.fromkeys(parts, first))
         clock = max(w.clock for w in view.workers.values())
         view.workers = {w: _worker(w, part, clock) for w, part in parts.items()}
-        view._awaited = -1
-        event = Updated(
-            event.round, tuple(parts), event.objective, event.exact, event.visits, event.barrier_cost,
-            event.gain, event.seconds,
-        )  # fmt: skip
+        event = msgspec.structs.replace(event, workers=tuple(parts))
     else:
         job.ledger.reopen(books, thaw(data["account_of"]))
         if job.balancing is not None and data["balancing"] is not None:

@@ -9,7 +9,7 @@ a socket, a thread or an array of data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from flegel.messages import (
     Answer,
@@ -35,24 +35,20 @@ from flegel.tree import Array
 # -- events ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Ordered:
+class Ordered(msgspec.Struct, frozen=True):
     body: Order
     arrays: tuple[Array, ...] = ()
 
 
-@dataclass(frozen=True)
-class ShareReady:
+class ShareReady(msgspec.Struct, frozen=True):
     loaded: Loaded
 
 
-@dataclass(frozen=True)
-class SurveyDone:
+class SurveyDone(msgspec.Struct, frozen=True):
     moments: tuple[Array, ...]
 
 
-@dataclass(frozen=True)
-class TrainerDone:
+class TrainerDone(msgspec.Struct, frozen=True):
     """The kernel returned."""
 
     visits: int
@@ -64,33 +60,28 @@ class TrainerDone:
     ended: float
 
 
-@dataclass(frozen=True)
-class Broke:
+class Broke(msgspec.Struct, frozen=True):
     """Loading or a hook raised."""
 
     failed: Failed
 
 
-@dataclass(frozen=True)
-class OwnTimer:
+class OwnTimer(msgspec.Struct, frozen=True):
     round: int
 
 
 # -- commands ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BeginSurvey:
+class BeginSurvey(msgspec.Struct, frozen=True):
     survey: Survey
 
 
-@dataclass(frozen=True)
-class BeginLoad:
+class BeginLoad(msgspec.Struct, frozen=True):
     load: Load
 
 
-@dataclass(frozen=True)
-class BeginTrain:
+class BeginTrain(msgspec.Struct, frozen=True):
     """No arrays: go on under the θ of before. `keep`: what is in the aggregator belongs to the coming report."""
 
     round: int
@@ -99,13 +90,11 @@ class BeginTrain:
     keep: bool = False
 
 
-@dataclass(frozen=True)
-class RaiseFlag:
+class RaiseFlag(msgspec.Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """Send it; `with_changes` attaches the aggregator."""
 
     body: Answer
@@ -113,45 +102,38 @@ class Reply:
     arrays: tuple[Array, ...] = ()
 
 
-@dataclass(frozen=True)
-class SendState:
+class SendState(msgspec.Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True)
-class KeepState:
+class KeepState(msgspec.Struct, frozen=True):
     """Copy what is held for a checkpoint, behind everything that was ordered before, and send it."""
 
     number: int
 
 
-@dataclass(frozen=True)
-class SetOwnTimer:
+class SetOwnTimer(msgspec.Struct, frozen=True):
     at: float
     round: int
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """Begin to take or to give points."""
 
     order: Take | Give
 
 
-@dataclass(frozen=True)
-class Rebook:
+class Rebook(msgspec.Struct, frozen=True):
     """Ownership of windows changes before the next point is trained."""
 
     settle: Settle
 
 
-@dataclass(frozen=True)
-class Forget:
+class Forget(msgspec.Struct, frozen=True):
     """Drop the share."""
 
 
-@dataclass(frozen=True)
-class Quit:
+class Quit(msgspec.Struct, frozen=True):
     pass
 
 
@@ -217,6 +199,10 @@ class Worker:
 
     def _order(self, body: Order, arrays: tuple[Array, ...], now: float) -> list[Command]:
         match body:
+            case Train() if self.phase == "ready" and body.round > self.round:
+                return self._begin(body, arrays, now)
+            case Stop(round=wanted) if self.phase == "training" and wanted == self.round:
+                return self._raise(now)
             case Survey() if self.phase in ("idle", "ready"):
                 self.phase = "loading"
                 return [BeginSurvey(body)]
@@ -229,10 +215,6 @@ class Worker:
             case Train() | Fetch() if self.phase == "overtime":
                 self.phase, self._next = "turning", (body, arrays, now)
                 return [RaiseFlag()]
-            case Train() if self.phase == "ready" and body.round > self.round:
-                return self._begin(body, arrays, now)
-            case Stop(round=wanted) if self.phase == "training" and wanted == self.round:
-                return self._raise(now)
             case Fetch() if self.phase == "ready":
                 return [SendState()]
             case Keep(number=number) if self.phase in ("ready", "overtime", "turning"):

@@ -5,6 +5,7 @@
     2:8x@10s-20s       … only from second 10 to second 20 of the training; `@10s-` has no end
     moving4:8x~5s      four neighbours, and every 5 s the next ones
     random4:8x~5s      four drawn anew every 5 s, decided by the seed
+    25%:8x             a quarter of the workers, drawn by the seed; with ~5s drawn anew
     0:natural2         two busy threads pinned to the core of worker 0: real contention
 
 Several patterns are joined by commas; where two hit the same worker, their delays add up. This file never sleeps:
@@ -17,11 +18,12 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flegel.errors import UsageError
 from flegel.spec import parse_seconds
 
-HELP = "write for instance 0-3:32ms/1000, 0-3:8x, 2:8x@10s-20s, moving4:8x~5s, random2:8x~5s or 0:natural"
+HELP = "write for instance 0-3:32ms/1000, 0-3:8x, 2:8x@10s-20s, moving4:8x~5s, random2:8x~5s, 5%:8x or 0:natural"
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,19 @@ class Pattern:
         turn = int(seconds // self.period) if math.isfinite(self.period) else 0
         if self.choice == "moving":
             return (worker - turn * self.count) % workers < self.count
-        ranked = sorted(range(workers), key=lambda w: hashlib.sha256(f"{seed}/{turn}/{w}".encode()).digest())
-        return worker in ranked[: self.count]
+        return worker in _drawn(seed, turn, workers, self.count)
+
+    @property
+    def steady(self) -> bool:
+        """The same at all times."""
+        return self.begin <= 0 and math.isinf(self.end) and math.isinf(self.period)
+
+
+@lru_cache(maxsize=64)
+def _drawn(seed: int, turn: int, workers: int, count: int) -> frozenset[int]:
+    """The workers that are slow in this turn; drawn once for all of them."""
+    ranked = sorted(range(workers), key=lambda w: hashlib.sha256(f"{seed}/{turn}/{w}".encode()).digest())
+    return frozenset(ranked[:count])
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,11 @@ class Stragglers:
         pause = sum(h.pause * every / h.every for h in paused)
         return Slowdown(pause, every, math.prod(h.factor for h in hits), sum(h.load for h in hits))
 
+    @property
+    def steady(self) -> bool:
+        """Who is slow, and how, never changes."""
+        return all(p.steady for p in self.patterns)
+
     def __bool__(self) -> bool:
         return bool(self.patterns)
 
@@ -111,6 +129,10 @@ def _pattern(text: str, workers: int) -> Pattern:
     begin, end = _window(when, text)
     period = parse_seconds(turn) if turn else math.inf
     effect = _effect(effect_text, text)
+    if share := re.fullmatch(r"(\d+(?:\.\d+)?)%", who.strip()):
+        if not 0 < float(share[1]) <= 100:
+            raise UsageError(f"{share[0]} in the straggler {text!r} must be more than 0 % and at most 100 %.")
+        who = f"random{max(1, round(float(share[1]) / 100 * workers))}"
     if chosen := re.fullmatch(r"(moving|random)(\d*)", who.strip()):
         count = int(chosen[2] or 1)
         if not 1 <= count <= workers:

@@ -28,7 +28,7 @@ from flegel.machine.events import (
 )
 from flegel.machine.fence import Fence
 from flegel.messages import Hello, Order
-from flegel.runtime import clock
+from flegel.runtime import clock, frames
 from flegel.runtime.local import LocalCluster
 from flegel.runtime.wire import EMPTY, Parcel
 from flegel.tree import Array
@@ -144,7 +144,7 @@ class Drive:
             match command:
                 case Send(worker, body, arrays):
                     if arrays is not self._arrays:  # θ goes to everybody: made ready once
-                        self._arrays, self._parcel = arrays, Parcel(arrays)
+                        self._arrays, self._parcel = arrays, Parcel(arrays).broadcast(frames.shared)
                     self._send(worker, body)
                 case SetTimer(at, timer):
                     heapq.heappush(self._timers, (at, next(self._count), timer))

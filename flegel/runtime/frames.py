@@ -1,7 +1,7 @@
 """The frames of one message to and from a socket, with as few Python calls as there can be. Knows no message.
 
 pyzmq's `send_multipart` and `recv_multipart` do the same through enumerations and an extra question per frame, which
-costs as much again as the message itself.
+costs as much again as the message itself; its `send` is a Python call around the compiled one, which is called here.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import zmq
+from zmq.backend import Socket as _Compiled
 
 _MORE = int(zmq.SNDMORE)
 _AT_ONCE = int(zmq.NOBLOCK)
+_send = _Compiled.send
+
+
+def shared(part: Any) -> zmq.Frame:
+    """A part that goes to many receivers: copied once, here; then ZeroMQ counts references to it."""
+    return zmq.Frame(part, copy=True)
 
 
 def send(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
-    """All frames as one message."""
-    for frame in frames[:-1]:
-        socket.send(frame, _MORE)
-    socket.send(frames[-1])
+    """All frames as one message. Those made by `shared` are not copied, others are."""
+    last = len(frames) - 1
+    for at, frame in enumerate(frames):
+        _send(socket, frame, _MORE if at < last else 0, type(frame) is not zmq.Frame, False)
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[bytes]:
@@ -27,9 +34,14 @@ def receive(socket: zmq.Socket[bytes]) -> list[bytes]:
 
     Each is copied once, because arrays must begin at an aligned address and a received frame may not.
     """
-    frame = socket.recv(_AT_ONCE, copy=False)
+    frame = socket.recv(_AT_ONCE, False)
     frames = [frame.bytes]
     while frame.more:
-        frame = socket.recv(copy=False)
+        frame = socket.recv(_AT_ONCE, False)
         frames.append(frame.bytes)
     return frames
+
+
+def receive_from(socket: zmq.Socket[bytes]) -> tuple[bytes, list[bytes]]:
+    """As `receive`, at a socket that says who speaks (a ROUTER): there is always something after the name."""
+    return socket.recv(_AT_ONCE, True), receive(socket)

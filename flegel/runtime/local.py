@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import zmq
@@ -29,6 +29,7 @@ from flegel.tree import Array
 
 START_DEADLINE = 120.0
 MAX_WORKERS = 1024
+ANSWERS = frozenset(get_args(Answer))
 
 
 class LocalCluster:
@@ -178,7 +179,7 @@ class LocalCluster:
         waited = False
         while True:
             try:
-                parts = frames.receive(self._socket)
+                speaker, parts = frames.receive_from(self._socket)
             except zmq.Again:
                 if waited:
                     return
@@ -187,11 +188,11 @@ class LocalCluster:
                 continue
             waited = True
             try:
-                envelope, arrays = decode(parts[1:])
+                envelope, arrays = decode(parts)
             except DecodeError as error:
                 print(f"flegel: dropped a message: {error}", file=sys.stderr)
                 continue
-            if parts[0] == identity(envelope.worker, envelope.incarnation) and isinstance(envelope.body, Answer):
+            if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
                 yield envelope, arrays
 
     def deaths(self) -> list[tuple[int, str]]:

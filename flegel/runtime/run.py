@@ -93,7 +93,7 @@ def execute(request: Request) -> Result:
         if record is not None:
             record.note(algorithm)
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
-        plan = _Plan(request, scaling)
+        plan = Plan(request, scaling)
         parts = record.parts(request.workers) if record else []
         cluster.start()  # processes come up while the kernel is compiled
         built = plan.compile()
@@ -167,7 +167,7 @@ def _drive_and_keep(
     request: Request,
     record: Record,
     machine: Coordinator,
-    plan: _Plan,
+    plan: Plan,
     scaling: scale.Scaling | None,
     parts: list[Part],
     cluster: LocalCluster,
@@ -237,7 +237,7 @@ def _own_parts(request: Request, by_number: bool = False) -> dict[str, Any]:
     return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
 
 
-class _Plan:
+class Plan:
     """θ(0), the statistics of nothing, and a compiled kernel."""
 
     def __init__(self, request: Request, scaling: scale.Scaling | None) -> None:

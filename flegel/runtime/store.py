@@ -93,16 +93,16 @@ def check_target(folder: str | os.PathLike[str]) -> None:
         raise UsageError(f"Cannot write to {parent}; choose another --out.")
 
 
-def save(result: Result, folder: str | os.PathLike[str]) -> Path:
-    """Write model, result and trace; sets `result.model`."""
+def save(result: Result, folder: str | os.PathLike[str], model: bool = True) -> Path:
+    """Write model, result and trace; sets `result.model`. Without `model`, only what a report and a replay need."""
     path = Path(folder)
     check_target(path)
     scratch = path.absolute().with_name(f".{path.name}.{os.getpid()}.part")
     before = result.model
-    result.model = str(path)
+    result.model = str(path) if model else before
     try:
         scratch.mkdir(parents=True)
-        for name, content in _files(result):
+        for name, content in _files(result) if model else _record(result):
             _write(scratch / name, content)
         _flush_folder(scratch)
         if path.exists():
@@ -140,6 +140,10 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
         result.state is not None,
     )
     yield "model.json", msgspec.json.format(msgspec.json.encode(manifest))
+    yield from _record(result)
+
+
+def _record(result: Result) -> Iterator[tuple[str, bytes]]:
     yield "result.json", json.dumps(result.to_json(), indent=1).encode()
     yield "trace.msgpack", b"".join(msgpack.packb(row, use_bin_type=True) for row in result.rows)
 

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from functools import partial
+from functools import lru_cache, partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -177,6 +177,7 @@ class WorkerProcess:
         frames.send(self._socket, self._voice.wrap(body, Parcel(arrays)))
 
 
+@lru_cache(maxsize=1 << 14)
 def identity(worker: int, incarnation: int) -> bytes:
     return f"{worker}.{incarnation}".encode()
 

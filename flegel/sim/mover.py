@@ -23,7 +23,7 @@ class Clock(Protocol):
 
     now: float
 
-    def at(self, when: float, what: Callable[[], None]) -> None: ...
+    def at(self, when: float, what: Callable[..., None], *args: object) -> None: ...
 
 
 class SimMover:

@@ -1,54 +1,79 @@
 """A trainer on virtual time: knows how long points take, and trains them really or not at all. No thread, no clock.
 
 `Pace` is the speed of a worker, stragglers included; `Learner` runs the algorithm's own kernel on a share, so that
-a simulated job gives the true objective.
+a simulated job gives the true objective. `Counter` only counts visits, for jobs whose progress is a curve.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
 
 from flegel import tree
 from flegel.algorithm import Algorithm, Kernel
 from flegel.plan.straggler import NONE, Slowdown, Stragglers
 from flegel.share import Share
+from flegel.sim.speeds import Course
 from flegel.tree import Array, Tree
 
+NOBODY = Stragglers()
 
-@dataclass
+
 class Pace:
-    """Points a second of one worker, and what holds it back when."""
+    """Points a second of one worker, what holds it back when, and how its usual speed changes."""
 
-    rate: float
-    stragglers: Stragglers = field(default_factory=Stragglers)
-    worker: int = 0
-    workers: int = 1
-    since_pause: int = 0
+    __slots__ = ("_course", "_steady", "rate", "since_pause", "stragglers", "worker", "workers")
+
+    def __init__(
+        self,
+        rate: float,
+        stragglers: Stragglers = NOBODY,
+        worker: int = 0,
+        workers: int = 1,
+        course: Course | None = None,
+    ) -> None:
+        self.rate, self.stragglers, self.worker, self.workers = rate, stragglers, worker, workers
+        self.since_pause = 0
+        self._course = course
+        self._steady = stragglers.slowdown(worker, workers, 0.0) if stragglers.steady else None
 
     def slowdown(self, seconds: float) -> Slowdown:
-        return self.stragglers.slowdown(self.worker, self.workers, seconds) if self.stragglers else NONE
+        if self._steady is not None:
+            return self._steady
+        return self.stragglers.slowdown(self.worker, self.workers, seconds)
 
     def seconds_for(self, points: int, at: float) -> float:
-        """How long so many points take from `at` on. Slowness is that of the beginning."""
+        """How long so many points take from `at` on. Slowness made on purpose is that of the beginning."""
         slow = self.slowdown(at)
-        pauses = (self.since_pause + points) // slow.every if slow.pause else 0
-        return points / self.rate * slow.factor * (1 + slow.load) + pauses * slow.pause
+        if slow is NONE:
+            seconds = points / self.rate
+        else:
+            pauses = (self.since_pause + points) // slow.every if slow.pause else 0
+            seconds = points / self.rate * slow.factor * (1 + slow.load) + pauses * slow.pause
+        return seconds if self._course is None else self._course.until(at, seconds) - at
 
     def points_in(self, seconds: float, at: float, most: int) -> tuple[int, float]:
         """Points begun within `seconds`, and when the last is done: a pause that has begun is slept to its end."""
         slow = self.slowdown(at)
         each = slow.factor * (1 + slow.load) / self.rate
+        usable = seconds if self._course is None else self._course.work(at, at + seconds)
         if not slow.pause:
-            points = min(most, math.floor(seconds / each + 1e-9))
-            return points, max(seconds, points * each)
-        lead = min(self.since_pause, slow.every - 1)
-        unit = slow.every * each + slow.pause
-        whole, rest = divmod(seconds + lead * each + 1e-12, unit)
-        points = int(whole) * slow.every + min(slow.every, math.floor(rest / each)) - lead
-        points = min(points, most)
-        return points, max(seconds, self.seconds_for(points, at))
+            points = min(most, math.floor(usable / each + 1e-9))
+            took = points * each
+        else:
+            lead = min(self.since_pause, slow.every - 1)
+            unit = slow.every * each + slow.pause
+            whole, rest = divmod(usable + lead * each + 1e-12, unit)
+            points = int(whole) * slow.every + min(slow.every, math.floor(rest / each)) - lead
+            points = min(points, most)
+            took = points * each + (self.since_pause + points) // slow.every * slow.pause
+        if self._course is None:
+            return points, max(seconds, took)
+        if took > usable or not self._course.at(at + seconds):  # a pause goes on, or the machine is gone for now
+            return points, max(seconds, self._course.until(at, max(took, usable + 1e-9)) - at)
+        return points, seconds
 
     def did(self, points: int, at: float) -> None:
         """So many points are done: the next pause comes so much sooner."""
@@ -67,8 +92,6 @@ class Learner(Protocol):
     def clear(self) -> None: ...
 
     def changes(self) -> tuple[Array, ...]: ...
-
-    def add(self, changes: tuple[Array, ...]) -> None: ...
 
 
 class KernelLearner:
@@ -96,6 +119,8 @@ class KernelLearner:
 class Counter:
     """Statistics that only count visits: for jobs of very many workers."""
 
+    __slots__ = ("_visits", "columns", "points")
+
     def __init__(self, points: int, columns: int = 1) -> None:
         self.points, self.columns = points, columns
         self._visits = 0.0
@@ -107,9 +132,4 @@ class Counter:
         self._visits = 0.0
 
     def changes(self) -> tuple[Array, ...]:
-        import numpy as np
-
-        return (np.array([self._visits]),)
-
-    def add(self, changes: tuple[Array, ...]) -> None:
-        self._visits += float(changes[0][0])
+        return (np.array((self._visits,)),)

@@ -3,7 +3,7 @@
 Semi-centralized coordination gives worker i its own interval η + δ_i. δ_i is learned, for each worker, from how
 late its reports arrive compared with those of the median worker, beyond the scatter that all of them have: slowness
 to respond, to be scheduled, to send. A straggler ends up with a negative δ_i and stops early; the median worker
-trains for η as it would under a signal.
+trains for η as it would under a signal, because δ is counted from the median δ.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ class Arrivals:
             beyond = math.copysign(max(abs(late) - usual, 0.0), late)
             self.delta[worker] = self.delta.get(worker, 0.0) - WEIGHT * beyond
             self._spread += WEIGHT / len(self._now) * (abs(late) - self._spread)
+        anchor = median(self.delta[worker] for worker in self._now)
+        for worker in self._now:
+            self.delta[worker] -= anchor
         self._overhead += WEIGHT * (middle - self._due - self._overhead)
 
     @property

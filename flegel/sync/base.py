@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 ENOUGH = 500.0  # numbers of data for each number of θ (docs/adr/first-pass.md)
 
 # -- what a policy sees ------------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ class View:
     round: int = 0
     evidence: float = math.inf
     """Numbers in the data for each number in θ: how much a full pass says about θ."""
-    _awaited: int = -1
+    _awaited: list[WorkerView] = field(default_factory=list)
 
     @property
     def least(self) -> float:
@@ -75,32 +77,31 @@ class View:
         return tuple(w.id for w in self.workers.values() if w.phase == "reported")
 
     def all_reported(self) -> bool:
-        hint = self.workers.get(self._awaited)
-        if hint is not None and hint.phase != "reported":
-            return False
-        for worker in reversed(self.workers.values()):  # reports tend to come in order: the last is the best guess
-            if worker.phase != "reported":
-                self._awaited = worker.id
+        """Asked at every report, so it must not look at every worker each time: it keeps those that were awaited when
+        it last looked at all of them, and strikes them off one by one."""
+        awaited = self._awaited
+        while awaited:
+            last = awaited[-1]
+            if last.phase != "reported" and self.workers.get(last.id) is last:
                 return False
-        return True
+            awaited.pop()
+        awaited.extend(w for w in self.workers.values() if w.phase != "reported")
+        return not awaited
 
 
 # -- events ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """All workers are loaded and idle."""
 
 
-@dataclass(frozen=True)
-class Reported:
+class Reported(msgspec.Struct, frozen=True):
     worker: int
     exhausted: bool
 
 
-@dataclass(frozen=True)
-class Updated:
+class Updated(msgspec.Struct, frozen=True):
     """Reports were folded in and θ is new."""
 
     round: int
@@ -117,8 +118,7 @@ class Updated:
     """Since the round before."""
 
 
-@dataclass(frozen=True)
-class Woken:
+class Woken(msgspec.Struct, frozen=True):
     tag: int
 
 
@@ -127,8 +127,7 @@ Event = Started | Reported | Updated | Woken
 # -- actions -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TrainWorkers:
+class TrainWorkers(msgspec.Struct, frozen=True):
     """Go on under the newest θ. `points`: how many at most by worker; None is one pass over the own share."""
 
     workers: tuple[int, ...]
@@ -139,22 +138,19 @@ class TrainWorkers:
     """A worker that has reported goes on training while it waits."""
 
 
-@dataclass(frozen=True)
-class StopWorkers:
+class StopWorkers(msgspec.Struct, frozen=True):
     """Raise the barrier for these."""
 
     workers: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(msgspec.Struct, frozen=True):
     """Fold in the held reports of these workers and make a new θ; `Updated` follows."""
 
     workers: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Wake:
+class Wake(msgspec.Struct, frozen=True):
     """Come back with `Woken(tag)` at this time."""
 
     at: float
@@ -164,8 +160,7 @@ class Wake:
 Action = TrainWorkers | StopWorkers | Update | Wake
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What to do, and why, in words fit for a log."""
 
     actions: tuple[Action, ...] = ()

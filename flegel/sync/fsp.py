@@ -37,6 +37,8 @@ class FSP:
         self._interval = interval
         self._arrivals = Arrivals() if semi else None
         self._step = Step(None)
+        self._stopped = False
+        """Everybody has been told to end this round."""
 
     @property
     def interval(self) -> float | None:
@@ -71,7 +73,7 @@ class FSP:
         return NOTHING
 
     def _begin(self, view: View, now: float) -> Decision:
-        workers, eta = tuple(view.workers), self._step.seconds
+        workers, eta, self._stopped = tuple(view.workers), self._step.seconds, False
         points = None
         if self._step.fraction < 1.0:
             points = {w.id: max(1, round(self._step.fraction * w.points)) for w in view.workers.values()}
@@ -86,6 +88,9 @@ class FSP:
         return Decision(actions, self._step.reason)
 
     def _stop(self, view: View) -> Decision:
+        if self._stopped:
+            return NOTHING
+        self._stopped = True
         late = tuple(w for w in view.training() if not view.workers[w].stopping)
         return Decision((StopWorkers(late),)) if late else NOTHING
 

@@ -7,6 +7,7 @@ bound it is `asp`. A report is held while nobody can be released, and folded in 
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from flegel.sync.base import (
     NOTHING,
@@ -32,32 +33,84 @@ class SSP:
         self.name = name
         self.staleness = staleness
         self.batches = batches
+        self._clocks = _Clocks()
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
+        clocks = self._clocks
         match event:
             case Started():
+                clocks.look(view)
                 bound = "no bound" if math.isinf(self.staleness) else f"at most {self.staleness:g} batches"
-                return self._train(view, f"{self.batches} batches a pass, {bound} ahead of the slowest")
-            case Reported():
-                if self._released(view):
-                    return Decision((Update(view.reported()),))
-                ahead = view.workers[event.worker].clock - self._slowest(view)
-                return Decision((), f"worker {event.worker} is {ahead} batches ahead and waits")
-            case Updated():
-                return self._train(view, "")
+                free = tuple(view.workers)
+                return self._train(view, free, f"{self.batches} batches a pass, {bound} ahead of the slowest")
+            case Reported(worker=worker):
+                clocks.reported(worker, view)
+                if any(self._may_go(w, view) for w in clocks.candidates((worker,))):
+                    return Decision((Update(tuple(sorted(clocks.held))),))
+                ahead = view.workers[worker].clock - clocks.least
+                return Decision((), f"worker {worker} is {ahead} batches ahead and waits")
+            case Updated(workers=workers):
+                clocks.folded(workers, view)
+                free = tuple(sorted(w for w in clocks.candidates(workers) if self._may_go(w, view)))
+                clocks.advanced = False
+                return self._train(view, free, f"released: {names(free)}") if free else NOTHING
         return NOTHING
 
-    def _slowest(self, view: View) -> int:
-        return min(w.clock for w in view.workers.values())
+    def _may_go(self, worker: int, view: View) -> bool:
+        """Not too far ahead."""
+        return view.workers[worker].clock - self._clocks.least <= self.staleness
 
-    def _released(self, view: View) -> tuple[int, ...]:
-        """Who is not training and not too far ahead."""
-        least = self._slowest(view)
-        return tuple(w.id for w in view.workers.values() if w.phase != "training" and w.clock - least <= self.staleness)
-
-    def _train(self, view: View, reason: str) -> Decision:
-        free = self._released(view)
-        if not free:
-            return NOTHING
+    def _train(self, view: View, free: tuple[int, ...], reason: str) -> Decision:
+        self._clocks.released(free)
         points = {w: max(1, math.ceil(view.workers[w].points / self.batches)) for w in free}
-        return Decision((TrainWorkers(free, points),), reason or f"released: {names(free)}")
+        return Decision((TrainWorkers(free, points),), reason)
+
+
+class _Clocks:
+    """How many workers have made how many reports, and who stands still: in a few steps for each report, because
+    looking at all workers for each of their reports is too slow for thousands."""
+
+    def __init__(self) -> None:
+        self.least = 0
+        self.advanced = False
+        """The slowest has moved on, so that somebody who stood still may go."""
+        self.held: set[int] = set()
+        """Reported, and not folded in."""
+        self._parked: set[int] = set()
+        """Folded in, and too far ahead to go on."""
+        self._count: Counter[int] = Counter()
+        self._workers = 0
+
+    def look(self, view: View) -> None:
+        """At everybody: in the beginning, and when workers came or went."""
+        self._count = Counter(w.clock for w in view.workers.values())
+        self._workers = len(view.workers)
+        self.least, self.advanced = min(self._count, default=0), True
+        self.held = set(view.reported())
+        self._parked = {w.id for w in view.workers.values() if w.phase == "idle"}
+
+    def reported(self, worker: int, view: View) -> None:
+        clock = view.workers[worker].clock
+        if len(view.workers) != self._workers or not self._count[clock - 1]:
+            self.look(view)
+            return
+        self._count[clock - 1] -= 1
+        self._count[clock] += 1
+        self.held.add(worker)
+        while not self._count[self.least]:
+            del self._count[self.least]
+            self.least += 1
+            self.advanced = True
+
+    def folded(self, workers: tuple[int, ...], view: View) -> None:
+        if len(view.workers) != self._workers:
+            self.look(view)
+        self.held.difference_update(workers)
+        self._parked.update(workers)
+
+    def candidates(self, changed: tuple[int, ...]) -> set[int]:
+        """Who may be released now: while the slowest stands still, only those that changed."""
+        return self.held | self._parked if self.advanced else set(changed)
+
+    def released(self, workers: tuple[int, ...]) -> None:
+        self._parked.difference_update(workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from flegel.errors import UsageError
@@ -175,6 +176,20 @@ def test_however_late_a_worker_is_it_keeps_some_time_to_train() -> None:
             learned.arrived(worker, round_ + 0.01 + late)
         learned.close()
     assert learned.begin(99.0, 0.01, (0, 1, 2))[2] >= 0.0025
+
+
+@pytest.mark.parametrize("workers", [2, 4, 16])
+def test_scatter_alone_does_not_shorten_the_rounds(workers: int) -> None:
+    """Somebody is always last; over hundreds of rounds that must not make everybody stop early."""
+    learned, rng = Arrivals(), np.random.default_rng(workers)
+    given = []
+    for round_ in range(400):
+        asked = learned.begin(float(round_), 0.004, tuple(range(workers)))
+        for worker in rng.permutation(workers):
+            learned.arrived(int(worker), round_ + asked[int(worker)] + rng.exponential(0.001))
+        learned.close()
+        given.append(sum(asked.values()) / workers)
+    assert np.mean(given[200:]) > 0.92 * 0.004
 
 
 def test_a_round_that_was_cut_short_teaches_nothing() -> None:

@@ -1,0 +1,255 @@
+"""How many workers can one coordinator serve? Real coordinator, real sockets, workers that are played.
+
+    python bench/coordinator_load.py                            the curve: 16 to 4,096 workers, θ of 1 kB to 64 MB
+    python bench/coordinator_load.py --one 1024 --theta 10kB    one point of it, with figures in detail
+
+Each point runs in a process of its own: the real coordinator machine, driver, cluster class and wire against players
+(coordinator_players.py) in a second process, every one of them with its own connection and identity. All reports of a
+round are sent at once, which is the worst case, or strewn over --spread seconds. Measured is the time from the last
+report (taken by the kernel) until the last worker has the new θ, what the coordinator's thread computes for each
+worker and barrier, and the memory at its peak. A lost, doubled or changed message, or a sum that is not exact, ends the
+measurement with an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from coordinator_players import Part, Played, statistics
+
+from flegel.algorithm import Algorithm
+from flegel.errors import UsageError
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.ledger import Ledger
+from flegel.messages import Form, Load
+from flegel.runtime import local
+from flegel.runtime.driver import drive
+from flegel.runtime.wire import Numbered
+from flegel.spec import AlgorithmRef, Criteria, SyncSpec
+from flegel.sync import make_policy
+
+UNITS = {"kB": 1_000, "MB": 1_000_000, "B": 1}
+NUMBERS = (16, 64, 256, 512, 1024, 2048, 4096)
+SIZES = ("1kB", "10kB", "100kB", "1MB", "8MB", "64MB")
+WARM_UP = 3
+MOST_MEMORY = 6e9
+"""Bytes that a point of the curve may need, all processes together; larger ones are left out and named."""
+
+
+class Sums(NamedTuple):
+    sums: Any
+    counts: Any
+
+
+class Load_(Algorithm):
+    """Statistics of any size; θ depends on all of them."""
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        fresh = np.array(oldParameter)
+        used = min(fresh.size, aggregator.sums.size)
+        np.multiply(aggregator.sums[:used], 1.0 / aggregator.counts[0], out=fresh[:used])
+        return fresh
+
+
+class PlayedCluster(local.LocalCluster):
+    """The real cluster with players in place of worker processes."""
+
+    def __init__(self, workers: int, players: int, **part: Any) -> None:
+        local.MAX_WORKERS = max(local.MAX_WORKERS, workers)
+        super().__init__(workers)
+        self._cuts = [workers * i // players for i in range(players + 1)]
+        self._part = part
+        self.players: list[subprocess.Popen[bytes]] = []
+
+    def _spawn(self, worker: int) -> None:
+        self._voices[worker] = Numbered(self.token, 0, worker, 0)
+        if worker in self._cuts:
+            script = str(Path(__file__).with_name("coordinator_players.py"))
+            player = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            assert player.stdin is not None
+            last = self._cuts[self._cuts.index(worker) + 1]
+            player.stdin.write(msgspec.json.encode(Part(self._address, self.token, worker, last, **self._part)) + b"\n")
+            player.stdin.flush()
+            self.players.append(player)
+        self._processes[worker] = self.players[-1]
+
+
+def bytes_of(text: str) -> int:
+    for unit, factor in UNITS.items():
+        if text.endswith(unit):
+            return int(float(text.removesuffix(unit)) * factor)
+    raise UsageError(f"{text!r} is not a size; write 10kB or 64MB.")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """One point of the curve, in this process."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    workers, barriers = options.one, options.barriers
+    theta, size = bytes_of(options.theta), bytes_of(options.aggregator or options.theta)
+    sums, counts = statistics(size)
+    zero = Sums(np.zeros(sums), np.zeros(counts))
+    algorithm = Load_()
+    form = Form("array", ())
+    loads = {
+        w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, Form("Sums", Sums._fields)) for w in range(workers)
+    }
+    machine = Coordinator(
+        algorithm, make_policy(SyncSpec("bsp")), Criteria(max_iterations=barriers + WARM_UP, tolerance=0),
+        np.zeros(max(theta // 8, 1)), Ledger(algorithm, zero), loads,
+    )  # fmt: skip
+    base = _memory("VmRSS")
+    profile = _profiler(options.profile)
+    with PlayedCluster(
+        workers, options.players, aggregator=size, think=options.think, spread=options.spread
+    ) as cluster:
+        thread, process = time.thread_time(), time.process_time()
+        if profile:
+            profile.enable()
+        drive(machine, cluster)
+        if profile:
+            profile.disable()
+        thread, process = time.thread_time() - thread, time.process_time() - process
+        peak = _memory("VmHWM")
+        cluster.close()
+        lines = [p.stdout.read() for p in cluster.players if p.stdout]
+    if profile:
+        _show(profile)
+    played = [msgspec.json.decode(line, type=Played) for line in lines]
+    _check(machine, played, workers)
+    return {**_figures(played), **_per_message(thread, process, workers, machine.iteration), **{
+        "workers": workers, "theta": theta, "aggregator": size, "spread": options.spread,
+        "memory_mb": peak / 1e6, "base_mb": base / 1e6,
+    }}  # fmt: skip
+
+
+def _figures(played: list[Played]) -> dict[str, float]:
+    """From the last report sent to the last θ received, over all players."""
+    sent = np.array([p.sent for p in played]).max(axis=0)
+    got = np.array([p.got for p in played]).max(axis=0)
+    took = (got[1:] - sent[: len(got) - 1])[WARM_UP:] * 1e3
+    median, p90 = np.percentile(took, [50, 90])
+    return {"median_ms": float(median), "p90_ms": float(p90), "best_ms": float(took.min()), "barriers": len(took)}
+
+
+def _per_message(thread: float, process: float, workers: int, barriers: int) -> dict[str, float]:
+    each = 1e6 / (workers * barriers)
+    return {"thread_us": thread * each, "io_us": (process - thread) * each}
+
+
+def _check(machine: Coordinator, played: list[Played], workers: int) -> None:
+    errors = [e for p in played for e in p.errors]
+    rounds = machine.iteration
+    total = machine.ledger.total
+    if not (total.counts == rounds * workers).all() or not (total.sums == rounds * workers * (workers + 1) / 2).all():
+        errors.append("the sums are not those of every report once")
+    if any(len(p.sent) != rounds for p in played):
+        errors.append(f"{rounds} rounds were folded in, {[len(p.sent) for p in played]} were reported")
+    if errors:
+        raise SystemExit(f"{len(errors)} errors; the first: {errors[0]}")
+
+
+def _memory(field: str) -> float:
+    """Bytes, from /proc."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return float(line.split()[1]) * 1024
+    return 0.0
+
+
+def _profiler(wanted: bool) -> Any:
+    if not wanted:
+        return None
+    import cProfile
+
+    return cProfile.Profile()
+
+
+def _show(profile: Any) -> None:
+    import pstats
+
+    pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(30)
+
+
+# -- the curve ---------------------------------------------------------------------------------------------
+
+
+def points(numbers: list[int], sizes: list[str], deep: str) -> list[tuple[int, str]]:
+    """Every number of workers with the size that is promised for; every size with as many as memory allows."""
+    found = [(n, deep) for n in numbers]
+    found += [(n, s) for s in sizes for n in numbers if s != deep and n in (16, 64, 256, 1024)]
+    return found
+
+
+def need(workers: int, size: int) -> float:
+    """Bytes: held report, account, players' θ and report in flight, for each worker."""
+    return workers * size * 5.0
+
+
+def curve(options: argparse.Namespace) -> None:
+    numbers = [int(n) for n in options.workers.split(",")]
+    rows = []
+    print(f"{'workers':>8} {'θ':>7} {'barrier':>12} {'p90':>9} {'thread':>9} {'I/O':>8} {'memory':>9}")
+    for workers, size in points(numbers, options.sizes.split(","), options.deep):
+        if need(workers, bytes_of(size)) > MOST_MEMORY:
+            print(f"{workers:8} {size:>7}   left out: needs about {need(workers, bytes_of(size)) / 1e9:.0f} GB")
+            continue
+        barriers = max(6, min(options.barriers, int(3e9 / (workers * bytes_of(size)))))
+        command = [
+            sys.executable, __file__, "--one", str(workers), "--theta", size, "--barriers", str(barriers),
+            "--think", str(options.think), "--spread", str(options.spread), "--players", str(options.players), "--json",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        if done.returncode:
+            raise SystemExit(f"{workers} workers with θ of {size}: {done.stderr.strip().splitlines()[-1]}")
+        row = json.loads(done.stdout)
+        rows.append(row)
+        print(_line(row, size), flush=True)
+    if options.out:
+        found = {"cores": os.cpu_count(), "machine": platform.machine(), "players": options.players, "rows": rows}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _line(row: dict[str, Any], size: str) -> str:
+    return (
+        f"{row['workers']:8} {size:>7} {row['median_ms']:9.2f} ms {row['p90_ms']:6.1f} ms "
+        f"{row['thread_us']:6.1f} µs {row['io_us']:5.1f} µs {row['memory_mb']:6.0f} MB"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", default=",".join(map(str, NUMBERS)), help="numbers of workers, commas between")
+    parser.add_argument("--sizes", default=",".join(SIZES), help="sizes of θ and of the statistics, commas between")
+    parser.add_argument("--deep", default="10kB", help="the size that is measured with every number of workers")
+    parser.add_argument("--barriers", type=int, default=60)
+    parser.add_argument("--think", type=float, default=0.05, help="seconds between θ and the reports")
+    parser.add_argument("--spread", type=float, default=0.0, help="seconds over which reports are strewn")
+    parser.add_argument("--players", type=int, default=1, help="processes that play the workers")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    parser.add_argument("--one", type=int, help="measure this number of workers only")
+    parser.add_argument("--theta", default="10kB", help="with --one: bytes of θ")
+    parser.add_argument("--aggregator", help="with --one: bytes of the statistics, if not those of θ")
+    parser.add_argument("--profile", action="store_true", help="with --one: where the coordinator's thread computes")
+    parser.add_argument("--json", action="store_true", help="with --one: print JSON")
+    options = parser.parse_args()
+    if not options.one:
+        curve(options)
+        return
+    found = measure(options)
+    print(json.dumps(found) if options.json else _line(found, options.theta))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""How long messages take: latency, links that several share, racks. Decides nothing and loses nothing.
+
+Coordinator and worker 0 stand in rack 0; workers are dealt to racks in equal runs. A message passes the sender's own
+link, the uplink of the rack where it leaves one, and the coordinator's link, and each link carries one after the other.
+Messages of one pair never overtake each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Wires:
+    """What the network is made of."""
+
+    latency: float = 0.0003
+    """Seconds one way, inside a rack."""
+    bandwidth: float = math.inf
+    """Bytes a second of a worker's link."""
+    hub: float = math.inf
+    """Bytes a second of the coordinator's link, in each direction."""
+    racks: int = 1
+    rack_latency: float = 0.0
+    """Additional seconds between racks."""
+    uplink: float = math.inf
+    """Bytes a second of a rack's uplink, in each direction."""
+    jitter: float = 0.0
+    """Mean of an exponential addition to each message."""
+
+
+class Network:
+    """The wires of a job, and until when each is taken."""
+
+    def __init__(self, wires: Wires, workers: int, seed: int = 0) -> None:
+        self.wires, self.workers = wires, workers
+        self._down = self._up = 0.0
+        self._rack_down, self._rack_up = [0.0] * wires.racks, [0.0] * wires.racks
+        self._last: dict[tuple[int, int], float] = {}
+        self._rng = np.random.default_rng([seed, 77])
+        self._draws: list[float] = []
+        w = wires
+        self._plain = all(map(math.isinf, (w.bandwidth, w.hub, w.uplink))) and w.racks == 1 and not w.jitter
+
+    def rack(self, worker: int) -> int:
+        return worker * self.wires.racks // max(self.workers, 1)
+
+    def down(self, worker: int, size: int, at: float) -> float:
+        """When an order sent at `at` arrives."""
+        wires = self.wires
+        if self._plain:
+            return at + wires.latency
+        self._down = when = max(self._down, at) + size / wires.hub
+        if rack := self.rack(worker):
+            self._rack_down[rack] = when = max(self._rack_down[rack], when) + size / wires.uplink
+            when += wires.rack_latency
+        return self._arrival(worker, 0, when + wires.latency + size / wires.bandwidth)
+
+    def up(self, worker: int, size: int, at: float) -> float:
+        """When an answer sent at `at` arrives."""
+        wires = self.wires
+        if self._plain:
+            return at + wires.latency
+        when = at + size / wires.bandwidth
+        if rack := self.rack(worker):
+            self._rack_up[rack] = when = max(self._rack_up[rack], when) + size / wires.uplink
+            when += wires.rack_latency
+        self._up = when = max(self._up, when) + size / wires.hub
+        return self._arrival(worker, 1, when + wires.latency)
+
+    def _arrival(self, worker: int, way: int, when: float) -> float:
+        if not self.wires.jitter:
+            return when
+        if not self._draws:
+            self._draws = self._rng.exponential(self.wires.jitter, 4096).tolist()
+        when = max(when + self._draws.pop(), self._last.get((worker, way), 0.0))
+        self._last[(worker, way)] = when
+        return when

@@ -1,0 +1,87 @@
+"""A real job's trace as a world to simulate: each worker's speed over time, what a barrier took, how fast it learned.
+
+Everything comes from the spans of the trace: (worker, order sent, report here, visits, computing, responding, waiting).
+The coordinator sent the order and got the report, so what is not computing in between is the way there and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from flegel.errors import UsageError
+from flegel.sim.desk import Costs
+from flegel.sim.learning import Progress
+from flegel.sim.speeds import Course, recorded
+
+Span = Sequence[Any]
+LEAST = 1e-5  # seconds of computing: shorter spans say nothing about speed
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a trace says."""
+
+    workers: int
+    rates: dict[int, float]
+    """Points a second of each worker, in the middle of all its spans."""
+    courses: dict[int, Course]
+    """How that changed."""
+    costs: Costs
+    seconds: float
+
+
+def record(rows: Sequence[Mapping[str, Any]], workers: int) -> Recording:
+    """Speeds and costs of the job whose trace this is."""
+    by_worker: dict[int, list[Span]] = {w: [] for w in range(workers)}
+    for row in rows:
+        for span in row.get("spans") or ():
+            if span[0] in by_worker and span[3] > 0 and span[4] > LEAST:
+                by_worker[span[0]].append(span)
+    silent = [w for w, spans in by_worker.items() if not spans]
+    if silent:
+        raise UsageError(
+            f"The trace holds no spans of worker {silent[0]}, so its speed is not known; a trace has spans of jobs of "
+            "up to 256 workers, in which every worker has trained."
+        )
+    rates: dict[int, float] = {}
+    courses: dict[int, Course] = {}
+    for worker, spans in by_worker.items():
+        spans.sort(key=lambda s: s[1])
+        usual = sum(s[3] for s in spans) / sum(s[4] for s in spans)
+        rates[worker] = usual
+        courses[worker] = recorded([s[1] for s in spans], [s[3] / s[4] / usual for s in spans])
+    return Recording(workers, rates, courses, _costs(rows, workers), float(rows[-1]["seconds"]) if rows else 0.0)
+
+
+def _costs(rows: Sequence[Mapping[str, Any]], workers: int) -> Costs:
+    """Half of the way there and back is a message; what the last of a round waits for is merging and sending.
+
+    The spread of arrivals within a round, beyond the first, is the coordinator taking in one report after the other.
+    """
+    ways, merges = [], []
+    for row in rows:
+        spans = row.get("spans") or ()
+        ways += [max(s[2] - s[1] - s[4], 0.0) for s in spans]
+        waits = [s[6] for s in spans if s[6] > 0]
+        if waits:
+            merges.append(min(waits))
+    way = median(ways) if ways else 6e-4
+    merge = median(merges) if merges else 0.0
+    each = max(merge - way / 2, 0.0) / max(workers, 1)
+    return Costs(message=way / 4, react=way / 4, wake=way / 8, merge=each / 2, send=each / 2)
+
+
+def progress(rows: Sequence[Mapping[str, Any]], points: int, maximize: bool) -> Progress:
+    """The job's own course, where its data are not at hand: visits to objective. What staleness costs is not known."""
+    passes, values, done = [], [], 0
+    for row in rows:
+        done += row["visits"]
+        if row["estimate"] is not None:
+            passes.append(done / points)
+            values.append(float(row["estimate"]))
+    if len(passes) < 2:
+        raise UsageError("The trace knows fewer than two objectives; there is no progress to go by. Give --data.")
+    return Progress(tuple(passes), tuple(values), 0.0, maximize)

@@ -39,7 +39,7 @@ JOBS = (
     ("kmeans", "bsp", "k=8"), ("gmm", "asp", "k=4"), ("kmeans", "ssp", "k=8"), ("kmeans", "psp", "k=8"),
 )  # fmt: skip
 MARK = "/flegel/chaos/mark"
-DEADLINE = 60.0  # seconds: beyond that something hangs
+DEADLINE = 240.0  # seconds: beyond that something hangs
 
 
 class Lines:

@@ -125,7 +125,7 @@ class Coordinator:
         self._waiting: Updated | None = None
         self._resumed: Updated | None = None
         self._last: Updated | None = None
-        self._fresh_balance = True
+        self._fresh_balance, self._stood_at = True, 0.0
         self._out: list[Command] = []
 
     @property
@@ -148,9 +148,9 @@ class Coordinator:
         self._out.append(SetTimer(now + WATCH, Timer("watch")))
         return self._out
 
-    def resume_with(self, event: Updated, fresh_balance: bool) -> None:
-        """Go on where a checkpoint stood (see machine/snapshot.py): once all are loaded, the model hears this."""
-        self._resumed, self._fresh_balance = event, fresh_balance
+    def resume_with(self, event: Updated, now: float, fresh_balance: bool) -> None:
+        """Go on where the job stood (see machine/snapshot.py): once all are loaded, the model hears this."""
+        self._resumed, self._stood_at, self._fresh_balance = event, now, fresh_balance
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """What follows from one event."""
@@ -216,8 +216,7 @@ class Coordinator:
         columns = max(each.columns for each in self.loaded.values())
         self.view.evidence = self.points * columns / size
         self.phase = "training"
-        if self._resumed is None:
-            self.began = now
+        self.began = now if self._resumed is None else self.began + now - self._stood_at  # loading is no training
         self.ended = self._updated_at = self.ready_at = now
         if self.criteria.max_seconds:
             self._out.append(SetTimer(self.began + self.criteria.max_seconds, Timer("limit")))

@@ -271,7 +271,7 @@ def restore(
         if job.balancing is not None and data["balancing"] is not None:
             thaw(data["balancing"], job.balancing)
     job.verdict = thaw(data["verdict"])
-    job.resume_with(event, fresh_balance=redealt or data["balancing"] is None)
+    job.resume_with(event, float(data["now"]), fresh_balance=redealt or data["balancing"] is None)
     if newer is not None:
         go_on_from(job, newer, now=float(data["now"]), started=True)
 
@@ -286,7 +286,7 @@ def go_on_from(job: Coordinator, newer: Newer, now: float, started: bool) -> Non
     job.verdict = None
     job.policy = Rebuild(job.policy, started)
     event = Updated(newer.round, tuple(job.loads), None, False, 0, 0.0)
-    job.resume_with(event, fresh_balance=job.balancing is not None and not started)
+    job.resume_with(event, now, fresh_balance=job.balancing is not None and not started)
 
 
 def _worker(number: int, part: Part, clock: int) -> WorkerView:

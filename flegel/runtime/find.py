@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import linecache
 import sys
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def _from_file(path: Path, name: str) -> type[Algorithm]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    linecache.checkcache(str(path))  # the file may have changed since it was read last
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -140,10 +140,11 @@ def _algorithm(found: Found, given: Algorithm | type[Algorithm] | str | None, tr
         given = find_algorithm(given)
     cls = type(given) if isinstance(given, Algorithm) else given
     if not same_code(cls, stored):
-        raise UsageError(
-            f"The algorithm {cls.__name__} is not that of the checkpoint ({stored.name}), or its code has changed; "
-            "resume with the old version, or begin a new job."
+        known = stored.name.rpartition(":")[2]
+        what = (
+            f"The code of {known} has changed since" if cls.__name__ == known else f"{cls.__name__} is not {known} of"
         )
+        raise UsageError(f"{what} the checkpoint; resume with the same class, or begin a new job.")
     now = {k: in_json(v) for k, v in plain_hyper(given).items()} if isinstance(given, Algorithm) else found.job.given
     for name, value in found.job.given.items():
         if now.get(name) != value:

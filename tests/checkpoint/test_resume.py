@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,19 +15,23 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from typer.testing import CliRunner
 
 import flegel
+import flegel.runtime.run
 from flegel import tree
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
+from flegel.cli import app
 from flegel.errors import Interrupted, UsageError
 from flegel.runtime.job import replace
 from flegel.runtime.recall import read
 from flegel.runtime.record import CheckpointWarning
 from flegel.runtime.vault import Folder
+from tests.checkpoint import drawing
 from tests.checkpoint.drawing import Drawing
 
 pytestmark = pytest.mark.processes
@@ -125,7 +130,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(cluster, points, tmp_path) -
     flegel.run(Drawing(), points, **options)
     cases: list[tuple[dict[str, Any], str]] = [
         ({"data": points}, "code inside the checkpoint"),
-        ({"data": points, "algorithm": "kmeans"}, "is not that of the checkpoint"),
+        ({"data": points, "algorithm": "kmeans"}, "KMeans is not Drawing of the checkpoint"),
         ({"data": points, "algorithm": Drawing(noise=0.5)}, "noise is 0.1 in the checkpoint and 0.5 now"),
         ({"data": points + 1e-9, "algorithm": Drawing()}, "is not the data of the checkpoint"),
         ({"algorithm": Drawing()}, "came from Python"),
@@ -153,6 +158,28 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(cluster, points, tmp_pat
     with pytest.warns(CheckpointWarning, match=f"{newest.name[:11]} was skipped: {newest.name} is damaged"):
         again = flegel.resume(place, data=points, max_iterations=8, cluster=cluster, exact=True)
     assert again.iterations == 8
+
+
+def test_the_command_finds_the_class_again_and_sees_that_it_changed(cluster, points, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flegel.runtime.run, "LocalCluster", lambda workers: cluster)
+    monkeypatch.setattr(cluster, "close", lambda: None)
+    np.save("rows.npy", points)
+    source = Path(drawing.__file__).read_text()
+    Path("mine.py").write_text(source)
+    words = (
+        "submit mine.py:Drawing --data rows.npy --workers 2 --sync bsp --max-iterations 3 --no-save --checkpoint job"
+    )
+    assert CliRunner().invoke(app, words.split()).exit_code == 0
+    monkeypatch.chdir(tmp_path.parent)  # from anywhere
+    done = CliRunner().invoke(app, f"resume {tmp_path}/job --max-iterations 6 --no-save --json -".split())
+    assert done.exit_code == 0 and json.loads(done.stdout)["iterations"] == 6
+    (tmp_path / "mine.py").write_text("\n\n" + source)
+    again = CliRunner().invoke(app, f"resume {tmp_path}/job --max-iterations 7 --no-save".split())
+    assert again.exit_code == 0, "the same code at another place of its file"
+    (tmp_path / "mine.py").write_text(source.replace("0.3 *", "0.4 *"))
+    refused = CliRunner().invoke(app, f"resume {tmp_path}/job --max-iterations 9 --no-save".split())
+    assert refused.exit_code == 2 and "The code of Drawing has changed since the checkpoint" in refused.stderr
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-.PHONY: demo test lint clean
+.PHONY: demo test nightly lint clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -18,6 +18,9 @@ demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexibl
 
 test: $(VENV)/.dev lint  ## everything that CI runs
 	$(PY) -m pytest
+
+nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core
+	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -5,7 +5,8 @@
 Two kinds of figures. On *virtual* time (exact, the same on every machine): k-means trained for real by `--workers`
 workers of which a quarter are slow, with the data shuffled and with each share knowing only some clusters; spread of
 passes and time to the same objective for balance off, async and sync. On *real* processes: bandwidth of a migration
-against a plain socket, training throughput while points move, and the bytes of the way back.
+through shared memory and through sockets, against a plain socket in the same run; training throughput while points
+move; the bytes of the way back. Once with one pair of workers and once with a worker on every core.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from typing import Any
 
 import numpy as np
 
-from flegel import LocalCluster, run, tree
+from flegel import LocalCluster, Result, run, tree
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.machine.balancing import Balancing
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.events import Patience
 from flegel.machine.ledger import Ledger
+from flegel.machine.parcels import bytes_per_point
 from flegel.messages import Form, Load
-from flegel.plan.balance import Plan, Proposal
+from flegel.plan.balance import Plan, Proposal, Rules
 from flegel.plan.straggler import parse_stragglers
 from flegel.runtime.compile import build_kernel
 from flegel.runtime.flag import new_flag
-from flegel.share import make_share
+from flegel.share import TILE, make_share
 from flegel.sim.cluster import Costs, simulate
 from flegel.sim.trainer import KernelLearner, Pace
 from flegel.spec import AlgorithmRef, Criteria, SyncSpec
@@ -78,6 +80,7 @@ def virtual_job(
     return simulate(job, paces, dict(learners), Costs(bandwidth=bandwidth))
 
 
+LIMIT = 12  # seconds of the real-process jobs
 SEEDS = 3
 SECONDS = 0.4
 
@@ -122,86 +125,123 @@ def describe(job: Coordinator, reached: float) -> dict[str, Any]:
 
 
 class Script:
-    """A plan that makes these moves one after the other, and notes when windows come."""
+    """A plan that makes these moves one after the other, in every pair of workers at once, with pauses between."""
 
-    def __init__(self, *moves: tuple[int, int, int]) -> None:
-        self.left = list(moves)
-        self.rules = None
+    GAP = 4
+
+    def __init__(self, pairs: int, *moves: tuple[int, int, int]) -> None:
+        self.pairs, self.left, self.rules = pairs, list(moves), Rules()
+        self._quiet = -10
 
     def due(self, now: float) -> bool:
         return True
 
-    def plan(self, loads: Any, remaining: float, now: float) -> Plan:
-        if not self.left or any(w.busy for w in loads) or loads[0].passes < 5:
+    def plan(self, loads: Any, remaining: float, now: float, carriage: Any = None) -> Plan:
+        self._quiet = 0 if any(w.busy for w in loads) else self._quiet + 1
+        if not self.left or self._quiet < self.GAP or min(w.passes for w in loads) < 3:
             return Plan((), "scripted")
-        return Plan((Proposal(*self.left.pop(0), "scripted"),), "scripted")
+        self._quiet = 0
+        source, target, points = self.left.pop(0)
+        made = [Proposal(2 * i + source, 2 * i + target, points, "scripted") for i in range(self.pairs)]
+        return Plan(tuple(made), "scripted")
 
 
 class Watched(Balancing):
     """Notes when each window arrives."""
 
-    def __init__(self, criteria: Criteria, script: Script) -> None:
-        super().__init__("async", criteria)
-        script.rules = self._balance.rules  # type: ignore[assignment]
+    def __init__(self, mode: str, criteria: Criteria, script: Script) -> None:
+        super().__init__(mode, criteria)
         self._balance = script  # type: ignore[assignment]
-        self.arrivals: list[tuple[int, float, int]] = []
+        self.arrivals: list[tuple[int, float, int, int]] = []
 
     def answer(self, worker: int, body: Any, now: float) -> Any:
         if hasattr(body, "bytes"):
-            self.arrivals.append((body.move, now, body.bytes))
+            self.arrivals.append((body.move, now, body.points, body.bytes))
         elif hasattr(body, "address"):
-            self.arrivals.append((body.move, now, 0))
+            self.arrivals.append((body.move, now, 0, 0))
         return super().answer(worker, body, now)
 
 
-def real_moves(rows: int) -> dict[str, Any]:
-    """Two workers; most of one share goes over, comes back, and training is watched meanwhile."""
+def scripted(
+    cluster: LocalCluster, data: np.ndarray, script: Script, mode: str, seconds: float
+) -> tuple[Result, Watched]:
+    """A k-means job of so many seconds in which points move as the script says."""
     import flegel.runtime.run as engine
 
-    data = np.random.default_rng(0).normal(size=(rows, 28)).astype(np.float32)
-    share = rows // 2
-    criteria = Criteria(max_seconds=12, tolerance=0)
-    watched = Watched(criteria, Script((0, 1, share // 2), (1, 0, share // 2)))
+    watched = Watched(mode, Criteria(max_seconds=seconds, tolerance=0), script)
     before, engine._balancing = engine._balancing, lambda request: watched
+    options: dict[str, Any] = {"tolerance": 0, "max_seconds": seconds, "interval": "25ms", "balance": mode}
     try:
-        with LocalCluster(workers=2) as cluster:
-            result = run(
-                "kmeans",
-                data,
-                cluster=cluster,
-                workers=2,
-                tolerance=0,
-                max_seconds=12,
-                interval="50ms",
-                balance="async",
-            )
+        return run("kmeans", data, cluster=cluster, workers=2 * script.pairs, **options), watched
     finally:
         engine._balancing = before
-    quiet = [r for r in result.rows[5:] if not r["in_flight"]]
-    moving = [r for r in result.rows[5:] if r["in_flight"]]
-    speed = {name: _visits_a_second(result.rows, part) for name, part in (("quiet", quiet), ("moving", moving))}
-    out, back = (_move(watched.arrivals, number) for number in (0, 1))
+
+
+def point_bytes(data: np.ndarray) -> float:
+    """What a point of k-means takes, with label, number and state."""
+    return bytes_per_point(make_share(data[:TILE], None, np.zeros((TILE, 1), np.int32), "tiles"))
+
+
+def real_moves(rows: int, pairs: int, transport: str, mode: str = "async") -> dict[str, Any]:
+    """Pairs of workers: half a share goes over and comes back, then smaller parts; training is watched meanwhile.
+
+    `transport`: "memory", where neighbours lend each other their points, or "socket", where every byte travels. Under
+    `mode` "sync" nobody trains while points move, so that the bandwidth is that of the transport alone.
+    """
+    data = np.random.default_rng(0).standard_normal((rows, 28), dtype=np.float32)
+    share = rows // (2 * pairs)
+    out = [(0, 1, share // 2), (1, 0, share // 2)]
+    parts = [(0, 1, share // 16)] * 6 + [(1, 0, share // 16)] * 6
+    script = Script(pairs, *out, *parts)
+    os.environ["FLEGEL_MOVE"] = "socket" if transport == "socket" else ""
+    try:
+        with LocalCluster(workers=2 * pairs) as cluster:
+            result, watched = scripted(cluster, data, script, mode, LIMIT)
+    finally:
+        os.environ.pop("FLEGEL_MOVE")
+    each = point_bytes(data)
+    rest = result.rows[10:]
+    quiet, moving = ([r for r in rest if bool(r["in_flight"]) == moves] for moves in (False, True))
+    speed = {name: visits_a_second(result.rows, part) for name, part in (("quiet", quiet), ("moving", moving))}
+    there, back = (moves_of(watched.arrivals, range(k * pairs, (k + 1) * pairs)) for k in (0, 1))
+    raw = raw_socket(max(int(there["points"] * each), 1 << 20))
+    carried = there["points"] * each / max(there["seconds"], 1e-9) / 1e6
     return {
-        "bytes_out": out["bytes"],
-        "bytes_back": back["bytes"],
-        "back_over_out": back["bytes"] / max(out["bytes"], 1),
-        "megabytes_a_second": out["bytes"] / max(out["seconds"], 1e-9) / 1e6,
-        "raw_socket_megabytes_a_second": raw_socket(max(out["bytes"], 1 << 20)),
+        "transport": transport,
+        "mode": mode,
+        "pairs": pairs,
+        "points_out": there["points"],
+        "bytes_a_point": each,
+        "bytes_sent_out": there["bytes"],
+        "bytes_sent_back": back["bytes"],
+        "back_over_out": back["bytes"] / max(there["points"] * each, 1),
+        "seconds_out": there["seconds"],
+        "megabytes_of_points_a_second": carried,
+        "raw_socket_megabytes_a_second": raw,
+        "over_raw_socket": carried / raw,
         "visits_a_second_quiet": speed["quiet"],
         "visits_a_second_while_moving": speed["moving"],
+        "rounds_quiet": len(quiet),
         "rounds_while_moving": len(moving),
+        "moves_left_over": len(script.left),
         "moving_over_quiet": speed["moving"] / speed["quiet"] if moving and speed["quiet"] else None,
     }
 
 
-def _move(arrivals: list[tuple[int, float, int]], move: int) -> dict[str, float]:
-    mine = [(at, size) for number, at, size in arrivals if number == move]
+def moves_of(arrivals: list[tuple[int, float, int, int]], numbers: range) -> dict[str, float]:
+    """Of moves that were made side by side."""
+    mine = [(at, points, size) for number, at, points, size in arrivals if number in numbers]
     if not mine:
-        return {"bytes": 0, "seconds": 0.0}
-    return {"bytes": sum(size for _, size in mine), "seconds": mine[-1][0] - mine[0][0]}
+        return {"points": 0, "bytes": 0, "seconds": 0.0}
+    times = [at for at, _, _ in mine]
+    return {
+        "points": sum(points for _, points, _ in mine),
+        "bytes": sum(size for _, _, size in mine),
+        "seconds": max(times) - min(times),
+    }
 
 
-def _visits_a_second(rows: list[dict[str, Any]], part: list[dict[str, Any]]) -> float:
+def visits_a_second(rows: list[dict[str, Any]], part: list[dict[str, Any]]) -> float:
     at = {r["iteration"]: r["seconds"] for r in rows}
     spans = [(r["visits"], r["seconds"] - at[r["iteration"] - 1]) for r in part if r["iteration"] - 1 in at]
     return sum(v for v, _ in spans) / max(sum(s for _, s in spans), 1e-9)
@@ -232,38 +272,56 @@ def raw_socket(size: int, window: int = 4 << 20) -> float:
     return got / took / 1e6
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the real-process part")
-    parser.add_argument("--virtual-only", action="store_true")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    slow = max(options.workers // 4, 1) - 1
+def virtual(workers: int) -> dict[str, Any]:
+    """Off, async and sync on virtual time: two kinds of slowness, two kinds of shares, slow links."""
+    slow = max(workers // 4, 1) - 1
     cases = {"factor": f"0-{slow}:8x", "paused": f"0-{slow}:2ms/1000"}
-    found: dict[str, Any] = {"workers": options.workers, "cores": os.cpu_count(), "virtual": {}}
+    found: dict[str, Any] = {}
     for name, straggler in cases.items():
         for clustered in (True, False):
             key = f"{name} {straggler}, {'clustered' if clustered else 'shuffled'}"
-            found["virtual"][key] = row = compare(options.workers, straggler, clustered, 1e9)
+            found[key] = row = compare(workers, straggler, clustered, 1e9)
             print(
                 f"{key}: off/async {row['off_over_async']:.2f}, off/sync {row['off_over_sync']:.2f}, "
                 + ", ".join(f"spread {m} {row[m]['spread_at_end']:.2f}" for m in MODES),
                 flush=True,
             )
     key = "no stragglers, shuffled"
-    found["virtual"][key] = row = compare(options.workers, "", False, 1e9)
+    found[key] = row = compare(workers, "", False, 1e9)
     print(f"{key}: off/async {row['off_over_async']:.2f}, moves {row['async']['moves']}", flush=True)
     key = f"factor {cases['factor']}, clustered, links of 6 MB/s"
-    found["virtual"][key] = row = compare(options.workers, cases["factor"], True, 6.25e6)
+    found[key] = row = compare(workers, cases["factor"], True, 6.25e6)
     print(
         f"{key}: off/async {row['off_over_async']:.2f}, off/sync {row['off_over_sync']:.2f}, "
         f"visits async/off {row['async']['visits'] / row['off']['visits']:.3f}",
         flush=True,
     )
+    return found
+
+
+def real(rows: int) -> list[dict[str, Any]]:
+    """One pair of workers, and a worker on every core; lent points and points that travel."""
+    found = []
+    for transport in ("memory", "socket"):
+        for pairs in sorted({1, max((os.cpu_count() or 2) // 2, 1)}):
+            found.append(real_moves(rows, pairs, transport))
+            print(json.dumps(found[-1], indent=1), flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the real-process part")
+    parser.add_argument("--virtual-only", action="store_true")
+    parser.add_argument("--real-only", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    found: dict[str, Any] = {"workers": options.workers, "cores": os.cpu_count()}
+    if not options.real_only:
+        found["virtual"] = virtual(options.workers)
     if not options.virtual_only:
-        found["real"] = real_moves(options.rows)
-        print(json.dumps(found["real"], indent=1), flush=True)
+        found["real"] = real(options.rows)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1))
 

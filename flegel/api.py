@@ -43,6 +43,7 @@ def run(
     partition: str = "shuffle",
     scale: str = "none",
     collect_state: bool = False,
+    attribute: bool = False,
     out: str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: float | str = EVERY,
@@ -63,9 +64,10 @@ def run(
     as "0-3:8x" (see docs/sync-models.md).
 
     The first of `target`, `tolerance` (relative change of the objective over a full pass; 0 switches it off),
-    `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. `watch` is called
-    several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers stay warm between
-    runs.
+    `max_iterations` and `max_seconds` ends the job. `attribute` keeps what each worker's reports did for the objective
+    (`gain`; it costs an evaluation of the objective per report). `out` is a folder for model, result and trace.
+    `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers
+    stay warm between runs.
 
     `checkpoint` is a folder, or an address such as s3://bucket/job, where the state of the job is kept, every
     `checkpoint_every` (seconds, or text such as "30s"); `flegel.resume` goes on from there. Ctrl-C and SIGTERM then
@@ -101,6 +103,7 @@ def run(
             scale=scale,
             straggler=straggler,
             collect_state=collect_state,
+            attribute=attribute,
             cluster=cluster,
             watch=watch,
             say=say,

@@ -123,6 +123,10 @@ def submit(
         typer.Option(help="Keep the job's state in this folder or store (s3://…), for `flegel resume`."),
     ] = None,
     checkpoint_every: Annotated[str, typer.Option(help="Time between two checkpoints.")] = "30s",
+    attribute: Annotated[
+        bool,
+        typer.Option("--attribute", help="Show what each worker does for the objective (Δf); costs some time."),
+    ] = False,
 ) -> None:
     """Train a model on workers of this host.
 
@@ -146,6 +150,7 @@ def submit(
             "first_interval": first_interval, "coordination": coordination,
             "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
             "straggler": straggler, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every,
+            "attribute": attribute,
         }  # fmt: skip
         with display:
             result = _finish_job(partial(api.run, chosen, data, **options), display, folder, json_to)

@@ -111,16 +111,12 @@ def list_benches() -> None:
     from flegel.cli import sentences
 
     with sentences():
-        from flegel.compare.suite import AWAITED, folder, scripts
+        from flegel.compare.suite import folder, scripts
 
-        found = scripts(folder())
-        for script in found:
+        for script in scripts(folder()):
             print(f"{script.name:19} {script.figure:10} {script.question}")
             for why in script.missing:
                 print(f"{'':30} unavailable: {why}")
-        for name, (figure, question) in AWAITED.items():
-            if name not in [script.name for script in found]:
-                print(f"{name:19} {figure:10} {question}\n{'':30} unavailable: bench/{name}.py is not there yet")
 
 
 @bench_app.command("run")

@@ -37,8 +37,10 @@ def list_sets(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = F
     if json:
         typer.echo(json_module.dumps(infos, indent=2))
         return
-    table = Table("name", "rows", "columns", "suits", "here")
-    table.add_column("what", no_wrap=True, overflow="ellipsis")
+    table = Table()
+    for column in ("name", "rows", "columns", "suits", "here"):
+        table.add_column(column, no_wrap=True, justify="right" if column in ("rows", "columns") else "left")
+    table.add_column("what")
     for entry, info in zip(ENTRIES, infos, strict=True):
         here = "generated" if entry.generated else "real" if info["in_cache"] else "stand-in"
         table.add_row(entry.name, f"{entry.rows:,}", f"{entry.columns:,}", ", ".join(entry.suits), here, entry.title)

@@ -145,12 +145,14 @@ class LiveDisplay:
             f"{last.iteration} barriers, {last.seconds:.1f} s{moving}"
         )
         table = Table(box=None)
-        for heading in ("worker", "points", "passes", "points/s", "computing", "waiting", "responding"):
+        attributed = ("Δf",) if machine.attribute else ()
+        for heading in ("worker", "points", "passes", "points/s", "computing", "waiting", "responding", *attributed):
             table.add_column(heading, justify="right")
         for w in list(machine.view.workers.values())[:40]:
             whole = max(w.compute + w.wait + w.respond, 1e-12)
             shares = (f"{part / whole:.0%}" for part in (w.compute, w.wait, w.respond))
-            table.add_row(str(w.id), count(w.points), f"{w.passes:.1f}", count(w.rate), *shares)
+            gain = (number(w.gain),) if machine.attribute else ()
+            table.add_row(str(w.id), count(w.points), f"{w.passes:.1f}", count(w.rate), *shares, *gain)
         return Group(headline, table)
 
     def finish(self, result: Result) -> None:

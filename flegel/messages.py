@@ -58,6 +58,8 @@ class Load(_Message):
     """Seconds that the job has trained before, for slowness that comes and goes."""
     kept: Kept | None = None
     """A resumed job: these points with these states, in the frames behind all others as in `Kept`."""
+    lend: bool = False
+    """Put the share where other workers of this host can read it, because points may move."""
 
 
 class Train(_Message):
@@ -232,8 +234,32 @@ class Failed(_Message):
 # -- worker to worker --------------------------------------------------------------------------------------
 
 
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An array in shared memory of a host: which process has it open as what, and where in it the array lies."""
+
+    pid: int
+    fd: int
+    name: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Lent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share that a window is a part of, as it lies in the source's memory, and where the window begins in it."""
+
+    start: int
+    points: int
+    ids: Place
+    features: tuple[Place, ...]
+    """One array, or the three of sparse rows."""
+    labels: Place | None = None
+    """None where all are zero."""
+
+
 class Window(_Message):
-    """Points on their way. Frames: state, halted, then, unless the target has a copy, labels, ids and features.
+    """Points on their way. Frames: state, halted, then, unless the target has a copy or the points are lent, labels,
+    ids and features.
 
     With `changed`, frame 0 says (one bit a point) whose state differs from that of the last exchange between these
     two workers, and the next frame holds the states of those points.
@@ -247,10 +273,12 @@ class Window(_Message):
     copied: bool = False
     """The target has these points already, inactive: no labels, ids and features."""
     changed: bool = False
+    lent: Lent | None = None
+    """Both workers are on one host: the points stay where they are, and the target reads them there."""
 
 
 class Got(_Message):
-    """The window lies here; `lacking`: I do not have the points that you thought I had, send them."""
+    """The window lies here; `lacking`: I cannot see the points that you thought I could, send them."""
 
     move: int
     number: int

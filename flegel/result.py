@@ -128,7 +128,7 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
             "points": w.points,
             "visits": w.visits,
             "passes": w.passes,
-            "gain": w.gain,
+            "gain": w.gain if machine.attribute else None,
             "compute_seconds": w.compute,
             "wait_seconds": w.wait,
             "barrier_seconds": w.respond,
@@ -138,13 +138,32 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
     ]
 
 
+COURSE = 64  # moments of a job that `--json` tells the passes of
+
+
+def _course(machine: Coordinator) -> list[dict[str, Any]]:
+    """Passes, points in flight and bytes over time: evenly chosen barriers, the last one among them."""
+    rows = [row for row in machine.trace if row.passes]
+    chosen = sorted({round(i * (len(rows) - 1) / (COURSE - 1)) for i in range(COURSE)}) if rows else []
+    return [
+        {
+            "seconds": rows[i].seconds,
+            "passes": rows[i].passes,
+            "in_flight": rows[i].in_flight,
+            "bytes": rows[i].moved_bytes,
+            **({"gains": rows[i].gains} if rows[i].gains else {}),
+        }
+        for i in chosen
+    ]
+
+
 def balance_row(machine: Coordinator) -> dict[str, Any]:
-    """Moves, points, bytes, the spread of passes at the end, and the reasons."""
+    """Moves, points, bytes, the spread of passes at the end and their course, and the reasons."""
     passes = [w.passes for w in machine.view.workers.values() if w.points]
     spread = max(passes) - min(passes) if passes else 0.0
     balancing = machine.balancing
     if balancing is None:
-        return {"mode": "off", "spread": spread}
+        return {"mode": "off", "spread": spread, "course": _course(machine)}
     moves = balancing.moves
     return {
         "mode": balancing.mode,
@@ -153,6 +172,7 @@ def balance_row(machine: Coordinator) -> dict[str, Any]:
         "points": moves.points,
         "bytes": moves.bytes,
         "notes": list(moves.notes),
+        "course": _course(machine),
     }
 
 

@@ -7,8 +7,9 @@ last tile is padded with zeros. Sparse rows are CSR in either case.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from flegel.tree import Array
 
 NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"))
 """Types of arrays that travel between processes."""
+Empty = Callable[[tuple[int, ...], Any], Array]
+"""Where arrays come from: `numpy.empty`, or memory that other processes see."""
 TILE = 64  # points a tile; a multiple of every vector width, and how often a kernel looks at the stop flag
 
 
@@ -95,13 +98,13 @@ class Share:
         return unpack_tiles(self.state, self.points)
 
 
-def pack_tiles(rows: Array) -> Array:
+def pack_tiles(rows: Array, empty: Empty = np.empty) -> Array:
     """(n, d) to (tiles, d, TILE), the last tile padded with zeros."""
     from flegel.tiling import fill_tiles
 
     points, columns = rows.shape
     tiles = -(-points // TILE)
-    packed = np.empty((tiles, columns, TILE), dtype=rows.dtype)
+    packed = empty((tiles, columns, TILE), rows.dtype)
     packed[points // TILE :] = 0
     fill_tiles(rows, packed)
     return packed
@@ -122,10 +125,11 @@ def make_share(
     state: Array,
     layout: str = "rows",
     ids: Array | None = None,
+    empty: Empty = np.empty,
 ) -> Share:
     """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy.
 
-    A floating state takes the precision of the features.
+    A floating state takes the precision of the features. Where features must be laid out anew, `empty` makes the room.
     """
     sparse = isinstance(features, Sparse)
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
@@ -136,7 +140,7 @@ def make_share(
     if np.issubdtype(state.dtype, np.floating) and np.issubdtype(kind, np.floating):
         state = state.astype(kind, copy=False)
     return Share(
-        features=pack_tiles(features) if tiled and not isinstance(features, Sparse) else features,
+        features=pack_tiles(features, empty) if tiled and not isinstance(features, Sparse) else features,
         labels=np.zeros(points) if labels is None else np.asarray(labels),
         state=pack_tiles(state) if tiled and not sparse else np.ascontiguousarray(state),
         halted=np.zeros(points, np.uint8),

@@ -18,7 +18,8 @@ from flegel import LocalCluster
 settings.register_profile(
     "flegel", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-settings.register_profile("nightly", settings.get_profile("flegel"), max_examples=10_000, stateful_step_count=50)
+STORIES = int(os.environ.get("FLEGEL_STORIES", "10000"))
+settings.register_profile("nightly", settings.get_profile("flegel"), max_examples=STORIES, stateful_step_count=50)
 settings.load_profile(os.environ.get("FLEGEL_PROFILE", "flegel"))
 
 

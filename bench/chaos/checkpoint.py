@@ -266,7 +266,7 @@ def one_kill(
     os.kill(process.pid, signal.SIGKILL)
     killed = time.monotonic()
     process.wait()
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=DEADLINE)
     gone = time.monotonic() - killed
     found = read(Folder(place))
     commit, manifest = found.commit, found.manifest

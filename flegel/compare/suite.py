@@ -37,9 +37,6 @@ class Script:
         return [why for need in self.needs if (why := lacking(need))]
 
 
-AWAITED = {"bandwidth": ("Table 2", "How fast do points move under limited bandwidth, and does training notice?")}
-"""Benchmarks of the papers that belong to another file; listed as unavailable while it is not there."""
-
 FLAGS = ("--scale", "--workers", "--repeat", "--out", "--seed", "--json")
 
 
@@ -87,7 +84,7 @@ def read_script(path: Path) -> Script:
         path.stem,
         path,
         question,
-        str(named.get("FIGURE", AWAITED.get(path.stem, ("", ""))[0])),
+        str(named.get("FIGURE", "")),
         tuple(map(str, needs)) if isinstance(needs, tuple) else (),
         flags,
     )

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from flegel.machine.ledger import Ledger
 from flegel.machine.moves import Change, Moves
 from flegel.messages import Arrived, Order, Ready, Refused, Sent
-from flegel.plan.balance import Balance, Rules, Speed, WorkerLoad
+from flegel.plan.balance import Balance, Carriage, Rules, Speed, WorkerLoad
 from flegel.plan.horizon import Horizon
 from flegel.spec import Criteria
 from flegel.sync.base import View
@@ -34,11 +34,13 @@ class Balancing:
         self._speeds: dict[int, Speed] = {}
         self._now = 0.0
         self._duty = 1.0
+        self._round = 0.0
+        """Seconds from barrier to barrier."""
         self._barriers = 0
         self._told: set[str] = set()
 
     def start(self, view: View, now: float) -> None:
-        self._speeds = {w: Speed(self._balance.rules.memory) for w in view.workers}
+        self._speeds = {w: Speed(self._balance.rules) for w in view.workers}
         self._now = now
 
     def waits(self) -> bool:
@@ -69,6 +71,7 @@ class Balancing:
         if took > 0:
             memory = self._balance.rules.memory
             self._duty = memory * self._duty + (1 - memory) * min(busiest / took, 1.0)
+            self._round = memory * self._round + (1 - memory) * took if self._round else took
 
     def plan(self, view: View, now: float) -> Orders:
         """Begin new moves where the plan wants some; `reason` says why or why not."""
@@ -76,7 +79,7 @@ class Balancing:
         if self._barriers < WARM_UP or not self._balance.due(now):
             return []
         remaining, why = self._horizon.remaining()
-        plan = self._balance.plan(self._loads(view), remaining, now)
+        plan = self._balance.plan(self._loads(view), remaining, now, self._carriage())
         kind = plan.reason.split(":")[0]
         if plan.proposals or kind not in self._told:
             self.reason = f"{plan.reason} (T by {why})"
@@ -89,6 +92,11 @@ class Balancing:
                 f"to {proposal.target}: {proposal.reason}"
             )
         return orders
+
+    def _carriage(self) -> Carriage:
+        """Before the first move is over, as if it took two rounds: windows change hands at barriers."""
+        known = self.moves.carriage
+        return known if known.lag or known.each else Carriage(lag=2 * self._round)
 
     def _loads(self, view: View) -> list[WorkerLoad]:
         """V is what a point takes of the time that passes: computing, stretched by what barriers cost everybody."""

@@ -427,6 +427,7 @@ class Coordinator:
                 [w.passes for w in self.view.workers.values()] if len(self.view.workers) <= SPANS_UP_TO else [],
                 self.balancing.moves.in_flight() if self.balancing else 0,
                 self.balancing.moves.bytes if self.balancing else 0,
+                [w.gain for w in self.view.workers.values()] if self.attribute else [],
             )
         )
         self._reason = ""

@@ -123,6 +123,8 @@ class Row:
     """Points that are to change hands and have not yet."""
     moved_bytes: int = 0
     """Bytes that moved points have taken so far."""
+    gains: list[float] = field(default_factory=list)
+    """Of each worker, what its reports have done for the objective so far; only where that is attributed."""
 
 
 @dataclass

@@ -11,9 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from flegel.machine.agenda import Agenda, Parcel, Segment, Transfer
-from flegel.machine.parcels import Berth, Incoming, pack, pack_changes, put_states, states, unpack
-from flegel.messages import Window
-from flegel.share import TILE, Share
+from flegel.machine.parcels import (
+    Berth,
+    Incoming,
+    berth_in,
+    pack,
+    pack_changes,
+    pack_lent,
+    put_states,
+    take_states,
+    unpack,
+)
+from flegel.messages import Lent, Window
+from flegel.share import Empty, Share
 from flegel.tree import Array
 
 
@@ -27,9 +37,16 @@ class Outgoing:
     passes: int
     base: Array | None
     """States at the last exchange with this peer, who then has a copy; None where everything must be sent."""
+    whole: Share
+    """The share that the points lie in."""
+    start: int
+    """Where they begin in it."""
 
-    def frames(self, full: bool) -> tuple[Window, list[Array]]:
+    def frames(self, full: bool, lent: Lent | None = None) -> tuple[Window, list[Array]]:
+        """Header and arrays. Not `full`: without what the target has, or can see in memory that is lent to it."""
         move, number = self.transfer
+        if self.base is None and lent is not None and not full:
+            return Window(move, number, self.parcel, self.part.points, self.passes, lent=lent), pack_lent(self.part)
         if self.base is None or full:
             return Window(move, number, self.parcel, self.part.points, self.passes), pack(self.part)
         arrays, changed = pack_changes(self.part, self.base)
@@ -61,8 +78,7 @@ class Holdings:
         held = self.agenda.held()
         if len(held) == 1 and held[0].points == self.shares[0].points:
             return self.shares[0].state_rows(), self.shares[0].ids
-        rows = {s.share: states(self.shares[s.share]) for s in held}
-        kept = [np.ascontiguousarray(rows[s.share][s.start : s.end]) for s in held]
+        kept = [take_states(self.shares[s.share], np.arange(s.start, s.end)) for s in held]
         return np.concatenate(kept), np.concatenate([self.shares[s.share].ids[s.start : s.end] for s in held])
 
     def keep(self) -> tuple[Array, Array, Array]:
@@ -86,28 +102,32 @@ class Holdings:
         s = self.agenda.cut(transfer, points, cheap)
         if s is None:
             return None
-        part = self.shares[s.share].part(s.start, s.end)
+        whole = self.shares[s.share]
+        part = whole.part(s.start, s.end)
         known = self._origins.get(s.parcel) if s.parcel else None
         base = known[1] if known and known[0] == peer else None
-        return Outgoing(transfer, s.parcel or transfer, part, s.passes, base)
+        return Outgoing(transfer, s.parcel or transfer, part, s.passes, base, whole, s.start)
 
     def free(self, move: int) -> None:
         self.agenda.unlock(move)
 
     # -- taking --------------------------------------------------------------------------------------------
 
-    def prepare(self, move: int, points: int) -> None:
-        """Room for a move; it is filled as windows come."""
-        self._berths[move] = Berth(self.shares[0], points)
+    def prepare(self, move: int, points: int, room: Empty = np.zeros) -> None:
+        """Room for a move, made by `room`; it is filled as windows come."""
+        self._berths[move] = Berth(self.shares[0], points, room)
 
     def usable(self, window: Window) -> bool:
         """False where the window relies on a copy that is not here."""
         return not window.copied or window.parcel in self._copies
 
-    def lay_aside(self, window: Window, arrays: tuple[Array, ...], peer: int) -> Incoming:
-        """Keep a window, inactive. Raises `DecodeError` where it does not fit."""
+    def lay_aside(self, window: Window, arrays: tuple[Array, ...], peer: int, lent: Share | None = None) -> Incoming:
+        """Keep a window, inactive; `lent` is the share that it was lent from. Raises `DecodeError` where it does not
+        fit."""
         incoming = unpack(window, arrays, peer)
-        if not window.copied:
+        if window.lent is not None:
+            incoming.place = berth_in(window, incoming, lent)
+        elif not window.copied:
             incoming.place = self._berths[window.move].place(window, arrays)
         self._aside[(window.move, window.number)] = incoming
         return incoming
@@ -150,10 +170,9 @@ class Holdings:
         share = self.shares[segment.share]
         if incoming.which is not None:
             put_states(share, incoming.which + segment.start, incoming.state)
-        elif share.layout == "tiles":
-            share.state[segment.start // TILE : segment.end // TILE] = incoming.state
+            base = share.part(segment.start, segment.end).state.copy()
         else:
-            share.state[segment.start : segment.end] = incoming.state
+            base = incoming.state
+            share.part(segment.start, segment.end).state[...] = base
         share.halted[segment.start : segment.end] = incoming.halted
-        base = states(share.part(segment.start, segment.end)).copy()
         self._origins[incoming.window.parcel] = (incoming.peer, base)

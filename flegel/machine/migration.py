@@ -5,15 +5,22 @@ never do is decide who owns a window: that is the coordinator's word at a barrie
 spoken the source holds the window locked and the target holds it inactive, so whatever is lost, doubled or late
 on the way, nobody trains a point that another one trains.
 
+The size of a window follows the link: it grows while answers come fast and shrinks where they are slow, so that a
+window is locked for about `AIM` seconds whatever the bandwidth.
+
 Source:   cutting ⇄ shipping (at most `credits` windows without an answer) → sent → closed
 Target:   open (each window kept once, answered as often as it comes) → closed
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from flegel.machine.agenda import Transfer
+from flegel.share import TILE
+
+AIM = 0.02  # seconds that a window should be on its way
 
 # -- commands ----------------------------------------------------------------------------------------------
 
@@ -79,6 +86,7 @@ class Flight:
     """A window without an answer."""
 
     sent_at: float
+    points: int = 0
     full: bool = False
 
 
@@ -89,12 +97,18 @@ class Giving:
     move: int
     points: int
     window: int
+    """Points of the largest window."""
+    first: int = 0
+    """Points of the first window, while nothing is known of the link; 0: as the largest."""
     credits: int = 4
     """Windows that may be on their way at once: what the target must be able to hold, and what is locked."""
     patience: float = 2.0
-    """Seconds after which an unanswered window is sent again; follows the answers that come."""
+    """Seconds of silence after which unanswered windows are sent again; follows the answers that come."""
 
     def __post_init__(self) -> None:
+        self.size = min(self.first or self.window, self.window)
+        """Points of the next window."""
+        self._heard = -math.inf
         self.left = self.points
         self.cutting: dict[int, int] = {}
         self.windows = 0
@@ -115,7 +129,7 @@ class Giving:
             return self._pump()
         self.windows += 1
         self.left = max(self.left + asked - points, 0)
-        self.flying[number] = Flight(now)
+        self.flying[number] = Flight(now, points)
         return [Ship((self.move, number)), *self._pump()]
 
     def answered(self, number: int, lacking: bool, now: float) -> list[Command]:
@@ -130,11 +144,20 @@ class Giving:
         del self.flying[number]
         # Ten times what an answer takes: a busy receiver is not a lost window.
         self.patience = max(0.9 * self.patience, 10 * (now - flight.sent_at), 0.5)
+        self._fit(flight, now)
+        self._heard = now
         return self._pump()
 
+    def _fit(self, flight: Flight, now: float) -> None:
+        """The window that would have taken `AIM`: from the time since the link was free for this one."""
+        took = now - max(flight.sent_at, self._heard)
+        fitting = flight.points * AIM / took if took > 0 else math.inf
+        size = int(min(max(fitting, self.size / 2), 2 * self.size, self.window))
+        self.size = max(size // TILE * TILE, TILE)
+
     def tick(self, now: float) -> list[Command]:
-        """Send again what has been without an answer for too long."""
-        late = [n for n, f in self.flying.items() if now - f.sent_at >= self.patience]
+        """Send again what has been without an answer for too long, unless answers to others come: it waits its turn."""
+        late = [n for n, f in self.flying.items() if now - max(f.sent_at, self._heard) >= self.patience]
         for number in late:
             self.flying[number].sent_at = now
         if late:
@@ -143,7 +166,7 @@ class Giving:
 
     def due(self) -> float | None:
         """When to call `tick` next."""
-        return min((f.sent_at + self.patience for f in self.flying.values()), default=None)
+        return min((max(f.sent_at, self._heard) + self.patience for f in self.flying.values()), default=None)
 
     def close(self) -> list[Command]:
         """The coordinator ended the move. What it did not settle stays here."""
@@ -157,7 +180,7 @@ class Giving:
         """Ask for windows as long as there are points to give and credits to send them."""
         commands: list[Command] = []
         while self.phase == "shipping" and self.left > 0 and len(self.flying) + len(self.cutting) < self.credits:
-            points = min(self.window, self.left)
+            points = min(self.size, self.left)
             self.left -= points
             self.cutting[self._next] = points
             commands.append(Cut((self.move, self._next), points))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from flegel.machine.agenda import Transfer
 from flegel.messages import Arrived, Give, Order, Ready, Refused, Sent, Settle, Take
-from flegel.plan.balance import Proposal
+from flegel.plan.balance import Carriage, Proposal
 
 
 @dataclass
@@ -28,6 +28,8 @@ class Move:
     asked_at: float
     phase: str = "asked"
     heard_at: float = 0.0
+    first_at: float = 0.0
+    """When the first window changed hands."""
     windows: int | None = None
     waiting: dict[int, Arrived] = field(default_factory=dict)
     """Windows that lie at the target until the next barrier."""
@@ -61,6 +63,8 @@ class Moves:
         """Points that changed hands so far."""
         self.count = 0
         self.notes: list[str] = []
+        self.carriage = Carriage()
+        """What the moves that are over took."""
         self._next = 0
 
     def busy(self) -> set[int]:
@@ -115,12 +119,15 @@ class Moves:
                 changes.append(Change(transfer, move.source, move.target, arrived))
                 given.setdefault(move.source, []).append(transfer)
                 taken.setdefault(move.target, []).append(transfer)
+                if not move.settled:
+                    move.first_at = now
                 move.settled.add(number)
                 move.moved += arrived.points
                 self.points += arrived.points
                 self.full.pop(move.source, None)  # it has room again
             move.waiting = {}
             if move.complete():
+                self._learn(move, now)
                 for worker in (move.source, move.target):
                     closed.setdefault(worker, []).append(move.number)
                 del self.open[move.number]
@@ -129,6 +136,16 @@ class Moves:
             for worker in {*given, *taken, *closed}
         }
         return changes, orders
+
+    def _learn(self, move: Move, now: float) -> None:
+        """Half of what is known comes from the last move: links and loads change."""
+        if not move.moved:
+            return
+        lag, whole = move.first_at - move.asked_at, now - move.asked_at
+        each = (whole - lag) / move.moved
+        known = self.carriage
+        fresh = not (known.lag or known.each)
+        self.carriage = Carriage(*((lag, each) if fresh else ((known.lag + lag) / 2, (known.each + each) / 2)))
 
     def cancel(self, number: int, why: str) -> list[tuple[int, Order]]:
         """Call a move off: what has not changed hands stays with the source."""

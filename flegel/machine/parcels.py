@@ -2,7 +2,8 @@
 
 Whole tiles move as they lie in memory, in either layout and for sparse rows, with hidden state, labels, halting votes
 and numbers. Where the target still has its inactive copy, only the states that changed since the two last exchanged
-these points are sent: one bit a point, and the changed rows.
+these points are sent: one bit a point, and the changed rows. Where it can read the points in the source's memory, only
+states and votes are.
 """
 
 from __future__ import annotations
@@ -13,23 +14,28 @@ import numpy as np
 
 from flegel.errors import DecodeError
 from flegel.messages import Window
-from flegel.share import TILE, Share, Sparse
+from flegel.share import TILE, Empty, Share, Sparse
 from flegel.tree import Array
 
 
 def bytes_per_point(share: Share) -> float:
-    """What a point takes on the wire and in memory, on average."""
+    """What a point takes in memory, and on the wire where it travels, on average."""
     f = share.features
     data = f.indptr.nbytes + f.indices.nbytes + f.values.nbytes if isinstance(f, Sparse) else f.nbytes
-    return (data + share.state.nbytes + share.labels.nbytes + share.ids.nbytes + share.points) / max(share.points, 1)
+    return (data + share.labels.nbytes + share.ids.nbytes) / max(share.points, 1) + bytes_per_state(share)
 
 
-def states(share: Share) -> Array:
-    """The hidden state as rows; a view where the layout is rows already."""
+def bytes_per_state(share: Share) -> float:
+    """Of that, state and vote, which travel even where the rest is lent."""
+    return (share.state.nbytes + share.points) / max(share.points, 1)
+
+
+def take_states(share: Share, which: Array) -> Array:
+    """The states of the points `which` (numbers inside the share), as rows."""
     if share.layout == "rows":
-        return share.state[: share.points]
-    flat: Array = share.state.transpose(0, 2, 1).reshape(-1, share.state.shape[1])
-    return flat[: share.points]
+        return share.state[which]
+    found: Array = share.state[which // TILE, :, which % TILE]
+    return found
 
 
 def put_states(share: Share, which: Array, rows: Array) -> None:
@@ -50,14 +56,19 @@ def pack(part: Share) -> list[Array]:
     return [part.state.copy(), _short(part.halted), _short(part.labels), part.ids, *data]
 
 
+def pack_lent(part: Share) -> list[Array]:
+    """Frames of a window whose points the target reads where they lie."""
+    return [part.state.copy(), _short(part.halted)]
+
+
 def pack_changes(part: Share, base: Array) -> tuple[list[Array], bool]:
-    """Frames for a target that has these points with the states `base`; True where only changes are sent."""
-    now = states(part)
-    changed = (now != base).any(axis=1)
+    """Frames for a target that has these points with the states `base` (as they lie in the share); True where only
+    changes are sent."""
+    changed = (part.state != base).any(axis=1).reshape(-1)
     halted = _short(part.halted)
-    if 2 * int(changed.sum()) > part.points:
+    if 2 * int(np.count_nonzero(changed)) > part.points:
         return [part.state.copy(), halted], False
-    return [np.packbits(changed), np.ascontiguousarray(now[changed]), halted], True
+    return [np.packbits(changed), take_states(part, np.flatnonzero(changed)), halted], True
 
 
 def _short(values: Array) -> Array:
@@ -87,7 +98,8 @@ def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> Incoming:
     """Header and small frames; `Berth.place` takes the rest. Raises `DecodeError` where they do not fit."""
     points = window.points
     wanted = 3 if window.changed else 2
-    if len(arrays) < wanted or (not window.copied and len(arrays) not in (5, 7)):
+    alone = window.copied or window.lent is not None
+    if len(arrays) < wanted or (not alone and len(arrays) not in (5, 7)):
         raise DecodeError(f"Window {window.move}.{window.number} has {len(arrays)} frames.")
     halted = arrays[wanted - 1]
     if halted.size not in (0, points):
@@ -101,14 +113,25 @@ def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> Incoming:
     return Incoming(window, peer, np.array(arrays[1]), which, votes)
 
 
+def berth_in(window: Window, incoming: Incoming, share: Share | None) -> tuple[Share, int]:
+    """Where a lent window lies. Raises `DecodeError` where it does not fit into the share that it was lent from."""
+    lent = window.lent
+    if share is None or lent is None or lent.start % TILE or lent.start + window.points > share.points:
+        raise DecodeError(f"Window {window.move}.{window.number} is not a part of the share that it was lent from.")
+    part = share.part(lent.start, lent.start + window.points)
+    if incoming.state.shape != part.state.shape or incoming.state.dtype != part.state.dtype:
+        raise DecodeError(f"Window {window.move}.{window.number} holds states of another kind.")
+    return share, lent.start
+
+
 class Berth:
     """Room for the points of one move, side by side, so that the kernel runs through them in one go.
 
     Arrays have the types and flags of the native ones: compiled code must not notice where points come from.
     """
 
-    def __init__(self, native: Share, points: int) -> None:
-        self._native = native
+    def __init__(self, native: Share, points: int, room: Empty = np.zeros) -> None:
+        self._native, self._make = native, room
         self._room = -(-points // TILE) * TILE
         self._share: Share | None = None
         self._used = 0
@@ -122,7 +145,8 @@ class Berth:
             raise DecodeError(f"Window {window.move}.{window.number} does not hold {points} points.")
         if isinstance(native.features, Sparse):
             return self._sparse(native, points, state, labels, ids, data), 0
-        if data[0].shape[1:] != native.features.shape[1:] or data[0].dtype != native.features.dtype:
+        other = data[0].shape[1:] != native.features.shape[1:] or state.shape[1:] != native.state.shape[1:]
+        if other or data[0].dtype != native.features.dtype:
             raise DecodeError(f"Window {window.move}.{window.number} holds points of another kind.")
         if self._share is None or self._used + points > self._share.points:
             self._share, self._used = self._new(max(self._room, points)), 0
@@ -141,7 +165,7 @@ class Berth:
         native = self._native
         assert isinstance(native.features, np.ndarray)
         lead = points // TILE if native.layout == "tiles" else points
-        self._features = np.zeros((lead, *native.features.shape[1:]), native.features.dtype)
+        self._features = self._make((lead, *native.features.shape[1:]), native.features.dtype)
         self._labels = np.zeros(points, native.labels.dtype)
         self._ids = np.zeros(points, native.ids.dtype)
         return Share(

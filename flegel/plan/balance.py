@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 from flegel.share import TILE
 
@@ -96,44 +98,83 @@ class Rules:
     least: float = 0.005
     """A worker gives at least this part of its points, or none."""
     certainty: float = 2.0
-    """Standard errors of the measured speeds that a difference must exceed."""
+    """Standard errors by which speeds are taken to be less different than they look."""
     memory: float = 0.9
     """How much of what is known of a speed is kept from one round to the next."""
+    long_memory: float = 0.98
+    """The same while the speed does not change."""
     reversal: float = 2.0
     """Points go back along the way they came only for a difference so many times ε."""
+    in_time: float = 0.8
+    """Points must have arrived within this part of the remaining time: the rest is for what they are moved for."""
 
 
-class Speed:
-    """V of one worker from its rounds: mean and standard error, old rounds slowly forgotten."""
+@dataclass(frozen=True)
+class Carriage:
+    """What a move takes, by those that were made: seconds before the first point has changed hands, and per point."""
+
+    lag: float = 0.0
+    each: float = 0.0
+
+
+class Mean:
+    """Seconds per point over rounds that are slowly forgotten, and how far that can be relied on."""
 
     def __init__(self, memory: float) -> None:
         self._memory = memory
         self._weight = self._points = self._seconds = self._square = self._weight2 = 0.0
 
     def note(self, points: int, seconds: float) -> None:
-        """A round in which so many points took so long."""
-        if points <= 0 or seconds <= 0:
-            return
         keep = self._memory
         self._weight = keep * self._weight + 1
         self._weight2 = keep * keep * self._weight2 + 1
         self._points = keep * self._points + points
         self._seconds = keep * self._seconds + seconds
-        off = seconds - points * self.seconds
+        off = seconds - points * self.value
         self._square = keep * self._square + off * off
 
     @property
-    def seconds(self) -> float:
-        """Seconds per point; infinite while nothing is known."""
+    def value(self) -> float:
+        """Infinite while nothing is known."""
         return self._seconds / self._points if self._points else math.inf
 
     @property
     def doubt(self) -> float:
-        """Relative standard error."""
+        """Relative standard error; that of few rounds is itself in doubt, and taken as larger (Student)."""
         if self._weight <= 1 or not self._seconds:
             return 1.0
-        spread = math.sqrt(self._square / self._weight)
+        rounds = self._weight * self._weight / self._weight2
+        spread = math.sqrt(self._square / self._weight) * (1 + 10 / rounds**2)
         return spread * math.sqrt(self._weight2) / self._seconds
+
+
+class Speed:
+    """V of one worker from its rounds. A long memory, because moves are planned for a long time; a short one as soon
+    as it clearly says something else, because speeds change."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._long, self._short = Mean(rules.long_memory), Mean(rules.memory)
+
+    def note(self, points: int, seconds: float) -> None:
+        """A round in which so many points took so long."""
+        if points <= 0 or seconds <= 0:
+            return
+        self._long.note(points, seconds)
+        self._short.note(points, seconds)
+        apart = abs(self._long.value - self._short.value)
+        if apart > self._rules.certainty * self._short.doubt * self._short.value + 1e-3 * self._short.value:
+            self._long = copy(self._short)
+            self._long._memory = self._rules.long_memory
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per point; infinite while nothing is known."""
+        return self._long.value
+
+    @property
+    def doubt(self) -> float:
+        return self._long.doubt
 
 
 def super_workers(loads: Sequence[WorkerLoad], rules: Rules) -> list[SuperWorker]:
@@ -201,12 +242,13 @@ def consider(
     remaining: float,
     rules: Rules,
     last: dict[tuple[int, int], float] | None = None,
+    carriage: Carriage | None = None,
 ) -> Plan:
     """One round of matching. `last` holds the pairs (source, target) that moved points before."""
     usable = [w for w in loads if w.points > 0 and 0 < w.seconds < math.inf]
     if len(usable) < 2 or len(usable) < len(loads):
         return Plan((), "the speed of some worker is not known yet")
-    groups = super_workers(usable, rules)
+    groups = super_workers(_doubted(usable), rules)
     if len(groups) < 2:
         return Plan((), f"all workers are alike: {groups[0].passes:.2f} passes")
     end = [g.after(remaining) for g in groups]
@@ -219,12 +261,31 @@ def consider(
     refused: list[str] = []
     while len(ranked) >= 2:
         slow, fast = ranked.pop(0), ranked.pop()
-        made, why = _match(slow, fast, split, remaining, rules, last or {})
+        made, why = _match(slow, fast, split, remaining, rules, last or {}, carriage or Carriage())
         proposals.extend(made)
         if not made:
             refused.append(why)
     head = f"in {remaining:.3g} s passes would differ from their mean by {off:.2f} > ε = {rules.epsilon:g}"
     return Plan(tuple(proposals), head + (f"; {'; '.join(refused)}" if refused else ""))
+
+
+def _doubted(loads: Sequence[WorkerLoad]) -> list[WorkerLoad]:
+    """Few rounds of a worker may agree by chance, those of most workers hardly do; and the more workers there are, the
+    further apart the two that look most different are by chance alone (about √(2 ln n) standard errors)."""
+    common = median(w.doubt for w in loads)
+    extreme = (1 + math.sqrt(2 * math.log(len(loads)))) / 2
+    return [replace(w, doubt=max(w.doubt, common) * max(extreme, 1.0)) for w in loads]
+
+
+def cautious(slow: SuperWorker, fast: SuperWorker, rules: Rules) -> tuple[SuperWorker, SuperWorker]:
+    """Both as alike as their measurements allow. A worker that only looks slow, because the processor was busy with
+    others, would be through with the few points left to it before anybody else, and end every round early."""
+
+    def scaled(group: SuperWorker, sign: float) -> SuperWorker:
+        factor = 1 + sign * rules.certainty * group.doubt
+        return SuperWorker(tuple(replace(m, seconds=m.seconds * max(factor, 0.1)) for m in group.members))
+
+    return scaled(slow, -1), scaled(fast, +1)
 
 
 def _match(
@@ -234,12 +295,13 @@ def _match(
     remaining: float,
     rules: Rules,
     last: dict[tuple[int, int], float],
+    carriage: Carriage,
 ) -> tuple[list[Proposal], str]:
-    gap = fast.after(remaining) - slow.after(remaining)
-    grown = [(g.after(remaining) - g.passes) * g.doubt for g in (slow, fast)]
-    noise = rules.certainty * math.hypot(*grown)
-    if gap - noise <= rules.epsilon:
-        return [], f"{slow} and {fast} will differ by {gap:.2f} ± {noise:.2f} passes only"
+    likely_slow, likely_fast = cautious(slow, fast, rules)
+    gap = likely_fast.after(remaining) - likely_slow.after(remaining)
+    if gap <= rules.epsilon:
+        looks = fast.after(remaining) - slow.after(remaining)
+        return [], f"{slow} and {fast} will differ by {looks:.2f} passes, perhaps by {max(gap, 0.0):.2f} only"
     if any(m.busy for m in (*slow.members, *fast.members)):
         return [], f"{slow} or {fast} has a migration under way"
     if fast.members[0].full:
@@ -247,14 +309,25 @@ def _match(
     back = any((f.worker, s.worker) in last for f in fast.members for s in slow.members)
     if back and gap <= rules.reversal * rules.epsilon:
         return [], f"{gap:.2f} passes are not worth sending points back from {slow} to {fast}"
-    delta, case = points_to_give(slow, fast, split)
+    delta, case = points_to_give(likely_slow, likely_fast, split)
+    delta, late = _in_time(delta, remaining, rules, carriage)
     if delta < rules.least * slow.points or delta < TILE / 2:
-        return [], f"{slow} would give {delta:.0f} points to {fast}, too few to matter"
+        return [], late or f"{slow} would give {delta:.0f} points to {fast}, too few to matter"
     reason = (
         f"{slow} at {slow.passes:.2f} passes, {slow.seconds * 1e9:.0f} ns a point, "
-        f"{fast} at {fast.passes:.2f}, {fast.seconds * 1e9:.0f} ns: {case}"
+        f"{fast} at {fast.passes:.2f}, {fast.seconds * 1e9:.0f} ns: {late or case}"
     )
     return [Proposal(s, t, n, reason) for s, t, n in hand_out(slow, fast, delta)], ""
+
+
+def _in_time(delta: float, remaining: float, rules: Rules, carriage: Carriage) -> tuple[float, str]:
+    """As many points as arrive early enough to be worth it; what is too much is not sent."""
+    left = rules.in_time * remaining - carriage.lag
+    if left <= 0:
+        return 0.0, f"a move takes {carriage.lag:.3g} s, and only {remaining:.3g} s are left"
+    if delta * carriage.each <= left:
+        return delta, ""
+    return left / carriage.each, f"as many points as arrive within {left:.3g} s"
 
 
 def hand_out(slow: SuperWorker, fast: SuperWorker, delta: float) -> list[tuple[int, int, int]]:
@@ -297,9 +370,9 @@ class Balance:
     def due(self, now: float) -> bool:
         return now >= self.next_at
 
-    def plan(self, loads: Sequence[WorkerLoad], remaining: float, now: float) -> Plan:
+    def plan(self, loads: Sequence[WorkerLoad], remaining: float, now: float, carriage: Carriage | None = None) -> Plan:
         """Proposals for the split that begins now."""
-        plan = consider(loads, remaining, self.rules, self.moved)
+        plan = consider(loads, remaining, self.rules, self.moved, carriage)
         laps = [w.points * w.seconds for w in loads if w.points and w.seconds < math.inf]
         if laps:
             self.next_at = now + max(min(remaining / self.rules.splits, max(laps)), self.rules.epsilon * min(laps))

@@ -1,24 +1,165 @@
 """Arrays that several processes of one host see without a copy, and that cannot be left behind.
 
-On Linux the memory has no name at all: it is an anonymous file that other processes of the same user open through
+On Linux the memory has no path at all: it is an anonymous file that other processes of the same user open through
 the owner's entry in /proc and that vanishes with its last user. Elsewhere it is a file in the temporary folder,
 removed as soon as every worker has opened it, or at exit.
+
+Whoever has such memory mapped can lend any array in it: `place_of` says where it lies, `open_place` finds it there.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import mmap
 import os
+import secrets
 import tempfile
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flegel.errors import FlegelError
+from flegel.errors import DecodeError, FlegelError
+from flegel.messages import Place
+from flegel.share import NUMBERS
 from flegel.tree import Array
+
+ANONYMOUS = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
+PREFIX = "flegel-"
+ROOMY = 1 << 20  # bytes from which on fresh memory is prepared ahead
+STEP = 8 << 20
+POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
+
+
+class Block(mmap.mmap):
+    """Mapped memory that stays open as a file, so that this process can lend it."""
+
+    fd: int
+    name: str
+    """Drawn at random by the maker, so that a place cannot be mistaken for another one; empty: not to be lent."""
+    address: int
+
+    @classmethod
+    def of(cls, fd: int, size: int, writable: bool) -> Block:
+        """Takes the descriptor over."""
+        block = cls(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        block.fd, block.name = fd, _name(fd)
+        block.address = np.frombuffer(block, np.uint8, 1).ctypes.data
+        return block
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+def _name(fd: int) -> str:
+    """`flegel-…` where the descriptor is anonymous memory of ours, else nothing."""
+    try:
+        found = Path(f"/proc/self/fd/{fd}").readlink()
+    except OSError:
+        return ""
+    name = str(found).removeprefix("/memfd:").removesuffix(" (deleted)")
+    return name if name.startswith(PREFIX) else ""
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    """As `numpy.empty`, in memory that can be lent where this system has such memory. Holds zeros."""
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape)) * kind.itemsize
+    if not ANONYMOUS or not size:
+        return np.zeros(shape, kind)
+    fd = os.memfd_create(PREFIX + secrets.token_hex(8), os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, size)
+    except OSError:
+        os.close(fd)
+        return np.zeros(shape, kind)
+    return np.ndarray(shape, kind, buffer=Block.of(fd, size, writable=True))
+
+
+def room(shape: tuple[int, ...], dtype: Any) -> Array:
+    """As `numpy.zeros`, in huge pages where the system has them, and filled in by a thread of its own.
+
+    First touch of fresh memory takes longer than the copy that goes there; whoever receives should not wait for it.
+    """
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape)) * kind.itemsize
+    if size < ROOMY or not ANONYMOUS:
+        return np.zeros(shape, kind)
+    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    array: Array = np.ndarray(shape, kind, buffer=mapped)
+    threading.Thread(target=_populate, args=(array,), name="room", daemon=True).start()
+    return array
+
+
+def _populate(array: Array) -> None:
+    """Have the kernel lay memory under the array, which keeps what was written to it meanwhile."""
+    madvise = ctypes.CDLL(None).madvise  # that of `mmap` would hold the GIL
+    for offset in range(0, array.nbytes, STEP):
+        size = min(STEP, array.nbytes - offset)
+        if madvise(ctypes.c_void_p(array.ctypes.data + offset), ctypes.c_size_t(size), POPULATE_WRITE):
+            return  # an older kernel; pages come when they are written
+
+
+def lendable(array: Array) -> Array:
+    """The array itself where it can be lent, else a copy that can, as writable as the array was."""
+    if place_of(array) is not None or not ANONYMOUS or not array.size:
+        return array
+    copy = empty(array.shape, array.dtype)
+    copy[...] = array
+    copy.flags.writeable = array.flags.writeable
+    return copy
+
+
+def place_of(array: Array) -> Place | None:
+    """Where the array lies, for other processes of this host; None where it cannot be lent."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if not isinstance(owner, Block) or not owner.name or not array.flags.c_contiguous:
+        return None
+    offset = array.ctypes.data - owner.address
+    return Place(os.getpid(), owner.fd, owner.name, offset, array.dtype.str, array.shape)
+
+
+_open: weakref.WeakValueDictionary[tuple[str, bool], Block] = weakref.WeakValueDictionary()
+
+
+def open_place(place: Place, writable: bool) -> Array:
+    """The array that another process lends. Raises `OSError` where it is not there (another host, a process that
+    ended), and `DecodeError` where the description does not fit."""
+    if place.dtype not in NUMBERS:
+        raise DecodeError(f"Arrays of type {place.dtype[:20]!r} are not lent.")
+    if place.offset < 0 or any(n < 0 for n in place.shape):
+        raise DecodeError("A lent array lies outside of its memory.")
+    block = _open.get((place.name, writable))
+    if block is None:
+        block = _map(place, writable)
+        _open[(place.name, writable)] = block
+    kind, count = np.dtype(place.dtype), 1
+    for extent in place.shape:
+        count *= extent  # in Python's integers, which do not overflow
+    if place.offset + count * kind.itemsize > len(block) or place.offset % kind.alignment:
+        raise DecodeError("A lent array lies outside of its memory.")
+    return np.ndarray(place.shape, kind, buffer=block, offset=place.offset)
+
+
+def _map(place: Place, writable: bool) -> Block:
+    fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+    if not place.name.startswith(PREFIX) or _name(fd) != place.name:
+        os.close(fd)
+        raise FileNotFoundError(f"What process {place.pid} lends is not there any more.")
+    try:
+        return Block.of(fd, os.fstat(fd).st_size, writable)
+    except (OSError, ValueError):
+        os.close(fd)
+        raise
 
 
 class SharedArray:
@@ -28,8 +169,8 @@ class SharedArray:
         self.shape, self.dtype = tuple(int(x) for x in shape), np.dtype(dtype)
         size = max(int(np.prod(self.shape)) * self.dtype.itemsize, 1)
         self._path = ""
-        if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
-            self._fd = os.memfd_create("flegel", os.MFD_CLOEXEC)
+        if ANONYMOUS:
+            self._fd = os.memfd_create(PREFIX + secrets.token_hex(8), os.MFD_CLOEXEC)
             self._path = f"/proc/{os.getpid()}/fd/{self._fd}"
             self._named = False
         else:
@@ -69,12 +210,13 @@ def open_shared(description: dict[str, Any]) -> Array:
     size = int(np.prod(shape)) * dtype.itemsize
     if size == 0:
         return np.empty(shape, dtype)
-    fd = os.open(description["path"], os.O_RDONLY)
+    fd = os.open(description["path"], os.O_RDONLY | os.O_CLOEXEC)
     try:
-        mapped = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
-    finally:
+        block = Block.of(fd, size, writable=False)
+    except (OSError, ValueError):
         os.close(fd)
-    return np.ndarray(shape, dtype, buffer=mapped)
+        raise
+    return np.ndarray(shape, dtype, buffer=block)
 
 
 def available() -> int:

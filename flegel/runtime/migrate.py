@@ -3,7 +3,8 @@
 It carries out what the two machines of `machine/migration.py` say. The trainer notices only that a few points are
 locked and, at a barrier, that some have come or gone. The thread starts with the first migration and sleeps in
 `select`; copies and sends release the GIL. Bounded memory: at most `credits` windows are on their way in a move, and a
-target that has no room refuses before anything is sent.
+target that has no room refuses before anything is sent. To a worker of the same host only states and votes are sent;
+the points are lent (`runtime/lending.py`).
 """
 
 from __future__ import annotations
@@ -23,26 +24,30 @@ from flegel.errors import DecodeError, own_traceback
 from flegel.machine import migration
 from flegel.machine.holdings import Holdings, Outgoing
 from flegel.machine.migration import Giving, Taking
-from flegel.machine.parcels import bytes_per_point
+from flegel.machine.parcels import bytes_per_point, bytes_per_state
 from flegel.machine.worker import Broke, Forget
 from flegel.messages import Answer, Arrived, Failed, Give, Got, Ready, Refused, Sent, Settle, Take, Window
-from flegel.runtime import clock, memory
+from flegel.runtime import clock, lending, memory
+from flegel.runtime.lending import Lender
 from flegel.runtime.poll import wait_any
 from flegel.runtime.trainer import Trainer
 from flegel.runtime.wire import Numbered, Parcel, decode
-from flegel.share import TILE
+from flegel.share import TILE, Share
 from flegel.tree import Array
 
 WINDOW_BYTES = 4 << 20  # large enough that the answer's way does not matter, small enough that little is locked
-WINDOW_PART = 32  # a window is at most this part of the share
+FIRST_BYTES = 256 << 10  # while nothing is known of the link
+WINDOW_PART = 32  # a window that travels is at most this part of the share
+LENT_PART = 8  # one that is lent is under way for a moment only
 SPARE = 0.5  # of the free memory may be used for what arrives
 
 
 class _Outbound:
     """A move that this worker gives."""
 
-    def __init__(self, machine: Giving, target: int, link: zmq.Socket[bytes], voice: Numbered) -> None:
+    def __init__(self, machine: Giving, target: int, link: zmq.Socket[bytes], voice: Numbered, neighbour: bool) -> None:
         self.machine, self.target, self.link, self.voice = machine, target, link, voice
+        self.neighbour = neighbour
         self.windows: dict[int, Outgoing] = {}
 
 
@@ -67,6 +72,7 @@ class Mover:
         self._holdings: Holdings | None = None
         self._giving: dict[int, _Outbound] = {}
         self._taking: dict[int, _Inbound] = {}
+        self._lender = Lender()
         self._harbour: zmq.Socket[bytes] | None = None
         self._address = ""
         self._voice = Numbered("", 0, worker, incarnation)
@@ -151,7 +157,7 @@ class Mover:
             out.link.close(linger=0)
         self._giving.clear()
         self._taking.clear()
-        self._job, self._holdings = "", None
+        self._job, self._holdings, self._lender = "", None, Lender()
         if self._harbour is not None:
             self._harbour.close(linger=0)
             self._harbour = None
@@ -172,7 +178,7 @@ class Mover:
             why = f"{order.points} points need {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free"
             self._tell(Refused(order.move, why))
             return
-        holdings.prepare(order.move, order.points)
+        holdings.prepare(order.move, order.points, memory.room)
         self._taking[order.move] = _Inbound(Taking(order.move), order.source)
         if self._harbour is None:
             self._harbour = self._context.socket(zmq.ROUTER)
@@ -191,11 +197,14 @@ class Mover:
             link.setsockopt(option, 0)
         link.connect(order.address)
         native = holdings.shares[0]
-        window = min(WINDOW_BYTES / bytes_per_point(native), native.points / WINDOW_PART)
-        machine = Giving(order.move, order.points, max(int(window) // TILE * TILE, TILE))
+        near = urlsplit(order.address).hostname == own_address(self._near) and lending.wanted()
+        each = bytes_per_state(native) if near else bytes_per_point(native)
+        largest = min(WINDOW_BYTES / each, native.points / (LENT_PART if near else WINDOW_PART))
+        window = max(int(largest) // TILE * TILE, TILE)
+        first = window if near else max(int(FIRST_BYTES / each) // TILE * TILE, TILE)
+        machine = Giving(order.move, order.points, window, first)
         voice = Numbered(self._job, 0, self._worker, self._incarnation)
-        self._giving[order.move] = _Outbound(machine, order.target, link, voice)
-        self._trainer.migrating = True
+        self._giving[order.move] = _Outbound(machine, order.target, link, voice, near)
         self._do(machine.start())
 
     def _close(self, move: int) -> None:
@@ -203,7 +212,6 @@ class Mover:
             out = self._giving.pop(move)
             self._do(out.machine.close())
             out.link.close(linger=0)
-            self._trainer.migrating = bool(self._giving)
         if move in self._taking:
             self._do(self._taking.pop(move).machine.close())
 
@@ -217,7 +225,6 @@ class Mover:
                 case migration.Ship(transfer, full):
                     self._ship(transfer, full)
                 case migration.TellSent(move, windows):
-                    self._trainer.migrating = any(o.machine.phase == "shipping" for o in self._giving.values())
                     self._tell(Sent(move, windows))
                 case migration.Free(move):
                     self._later(lambda holdings, move=move: holdings.free(move))  # type: ignore[misc]
@@ -250,7 +257,9 @@ class Mover:
 
     def _ship(self, transfer: tuple[int, int], full: bool) -> None:
         out = self._giving[transfer[0]]
-        body, arrays = out.windows[transfer[1]].frames(full)
+        window = out.windows[transfer[1]]
+        lent = self._lender.offer(window.whole, window.start) if out.neighbour and not full else None
+        body, arrays = window.frames(full, lent)
         out.link.send_multipart(out.voice.wrap(body, Parcel(arrays)), copy=False)
 
     # -- what comes in -------------------------------------------------------------------------------------
@@ -283,15 +292,26 @@ class Mover:
         inbound, holdings = self._taking.get(window.move), self._holdings
         if inbound is None or inbound.source != worker or holdings is None:
             return
-        for command in inbound.machine.came(window.number, holdings.usable(window)):
+        lent = self._borrow(window, holdings)
+        usable = holdings.usable(window) and (window.lent is None or lent is not None)
+        for command in inbound.machine.came(window.number, usable):
             match command:
                 case migration.Keep():
-                    halted = int(holdings.lay_aside(window, arrays, worker).halted.sum())
+                    halted = int(holdings.lay_aside(window, arrays, worker, lent).halted.sum())
                     told = Arrived(window.move, window.number, window.points, window.passes, halted, size)
                     self._tell(told)
                 case migration.Answer((move, number), lacking):
                     assert self._harbour is not None
                     self._harbour.send_multipart([sender, *self._voice.wrap(Got(move, number, lacking))])
+
+    def _borrow(self, window: Window, holdings: Holdings) -> Share | None:
+        """The share that a window was lent from; None where it is not lent, or cannot be seen from here."""
+        if window.lent is None:
+            return None
+        try:
+            return self._lender.borrow(window.lent, holdings.shares[0])
+        except (OSError, DecodeError):
+            return None
 
 
 def own_address(peer: str) -> str:

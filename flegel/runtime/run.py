@@ -120,6 +120,7 @@ def execute(request: Request) -> Result:
                 scaled=scaling is not None,
                 elapsed=record.found.manifest.seconds if record and record.found and record.found.manifest else 0.0,
                 kept=parts[index].kept if parts else None,
+                lend=balance_mode(request.sync, request.workers) != "off",
             )
             for index in range(request.workers)
         }

@@ -1,7 +1,8 @@
 """The trainer thread of a worker: loads the share, runs the kernel, notes how far it came. Owns no socket.
 
 It sleeps on a queue of orders and wakes the I/O thread through a pipe. While the kernel runs, the GIL is released,
-and the only thing the two threads share is the stop flag, one byte.
+and the only thing the two threads share is the stop flag, one byte. The flag also makes the trainer look up when a
+point is to be cut out of its data: it does that and goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from flegel.machine.worker import (
 )
 from flegel.messages import Failed, Form, Kept, Load, Loaded, Settle, Survey
 from flegel.plan.straggler import parse_stragglers
-from flegel.runtime import clock
+from flegel.runtime import clock, lending, memory
 from flegel.runtime.code import instantiate
 from flegel.runtime.compile import build_kernel
 from flegel.runtime.drag import Drag
@@ -42,8 +43,6 @@ from flegel.runtime.flag import new_flag
 from flegel.runtime.rows import open_rows
 from flegel.share import TILE, make_share
 from flegel.tree import Array, Tree
-
-LOOK_UP = 0.002  # seconds of training between two looks at errands while points are given away
 
 
 class Errands:
@@ -67,8 +66,8 @@ class Trainer:
         self.holdings: Holdings | None = None
         self.aggregator: Tree = None
         self._errands: SimpleQueue[tuple[Holdings, Callable[[Holdings], None]]] = SimpleQueue()
-        self.migrating = False
-        """Windows are being cut: look at errands every few milliseconds, not only between rounds."""
+        self._halted = False
+        """The flag is up because the round is over, not only because of an errand."""
         self.visits = 0
         self._drag: Drag | None = None
         self._surveyed: tuple[Any, Rows] | None = None
@@ -83,16 +82,23 @@ class Trainer:
         self, command: BeginSurvey | BeginLoad | BeginTrain | Rebook | Forget, arrays: tuple[Array, ...] = ()
     ) -> None:
         if isinstance(command, BeginTrain):
+            self._halted = False
             self.flag[0] = 0
         self._orders.put((command, arrays))
 
+    def halt(self) -> None:
+        """The round is over: return from the kernel and report."""
+        self._halted = True  # first, so that `_look_up` cannot take this signal for an errand's
+        self.flag[0] = 1
+
     def errand(self, holdings: Holdings, work: Callable[[Holdings], None]) -> None:
-        """Have something done to the holdings by the thread that owns them, as soon as it looks up.
+        """Have something done to the holdings by the thread that owns them, now: it is called away from its kernel.
 
         Nothing is done where they have been forgotten meanwhile: the next job's holdings are others.
         """
         self._errands.put((holdings, work))
         self._orders.put((Errands(), ()))
+        self.flag[0] = 1
 
     def afterwards(self, holdings: Holdings, work: Callable[[Holdings], None]) -> None:
         """As `errand`, but behind everything that was ordered before, above all behind a change of ownership."""
@@ -104,7 +110,7 @@ class Trainer:
             os.write(self._bell, b"!")
 
     def quit(self) -> None:
-        self.flag[0] = 1
+        self.halt()
         self._orders.put((None, ()))
         self._thread.join(timeout=1.0)
 
@@ -127,7 +133,6 @@ class Trainer:
                     self._guarded(-1, partial(self._rebook, settle))
                 case Forget():
                     self.holdings = self.aggregator = self._surveyed = None
-                    self.migrating = False
                     if self._drag is not None:
                         self._drag.close()
                         self._drag = None
@@ -151,6 +156,13 @@ class Trainer:
         if result is not None:
             self.results.put(result)
             self.ring()
+
+    def _look_up(self) -> None:
+        """The flag is up: see to errands, and take it down unless the round is over."""
+        self.flag[0] = 0
+        if self._halted:
+            self.flag[0] = 1
+        self._run_errands()
 
     def _run_errands(self) -> None:
         while not self._errands.empty():
@@ -205,7 +217,11 @@ class Trainer:
         state = algorithm.initState(points, columns, rng) if kept is None else np.array(old_state)
         self._doing = "loading"
         layout = "rows" if load.interpret else algorithm.layout
-        share = make_share(features, labels if algorithm.supervised else None, state, layout, ids)
+        lend = load.lend and lending.wanted()
+        empty = memory.empty if lend else np.empty
+        share = make_share(features, labels if algorithm.supervised else None, state, layout, ids, empty)
+        if lend:
+            lending.make_lendable(share)
         split = max(len(load.parameter.fields), 1)
         self._parameter = build(load.parameter, arrays[:split], algorithm)
         self.aggregator = tree.copy(build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm))
@@ -237,8 +253,7 @@ class Trainer:
             tree.clear(self.aggregator)
         left, visits, exhausted = min(order.points, agenda.active), 0, False
         drag = self._drag if self._drag is not None and self._drag.look(began).injected else None
-        pace = 0.0
-        if left > 0 and self.flag[0]:  # the signal overtook the order: one step all the same, or short rounds never end
+        if left > 0 and self._halted:  # the signal overtook the order: one step all the same, or short rounds never end
             run = agenda.next(TILE if shares[0].layout == "tiles" else 1)
             if run is not None:
                 share = shares[run.share]
@@ -246,14 +261,14 @@ class Trainer:
                 agenda.advance(run, reached)
                 left -= reached - run.start
                 visits += reached - run.start
-        while left > 0 and not self.flag[0]:
-            watched = drag is not None or self.migrating
-            most = left if not self.migrating else min(left, max(int(pace * LOOK_UP), TILE))
-            run = agenda.next(most)
+        while left > 0 and not self._halted:
+            if self.flag[0]:
+                self._look_up()
+            run = agenda.next(left)
             if run is None:
                 exhausted = True
                 break
-            entered = clock.now() if watched else 0.0
+            entered = clock.now() if drag else 0.0
             end = drag.slice(run.start, run.end - run.start, run.end) if drag else run.end
             share = shares[run.share]
             reached = self._kernel(share, parameter, self.aggregator, run.start, end, order.round, self.flag)
@@ -262,9 +277,6 @@ class Trainer:
             visits += reached - run.start
             if drag:
                 drag.pay(reached - run.start, clock.now() - entered)
-            if self.migrating:
-                pace = max(pace / 2, (reached - run.start) / max(clock.now() - entered, 1e-9))
-                self._run_errands()
         ended = clock.now()
         self._overtime = None if order.arrays else (visits, ended - began)
         self.visits += visits

@@ -141,7 +141,7 @@ class WorkerProcess:
                     if settle.closed:
                         self._mover.post(self._voice.job, settle)
                 case machine.RaiseFlag():
-                    self._trainer.flag[0] = 1
+                    self._trainer.halt()
                 case machine.Reply(body, with_changes, arrays):
                     self._say(body, self._changes() if with_changes else arrays)
                 case machine.SendState():

@@ -31,14 +31,23 @@ class Arrivals:
         """A round begins: how long each worker should train by its own clock."""
         self._due, self._cut = now + eta, False
         self._now.clear()
-        return {w: max(eta + self.delta.get(w, 0.0), SHORTEST * eta) for w in workers}
+        for worker, delta in self.delta.items():  # no further than matters, or it would not find back
+            self.delta[worker] = max(delta, (SHORTEST - 1) * eta)
+        return {w: eta + self.delta.get(w, 0.0) for w in workers}
 
     def arrived(self, worker: int, now: float) -> None:
         self._now[worker] = now
 
     def cut(self) -> None:
-        """The round was ended by a signal; what arrives now says nothing about own clocks."""
+        """The round is ended by a signal. What arrives from now on says nothing about own clocks; who stopped by its
+        own clock before that was early, and trains longer next time, as long as all the others at most."""
+        if self._cut:
+            return
         self._cut = True
+        end = max(self._now.values(), default=0.0)
+        for worker, at in self._now.items():
+            if self.delta.get(worker, 0.0) < 0:
+                self.delta[worker] = min(self.delta[worker] + WEIGHT * (end - at), 0.0)
 
     def close(self) -> None:
         """All have arrived: learn."""

@@ -7,6 +7,7 @@ a point that is doubled, dropped or trained from a stale state shows up in the t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -15,13 +16,16 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from flegel.algorithm import Algorithm
 from flegel.machine import migration
-from flegel.machine.holdings import Holdings
+from flegel.machine.holdings import Holdings, Outgoing
 from flegel.machine.ledger import Ledger
 from flegel.machine.migration import Giving, Taking
 from flegel.machine.moves import Moves
-from flegel.messages import Arrived, Give, Ready, Refused, Sent, Settle, Take, Window
+from flegel.messages import Arrived, Give, Lent, Place, Ready, Refused, Sent, Settle, Take, Window
 from flegel.plan.balance import Proposal
 from flegel.share import TILE, Share, Sparse, make_share
+
+SOMEWHERE = Place(0, 0, "", 0, "<f8", ())
+"""The test hands lent shares over by themselves; where they lie is the runtime's business."""
 
 
 class Sum(Algorithm):
@@ -40,6 +44,14 @@ class Site:
         self.targets: dict[int, int] = {}
         self.windows: dict[tuple[int, int], object] = {}
         self.taking: dict[int, Taking] = {}
+        self.borrowed: dict[int, Share] = {}
+
+    def borrow(self, whole: Share) -> Share:
+        """The same points with states of our own; one share for each memory, whoever it came from."""
+        at = whole.ids.ctypes.data
+        if at not in self.borrowed:
+            self.borrowed[at] = replace(whole, state=np.zeros_like(whole.state), halted=np.zeros_like(whole.halted))
+        return self.borrowed[at]
 
     def work_off(self) -> None:
         while self.inbox:
@@ -75,9 +87,14 @@ class Site:
                     cut = window.part.points if window else 0
                     self.do(self.giving[move].was_cut(number, cut, self.world.now))
                 case migration.Ship(transfer, full):
-                    body, arrays = self.windows[transfer].frames(full)  # type: ignore[attr-defined]
+                    window = self.windows[transfer]
+                    assert isinstance(window, Outgoing)
+                    lent = None
+                    if self.world.neighbours:
+                        lent = Lent(window.start, window.whole.points, SOMEWHERE, (SOMEWHERE,))
+                    body, arrays = window.frames(full, lent)
                     frozen = tuple(np.array(a) for a in arrays)
-                    self.world.network.append((self.id, self.targets[transfer[0]], body, frozen))
+                    self.world.network.append((self.id, self.targets[transfer[0]], body, frozen, window.whole))
                 case migration.TellSent(move, windows):
                     self.outbox.append(Sent(move, windows))
                 case migration.Free(move):
@@ -85,16 +102,18 @@ class Site:
                 case migration.Drop(move):
                     self.holdings.drop(move)
 
-    def receive(self, source: int, body: object, arrays: tuple[np.ndarray, ...]) -> None:
+    def receive(self, source: int, body: object, arrays: tuple[np.ndarray, ...], whole: Share | None) -> None:
         if isinstance(body, Window):
             taking = self.taking.get(body.move)
-            for command in taking.came(body.number, self.holdings.usable(body)) if taking else []:
+            lent = self.borrow(whole) if body.lent and whole and self.world.in_sight else None
+            usable = self.holdings.usable(body) and (body.lent is None or lent is not None)
+            for command in taking.came(body.number, usable) if taking else []:
                 match command:
                     case migration.Keep():
-                        self.holdings.lay_aside(body, arrays, source)
+                        self.holdings.lay_aside(body, arrays, source, lent)
                         self.outbox.append(Arrived(body.move, body.number, body.points, body.passes, 0, 1))
                     case migration.Answer((move, number), lacking):
-                        self.world.network.append((self.id, source, (move, number, lacking), ()))
+                        self.world.network.append((self.id, source, (move, number, lacking), (), None))
         else:
             move, number, lacking = body  # type: ignore[misc]
             if move in self.giving:
@@ -126,13 +145,15 @@ class World(RuleBasedStateMachine):
         tiles=st.integers(3, 6),
         rest=st.integers(0, 5),
         kind=st.sampled_from(["rows", "tiles", "sparse"]),
+        neighbours=st.booleans(),
     )
-    def begin(self, count: int, tiles: int, rest: int, kind: str) -> None:
+    def begin(self, count: int, tiles: int, rest: int, kind: str, neighbours: bool) -> None:
         self.kind, self.now, self.round, self.refusing = kind, 0.0, 0, False
+        self.neighbours, self.in_sight = neighbours, True
         size = tiles * TILE + rest
         self.all = size * count
         self.passes = dict.fromkeys(range(self.all), 0)
-        self.network: list[tuple[int, int, object, tuple[np.ndarray, ...]]] = []
+        self.network: list[tuple[int, int, object, tuple[np.ndarray, ...], Share | None]] = []
         self.moves = Moves()
         self.ledger = Ledger(Sum(), np.zeros(1))
         self.sites_by_id = {i: Site(i, self.share(np.arange(i * size, (i + 1) * size)), self) for i in range(count)}
@@ -180,11 +201,11 @@ class World(RuleBasedStateMachine):
     @rule(n=st.integers(0, 30), fate=st.sampled_from(["arrives", "arrives", "arrives", "twice", "lost"]))
     def something_between_workers(self, n: int, fate: str) -> None:
         at = n % len(self.network)
-        source, target, body, arrays = self.network[at]
+        source, target, body, arrays, whole = self.network[at]
         if fate != "twice":
             del self.network[at]
         if fate != "lost" and target in self.sites_by_id:
-            self.sites_by_id[target].receive(source, body, arrays)
+            self.sites_by_id[target].receive(source, body, arrays, whole)
 
     @rule(steps=st.integers(1, 12), order=st.randoms(use_true_random=False))
     def things_take_their_course(self, steps: int, order: Random) -> None:
@@ -197,9 +218,9 @@ class World(RuleBasedStateMachine):
                     for worker, told in self.moves.answer(site.id, site.outbox.pop(0), self.now):  # type: ignore[arg-type]
                         self.tell(worker, told)
             if self.network:
-                source, target, body, arrays = self.network.pop(order.randrange(len(self.network)))
+                source, target, body, arrays, whole = self.network.pop(order.randrange(len(self.network)))
                 if target in self.sites_by_id:
-                    self.sites_by_id[target].receive(source, body, arrays)
+                    self.sites_by_id[target].receive(source, body, arrays, whole)
 
     @rule()
     def time_passes(self) -> None:
@@ -218,6 +239,10 @@ class World(RuleBasedStateMachine):
     @rule(refusing=st.booleans())
     def memory_is_short_or_not(self, refusing: bool) -> None:
         self.refusing = refusing
+
+    @rule(in_sight=st.booleans())
+    def lent_memory_can_be_seen_or_not(self, in_sight: bool) -> None:
+        self.in_sight = in_sight
 
     @rule(n=st.integers(0, 3), points=st.integers(1, 12 * TILE))
     def a_worker_trains(self, n: int, points: int) -> None:

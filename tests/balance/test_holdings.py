@@ -7,7 +7,7 @@ import pytest
 
 from flegel.errors import DecodeError
 from flegel.machine.holdings import Holdings, Outgoing
-from flegel.machine.parcels import states
+from flegel.machine.parcels import take_states
 from flegel.messages import Window
 from flegel.share import TILE, Share, Sparse, make_share
 
@@ -45,7 +45,7 @@ def rows_of(holdings: Holdings) -> dict[int, tuple[object, ...]]:
     found: dict[int, tuple[object, ...]] = {}
     for s in holdings.agenda.held():
         part = holdings.shares[s.share]
-        state = states(part)
+        state = take_states(part, np.arange(part.points))
         for i in range(s.start, s.end):
             if isinstance(part.features, Sparse):
                 cut = slice(part.features.indptr[i], part.features.indptr[i + 1])

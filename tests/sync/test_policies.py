@@ -175,7 +175,7 @@ def test_however_late_a_worker_is_it_keeps_some_time_to_train() -> None:
         for worker, late in ((0, 0.0), (1, 0.0), (2, 0.5)):
             learned.arrived(worker, round_ + 0.01 + late)
         learned.close()
-    assert learned.begin(99.0, 0.01, (0, 1, 2))[2] >= 0.0025
+    assert learned.begin(99.0, 0.01, (0, 1, 2))[2] >= 0.0025 - 1e-12
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16])
@@ -190,6 +190,26 @@ def test_scatter_alone_does_not_shorten_the_rounds(workers: int) -> None:
         learned.close()
         given.append(sum(asked.values()) / workers)
     assert np.mean(given[200:]) > 0.92 * 0.004
+
+
+def test_who_stopped_long_before_a_round_was_cut_short_trains_longer_again() -> None:
+    """A late start taught worker 0 to stop early; since then others end the rounds by going through their shares."""
+    learned = Arrivals()
+    for round_ in range(20):
+        learned.begin(float(round_), 0.1, (0, 1, 2))
+        for worker, late in ((0, 0.2), (1, 0.0), (2, 0.0)):
+            learned.arrived(worker, round_ + 0.1 + late)
+        learned.close()
+    assert learned.begin(50.0, 0.1, (0, 1, 2))[0] == pytest.approx(0.025)
+    for round_ in range(100, 200):
+        asked = learned.begin(float(round_), 0.1, (0, 1, 2))
+        if asked[0] < 0.07:
+            learned.arrived(0, round_ + asked[0])
+        learned.arrived(1, round_ + 0.07)
+        learned.cut()
+        learned.arrived(2, round_ + 0.071)
+        learned.close()
+    assert learned.begin(300.0, 0.1, (0, 1, 2))[0] > 0.065
 
 
 def test_a_round_that_was_cut_short_teaches_nothing() -> None:

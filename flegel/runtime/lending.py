@@ -1,0 +1,119 @@
+"""Points that change hands inside one host without being copied: the target reads them where the source put them.
+
+Features, labels and numbers of points never change, so one copy a host is enough; only hidden state and votes belong
+to the owner and travel. A borrowed share has the extent and the positions of the lender's, so that windows that lie
+side by side there lie side by side here, and the kernel runs through them in one go. The memory stays as long as
+anybody has it open, whatever becomes of the process that made it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from flegel.errors import DecodeError
+from flegel.messages import Lent, Place
+from flegel.runtime import memory
+from flegel.share import TILE, Share, Sparse
+from flegel.tree import Array
+
+SWITCH = "FLEGEL_MOVE"  # `socket` in the environment: points always travel, even inside a host
+
+
+def wanted() -> bool:
+    """Points of neighbours are lent, unless somebody wants to see them travel."""
+    return os.environ.get(SWITCH, "") != "socket"
+
+
+def make_lendable(share: Share) -> None:
+    """Move what lies in private memory to where neighbours can read it, as far as there is room for the copy."""
+    f = share.features
+    size = sum(a.nbytes for a in f[:3]) if isinstance(f, Sparse) else f.nbytes
+    if size < memory.available() / 4:
+        if isinstance(f, Sparse):
+            indptr, indices, values = (memory.lendable(a) for a in f[:3])
+            share.features = Sparse(indptr, indices, values, f.columns)
+        else:
+            share.features = memory.lendable(f)
+    share.ids = memory.lendable(share.ids)
+    if share.labels.any():
+        share.labels = memory.lendable(share.labels)
+
+
+class Lender:
+    """What one worker lends and borrows in a job."""
+
+    def __init__(self) -> None:
+        self._offers: dict[int, tuple[Share, Lent | None]] = {}
+        self._borrowed: dict[tuple[str, int], Share] = {}
+
+    def offer(self, share: Share, start: int) -> Lent | None:
+        """How a neighbour finds the points from `start` on; None where they lie in private memory."""
+        if id(share) not in self._offers:
+            self._offers[id(share)] = (share, _describe(share))
+        lent = self._offers[id(share)][1]
+        return None if lent is None else Lent(start, lent.points, lent.ids, lent.features, lent.labels)
+
+    def borrow(self, lent: Lent, native: Share) -> Share:
+        """The lender's share with states of our own. Raises `OSError` where the memory cannot be seen from here, and
+        `DecodeError` where compiled code would notice a difference to native points."""
+        if not lent.features:
+            raise DecodeError("A window was lent without features.")
+        key = (lent.features[0].name, lent.features[0].offset)
+        if key not in self._borrowed:
+            self._borrowed[key] = _open(lent, native)
+        share = self._borrowed[key]
+        if not 0 <= lent.start < share.points == lent.points:
+            raise DecodeError(f"A window was lent from point {lent.start} of {share.points}.")
+        return share
+
+
+def _describe(share: Share) -> Lent | None:
+    f = share.features
+    arrays: tuple[Array, ...] = tuple(f[:3]) if isinstance(f, Sparse) else (f,)
+    features = tuple(memory.place_of(a) for a in arrays)
+    ids = memory.place_of(share.ids)
+    labels = memory.place_of(share.labels) if share.labels.any() else None
+    if ids is None or None in features or (labels is None and share.labels.any()):
+        return None
+    return Lent(0, share.points, ids, tuple(p for p in features if p is not None), labels)
+
+
+def _open(lent: Lent, native: Share) -> Share:
+    f, points = native.features, lent.points
+    arrays: tuple[Array, ...] = tuple(f[:3]) if isinstance(f, Sparse) else (f,)
+    if len(arrays) != len(lent.features):
+        raise DecodeError("A window was lent with points of another kind.")
+    mine = [_like(place, a) for place, a in zip(lent.features, arrays, strict=True)]
+    lead = -(-points // TILE) if native.layout == "tiles" else points
+    if isinstance(f, Sparse):
+        fits = len(mine[0]) == points + 1 and int(mine[0][-1]) <= len(mine[1]) == len(mine[2])
+        features: Array | Sparse = Sparse(mine[0], mine[1], mine[2], f.columns)
+    else:
+        fits = mine[0].shape[1:] == f.shape[1:] and len(mine[0]) == lead
+        features = mine[0]
+    ids = _like(lent.ids, native.ids)
+    labels = np.zeros(points, native.labels.dtype)
+    labels.flags.writeable = native.labels.flags.writeable
+    if lent.labels is not None:
+        labels = _like(lent.labels, native.labels)
+    if not fits or len(ids) != points or len(labels) != points:
+        raise DecodeError(f"A window was lent out of {points} points that do not fit together.")
+    return Share(
+        features=features,
+        labels=labels,
+        state=np.zeros((lead, *native.state.shape[1:]), native.state.dtype),
+        halted=np.zeros(points, np.uint8),
+        points=points,
+        columns=native.columns,
+        ids=ids,
+        layout=native.layout,
+    )
+
+
+def _like(place: Place, native: Array) -> Array:
+    """The lent array with the type and flags of the native one."""
+    if np.dtype(place.dtype) != native.dtype or len(place.shape) != native.ndim:
+        raise DecodeError("A window was lent with points of another kind.")
+    return memory.open_place(place, native.flags.writeable)

@@ -92,6 +92,8 @@ def execute(request: Request) -> Result:
         check_data(request)
         if record is not None:
             record.note(algorithm)
+            if record.found is not None:
+                cluster.start()  # somebody waits for this job to go on: processes come up while data are opened
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
         plan = Plan(request, scaling)
         parts = record.parts(request.workers) if record else []

@@ -2,7 +2,7 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-.PHONY: demo test nightly lint clean
+.PHONY: demo test nightly faults lint clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -21,6 +21,9 @@ test: $(VENV)/.dev lint  ## everything that CI runs
 
 nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py
+
+faults: $(VENV)/.dev  ## two thousand simulated jobs under faults; about a minute on two cores
+	$(PY) bench/chaos/simulate.py --seeds 1000
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

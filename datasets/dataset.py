@@ -115,14 +115,6 @@ def read_share(description: Description, index: int, count: int, partition: str 
     return _share(_opened(description), description["rows"], index, count, partition, seed)
 
 
-def read_rows(description: Description, ids: Array) -> Rows:
-    """Rows by ascending number, wherever they lie: what a share became after points moved."""
-    source = _opened(description)
-    if source.edges() is not None:
-        source = random_access(source)
-    return source.take(compress(ids))
-
-
 def _opened(description: Description) -> Source:
     if description["remote"] is not None:
         from flegel.datasets.remote import stage
@@ -131,6 +123,11 @@ def _opened(description: Description) -> Source:
     source = source_from(description["source"])
     source.dtype = np.dtype(description["dtype"])
     return source
+
+
+def read_rows(description: Description, ids: Array) -> Rows:
+    """Rows by their numbers, in ascending order: what a worker takes over from others."""
+    return take_rows(_opened(description), np.sort(ids))
 
 
 def _share(source: Source, rows: int, index: int, count: int, partition: str, seed: int) -> Rows:

@@ -13,7 +13,7 @@ from flegel.runtime.job import UNSET
 from flegel.runtime.job import resume as resume_job
 from flegel.runtime.local import LocalCluster
 from flegel.runtime.record import EVERY, new_record
-from flegel.runtime.run import Request, default_workers, execute
+from flegel.runtime.run import WORKER_TIMEOUT, Request, default_workers, execute
 from flegel.spec import Criteria, SyncSpec, parse_seconds
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def run(
     partition: str = "shuffle",
     scale: str = "none",
     collect_state: bool = False,
+    worker_timeout: float | str = WORKER_TIMEOUT,
+    replace: bool = True,
     attribute: bool = False,
     out: str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -67,7 +69,10 @@ def run(
     `max_iterations` and `max_seconds` ends the job. `attribute` keeps what each worker's reports did for the objective
     (`gain`; it costs an evaluation of the objective per report). `out` is a folder for model, result and trace.
     `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers
-    stay warm between runs.
+    stay warm between runs, and `cluster.scale(n)` from another thread changes their number while a job runs.
+
+    A worker that dies, or gives no sign of life for `worker_timeout`, is replaced by a new process; without `replace`
+    the others take its points over (see docs/faults.md).
 
     `checkpoint` is a folder, or an address such as s3://bucket/job, where the state of the job is kept, every
     `checkpoint_every` (seconds, or text such as "30s"); `flegel.resume` goes on from there. Ctrl-C and SIGTERM then
@@ -103,6 +108,8 @@ def run(
             scale=scale,
             straggler=straggler,
             collect_state=collect_state,
+            worker_timeout=_seconds(worker_timeout) or 0.0,
+            replace=replace,
             attribute=attribute,
             cluster=cluster,
             watch=watch,

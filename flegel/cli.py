@@ -109,6 +109,15 @@ def submit(
         str, typer.Option(help="Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.")
     ] = "shuffle",
     scale: Annotated[str, typer.Option(help="Scale the columns: none, standard or minmax.")] = "none",
+    worker_timeout: Annotated[
+        str, typer.Option(help="A worker without a sign of life, or without a point done, for so long is lost.")
+    ] = "10s",
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace/--no-replace", help="Start another process for a lost worker, or share its points out."
+        ),
+    ] = True,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for model, result and trace; a new one under runs/ by default."),
@@ -150,7 +159,7 @@ def submit(
             "first_interval": first_interval, "coordination": coordination,
             "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
             "straggler": straggler, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every,
-            "attribute": attribute,
+            "attribute": attribute, "worker_timeout": worker_timeout, "replace": replace,
         }  # fmt: skip
         with display:
             result = _finish_job(partial(api.run, chosen, data, **options), display, folder, json_to)

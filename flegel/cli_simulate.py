@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flegel.result import Result
 
 EVERY = 2.0  # seconds between two lines about a long run
+ROWS = "higgs:65536"  # to learn from where no data are named
 
 
 def mount(app: typer.Typer) -> None:
@@ -37,7 +38,7 @@ def simulate(
         str, typer.Option(help="Contenders with commas between; with switches as fsp:coordination=semi.")
     ] = "fsp,bsp,ssp",
     data: Annotated[
-        str, typer.Option("--data", help="Rows to learn from: a data set's name or a path; 64,000 of higgs by default.")
+        str, typer.Option("--data", help="Rows to learn from: a data set's name or a path; 65,536 of higgs by default.")
     ] = "",
     replay: Annotated[
         Path | None,
@@ -131,7 +132,7 @@ def simulate(
                 tree, shards, learning,
             )  # fmt: skip
             chosen = _algorithm(algorithm, settings)
-            rows = in_memory(open_data(data or f"higgs:{max(64_000, 256 * min(workers, 256))}", label=label))
+            rows = in_memory(open_data(data or ROWS, label=label))
             held = arena(
                 VirtualContest(
                     algorithm=chosen, data=rows, contenders=parse_contenders(sync), workers=workers, repeat=repeat,

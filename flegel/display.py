@@ -55,6 +55,24 @@ def summary(result: Result) -> list[str]:
     return lines
 
 
+class _News:
+    """What happened to the crew since the last look."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def look(self, machine: Coordinator) -> list[str]:
+        lines = []
+        for incident in machine.crew.incidents[self._told :]:
+            if incident.resumed is None:
+                break
+            self._told += 1
+            anew = f", {count(incident.unvisited)} points are visited anew" if incident.unvisited else ""
+            took = duration(incident.resumed - incident.at)
+            lines.append(f"worker {incident.worker} {incident.why}; training went on after {took}{anew}")
+        return lines
+
+
 class _Rate:
     """Points a second since the last look."""
 
@@ -75,7 +93,7 @@ class PlainDisplay:
 
     def __init__(self, stream: IO[str], every: float = 1.0) -> None:
         self._stream, self._every = stream, every
-        self._next, self._rate = 0.0, _Rate()
+        self._next, self._rate, self._news = 0.0, _Rate(), _News()
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -88,6 +106,8 @@ class PlainDisplay:
 
     def watch(self, machine: Coordinator) -> None:
         now = clock.now()
+        for text in self._news.look(machine):
+            self.say(text)
         if machine.phase == "loading" or not machine.trace or now < self._next:
             return
         self._next = now + self._every
@@ -111,7 +131,7 @@ class LiveDisplay:
 
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._every, self._next, self._rate = every, 0.0, _Rate()
+        self._every, self._next, self._rate, self._news = every, 0.0, _Rate(), _News()
 
     def __enter__(self) -> LiveDisplay:
         self._live.__enter__()
@@ -125,6 +145,8 @@ class LiveDisplay:
 
     def watch(self, machine: Coordinator) -> None:
         now = clock.now()
+        for text in self._news.look(machine):
+            self.say(text)
         if now < self._next:
             return
         self._next = now + self._every

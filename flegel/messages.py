@@ -58,6 +58,8 @@ class Load(_Message):
     """Seconds that the job has trained before, for slowness that comes and goes."""
     kept: Kept | None = None
     """A resumed job: these points with these states, in the frames behind all others as in `Kept`."""
+    empty: bool = False
+    """Get the kernel ready, but own nothing: points will be handed over (`Adopt`)."""
     lend: bool = False
     """Put the share where other workers of this host can read it, because points may move."""
 
@@ -101,6 +103,33 @@ class Settle(_Message):
     given: tuple[tuple[int, int], ...] = ()
     taken: tuple[tuple[int, int], ...] = ()
     closed: tuple[int, ...] = ()
+
+
+class Census(_Message):
+    """Which of all the `rows` are yours? Answer `Held`."""
+
+    rows: int
+
+
+class Reset(_Message):
+    """All your points count as never visited, for their statistics were subtracted; drop what is not committed."""
+
+
+class Part(_Message):
+    """Give up so many of your points (0: all); answer `Parted`."""
+
+    points: int = 0
+
+
+class Adopt(_Message):
+    """These points are yours from now on: read them where all rows are, answer `Adopted`. Frames: their numbers; where
+    `visited`, also hidden states, votes, passes, and which of them count as never visited.
+
+    Points that are not `visited` count as traversed `passes` times where you have none to compare with.
+    """
+
+    visited: bool = False
+    passes: int = 0
 
 
 class Fetch(_Message):
@@ -201,6 +230,28 @@ class Sent(_Message):
     windows: int
 
 
+class Holding(_Message):
+    """What a worker holds after it did as told."""
+
+    points: int
+    unseen: int
+    halted: int
+    traversed: int
+    """Passes summed over its points."""
+
+
+class Held(Holding):
+    """Frame: one bit for each of all rows, set where the row is mine."""
+
+
+class Parted(Holding):
+    """Frames: numbers, hidden states, votes, passes of the points that I gave up, and which count as never visited."""
+
+
+class Adopted(Holding):
+    """The points are here."""
+
+
 class State(_Message):
     """The hidden state of the worker's points (frame 0) and their numbers in the whole data (frame 1)."""
 
@@ -285,8 +336,25 @@ class Got(_Message):
     lacking: bool = False
 
 
-Order = Survey | Load | Train | Stop | Take | Give | Settle | Fetch | Keep | Release | Exit
-Answer = Hello | Surveyed | Loaded | Report | Beat | Ready | Refused | Arrived | Sent | State | Kept | Failed
+Tending = Census | Reset | Part | Adopt
+Order = Survey | Load | Train | Stop | Take | Give | Settle | Tending | Fetch | Keep | Release | Exit
+Answer = (
+    Hello
+    | Surveyed
+    | Loaded
+    | Report
+    | Beat
+    | Ready
+    | Refused
+    | Arrived
+    | Sent
+    | Held
+    | Parted
+    | Adopted
+    | State
+    | Kept
+    | Failed
+)
 Between = Window | Got
 Body = Order | Answer | Between
 

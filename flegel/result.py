@@ -51,6 +51,8 @@ class Result:
     """Folder of the saved model."""
     balance: dict[str, Any] = field(default_factory=lambda: {"mode": "off"})
     """What moved between workers, and why."""
+    incidents: list[dict[str, Any]] = field(default_factory=list)
+    """Workers that were lost, joined or left, when, and when training went on."""
 
     @property
     def parameters(self) -> dict[str, Array]:
@@ -87,6 +89,7 @@ class Result:
             "utilization": self.utilization,
             "staleness": {str(k): v for k, v in self.staleness.items()},
             "balance": self.balance,
+            "incidents": self.incidents,
             "model": self.model,
             "kernel": self.kernel,
             "warnings": self.warnings,

@@ -26,7 +26,7 @@ def names(value: Tree) -> tuple[str, ...]:
 
 def flatten(value: Tree) -> list[Array]:
     """The arrays of a bundle in the order of its fields."""
-    if type(value) is np.ndarray:
+    if isinstance(value, np.ndarray):
         return [value]
     return list(map(np.asarray, value if is_bundle(value) else [value]))
 
@@ -52,7 +52,7 @@ def copy(value: Tree) -> Tree:
 def add(target: Tree, change: Tree) -> Tree:
     """target += change, in place, field by field."""
     for into, extra in zip(flatten(target), flatten(change), strict=True):
-        into += extra
+        np.add(into, extra, into)
     return target
 
 

@@ -41,6 +41,8 @@ class Segment:
     """While locked: the transfer that it waits for."""
     seen: bool = False
     """Visited under the present θ."""
+    anew: bool = False
+    """Loaded anew after a loss: not visited since, whatever `passes` says of former lives."""
 
     @property
     def points(self) -> int:
@@ -49,8 +51,8 @@ class Segment:
     def joins(self, other: Segment) -> bool:
         """Nothing but the border tells the two apart."""
         return (self.share, self.end) == (other.share, other.start) and (
-            (self.passes, self.status, self.parcel, self.transfer, self.seen)
-            == (other.passes, other.status, other.parcel, other.transfer, other.seen)
+            (self.passes, self.status, self.parcel, self.transfer, self.seen, self.anew)
+            == (other.passes, other.status, other.parcel, other.transfer, other.seen, other.anew)
         )
 
 
@@ -67,7 +69,7 @@ class Agenda:
     """The segments of one worker, in the order of their shares and positions."""
 
     def __init__(self, points: int) -> None:
-        self.segments = [Segment(0, 0, points, 0)]
+        self.segments = [Segment(0, 0, points, 0)] if points else []
 
     # -- what it holds -------------------------------------------------------------------------------------
 
@@ -88,12 +90,12 @@ class Agenda:
 
     @property
     def unseen(self) -> int:
-        """Points of this worker that were never visited."""
-        return sum(s.points for s in self.segments if s.status != "away" and s.passes == 0)
+        """Points of this worker that were never visited, or not since they were loaded anew."""
+        return sum(s.points for s in self.segments if s.status != "away" and (s.anew or s.passes == 0))
 
     def runs(self) -> tuple[tuple[int, int], ...]:
         """Points and passes of what is held, in order."""
-        return tuple((s.points, s.passes) for s in self.held())
+        return tuple((s.points, 0 if s.anew else s.passes) for s in self.held())
 
     def resume(self, runs: Iterable[tuple[int, int]]) -> None:
         """The points of share 0 have been traversed so often already."""
@@ -126,7 +128,7 @@ class Agenda:
         for s in self.segments[best + 1 :]:  # parcels that lie side by side make one run
             if (s.share, s.start) != (last.share, last.end) or s.status != "active" or s.seen:
                 break
-            if s.passes != first.passes or last.end - first.start >= most:
+            if (s.passes, s.anew) != (first.passes, first.anew) or last.end - first.start >= most:
                 break
             last = s
         return Run(first.share, first.start, min(last.end, first.start + most))
@@ -140,7 +142,7 @@ class Agenda:
         while at < len(self.segments) and self.segments[at].share == run.share and self.segments[at].start < reached:
             self._split(at, reached)
             self.segments[at].passes += 1
-            self.segments[at].seen = True
+            self.segments[at].seen, self.segments[at].anew = True, False
             at += 1
         for i in range(at - 1, first - 1, -1):
             self._join(i)
@@ -156,7 +158,7 @@ class Agenda:
         room = min(most, self.active - TILE)
         best: Segment | None = None
         for s in reversed(self.segments):
-            if s.status == "active" and self._fits(s, room):
+            if s.status == "active" and not s.anew and self._fits(s, room):
                 rank = (s.parcel in cheap, s.passes)
                 if best is None or rank > (best.parcel in cheap, best.passes):
                     best = s
@@ -221,6 +223,32 @@ class Agenda:
         self.segments.insert(at, segment)
         return segment
 
+    # -- handing over at a barrier -------------------------------------------------------------------------
+
+    def part(self, most: int) -> list[Segment]:
+        """Give up about so many points for good, those that would be trained last, whole tiles where there are some."""
+        gone: list[Segment] = []
+        left = most
+        for s in sorted(self.held(), key=lambda s: (-s.passes, -s.share, -s.start)):
+            if left <= 0:
+                break
+            if (parcel := s.parcel) is not None:
+                for other in self.segments:
+                    if other.parcel == parcel:
+                        other.parcel = None  # what stays behind is no longer what others have a copy of
+            start = max(s.start, (s.end - left) // TILE * TILE)
+            at = self._split(self._index(s.share, s.start), start)
+            s = self.segments[at]
+            s.status, s.transfer = "away", None
+            gone.append(s)
+            left -= s.points
+        return gone
+
+    def forget_visits(self) -> None:
+        """Every point of this worker counts as not visited."""
+        for s in self.held():
+            s.anew, s.seen = True, False
+
     # -- borders -------------------------------------------------------------------------------------------
 
     def _index(self, share: int, position: int) -> int:
@@ -240,7 +268,7 @@ class Agenda:
             return at
         if position >= s.end:
             return at + 1
-        rest = Segment(s.share, position, s.end, s.passes, s.status, s.parcel, s.transfer, s.seen)
+        rest = Segment(s.share, position, s.end, s.passes, s.status, s.parcel, s.transfer, s.seen, s.anew)
         s.end = position
         self.segments.insert(at + 1, rest)
         return at + 1

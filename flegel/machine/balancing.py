@@ -25,11 +25,14 @@ WARM_UP = 3  # barriers before speeds are believed
 class Balancing:
     """`async`: points move while everybody trains. `sync`: everybody waits until they have moved, the paper's rival."""
 
-    def __init__(self, mode: str, criteria: Criteria, rules: Rules | None = None, patience: float = 60.0) -> None:
+    def __init__(
+        self, mode: str, criteria: Criteria, rules: Rules | None = None, patience: float = 60.0,
+        plan: Balance | None = None,
+    ) -> None:  # fmt: skip
         self.mode = mode
         self.moves = Moves(patience)
         self.reason = ""
-        self._balance = Balance(rules or Rules())
+        self._balance = plan or Balance(rules or Rules())
         self._horizon = Horizon(criteria)
         self._speeds: dict[int, Speed] = {}
         self._now = 0.0
@@ -58,12 +61,17 @@ class Balancing:
             ledger.join(change.source, change.target)
         return list(settles.items())
 
+    def abandon(self, why: str) -> Orders:
+        """Call every move off; what has not changed hands stays where it was."""
+        return [told for number in sorted(self.moves.open) for told in self.moves.cancel(number, why)]
+
     def note(
         self, view: View, now: float, seconds: float, iteration: int, objective: float | None, slowest_pass: float
     ) -> None:
         """What the round that just ended says about speeds and about the time that is left."""
         self._barriers += 1
         self._horizon.note(seconds, iteration, objective, slowest_pass)
+        self._speeds = {w: self._speeds.get(w) or Speed(self._balance.rules) for w in view.workers}
         for w in view.workers.values():
             self._speeds[w.id].note(w.last_visits, w.last_compute)
         busiest = max((w.last_compute for w in view.workers.values()), default=0.0)

@@ -1,6 +1,6 @@
 """The coordinator of one job: owns the barrier, the statistics and θ. Decides nothing about time itself.
 
-Life cycle:   loading → training → (keeping) → (collecting) → over
+Life cycle:   loading → training ⇄ (the crew changes) → (keeping) → (collecting) → over
 Events come from workers, timers and the supervisor; commands go to the runtime or to the simulator. It never
 reads a clock, opens a socket or starts a thread; when to synchronize is the policy's business.
 """
@@ -13,36 +13,46 @@ from typing import Any
 
 from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, WorkerLost, own_traceback
+from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, own_traceback
 from flegel.machine.balancing import Balancing
-from flegel.machine.events import (
-    Command,
-    Died,
-    Done,
-    Event,
-    FromWorker,
-    Note,
-    Patience,
-    Row,
-    SavePart,
-    Send,
-    SetTimer,
-    Suspend,
-    Timer,
-)
+from flegel.machine.crew import Crew
+from flegel.machine.elastic import Elastic
+from flegel.machine.events import Command as Command
+from flegel.machine.events import Died as Died
+from flegel.machine.events import Done as Done
+from flegel.machine.events import Event as Happening
+from flegel.machine.events import Expel as Expel
+from flegel.machine.events import FromWorker as FromWorker
+from flegel.machine.events import Hire as Hire
+from flegel.machine.events import Joined as Joined
+from flegel.machine.events import Leave as Leave
+from flegel.machine.events import Note as Note
+from flegel.machine.events import Patience as Patience
+from flegel.machine.events import Row as Row
+from flegel.machine.events import SavePart as SavePart
+from flegel.machine.events import Scale as Scale
+from flegel.machine.events import Send as Send
+from flegel.machine.events import SetTimer as SetTimer
+from flegel.machine.events import Suspend as Suspend
+from flegel.machine.events import Timer as Timer
 from flegel.machine.keeping import Keeping
-from flegel.machine.ledger import Ledger
+from flegel.machine.ledger import Ledger, merge
+from flegel.machine.suspended import Suspended
 from flegel.machine.tally import Tally
+from flegel.machine.watch import Watch
 from flegel.messages import (
+    Adopted,
     Answer,
     Arrived,
     Beat,
     Failed,
     Fetch,
+    Held,
     Kept,
     Load,
     Loaded,
     Order,
+    Parted,
     Ready,
     Refused,
     Report,
@@ -75,7 +85,7 @@ SPANS_UP_TO = 256  # workers; beyond that the trace holds sums only
 
 
 @dataclass
-class Coordinator:
+class Coordinator(Elastic, Suspended):
     """Build it, call `start`, then feed it events until `Done` comes out."""
 
     algorithm: Algorithm
@@ -95,6 +105,10 @@ class Coordinator:
     """Of a resumed job: what travels behind each worker's `Load`."""
     attribute: bool = False
     """Keep each worker's share of the progress (costs an evaluation of the objective per report)."""
+    rows: int = 0
+    """Points of the whole data; 0: the sum of what workers load."""
+    replace: bool = True
+    """Start another process where a worker is lost; otherwise the others take its points over."""
 
     def __post_init__(self) -> None:
         self.phase = "loading"
@@ -118,9 +132,18 @@ class Coordinator:
         self._estimate: float | None = None
         self._gain: float | None = None
         self._diverged = ""
-        self._asked_at: dict[int, float] = {}
-        self._heard_at: dict[int, float] = {}
         self._updated_at = 0.0
+        self.crew = Crew(self.rows)
+        self.watch = Watch(self.patience)
+        self._former: dict[int, WorkerView] = {}
+        self._catching: set[int] | None = None
+        """In the round after a change of the crew: who has points to visit anew."""
+        self._lingering: set[int] = set()
+        """Workers that go on training after they have reported."""
+        self._wanted = 0
+        """Workers that were asked for before training began."""
+        self._owed_verdict: Verdict | None = None
+        """The job was to end for this reason, as soon as all points count again."""
         self._reason = ""
         self._waiting: Updated | None = None
         self._resumed: Updated | None = None
@@ -142,62 +165,70 @@ class Coordinator:
         self._out = []
         arrays = (*tree.flatten(self.parameter), *tree.flatten(self.ledger.total), *self.scaling)
         for worker, load in self.loads.items():
-            self._out.append(Send(worker, load, arrays + self.parts[worker] if worker in self.parts else arrays))
-        self._heard_at = dict.fromkeys(self.loads, now)
-        self._asked_at = dict.fromkeys(self.loads, now)
+            self._out.append(Send(worker, load, arrays + self.parts.get(worker, ())))
+            self.watch.expect(worker, now)
         self._out.append(SetTimer(now + WATCH, Timer("watch")))
         return self._out
 
-    def resume_with(self, event: Updated, now: float, fresh_balance: bool) -> None:
-        """Go on where the job stood (see machine/snapshot.py): once all are loaded, the model hears this."""
-        self._resumed, self._stood_at, self._fresh_balance = event, now, fresh_balance
-
-    def handle(self, event: Event, now: float) -> list[Command]:
+    def handle(self, event: Happening, now: float) -> list[Command]:
         """What follows from one event."""
         self._out = []
         if self.phase == "over":
             return self._out
+        if type(event) is not FromWorker or type(event.body) not in (Report, Beat):
+            self._tally.stale = True
         match event:
             case FromWorker(worker, body, arrays):
-                self._heard_at[worker] = now
-                if type(body) is not Report and type(body) is not Beat:
-                    self._tally.stale = True
+                self.watch.hear(worker, body, now)
                 self._answer(worker, body, arrays, now)
             case Timer("policy", tag):
-                if self.phase == "training" and self.verdict is None:
+                if self.phase == "training" and self.verdict is None and self._steady():
                     self._decide(Woken(tag), now)
             case Timer("watch"):
                 self._watch(now)
             case Timer("checkpoint" | "force" | "leave") | Suspend():
                 self._keep_event(event, now)
+            case Timer("hire"):
+                self.crew.stop_waiting(now, self.patience.hire)
+                self._step(now)
             case Timer("limit"):
                 limit = self.criteria.max_seconds
                 self._end(Verdict(False, f"reached {limit:g} s"), now)
-            case Died(worker, why):
-                self._tally.stale = True
-                self._fail(WorkerLost(f"Worker {worker} {why} in {self._where()}; nothing was saved."))
+            case Died(worker, why, fault):
+                self._lost(worker, why, fault, now)
+            case Joined(worker):
+                self._joined(worker, now)
+            case Scale(workers):
+                self._scale(workers, now)
+            case Leave(worker):
+                self._leave((worker,), now)
         return self._out
 
     # -- answers -------------------------------------------------------------------------------------------
 
     def _answer(self, worker: int, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
         match body:
-            case Report() if self.phase == "training":
+            case Report() if self.phase == "training" and worker in self.view.workers:
                 self._on_report(worker, body, arrays, now)
             case Beat():
                 pass
             case Loaded() if self.phase == "loading":
                 self._on_loaded(worker, body, now)
+            case Loaded() if worker in self.crew.hired:
+                self._welcome(worker, body, now)
+            case Held() | Parted() | Adopted() if worker in self.view.workers:
+                self._out += self.crew.answer(worker, body, arrays, self.view, self.ledger)
+                self._step(now)
             case Ready() | Refused() | Arrived() | Sent() if self.balancing is not None:
                 if self.phase == "training":
                     self._on_move(worker, body, now)
             case Kept() if self.keeping is not None:
                 self._out.append(SavePart(worker, body, arrays))
                 if self.keeping.took(worker, body) and self.keeping.complete and self.phase == "keeping":
-                    self._kept(self.keeping)
+                    self._kept(self.keeping, now)
             case State() if self.phase == "collecting":
                 self.states[worker] = (arrays[0], arrays[1])
-                if len(self.states) == len(self.loads):
+                if len(self.states) == len(self.view.workers):
                     self._finish()
             case Failed():
                 self._fail(failure(worker, body))
@@ -206,12 +237,18 @@ class Coordinator:
 
     def _on_loaded(self, worker: int, body: Loaded, now: float) -> None:
         self.loaded[worker] = body
+        self.crew.unhire(worker)
+        self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        """Training begins when the last of the crew is loaded."""
         if len(self.loaded) < len(self.loads):
             return
         for each in sorted(self.loaded):
             points = self.loaded[each].points
             if each not in self.view.workers:
                 self.view.workers[each] = WorkerView(each, points, unseen=points)
+        self.crew.rows = self.rows = self.rows or self.points
         size = max(sum(a.size for a in tree.flatten(self.parameter)), 1)
         columns = max(each.columns for each in self.loaded.values())
         self.view.evidence = self.points * columns / size
@@ -227,17 +264,24 @@ class Coordinator:
         if self._resumed is not None and self.verdict is None and self.trace:
             self._tally.count(())
             self.verdict = self.termination.judge(self._progress(now), False)  # criteria may be others by now
-        if self.verdict is not None:
+        if self.crew.orphans:
+            self._change_crew(now)
+        elif self.verdict is not None:
             self._over(now)
         else:
             self._decide(self._resumed or Started(), now)
+        if self._wanted:
+            self._scale(self._wanted, now)
 
     def _on_report(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> None:
         seen = self.view.workers[worker]
         if seen.phase != "training" or body.round != self._order[worker]:
             self._out.append(Note(f"worker {worker} reported round {body.round} again; ignored"))
             return
-        self._held[worker] = tree.unflatten(self.ledger.total, arrays)
+        change = tree.unflatten(self.ledger.total, arrays)
+        if worker in self._held:  # it was asked for the rest, for the crew changes
+            change = merge(self.algorithm, tree.copy(self._held[worker]), change)
+        self._held[worker] = change
         seen.phase, seen.stopping = "reported", False
         seen.clock += 1
         seen.visits += body.visits
@@ -252,21 +296,22 @@ class Coordinator:
             sent, here = self._ordered_at[worker] - self.began, now - self.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
         reported = Reported(worker, body.exhausted and seen.points > 0)
-        if self.verdict is None and not (self.keeping is not None and self.keeping.forced):
+        if self.crew.phase:
+            self._step(now)
+        elif self._catching is not None:
+            self._catch_up(worker, reported.exhausted, now)
+        elif self.verdict is None and not (self.keeping is not None and self.keeping.forced):
             self._decide(reported, now)
-            return
-        if self.verdict is None:
+        elif self.verdict is None:
             self.policy.decide(reported, self.view, now)  # it hears everything, but a checkpoint comes first
-        if not self.view.training():
-            workers = tuple(self._held)
-            if self.verdict is None:
-                self._update(workers, now)
-            else:
-                seconds = now - self._updated_at
-                visits, cost = self._fold(workers, now)
-                self.view.round += 1
-                self._last = self._updated(workers, visits, cost, seconds)
-                self._over(now)
+            if not self.view.training():
+                self._update(tuple(self._held), now)
+        elif not self.view.training():
+            workers, seconds = tuple(self._held), now - self._updated_at
+            visits, cost = self._fold(workers, now)
+            self.view.round += 1
+            self._last = self._updated(workers, visits, cost, seconds)
+            self._over(now)
 
     # -- decisions -----------------------------------------------------------------------------------------
 
@@ -294,14 +339,16 @@ class Coordinator:
             points = seen.points if action.points is None else action.points[worker]
             seen.phase, seen.stopping = "training", False
             self._order[worker] = self.view.round
-            self._asked_at[worker] = self._ordered_at[worker] = now
+            self._ordered_at[worker] = now
+            (self._lingering.add if action.linger else self._lingering.discard)(worker)
+            self.watch.expect(worker, now)
             seconds = None if action.seconds is None else action.seconds[worker]
             self._out.append(Send(worker, Train(self.view.round, points, seconds, action.linger), arrays))
 
     def _stop(self, workers: tuple[int, ...], now: float) -> None:
         for worker in workers:
             self.view.workers[worker].stopping = True
-            self._asked_at[worker] = now
+            self.watch.asked_at[worker] = now
             self._out.append(Send(worker, Stop(self._order[worker])))
 
     def _update(self, workers: tuple[int, ...], now: float) -> None:
@@ -314,6 +361,8 @@ class Coordinator:
             self._hook("terminationCheck", self.ledger.total, self.iteration)
         )
         self.verdict = self.termination.judge(progress, check)
+        if self._owed_verdict is not None and progress.exact:
+            self.verdict = self._owed_verdict
         if self.verdict is not None:
             self._end(self.verdict, now)
             return
@@ -328,34 +377,6 @@ class Coordinator:
         """What the model hears of a commit."""
         exact, estimate = self._tally.unseen == 0, self.trace[-1].estimate
         return Updated(self.view.round, workers, estimate, exact, visits, cost, self._gain, seconds)
-
-    # -- checkpoints ---------------------------------------------------------------------------------------
-
-    def _proceed(self, event: Updated, now: float) -> None:
-        """The model decides what comes next; where a checkpoint is due and nobody trains, that is kept first."""
-        if self.keeping is not None:
-            self._out += self.keeping.at_rest(self, event, now)
-            if self.keeping.left:
-                self.phase = "keeping"
-                self._asked_at = dict.fromkeys(self.view.workers, now)
-                return
-        self._decide(event, now)
-
-    def _keep_event(self, event: Timer | Suspend, now: float) -> None:
-        if self.keeping is None or self.phase not in ("loading", "training") or self.verdict is not None:
-            return
-        self._out += self.keeping.heard(self, event, now)
-        if self.keeping.gave_up or (self.keeping.leaving and self.phase == "loading"):
-            self._finish()
-        elif self.keeping.forced:
-            self._stop(tuple(w for w in self.view.training() if not self.view.workers[w].stopping), now)
-
-    def _kept(self, keeping: Keeping) -> None:
-        """All parts of the last checkpoint are here."""
-        if keeping.left:
-            self._finish()
-        else:
-            self._collect()
 
     # -- balance -------------------------------------------------------------------------------------------
 
@@ -500,27 +521,23 @@ class Coordinator:
         """Nobody trains any more; what is under way is committed first."""
         if self.phase != "training":
             return
+        if not self._steady():
+            self._owed_verdict = verdict
+            return
         self.verdict = verdict
         if self.view.training():
             self._stop(tuple(w for w in self.view.training() if not self.view.workers[w].stopping), now)
         else:
             self._over(now)
 
-    def _over(self, now: float) -> None:
-        self.ended = now
-        self._asked_at = dict.fromkeys(self.loads, now)
-        if self.keeping is None or self._last is None:
-            self._collect()
-            return
-        self.phase = "keeping"
-        self._out += self.keeping.begin(self, self._last, now)
-
-    def _collect(self) -> None:
+    def _collect(self, now: float) -> None:
         if not self.collect:
             self._finish()
             return
         self.phase = "collecting"
-        self._out.extend(Send(worker, Fetch()) for worker in self.loads)
+        for worker in self.view.workers:
+            self.watch.expect(worker, now)
+            self._out.append(Send(worker, Fetch()))
 
     def _finish(self, error: FlegelError | None = None) -> None:
         self.phase = "over"
@@ -531,33 +548,41 @@ class Coordinator:
 
     def _watch(self, now: float) -> None:
         """Every wait has a deadline and names its peer."""
-        for worker, heard in self._heard_at.items():
-            if now - heard > self.patience.silence:
-                self._fail(WorkerLost(f"Worker {worker} has been silent for {now - heard:.0f} s in {self._where()}."))
-                return
+        self.watch.look(now)
+        for worker, why in self.watch.silent(now):
+            self._lost(worker, why, False, now)
+        for worker in self.crew.late(now, self.patience.start):
+            self._lost(worker, f"did not start within {self.patience.start:.0f} s", False, now)
         if self.balancing is not None:
             self._send_all(self.balancing.moves.late(now))
             self._go_on(self.balancing, now)
-        late = self._late(now)
+        if self.phase == "over":
+            return
+        late = self._late(now) or (self.watch.stuck(self.view, now) if self.phase == "training" else None)
         if late:
-            self._fail(ProtocolError(late))
+            self._out.append(Expel(late[0], "does not get on"))  # the next job should not have to wait for it
+            self._fail(ProtocolError(late[1]))
             return
         self._out.append(SetTimer(now + WATCH, Timer("watch")))
 
-    def _late(self, now: float) -> str | None:
-        for worker, asked in self._asked_at.items():
-            waited = now - asked
+    def _late(self, now: float) -> tuple[int, str] | None:
+        for worker, asked in self.watch.asked_at.items():
+            waited, seen = now - asked, self.view.workers.get(worker)
             if self.phase == "loading" and worker not in self.loaded and waited > self.patience.load:
-                return f"Worker {worker} did not load its share within {waited:.0f} s."
-            if self.phase == "training" and self.view.workers[worker].stopping and waited > self.patience.report:
-                return (
+                return worker, f"Worker {worker} did not load its share within {waited:.0f} s."
+            if seen is not None and seen.stopping and waited > self.patience.report:
+                return worker, (
                     f"Worker {worker} did not commit within {waited:.0f} s of the barrier of round "
                     f"{self._order[worker]}; does updateDataPoint return?"
                 )
-            if self.phase == "keeping" and waited > self.patience.report:
-                return f"The last checkpoint lacks the parts of some workers after {waited:.0f} s."
+            if self.phase == "keeping" and self.keeping is not None and worker in self.keeping.awaited:
+                since = now - self.keeping.asked_at
+                if since > self.patience.report:
+                    return worker, f"Worker {worker} did not send its part of the last checkpoint within {since:.0f} s."
             if self.phase == "collecting" and worker not in self.states and waited > self.patience.report:
-                return f"Worker {worker} did not send its state within {waited:.0f} s."
+                return worker, f"Worker {worker} did not send its state within {waited:.0f} s."
+            if seen is not None and self.crew.owes(worker) and waited > self.patience.load:
+                return worker, f"Worker {worker} did not hand over or take over its points within {waited:.0f} s."
         return None
 
     def _where(self) -> str:

@@ -26,10 +26,30 @@ class Timer(msgspec.Struct, frozen=True):
 
 
 class Died(msgspec.Struct, frozen=True):
-    """The supervisor saw the process end."""
+    """The supervisor saw the process end, or it cannot be reached."""
 
     worker: int
     why: str
+    fault: bool = False
+    """It ended by its own doing (a crash, an exit), not by somebody's kill or a broken line."""
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A worker that was hired is up; it holds nothing yet."""
+
+    worker: int
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """Somebody wants so many workers from now on."""
+
+    workers: int
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """This worker is to give its points to the others and go."""
+
+    worker: int
 
 
 class Suspend(msgspec.Struct, frozen=True):
@@ -38,7 +58,7 @@ class Suspend(msgspec.Struct, frozen=True):
     why: str
 
 
-Event = FromWorker | Timer | Died | Suspend
+Event = FromWorker | Timer | Died | Joined | Scale | Leave | Suspend
 
 
 # -- commands ----------------------------------------------------------------------------------------------
@@ -53,6 +73,20 @@ class Send(msgspec.Struct, frozen=True):
 class SetTimer(msgspec.Struct, frozen=True):
     at: float
     timer: Timer
+
+
+class Hire(msgspec.Struct, frozen=True):
+    """Start a process for this worker, a new life if it had one before; `Joined` or `Died` follows."""
+
+    worker: int
+
+
+class Expel(msgspec.Struct, frozen=True):
+    """From now on nothing that this worker says counts, and its process is ended; `gently` where it just leaves."""
+
+    worker: int
+    why: str
+    gently: bool = False
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -99,7 +133,7 @@ class Commit(msgspec.Struct, frozen=True):
     parameter: Tree
 
 
-Command = Send | SetTimer | Note | Done | Save | SavePart | Commit
+Command = Send | SetTimer | Hire | Expel | Note | Done | Save | SavePart | Commit
 
 
 @dataclass
@@ -133,4 +167,11 @@ class Patience:
 
     load: float = 600.0
     silence: float = 30.0
+    """Without any word of a worker: then it counts as lost."""
     report: float = 60.0
+    progress: float = 60.0
+    """Without a single point done by a worker that is alive: then its code does not return."""
+    hire: float = 2.5
+    """For a process to start in place of a lost one: then the others take over, and it gets points when it comes."""
+    start: float = 120.0
+    """For a process to start at all."""

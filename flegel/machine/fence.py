@@ -23,6 +23,14 @@ class Fence:
         self._incarnation[worker] = incarnation
         self._highest[worker] = -1
 
+    def expel(self, worker: int) -> None:
+        """Nobody speaks for this worker until another incarnation is admitted."""
+        self._incarnation.pop(worker, None)
+
+    def speaker(self, worker: int) -> int | None:
+        """The incarnation that speaks for the worker now."""
+        return self._incarnation.get(worker)
+
     def refuse(self, envelope: Envelope) -> str | None:
         """None where the message counts (and its number is remembered), else why it does not."""
         if envelope.job != self.job:

@@ -56,9 +56,10 @@ class Outgoing:
 class Holdings:
     """Share 0 is native; others came in moves."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: Share, owned: bool = True) -> None:
+        """Not `owned`: the share only shows what points look like; others will be handed over."""
         self.shares = [share]
-        self.agenda = Agenda(share.points)
+        self.agenda = Agenda(share.points if owned else 0)
         self._aside: dict[Transfer, Incoming] = {}
         self._origins: dict[Parcel, tuple[int, Array]] = {}
         self._berths: dict[int, Berth] = {}
@@ -76,8 +77,10 @@ class Holdings:
     def collect(self) -> tuple[Array, Array]:
         """Hidden states as rows, and the numbers of their points; each point that is this worker's, once."""
         held = self.agenda.held()
-        if len(held) == 1 and held[0].points == self.shares[0].points:
+        if len(held) == 1 and held[0].share == 0 and held[0].points == self.shares[0].points:
             return self.shares[0].state_rows(), self.shares[0].ids
+        if not held:
+            return self.shares[0].state_rows()[:0], self.shares[0].ids[:0]
         kept = [take_states(self.shares[s.share], np.arange(s.start, s.end)) for s in held]
         return np.concatenate(kept), np.concatenate([self.shares[s.share].ids[s.start : s.end] for s in held])
 

@@ -35,20 +35,29 @@ class Keeping:
         """That checkpoint has begun, or could not be taken in time."""
         self._due = False
         self._number = number
-        self._awaited: set[int] = set()
+        self.awaited: set[int] = set()
+        """Workers whose parts of the checkpoint under way are not here yet."""
+        self.asked_at = 0.0
         self._committed_at = -COMMIT_EVERY
 
     @property
     def complete(self) -> bool:
         """Every part of the last checkpoint is here."""
-        return not self._awaited
+        return not self.awaited
 
     def took(self, worker: int, kept: Kept) -> bool:
         """A part came; False where it belongs to a checkpoint that was given up."""
-        if kept.number != self._number or worker not in self._awaited:
+        if kept.number != self._number or worker not in self.awaited:
             return False
-        self._awaited.discard(worker)
+        self.awaited.discard(worker)
         return True
+
+    def lost(self) -> None:
+        """A worker is gone: the checkpoint under way lacks its part, and those who are to leave need another one."""
+        if self.awaited or self.left:
+            self._due = True
+        self.awaited = set()
+        self.forced = self.left = False
 
     def heard(self, job: Coordinator, event: Timer | Suspend, now: float) -> list[Command]:
         """It is time, or somebody wants the job to leave."""
@@ -84,8 +93,8 @@ class Keeping:
         """Keep this moment: the coordinator's side at once, the workers' as they send it."""
         workers = tuple(job.view.workers)
         self._number += 1
-        self._awaited = set(workers)
-        self._due = False
+        self.awaited = set(workers)
+        self._due, self.asked_at = False, now
         state = snapshot.take(job, event, now)
         seconds, rows = now - job.began, len(job.trace)
         save = Save(self._number, state, workers, job.iteration, job.view.round, seconds, job.objective, rows)

@@ -32,7 +32,7 @@ class Ledger:
 
     def commit(self, owner: int, change: Tree) -> None:
         """Add a worker's change to its own account and to the total."""
-        account = self._account_of.setdefault(owner, owner)
+        account = self._account(owner)
         if account not in self._accounts:
             self._accounts[account] = tree.copy(self._zero)
         plain, arrays = sums_alone(self._algorithm), tree.flatten(change)
@@ -50,7 +50,7 @@ class Ledger:
 
     def join(self, one: int, other: int) -> None:
         """Points moved between these two at this barrier: their accounts become one."""
-        kept, gone = self._account_of.setdefault(one, one), self._account_of.setdefault(other, other)
+        kept, gone = self._account(one), self._account(other)
         if kept == gone:
             return
         for owner, account in self._account_of.items():
@@ -61,8 +61,14 @@ class Ledger:
 
     def together(self, owner: int) -> tuple[int, ...]:
         """All owners that share an account with this one, itself included."""
-        mine = self._account_of.get(owner, owner)
+        mine = self._account_of.get(owner)
         return tuple(sorted({owner, *(o for o, a in self._account_of.items() if a == mine)}))
+
+    def _account(self, owner: int) -> int:
+        """The number of its account; numbers are never those of an account that others still have."""
+        if owner not in self._account_of:
+            self._account_of[owner] = max([-1, *self._accounts, *self._account_of.values()]) + 1
+        return self._account_of[owner]
 
     def forget(self, owner: int) -> tuple[int, ...]:
         """The owner is lost: what it contributed goes with it.
@@ -71,9 +77,8 @@ class Ledger:
         begin again as unvisited, each with an account of its own.
         """
         group = self.together(owner)
-        account = self._accounts.pop(self._account_of.get(owner, owner), None)
-        if account is not None:
-            tree.subtract(self.total, account)
+        if self._accounts.pop(self._account_of.get(owner, -1), None) is not None:
+            self._rebuild()
         for member in group:
             self._account_of.pop(member, None)
         return tuple(member for member in group if member != owner)
@@ -85,6 +90,29 @@ class Ledger:
     def reopen(self, accounts: dict[int, Tree], account_of: dict[int, int]) -> None:
         """Go on with books that were kept; the total is set by the caller."""
         self._accounts, self._account_of = accounts, account_of
+
+    def bury(self, owner: int) -> int:
+        """The owner is lost, but its account cannot be closed yet: the number under which to `forget` it.
+
+        Another one may take the owner's number meanwhile, and has nothing to do with that account.
+        """
+        ghost = min([0, *self._account_of]) - 1
+        self._account_of[ghost] = self._account(owner)
+        del self._account_of[owner]
+        return ghost
+
+    def retire(self, owner: int) -> None:
+        """The owner has handed its points over and leaves; what it contributed stays in the account of its heirs."""
+        self._account_of.pop(owner, None)
+
+    def _rebuild(self) -> None:
+        """The total anew from the accounts: a difference of large sums would leave its rounding behind."""
+        fresh = tree.copy(self._zero)
+        for account in self._accounts.values():
+            tree.add(fresh, account)
+        for name, into, value in zip(self._names, tree.flatten(self.total), tree.flatten(fresh), strict=True):
+            if name not in self._algorithm.spent:
+                into[...] = value
 
     def spend(self) -> None:
         """After θ was updated: gradients are used up."""

@@ -162,12 +162,3 @@ class Moves:
             if now - move.heard_at > self.patience:
                 orders += self.cancel(move.number, f"nothing was heard of it for {now - move.heard_at:.0f} s")
         return orders
-
-    def lost(self, worker: int) -> list[tuple[int, Order]]:
-        """A worker is gone: its moves end, and the other side keeps or drops what did not change hands."""
-        orders: list[tuple[int, Order]] = []
-        for move in list(self.open.values()):
-            if worker in (move.source, move.target):
-                told = self.cancel(move.number, f"worker {worker} is lost")
-                orders += [(w, o) for w, o in told if w != worker]
-        return orders

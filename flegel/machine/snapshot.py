@@ -219,6 +219,11 @@ def parameter_of(data: dict[str, Any]) -> list[Array]:
     return found
 
 
+def workers_of(data: dict[str, Any]) -> tuple[int, ...]:
+    """Who held the points, in the order of the parts."""
+    return tuple(thaw(data["view"]).workers)
+
+
 def algorithm_of(data: dict[str, Any]) -> dict[str, Any]:
     """What the algorithm remembered."""
     found: dict[str, Any] = thaw(data["algorithm"])

@@ -1,6 +1,7 @@
 """The moments of all rows, before a job whose data are to be scaled: ask every worker, merge the answers.
 
-A machine like the coordinator's, for the same driver: events in, commands out, a deadline that names its peer.
+A machine like the coordinator's, for the same driver: events in, commands out, a deadline that names its peer. The part
+of a worker that is lost is read by its successor, or else by one that has done its own.
 """
 
 from __future__ import annotations
@@ -9,44 +10,98 @@ from collections.abc import Mapping
 
 from flegel.errors import FlegelError, ProtocolError, WorkerLost
 from flegel.machine.coordinator import WATCH, failure
-from flegel.machine.events import Command, Died, Done, Event, FromWorker, Patience, Send, SetTimer, Timer
+from flegel.machine.crew import Crew
+from flegel.machine.events import Command, Died, Done, Event, Expel, FromWorker, Joined, Patience, Send, SetTimer, Timer
+from flegel.machine.watch import Watch
 from flegel.messages import Failed, Survey, Surveyed
 from flegel.tree import Array
 
 
 class Surveyor:
-    """Collects what the workers answer; `moments` holds it by worker when `Done` comes out."""
+    """Collects what the workers answer; `moments` holds it by share when `Done` comes out."""
 
-    def __init__(self, orders: Mapping[int, Survey], patience: Patience | None = None) -> None:
-        self._orders = orders
+    def __init__(self, orders: Mapping[int, Survey], patience: Patience | None = None, replace: bool = True) -> None:
         self._patience = patience or Patience()
-        self._asked_at = 0.0
+        self._replace = replace
+        self._orders = dict(orders)
+        self._free: set[int] = set()
+        self._doing: dict[int, int] = {}
+        self._left: list[int] = []
+        """Shares that nobody reads now."""
+        self._crew, self._watch = Crew(0), Watch(self._patience)
         self.moments: dict[int, tuple[Array, ...]] = {}
         self.notes: list[str] = []
 
     def start(self, now: float) -> list[Command]:
-        self._asked_at = now
-        return [*(Send(worker, order) for worker, order in self._orders.items()), SetTimer(now + WATCH, Timer("watch"))]
+        self._free, self._left = set(self._orders), list(self._orders)
+        return [*self._ask(now), SetTimer(now + WATCH, Timer("watch"))]
 
     def handle(self, event: Event, now: float) -> list[Command]:
         match event:
-            case FromWorker(worker, Surveyed(), arrays):
-                self.moments[worker] = arrays
-                return [Done()] if len(self.moments) == len(self._orders) else []
-            case FromWorker(worker, Failed() as failed):
-                return self._fail(failure(worker, failed))
-            case Died(worker, why):
-                return self._fail(WorkerLost(f"Worker {worker} {why} while it read its share."))
+            case FromWorker(worker, body, arrays):
+                self._watch.hear(worker, body, now)
+                if isinstance(body, Failed):
+                    return [Done(failure(worker, body))]
+                if isinstance(body, Surveyed) and worker in self._doing:
+                    self.moments[self._doing.pop(worker)] = arrays
+                    self._free.add(worker)
+                    return [Done()] if len(self.moments) == len(self._orders) else self._ask(now)
+            case Died(worker, why, fault):
+                return self._lost(worker, why, fault, now)
+            case Joined(worker) if worker in self._crew.hired:
+                self._crew.unhire(worker)
+                self._free.add(worker)
+                return self._ask(now)
             case Timer("watch"):
-                return self._watch(now)
+                return self._look(now)
         return []
 
-    def _watch(self, now: float) -> list[Command]:
-        waited = now - self._asked_at
-        if waited > self._patience.load:
-            late = sorted(set(self._orders) - set(self.moments))
+    def _ask(self, now: float) -> list[Command]:
+        """Each free worker reads its own share, or one that nobody else will."""
+        commands: list[Command] = []
+        for worker in sorted(self._free):
+            mine = [i for i in self._left if i == worker] or [i for i in self._left if not self._has_reader(i)]
+            if mine:
+                self._free.discard(worker)
+                self._left.remove(mine[0])
+                self._doing[worker] = mine[0]
+                self._watch.expect(worker, now)
+                commands.append(Send(worker, self._orders[mine[0]]))
+        return commands
+
+    def _has_reader(self, share: int) -> bool:
+        return share in self._crew.hired or share in self._free or share in self._doing
+
+    def _lost(self, worker: int, why: str, fault: bool, now: float) -> list[Command]:
+        hired = worker in self._crew.hired
+        if worker not in self._free and worker not in self._doing and not hired:
+            return []
+        too_often = self._crew.lose(worker, fault)
+        if too_often:
+            return self._fail(WorkerLost(f"Worker {worker} {why} while it read its share{too_often}.", why))
+        self._watch.forget(worker)
+        self._free.discard(worker)
+        if worker in self._doing:
+            self._left.append(self._doing.pop(worker))
+        commands: list[Command] = [Expel(worker, why)]
+        if self._replace and not hired:
+            commands += self._crew.hire(worker, now, replacing=True)
+        if not (self._free or self._doing or self._crew.hired):
+            return self._fail(WorkerLost(f"Worker {worker} {why} while it read its share, and no worker is left.", why))
+        return commands + self._ask(now)
+
+    def _look(self, now: float) -> list[Command]:
+        commands: list[Command] = [SetTimer(now + WATCH, Timer("watch"))]
+        self._watch.look(now)
+        for worker, why in self._watch.silent(now):
+            commands += self._lost(worker, why, False, now)
+        for worker in self._crew.late(now, self._patience.start):
+            commands += self._lost(worker, "did not start in time", False, now)
+        late = [w for w in self._doing if now - self._watch.asked_at[w] > self._patience.load]
+        if late:
+            waited = self._patience.load
             return self._fail(ProtocolError(f"Workers {late} did not read their shares within {waited:.0f} s."))
-        return [SetTimer(now + WATCH, Timer("watch"))]
+        return commands
 
     def _fail(self, error: FlegelError) -> list[Command]:
         return [Done(error)]

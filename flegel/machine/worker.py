@@ -12,22 +12,28 @@ from __future__ import annotations
 import msgspec
 
 from flegel.messages import (
+    Adopt,
     Answer,
+    Census,
     Exit,
     Failed,
     Fetch,
     Give,
+    Holding,
     Keep,
     Load,
     Loaded,
     Order,
+    Part,
     Release,
     Report,
+    Reset,
     Settle,
     Stop,
     Survey,
     Surveyed,
     Take,
+    Tending,
     Train,
 )
 from flegel.tree import Array
@@ -58,6 +64,13 @@ class TrainerDone(msgspec.Struct, frozen=True):
     compute: float
     began: float
     ended: float
+
+
+class Tended(msgspec.Struct, frozen=True):
+    """The holdings are as was ordered."""
+
+    body: Holding | None
+    arrays: tuple[Array, ...] = ()
 
 
 class Broke(msgspec.Struct, frozen=True):
@@ -129,6 +142,13 @@ class Rebook(msgspec.Struct, frozen=True):
     settle: Settle
 
 
+class Tend(msgspec.Struct, frozen=True):
+    """Look after the holdings while nobody trains: count, begin again, give up or take over points."""
+
+    order: Tending
+    arrays: tuple[Array, ...]
+
+
 class Forget(msgspec.Struct, frozen=True):
     """Drop the share."""
 
@@ -148,6 +168,7 @@ Command = (
     | SetOwnTimer
     | Move
     | Rebook
+    | Tend
     | Forget
     | Quit
 )
@@ -167,18 +188,23 @@ class Worker:
         self._points = 0
         self._extra_visits = 0
         self._extra_compute = 0.0
-        self._next: tuple[Train | Fetch, tuple[Array, ...], float] | None = None
+        self._next: list[tuple[Train | Stop | Fetch | Tending, tuple[Array, ...], float]] = []
+        """Orders that came in overtime."""
+        self._tending = 0
         self._stray = 0
         """Results that the trainer still owes to jobs that are over."""
 
     def handle(
-        self, event: Ordered | SurveyDone | ShareReady | TrainerDone | Broke | OwnTimer, now: float
+        self, event: Ordered | SurveyDone | ShareReady | TrainerDone | Tended | Broke | OwnTimer, now: float
     ) -> list[Command]:
         match event:
             case Ordered(body, arrays):
                 return self._order(body, arrays, now)
-            case SurveyDone() | ShareReady() | TrainerDone() | Broke() if self._stray:
+            case SurveyDone() | ShareReady() | TrainerDone() | Tended() | Broke() if self._stray:
                 self._stray -= 1
+            case Tended(body, arrays):
+                self._tending -= 1
+                return self._tended(body, arrays)
             case SurveyDone(moments) if self.phase == "loading":
                 self.phase = "idle"
                 return [Reply(Surveyed(), arrays=moments)]
@@ -208,24 +234,30 @@ class Worker:
                 return [BeginSurvey(body)]
             case Load() if self.phase in ("idle", "ready"):
                 self.phase, self.round, self._reported_at = "loading", -1, None
-                self._extra_visits, self._extra_compute, self._next = 0, 0.0, None
+                self._extra_visits, self._extra_compute, self._next = 0, 0.0, []
                 if body.kept is not None:  # overtime of a former life belongs to the coming report
                     self._extra_visits, self._extra_compute = body.kept.visits, body.kept.compute
                 return [BeginLoad(body)]
-            case Train() | Fetch() if self.phase == "overtime":
-                self.phase, self._next = "turning", (body, arrays, now)
-                return [RaiseFlag()]
+            case Stop() if self.phase == "turning":
+                self._next.append((body, arrays, now))
+            case Train() | Fetch() | Census() | Reset() | Part() | Adopt() if self.phase in ("overtime", "turning"):
+                self._next.append((body, arrays, now))
+                raised, self.phase = self.phase == "turning", "turning"
+                return [] if raised else [RaiseFlag()]
             case Fetch() if self.phase == "ready":
                 return [SendState()]
             case Keep(number=number) if self.phase in ("ready", "overtime", "turning"):
                 return [KeepState(number)]
+            case Census() | Reset() | Part() | Adopt() if self.phase == "ready":
+                return self._tend(body, arrays)
             case Take() | Give() if self.phase in ("ready", "training"):
                 return [Move(body)]
             case Settle() if self.phase in ("ready", "training"):
                 return [Rebook(body)]
             case Release():
                 busy = self.phase in ("loading", "training", "overtime", "turning")
-                self._stray += busy
+                self._stray += busy + self._tending
+                self._tending, self._next = 0, []
                 self.phase, self.round, self._reported_at = "idle", -1, None
                 return [RaiseFlag(), Forget()] if busy else [Forget()]
             case Exit():
@@ -275,11 +307,23 @@ class Worker:
         """Overtime is over, because a new order came or because all points are done."""
         self._extra_visits, self._extra_compute = done.visits, done.compute
         self.phase = "ready"
-        if self._next is None:
-            return []
-        (body, arrays, came), self._next = self._next, None
-        if isinstance(body, Fetch):
-            return [SendState()]
-        commands = self._begin(body, arrays, now)
-        self._told_at = came
+        waiting, self._next = self._next, []
+        commands: list[Command] = []
+        for body, arrays, came in waiting:
+            commands += self._order(body, arrays, now)
+            if isinstance(body, Train):
+                self._told_at = came
         return commands
+
+    def _tend(self, body: Tending, arrays: tuple[Array, ...]) -> list[Command]:
+        self._tending += 1
+        if isinstance(body, Reset):  # what overtime brought is part of what is dropped
+            self._extra_visits, self._extra_compute = 0, 0.0
+        return [Tend(body, arrays)]
+
+    def _tended(self, body: Holding | None, arrays: tuple[Array, ...]) -> list[Command]:
+        if body is None:
+            return []
+        self._points = body.points
+        body.traversed -= self._extra_visits  # the next report will tell of these
+        return [Reply(body, arrays=arrays)]  # type: ignore[arg-type]

@@ -1,13 +1,15 @@
 """Runs a coordinator machine over real workers: messages and timers in, commands out. Holds no policy.
 
-The loop sleeps until a message or the next timer. A message that the fence refuses never reaches the machine.
+The loop sleeps until a message, the end of a process or the next timer. A message that the fence refuses never reaches
+the machine, and a worker that speaks although it was expelled is told to end.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from flegel.errors import WorkerLost
@@ -17,23 +19,29 @@ from flegel.machine.events import (
     Died,
     Done,
     Event,
+    Expel,
     FromWorker,
+    Hire,
+    Joined,
+    Leave,
     Note,
     Save,
     SavePart,
+    Scale,
     Send,
     SetTimer,
     Suspend,
     Timer,
 )
 from flegel.machine.fence import Fence
-from flegel.messages import Hello, Order
+from flegel.messages import Envelope, Hello, Order
 from flegel.runtime import clock, frames
-from flegel.runtime.local import LocalCluster
 from flegel.runtime.wire import EMPTY, Parcel
 from flegel.tree import Array
 
-LOOK_AROUND = 0.1  # seconds between two looks at the processes and the display
+LOOK_AROUND = 0.1  # seconds between two looks at the processes, at requests and at the display
+UNREACHABLE = 1.0  # seconds without a connection, while the process seems to live
+SPARE_AFTER = 0.5  # seconds after a replacement is up, when the job has its processors back
 
 
 class Machine(Protocol):
@@ -52,9 +60,61 @@ class Keeper(Protocol):
     def take(self, command: Save | SavePart | Commit) -> None: ...
 
 
+class Cluster(Protocol):
+    """What a job needs of the processes that work for it, wherever they are."""
+
+    def new_job(self) -> str:
+        """A name that fences this job's messages from those of earlier ones."""
+        ...
+
+    def end_job(self) -> None:
+        """Workers forget their shares."""
+        ...
+
+    def incarnations(self) -> dict[int, int]:
+        """The present life of each worker that was ever started."""
+        ...
+
+    def send(self, worker: int, body: Order, parcel: Parcel = EMPTY) -> None:
+        """Raises `WorkerLost` where it cannot be reached."""
+        ...
+
+    def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
+        """Messages that have arrived; waits at most so long, and not beyond the end of a process."""
+        ...
+
+    def deaths(self) -> list[tuple[int, str, bool]]:
+        """Workers that are gone, how, and whether by their own fault; until they are expelled."""
+        ...
+
+    def greet(self, envelope: Envelope) -> bool:
+        """Is this the hello of a worker that was just started?"""
+        ...
+
+    def hire(self, worker: int) -> bool:
+        """Start this worker; True where it is up already. Raises `WorkerLost` where that cannot be."""
+        ...
+
+    def expel(self, worker: int, gently: bool = False) -> None:
+        """End this worker; whatever it says later is of a former life."""
+        ...
+
+    def dismiss(self, envelope: Envelope) -> None:
+        """Tell somebody who was expelled to end."""
+        ...
+
+    def keep_spare(self) -> None:
+        """Have a process ready for the next loss, where that is possible."""
+        ...
+
+    def requests(self) -> list[Scale | Leave]:
+        """What somebody wants of the crew since the last look."""
+        ...
+
+
 def drive(
     machine: Machine,
-    cluster: LocalCluster,
+    cluster: Cluster,
     watch: Callable[[], None] | None = None,
     last: bool = True,
     *,
@@ -76,7 +136,7 @@ class Drive:
     def __init__(
         self,
         machine: Machine,
-        cluster: LocalCluster,
+        cluster: Cluster,
         watch: Callable[[], None] | None,
         keeper: Keeper | None = None,
         suspended: Callable[[], str] = lambda: "",
@@ -90,9 +150,15 @@ class Drive:
         self._fence = Fence(cluster.new_job())
         for worker, incarnation in cluster.incarnations().items():
             self._fence.admit(worker, incarnation)
+        self._hired: set[int] = set()
+        self._unreachable: dict[int, tuple[float, str]] = {}
+        self._spare_at: float | None = None
+        self._next: deque[Event] = deque()
         self._done: Done | None = None
         self._arrays: tuple[Array, ...] = ()
         self._parcel = EMPTY
+        self.stale = 0
+        """Messages of former lives that were refused."""
 
     def _now(self) -> float:
         return clock.now() + self._shift
@@ -101,9 +167,11 @@ class Drive:
         over = False
         try:
             self._execute(self._machine.start(self._now()))
+            self._follow_up()
             look_at = self._now()
             while self._done is None:
                 now = self._now()
+                self._bury(now)
                 if now >= look_at:
                     look_at = now + LOOK_AROUND
                     self._look_around(now)
@@ -112,10 +180,7 @@ class Drive:
                     break
                 due = min(look_at, self._timers[0][0] if self._timers else look_at)
                 for envelope, arrays in self._cluster.receive(due - self._now()):
-                    body = envelope.body
-                    if self._fence.refuse(envelope) is None and not isinstance(body, Hello):
-                        event = FromWorker(envelope.worker, body, arrays)  # type: ignore[arg-type]
-                        self._execute(self._machine.handle(event, self._now()))
+                    self._take(envelope, arrays)
             over = self._done is not None and self._done.error is None
         finally:
             if last or not over:
@@ -125,19 +190,52 @@ class Drive:
         if self._watch:
             self._watch()
 
+    def _take(self, envelope: Envelope, arrays: tuple[Array, ...]) -> None:
+        if isinstance(envelope.body, Hello):
+            if self._cluster.greet(envelope) and envelope.worker in self._hired:
+                self._admit(envelope.worker)
+                self._follow_up()
+        elif self._fence.refuse(envelope) is None:
+            self._tell(FromWorker(envelope.worker, envelope.body, arrays))  # type: ignore[arg-type]
+        elif envelope.incarnation != self._fence.speaker(envelope.worker) and envelope.job == self._fence.job:
+            self.stale += 1
+            self._cluster.dismiss(envelope)
+
+    def _tell(self, event: Event) -> None:
+        """What follows from an event; what follows from that comes after it, never in the middle."""
+        self._next.append(event)
+        self._follow_up()
+
+    def _follow_up(self) -> None:
+        while self._next and self._done is None:
+            self._execute(self._machine.handle(self._next.popleft(), self._now()))
+
+    def _bury(self, now: float) -> None:
+        for worker, why, fault in self._cluster.deaths():
+            self._fence.expel(worker)
+            self._cluster.expel(worker)
+            self._unreachable.pop(worker, None)
+            self._tell(Died(worker, why, fault))
+        for worker, (since, why) in list(self._unreachable.items()):
+            if now - since > UNREACHABLE:
+                del self._unreachable[worker]
+                self._tell(Died(worker, why))
+
     def _look_around(self, now: float) -> None:
-        for worker, why in self._cluster.deaths():
-            self._execute(self._machine.handle(Died(worker, why), now))
+        for request in self._cluster.requests():
+            self._tell(request)
         if not self._told and (why := self._suspended()):
             self._told = True
-            self._execute(self._machine.handle(Suspend(why), now))
+            self._tell(Suspend(why))
+        if self._spare_at is not None and now >= self._spare_at:
+            self._spare_at = None
+            self._cluster.keep_spare()
         if self._watch:
             self._watch()
 
     def _fire(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now and self._done is None:
-            timer = heapq.heappop(self._timers)[2]
-            self._execute(self._machine.handle(timer, self._now()))
+            self._tell(heapq.heappop(self._timers)[2])
 
     def _execute(self, commands: list[Command]) -> None:
         for command in commands:
@@ -148,6 +246,14 @@ class Drive:
                     self._send(worker, body)
                 case SetTimer(at, timer):
                     heapq.heappush(self._timers, (at, next(self._count), timer))
+                case Hire(worker):
+                    self._hire(worker)
+                case Expel(worker, why, gently):
+                    self._hired.discard(worker)
+                    self._unreachable.pop(worker, None)
+                    self._fence.expel(worker)
+                    self._cluster.expel(worker, gently)
+                    self._machine.notes.append(f"worker {worker} {why}")
                 case Note(text):
                     self._machine.notes.append(text)
                 case Save() | SavePart() | Commit():
@@ -156,8 +262,24 @@ class Drive:
                 case Done():
                     self._done = command
 
+    def _hire(self, worker: int) -> None:
+        self._hired.add(worker)
+        try:
+            if self._cluster.hire(worker):
+                self._admit(worker)
+        except (WorkerLost, OSError) as error:
+            self._hired.discard(worker)
+            self._next.append(Died(worker, f"could not be started ({error})"))
+
+    def _admit(self, worker: int) -> None:
+        self._hired.discard(worker)
+        self._fence.admit(worker, self._cluster.incarnations()[worker])
+        self._spare_at = self._now() + SPARE_AFTER
+        self._next.append(Joined(worker))
+
     def _send(self, worker: int, body: Order) -> None:
         try:
             self._cluster.send(worker, body, self._parcel)
         except WorkerLost as lost:
-            self._execute(self._machine.handle(Died(worker, lost.why), self._now()))
+            if self._fence.speaker(worker) is not None:  # soon its death will be noticed, and its cause
+                self._unreachable.setdefault(worker, (self._now(), lost.why))

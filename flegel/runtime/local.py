@@ -2,6 +2,9 @@
 
 A `LocalCluster` keeps its workers warm for many jobs. Whatever happens to the owning process, its workers see their
 standard input close and end; nothing has a name in the file system that could be left behind.
+
+A process that is to replace a lost one takes a second to start. So from the first loss on a spare one waits, everything
+imported, for the line that tells it who it is.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -20,6 +24,7 @@ import msgspec
 import zmq
 
 from flegel.errors import DecodeError, FlegelError, UsageError, WorkerLost
+from flegel.machine.events import Leave, Scale
 from flegel.messages import Answer, Envelope, Exit, Hello, Order, Release
 from flegel.runtime import clock, frames
 from flegel.runtime.poll import Sleeper
@@ -29,6 +34,9 @@ from flegel.tree import Array
 
 START_DEADLINE = 120.0
 MAX_WORKERS = 1024
+STARTS = 3  # how often a worker may die before it ever said hello
+EXTERNAL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Signals that somebody else sends; a process that ends by any other has itself to blame."""
 ANSWERS = frozenset(get_args(Answer))
 
 
@@ -40,7 +48,14 @@ class LocalCluster:
             raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {workers}.")
         self.workers = workers
         self.token = secrets.token_hex(16)
+        self._job = self.token
         self._jobs = 0
+        self._busy = False
+        self._requests: deque[Scale | Leave] = deque()
+        self._spares: list[subprocess.Popen[bytes]] = []
+        self._departing: list[subprocess.Popen[bytes]] = []
+        self._watches: dict[int, int] = {}
+        self._former: dict[tuple[int, int], Numbered] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._voices: dict[int, Numbered] = {}
         self._ready: set[int] = set()
@@ -54,9 +69,10 @@ class LocalCluster:
         """Start what is not running, also in place of workers that died, and return at once; `wait_ready` waits."""
         if self._context is None:
             self._open()
-        ended = {worker for worker, _ in self.deaths()}
+        for worker, *_ in self.deaths():
+            self.expel(worker)
         for worker in range(self.workers):
-            if worker in ended or worker not in self._processes:
+            if worker not in self._processes:
                 self._spawn(worker)
 
     def _open(self) -> None:
@@ -72,6 +88,26 @@ class LocalCluster:
 
     def _spawn(self, worker: int) -> None:
         life = self._voices[worker].incarnation + 1 if worker in self._voices else 0
+        process = self._spares.pop() if self._spares else self._start_process()
+        self._processes[worker] = process
+        self._voices[worker] = Numbered(self._job, 0, worker, life)
+        self._ready.discard(worker)
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._watches[worker] = os.pidfd_open(process.pid)
+        self._sleeper = Sleeper(self._opened(), tuple(self._watches.values()))
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died already, which will be noticed
+            process.stdin.write(msgspec.json.encode(Birth(self._address, self.token, worker, life)) + b"\n")
+            process.stdin.flush()
+
+    def _opened(self) -> zmq.Socket[bytes]:
+        if self._socket is None:
+            raise UsageError("This LocalCluster is closed; make a new one.")
+        return self._socket
+
+    @staticmethod
+    def _start_process() -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -79,35 +115,30 @@ class LocalCluster:
             "NUMBA_NUM_THREADS": "1",
         }
         environment["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-P", "-m", "flegel.runtime.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=environment,
             start_new_session=True,
         )
-        self._processes[worker] = process
-        self._voices[worker] = Numbered(self.token, 0, worker, life)
-        self._ready.discard(worker)
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(Birth(self._address, self.token, worker, life)) + b"\n")
-        process.stdin.flush()
 
     def wait_ready(self) -> None:
         """Until every worker has said hello; a worker that dies or is late is named."""
         deadline = clock.now() + START_DEADLINE
-        while len(self._ready) < self.workers:
-            for worker, why in self.deaths():
-                raise WorkerLost(f"Worker {worker} {why} while it started.")
+        deaths = 0
+        while not self._ready >= set(range(self.workers)):
+            for worker, why, _ in self.deaths():
+                deaths += 1
+                if deaths >= STARTS:
+                    raise WorkerLost(f"Worker {worker} {why} while it started.")
+                self.expel(worker)
+                self._spawn(worker)
             if clock.now() > deadline:
                 late = sorted(set(self._processes) - self._ready)
                 raise WorkerLost(f"Workers {late} did not start within {START_DEADLINE:.0f} s.")
             for envelope, _ in self.receive(0.1):
-                if isinstance(envelope.body, Hello) and envelope.job == self.token and self._is_current(envelope):
-                    self._ready.add(envelope.worker)
-
-    def _is_current(self, envelope: Envelope) -> bool:
-        return self.incarnations().get(envelope.worker) == envelope.incarnation
+                self.greet(envelope)
 
     def __enter__(self) -> LocalCluster:
         try:
@@ -123,17 +154,24 @@ class LocalCluster:
 
     def close(self) -> None:
         """Ask, then insist; afterwards no process, socket or memory of ours is left."""
+        self._busy = False
         for worker, process in self._processes.items():
             if process.poll() is None and worker in self._ready:
                 with contextlib.suppress(zmq.ZMQError, FlegelError):
                     self.send(worker, Exit())
-        for process in self._processes.values():
+        everyone = [*self._processes.values(), *self._spares, *self._departing]
+        for process in everyone:
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
-        for process in self._processes.values():
+        for process in everyone:
             _end(process)
+        for watch in self._watches.values():
+            os.close(watch)
+        self._watches.clear()
         self._processes.clear()
+        self._spares.clear()
+        self._departing.clear()
         self._ready.clear()
         if self._socket is not None:
             self._socket.close()
@@ -147,39 +185,39 @@ class LocalCluster:
     def new_job(self) -> str:
         """A name that fences this job's messages from those of earlier ones."""
         self._jobs += 1
-        job = f"{self.token}/{self._jobs}"
+        self._busy = True
+        self._job = f"{self.token}/{self._jobs}"
         for voice in self._voices.values():
-            voice.job = job
-        return job
+            voice.job = self._job
+        return self._job
 
     def incarnations(self) -> dict[int, int]:
         return {worker: voice.incarnation for worker, voice in self._voices.items()}
 
     def end_job(self) -> None:
         """Workers forget their shares."""
+        self._busy = False
+        self._requests.clear()
         for worker, process in self._processes.items():
             if process.poll() is None:
                 with contextlib.suppress(FlegelError):
                     self.send(worker, Release())
 
     def send(self, worker: int, body: Order, parcel: Parcel = EMPTY) -> None:
-        if self._socket is None:
-            raise UsageError("This LocalCluster is closed; make a new one.")
-        voice = self._voices[worker]
+        socket, voice = self._opened(), self._voices[worker]
         try:
-            frames.send(self._socket, [identity(worker, voice.incarnation), *voice.wrap(body, parcel)])
+            frames.send(socket, [identity(worker, voice.incarnation), *voice.wrap(body, parcel)])
         except zmq.ZMQError as error:
-            why = dict(self.deaths()).get(worker, f"cannot be reached ({error})")
+            why = next((w for n, w, _ in self.deaths() if n == worker), f"cannot be reached ({error})")
             raise WorkerLost(f"Worker {worker} {why}.", why) from None
 
     def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
         """Messages that have arrived, after waiting for the first one at most so long."""
-        if self._socket is None:
-            raise UsageError("This LocalCluster is closed; make a new one.")
+        socket = self._opened()
         waited = False
         while True:
             try:
-                speaker, parts = frames.receive_from(self._socket)
+                speaker, parts = frames.receive_from(socket)
             except zmq.Again:
                 if waited:
                     return
@@ -195,10 +233,91 @@ class LocalCluster:
             if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
                 yield envelope, arrays
 
-    def deaths(self) -> list[tuple[int, str]]:
-        """Workers whose process has ended, and how."""
+    # -- a crew that changes -------------------------------------------------------------------------------
+
+    def deaths(self) -> list[tuple[int, str, bool]]:
+        """Workers whose process has ended, how, and whether by its own fault; until they are expelled."""
+        self._departing = [p for p in self._departing if p.poll() is None]
         ended = ((w, p.poll()) for w, p in self._processes.items())
-        return [(w, _how(code)) for w, code in ended if code is not None]
+        return [(w, _how(code), -code not in EXTERNAL) for w, code in ended if code is not None]
+
+    def greet(self, envelope: Envelope) -> bool:
+        """Is this the hello of a worker that was just started? Then it can be used from now on."""
+        if not isinstance(envelope.body, Hello) or envelope.job != self.token:
+            return False
+        if self.incarnations().get(envelope.worker) != envelope.incarnation:
+            return False
+        self._ready.add(envelope.worker)
+        return True
+
+    def hire(self, worker: int) -> bool:
+        """Start a process for this worker unless it has one; True where it is up already, else it will say hello."""
+        if not 0 <= worker < MAX_WORKERS:
+            raise WorkerLost(f"Worker {worker} is one too many; {MAX_WORKERS} is the most.", "is one too many")
+        if worker not in self._processes:
+            self._spawn(worker)
+        return worker in self._ready
+
+    def expel(self, worker: int, gently: bool = False) -> None:
+        """End this worker's process, frozen or not, and forget it: its next life is another one."""
+        process = self._processes.pop(worker, None)
+        if process is None:
+            return
+        voice = self._voices[worker]
+        self._former[worker, voice.incarnation] = voice
+        if worker in self._watches:
+            os.close(self._watches.pop(worker))
+            self._sleeper = Sleeper(self._opened(), tuple(self._watches.values()))
+        if gently and worker in self._ready:
+            with contextlib.suppress(FlegelError):
+                self.send(worker, Exit())
+        self._ready.discard(worker)
+        self._put_down(process, gently)
+
+    def _put_down(self, process: subprocess.Popen[bytes], gently: bool) -> None:
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        if not gently:
+            process.kill()
+            _end(process)
+        else:
+            self._departing.append(process)
+
+    def dismiss(self, envelope: Envelope) -> None:
+        """Somebody speaks who was expelled: it is told to end."""
+        voice = self._former.get((envelope.worker, envelope.incarnation))
+        if voice is not None:
+            with contextlib.suppress(zmq.ZMQError):
+                frames.send(self._opened(), [identity(envelope.worker, envelope.incarnation), *voice.wrap(Exit())])
+
+    def keep_spare(self) -> None:
+        """Have a process ready for the next loss."""
+        self._spares = [p for p in self._spares if p.poll() is None] or [self._start_process()]
+
+    def scale(self, workers: int) -> None:
+        """From any thread: so many workers from now on, for the job that runs and for those that follow.
+
+        Points are handed over while the job rests for a moment; workers that have to go give theirs away first.
+        """
+        if not 1 <= workers <= MAX_WORKERS:
+            raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {workers}.")
+        self.workers = workers
+        if self._busy:
+            self._requests.append(Scale(workers))
+
+    def drain(self, worker: int) -> None:
+        """From any thread: this worker, whose host is about to go for instance, gives its points away and ends."""
+        if not self._busy:
+            raise UsageError(f"No job is running, so worker {worker} has nothing to give away.")
+        self._requests.append(Leave(worker))
+
+    def requests(self) -> list[Scale | Leave]:
+        """What was asked for since the last look."""
+        found = []
+        while self._requests:
+            found.append(self._requests.popleft())
+        return found
 
 
 def _how(code: int) -> str:

@@ -94,7 +94,11 @@ class Record:
         if self.found is None or self.found.manifest is None:
             return []
         parts = self.found.parts
-        return parts if len(parts) == workers else snapshot.redeal(parts, workers)
+        return snapshot.redeal(parts, workers) if self.redealt(workers) else parts
+
+    def redealt(self, workers: int) -> bool:
+        """Another crew than that of the checkpoint: points are dealt anew."""
+        return self.found is not None and snapshot.workers_of(self.found.state) != tuple(range(workers))
 
     def check(self, fingerprint: str, data: str) -> None:
         if self.found is not None and self.found.job.data.fingerprint != fingerprint:
@@ -120,7 +124,7 @@ class Record:
         if found.manifest is not None:
             _remember(machine.algorithm, snapshot.algorithm_of(found.state))
             held = dict(enumerate(parts))
-            snapshot.restore(machine, found.state, held, newer, redealt=len(parts) != len(found.parts))
+            snapshot.restore(machine, found.state, held, newer, redealt=self.redealt(len(parts)))
             machine.trace.extend(found.rows)
             if machine.criteria != found.job.criteria:
                 machine.verdict = None

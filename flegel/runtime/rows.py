@@ -65,14 +65,29 @@ def reorder(features: Sparse, order: Array) -> Sparse:
     return Sparse(indptr, features.indices[gather], features.values[gather], features.columns)
 
 
-def by_number(description: dict[str, Any], ids: Array) -> Rows:
-    """Any rows of a data set in any order."""
-    order = np.argsort(ids, kind="stable")
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
-    rows = read_rows(description, ids[order])
-    features = reorder(rows.features, back) if isinstance(rows.features, Sparse) else rows.features[back]
-    return Rows(features, None if rows.labels is None else rows.labels[back], np.array(ids))
+def open_ids(source: dict[str, Any], wanted: Array) -> Rows:
+    """Rows by their numbers, in the order of these, whoever had them before."""
+    if source.get("kind") == "dataset":
+        rows = read_rows(source["description"], wanted)
+        order = np.searchsorted(rows.ids, wanted)
+    else:
+        rows = open_rows({**source, "bounds": [0, source["bounds"][-1]]}, 0, 1, 0)
+        place = np.empty(len(rows.ids), np.int64)
+        place[rows.ids] = np.arange(len(rows.ids))
+        order = place[wanted]
+    features, labels = rows.features, rows.labels
+    found: Array | Sparse = reorder(features, order) if isinstance(features, Sparse) else features[order]
+    kept = Rows(found, None if labels is None else labels[order], rows.ids[order])
+    return kept if source.get("kind") == "dataset" else _as_shared(kept)
+
+
+def _as_shared(rows: Rows) -> Rows:
+    """Read-only where rows in shared memory are: to compiled code these are different types."""
+    features = rows.features
+    arrays = [features.indices, features.values] if isinstance(features, Sparse) else [features]
+    for array in [*arrays, *([] if rows.labels is None else [rows.labels])]:
+        array.flags.writeable = False
+    return rows
 
 
 def open_rows(source: dict[str, Any], index: int, count: int, seed: int, ids: Array | None = None) -> Rows:
@@ -80,16 +95,13 @@ def open_rows(source: dict[str, Any], index: int, count: int, seed: int, ids: Ar
 
     `ids`: the rows must be these, in this order. Those of a share as it was dealt are read as ever and compared.
     """
-    rows = _open_rows(source, index, count, seed, ids)
+    rows = _open_rows(source, index, count, seed)
     if ids is not None and not np.array_equal(rows.ids, ids):
         raise DataError("The rows of this share are not those of the checkpoint; the data have changed.")
     return rows
 
 
-def _open_rows(source: dict[str, Any], index: int, count: int, seed: int, ids: Array | None) -> Rows:
-    if source.get("kind") == "rows":
-        assert ids is not None, "rows by number need their numbers"
-        return by_number(source["description"], ids)
+def _open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows:
     if source.get("kind") == "dataset":
         return read_share(source["description"], index, count, source["partition"], seed)
     if source.get("kind") != "memory":

@@ -20,6 +20,7 @@ from flegel.datasets import Dataset, scale
 from flegel.errors import AlgorithmError, DataError, FlegelError, Interrupted, UsageError, own_traceback
 from flegel.machine.balancing import Balancing
 from flegel.machine.coordinator import Coordinator
+from flegel.machine.events import Patience
 from flegel.machine.ledger import Ledger
 from flegel.machine.snapshot import Part
 from flegel.machine.survey import Surveyor
@@ -43,6 +44,8 @@ from flegel.tree import Array, Tree
 SAMPLE_ROWS = 100_000
 HEAD_ROWS = 1024
 PROBE_ROWS = 256
+WORKER_TIMEOUT = 10.0
+LEAST_TIMEOUT = 2.0  # two beats
 
 
 class FlegelWarning(UserWarning):
@@ -63,6 +66,10 @@ class Request:
     partition: str = "shuffle"
     attribute: bool = False
     """Keep each worker's share of the progress of the objective."""
+    worker_timeout: float = WORKER_TIMEOUT
+    """Seconds without a sign of life after which a worker counts as lost."""
+    replace: bool = True
+    """Start another process in place of a lost worker; otherwise the others take its points over."""
     scale: str = "none"
     collect_state: bool = False
     cluster: LocalCluster | None = None
@@ -105,7 +112,7 @@ def execute(request: Request) -> Result:
             owners = owners or request.data.owners(request.workers, request.partition, request.seed)
             rows = SharedRows(features, labels if algorithm.supervised else None, owners)
             del features, labels
-        source = rows.describe() if rows else _own_parts(request, by_number=any(p.kept.version for p in parts))
+        source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()
         ref = reference(algorithm)
         loads = {
@@ -140,6 +147,9 @@ def execute(request: Request) -> Result:
             attribute=request.attribute,
             keeping=record.keeping() if record else None,
             parts={index: part.frames() for index, part in enumerate(parts)},
+            patience=_patience(request),
+            rows=request.data.rows,
+            replace=request.replace,
         )
         shift = 0.0
         if record is None:
@@ -194,10 +204,18 @@ def _balancing(request: Request) -> Balancing | None:
     return None if mode == "off" else Balancing(mode, request.criteria)
 
 
+def _patience(request: Request) -> Patience:
+    return Patience(silence=request.worker_timeout, progress=request.worker_timeout)
+
+
 def check_numbers(request: Request) -> None:
     """What can be seen to be wrong without opening anything."""
     if not 1 <= request.workers <= MAX_WORKERS:
         raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
+    if not LEAST_TIMEOUT <= request.worker_timeout < 86400:
+        raise UsageError(
+            f"--worker-timeout {request.worker_timeout:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day."
+        )
     if not 0 <= request.seed < 2**63:
         raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {request.seed}.")
 
@@ -225,7 +243,8 @@ def _scaling(request: Request, cluster: LocalCluster) -> scale.Scaling:
     cluster.start()
     cluster.wait_ready()
     source = _own_parts(request)
-    surveyor = Surveyor({i: Survey(source, i, request.workers, request.seed) for i in range(request.workers)})
+    orders = {i: Survey(source, i, request.workers, request.seed) for i in range(request.workers)}
+    surveyor = Surveyor(orders, _patience(request), request.replace)
     drive(surveyor, cluster, last=False)
     total = scale.nothing(request.data.columns)
     for worker in sorted(surveyor.moments):
@@ -233,10 +252,8 @@ def _scaling(request: Request, cluster: LocalCluster) -> scale.Scaling:
     return scale.scaling(total, request.scale)
 
 
-def _own_parts(request: Request, by_number: bool = False) -> dict[str, Any]:
-    """Workers read their own parts; nobody holds the whole. `by_number`: points have moved since they were dealt."""
-    if by_number:
-        return {"kind": "rows", "description": request.data.describe()}
+def _own_parts(request: Request) -> dict[str, Any]:
+    """Workers read their own parts; nobody holds the whole."""
     return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
 
 
@@ -367,6 +384,7 @@ def _result(
         scaling=tuple(scaling) if scaling is not None else None,
         state=_in_data_order(machine) if machine.states else None,
         balance=balance_row(machine),
+        incidents=[vars(incident) for incident in machine.crew.incidents],
     )
 
 

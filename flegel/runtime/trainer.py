@@ -31,6 +31,8 @@ from flegel.machine.worker import (
     Rebook,
     ShareReady,
     SurveyDone,
+    Tend,
+    Tended,
     TrainerDone,
 )
 from flegel.messages import Failed, Form, Kept, Load, Loaded, Settle, Survey
@@ -40,9 +42,12 @@ from flegel.runtime.code import instantiate
 from flegel.runtime.compile import build_kernel
 from flegel.runtime.drag import Drag
 from flegel.runtime.flag import new_flag
-from flegel.runtime.rows import open_rows
+from flegel.runtime.rows import open_ids, open_rows
+from flegel.runtime.tending import Tender
 from flegel.share import TILE, make_share
 from flegel.tree import Array, Tree
+
+SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
 
 
 class Errands:
@@ -60,7 +65,7 @@ class Trainer:
 
     def __init__(self) -> None:
         self.flag = new_flag()
-        self.results: SimpleQueue[SurveyDone | ShareReady | TrainerDone | Broke] = SimpleQueue()
+        self.results: SimpleQueue[SurveyDone | ShareReady | TrainerDone | Tended | Broke] = SimpleQueue()
         self.wakeup, self._bell = os.pipe()
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self.holdings: Holdings | None = None
@@ -69,6 +74,9 @@ class Trainer:
         self._halted = False
         """The flag is up because the round is over, not only because of an errand."""
         self.visits = 0
+        """Grows while the kernel runs: the sign that it gets on."""
+        self._pace = 0.0
+        self._tender: Tender | None = None
         self._drag: Drag | None = None
         self._surveyed: tuple[Any, Rows] | None = None
         self._overtime: tuple[int, float] | None = None
@@ -79,7 +87,7 @@ class Trainer:
         self._thread.start()
 
     def order(
-        self, command: BeginSurvey | BeginLoad | BeginTrain | Rebook | Forget, arrays: tuple[Array, ...] = ()
+        self, command: BeginSurvey | BeginLoad | BeginTrain | Rebook | Tend | Forget, arrays: tuple[Array, ...] = ()
     ) -> None:
         if isinstance(command, BeginTrain):
             self._halted = False
@@ -131,8 +139,11 @@ class Trainer:
                 case Rebook(settle):
                     self._doing = "moving points"
                     self._guarded(-1, partial(self._rebook, settle))
+                case Tend():
+                    self._doing = "taking over points"
+                    self._guarded(-1, partial(self._tend, command))
                 case Forget():
-                    self.holdings = self.aggregator = self._surveyed = None
+                    self.holdings = self.aggregator = self._surveyed = self._tender = None
                     if self._drag is not None:
                         self._drag.close()
                         self._drag = None
@@ -178,7 +189,7 @@ class Trainer:
 
     def _survey(self, survey: Survey) -> SurveyDone:
         rows = open_rows(survey.source, survey.index, survey.count, survey.seed)
-        self._surveyed = (survey.source, rows)
+        self._surveyed = ((survey.source, survey.index, survey.count, survey.seed), rows)
         return SurveyDone(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
     def keep(self, number: int) -> tuple[Kept, tuple[Array, ...]]:
@@ -192,12 +203,22 @@ class Trainer:
         kept = Kept(number, holdings.agenda.runs(), visits, compute, holdings.version)
         return kept, (state, halted, ids[:0] if known else ids, *pending)
 
+    def _tend(self, command: Tend) -> Tended:
+        assert self.holdings is not None and self._tender is not None
+        return self._tender.tend(self.holdings, command.order, command.arrays)
+
     def _rows(self, load: Load, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
         """The rows of a share: those that were just surveyed, or read now; scaled where that was asked for."""
-        if self._surveyed is not None and self._surveyed[0] == load.source:
+        if load.empty:
+            rows = open_ids(load.source, np.zeros(1, np.int64))  # one row, to show what rows look like
+        elif self._surveyed is not None and self._surveyed[0] == (load.source, load.index, load.count, load.seed):
             rows = self._surveyed[1]
         else:
-            rows = open_rows(load.source, load.index, load.count, load.seed, ids)
+            moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
+            if moved and ids is not None:
+                rows = open_ids(load.source, ids)
+            else:
+                rows = open_rows(load.source, load.index, load.count, load.seed, ids)
         self._surveyed = None
         return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
 
@@ -227,7 +248,8 @@ class Trainer:
         self.aggregator = tree.copy(build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm))
         built = build_kernel(algorithm, share, self._parameter, self.aggregator, load.interpret)
         self._kernel = built.kernel
-        self.holdings, self.visits = Holdings(share), 0
+        self.holdings, self.visits = Holdings(share, owned=not load.empty), 0
+        self._tender = Tender(load, algorithm, layout, scaling)
         self._overtime, self._told_ids = None, -1
         if kept is not None:
             self.holdings.resume(kept.runs, halted, kept.version)
@@ -236,9 +258,10 @@ class Trainer:
                 tree.add(tree.clear(self.aggregator), tree.unflatten(self.aggregator, pending))
         self._drag = None
         if load.straggler:
-            stragglers = parse_stragglers(load.straggler, load.count, load.seed)
-            self._drag = Drag(stragglers, load.index, load.count, load.elapsed)
-        return ShareReady(Loaded(points, columns, built.kind, built.note, clock.now() - began))
+            workers = max(load.count, load.index + 1)
+            stragglers = parse_stragglers(load.straggler, workers, load.seed)
+            self._drag = Drag(stragglers, load.index, workers, load.elapsed)
+        return ShareReady(Loaded(self.holdings.agenda.owned, columns, built.kind, built.note, clock.now() - began))
 
     def _train(self, order: BeginTrain) -> TrainerDone:
         holdings = self.holdings
@@ -261,25 +284,30 @@ class Trainer:
                 agenda.advance(run, reached)
                 left -= reached - run.start
                 visits += reached - run.start
+                self.visits += reached - run.start
         while left > 0 and not self._halted:
             if self.flag[0]:
                 self._look_up()
-            run = agenda.next(left)
+            # Points done so far are the sign of life that beats carry, also in a pass of an hour.
+            most = min(left, max(int(self._pace * SIGN_OF_LIFE), TILE if shares[0].layout == "tiles" else 1))
+            run = agenda.next(most)
             if run is None:
                 exhausted = True
                 break
-            entered = clock.now() if drag else 0.0
+            entered = clock.now()
             end = drag.slice(run.start, run.end - run.start, run.end) if drag else run.end
             share = shares[run.share]
             reached = self._kernel(share, parameter, self.aggregator, run.start, end, order.round, self.flag)
             agenda.advance(run, reached)
             left -= reached - run.start
             visits += reached - run.start
+            self.visits += reached - run.start
+            if reached - run.start == most:
+                self._pace = max(most / max(clock.now() - entered, 1e-9), self._pace / 2)
             if drag:
                 drag.pay(reached - run.start, clock.now() - entered)
         ended = clock.now()
         self._overtime = None if order.arrays else (visits, ended - began)
-        self.visits += visits
         return TrainerDone(
             visits=visits,
             exhausted=exhausted or left <= 0,

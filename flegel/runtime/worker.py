@@ -129,7 +129,7 @@ class WorkerProcess:
             match command:
                 case machine.BeginLoad():
                     self._trainer.order(command, self._arrays)
-                case machine.BeginTrain() | machine.BeginSurvey():
+                case machine.BeginTrain() | machine.BeginSurvey() | machine.Tend():
                     self._trainer.order(command)
                 case machine.Forget():
                     self._mover.post(self._voice.job, command)

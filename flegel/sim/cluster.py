@@ -14,7 +14,7 @@ from flegel.errors import ProtocolError
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.events import Command, Commit, Done, FromWorker, Note, Save, SavePart, Send, SetTimer, Timer
 from flegel.sim.desk import Costs, Desk, Tree
-from flegel.sim.events import Events
+from flegel.sim.events import Events, no_collections
 from flegel.sim.network import Network, Wires
 from flegel.sim.trainer import Learner, Pace
 from flegel.sim.worker import SimWorker
@@ -63,6 +63,17 @@ class Simulation:
 
     def run(self, limit: int | None = None, watch: Callable[[Coordinator], None] | None = None) -> Coordinator:
         """To its end; raises what made it fail. `watch` is called every few thousand events."""
+        with no_collections():
+            self._run(limit, watch)
+        if self._done is None:
+            raise ProtocolError(
+                f"The simulated job did not end; it stands in {self.job.phase}, round {self.job.view.round}."
+            )
+        if self._done.error is not None:
+            raise self._done.error
+        return self.job
+
+    def _run(self, limit: int | None, watch: Callable[[Coordinator], None] | None) -> None:
         self._execute(self.job.start(self.events.now), self.events.now)
         left = limit if limit is not None else 1 << 62
         while left > 0 and self._done is None:
@@ -73,13 +84,6 @@ class Simulation:
                 watch(self.job)
             if self.events.count == before and self.events.idle:
                 break
-        if self._done is None:
-            raise ProtocolError(
-                f"The simulated job did not end; it stands in {self.job.phase}, round {self.job.view.round}."
-            )
-        if self._done.error is not None:
-            raise self._done.error
-        return self.job
 
     # -- between coordinator and workers -------------------------------------------------------------------
 

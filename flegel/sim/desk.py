@@ -43,8 +43,8 @@ class Costs:
 
 
 MEASURED = Costs(
-    message=0.00008, react=0.00003, merge=41e-6, send=22e-6, merge_byte=1.3e-9, send_byte=0.35e-9,
-    update=90e-6, beat=24e-6, wake=0.00012,
+    message=0.00008, react=0.00003, merge=50e-6, send=28e-6, merge_byte=0.8e-9, send_byte=0.3e-9,
+    update=100e-6, beat=30e-6, wake=0.00012,
 )  # fmt: skip
 """A real coordinator (docs/results/simulation.md)."""
 

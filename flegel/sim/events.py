@@ -32,16 +32,15 @@ class Events:
     def run(self, limit: int) -> None:
         """Until `over` is set, or until nothing is left to do, or `limit` things were done."""
         heap = self._heap
-        with _no_collections():
-            for _ in range(limit):
-                if self.over or not heap:
-                    return
-                self.now, _, what, args = heappop(heap)
-                what(*args)
+        for _ in range(limit):
+            if self.over or not heap:
+                return
+            self.now, _, what, args = heappop(heap)
+            what(*args)
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
+def no_collections() -> Iterator[None]:
     """Very many small objects live long here and none form cycles; looking for cycles takes a third of the time."""
     before = gc.isenabled()
     gc.disable()

@@ -30,6 +30,8 @@ class Recording:
     courses: dict[int, Course]
     """How that changed."""
     costs: Costs
+    jitter: float
+    """By how much the way of a message usually differs from the usual one, in seconds."""
     seconds: float
 
 
@@ -53,7 +55,18 @@ def record(rows: Sequence[Mapping[str, Any]], workers: int) -> Recording:
         usual = sum(s[3] for s in spans) / sum(s[4] for s in spans)
         rates[worker] = usual
         courses[worker] = recorded([s[1] for s in spans], [s[3] / s[4] / usual for s in spans])
-    return Recording(workers, rates, courses, _costs(rows, workers), float(rows[-1]["seconds"]) if rows else 0.0)
+    seconds = float(rows[-1]["seconds"]) if rows else 0.0
+    return Recording(workers, rates, courses, _costs(rows, workers), _jitter(rows), seconds)
+
+
+def _ways(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Of each order: there and back, without computing."""
+    return [max(s[2] - s[1] - s[4], 0.0) for row in rows for s in row.get("spans") or ()]
+
+
+def _jitter(rows: Sequence[Mapping[str, Any]]) -> float:
+    ways = _ways(rows)
+    return median(abs(way - median(ways)) for way in ways) / 2 if ways else 0.0
 
 
 def _costs(rows: Sequence[Mapping[str, Any]], workers: int) -> Costs:
@@ -61,10 +74,9 @@ def _costs(rows: Sequence[Mapping[str, Any]], workers: int) -> Costs:
 
     The spread of arrivals within a round, beyond the first, is the coordinator taking in one report after the other.
     """
-    ways, merges = [], []
+    ways, merges = _ways(rows), []
     for row in rows:
         spans = row.get("spans") or ()
-        ways += [max(s[2] - s[1] - s[4], 0.0) for s in spans]
         waits = [s[6] for s in spans if s[6] > 0]
         if waits:
             merges.append(min(waits))

@@ -42,7 +42,11 @@ class SimWorker:
             self.mover.errand = self._errand
         self._errands: list[Callable[[], None]] = []
         self._arrays: tuple[Array, ...] = ()
-        self._running: tuple[machine.BeginTrain, float, int] | None = None
+        self._running: tuple[machine.BeginTrain, float, int, float] | None = None
+        """Order, when it began, points, and when all of them will be done unless it is stopped."""
+        self._bell: float | None = None
+        """When to look next whether all points are done: most rounds are stopped long before, so that one entry in the
+        calendar serves many rounds."""
         self._overtime = (0, 0.0)
         self._began: float | None = None
         self.answer: Callable[[int, Any, tuple[Array, ...], float], None] = lambda worker, body, arrays, when: None
@@ -131,15 +135,31 @@ class SimWorker:
         if self._began is None:
             self._began = began
         points = min(order.points, self._points)
-        self._running = (order, began, points)
-        whole = self.pace.seconds_for(points, began - self._began)
-        self._events.at(began + whole, self._finish, order, points, began + whole)
+        full = began + self.pace.seconds_for(points, began - self._began)
+        self._running = (order, began, points, full)
+        if self._bell is None or self._bell > full:
+            self._bell = full
+            self._events.at(full, self._look, full)
+
+    def _look(self, when: float) -> None:
+        """Perhaps all points are done."""
+        if self._bell != when:
+            return
+        self._bell = None
+        if self._running is None:
+            return
+        order, _, points, full = self._running
+        if full <= when:
+            self._finish(order, points, full)
+        else:
+            self._bell = full
+            self._events.at(full, self._look, full)
 
     def _halt(self, now: float) -> None:
         """The flag is up: the kernel obeys after the point at hand."""
         if self._running is None:
             return
-        order, began, most = self._running
+        order, began, most, _ = self._running
         assert self._began is not None
         elapsed = max(0.0, now + self._costs.react - began)
         points, took = self.pace.points_in(elapsed, began - self._began, most)

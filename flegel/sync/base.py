@@ -118,11 +118,15 @@ class Updated(msgspec.Struct, frozen=True):
     """Since the round before."""
 
 
+class Regrouped(msgspec.Struct, frozen=True):
+    """Workers came or went. Everybody has reported, whoever that is now, and `Updated` follows."""
+
+
 class Woken(msgspec.Struct, frozen=True):
     tag: int
 
 
-Event = Started | Reported | Updated | Woken
+Event = Started | Reported | Regrouped | Updated | Woken
 
 # -- actions -----------------------------------------------------------------------------------------------
 

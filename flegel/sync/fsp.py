@@ -1,12 +1,15 @@
 """Flexible synchronous parallelism (paper Section 3): the barrier is made by time, not by workload.
 
-Every round has the same θ on every worker. The round ends η seconds after it began, or as soon as one worker has
-gone through its whole share, because visiting a point twice under one θ teaches nothing. This file holds the
-barrier; an `Interval` says how long η is. The barrier is signalled by the coordinator (`centralized`), or kept by
-each worker's own clock at η + δ_i with the coordinator's signal as a fallback (`semi`).
+Every round has the same θ on every worker. The round ends η seconds after it began, or as soon as workers that
+matter have gone through their whole shares, because visiting a point twice under one θ teaches nothing. One usual
+worker matters; a slow one that is through because it was left only a few points does not, it may as well wait.
+This file holds the barrier; an `Interval` says how long η is. The barrier is signalled by the coordinator
+(`centralized`), or kept by each worker's own clock at η + δ_i with the coordinator's signal as a fallback (`semi`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from flegel.plan.interval import Interval, Round, Step
 from flegel.sync.arrival import Arrivals
@@ -24,7 +27,10 @@ from flegel.sync.base import (
     View,
     Wake,
     Woken,
+    WorkerView,
 )
+
+MATTERS = 0.75  # of the mean speed: so much that stands idle ends a round
 
 
 class FSP:
@@ -39,6 +45,8 @@ class FSP:
         self._step = Step(None)
         self._stopped = False
         """Everybody has been told to end this round."""
+        self._idle = self._matters = 0.0
+        """Points a second of those that are through with their shares, and how much of that ends the round."""
 
     @property
     def interval(self) -> float | None:
@@ -67,13 +75,16 @@ class FSP:
                         self._arrivals.close()
                     return Decision((Update(tuple(view.workers)),))
                 if exhausted:
-                    if self._arrivals:
-                        self._arrivals.cut()
-                    return self._stop(view)
+                    self._idle += view.workers[worker].rate
+                    if self._idle >= self._matters:
+                        if self._arrivals:
+                            self._arrivals.cut()
+                        return self._stop(view)
         return NOTHING
 
     def _begin(self, view: View, now: float) -> Decision:
         workers, eta, self._stopped = tuple(view.workers), self._step.seconds, False
+        self._idle, self._matters = 0.0, matters(list(view.workers.values()))
         points = None
         if self._step.fraction < 1.0:
             points = {w.id: max(1, round(self._step.fraction * w.points)) for w in view.workers.values()}
@@ -95,16 +106,33 @@ class FSP:
         return Decision((StopWorkers(late),)) if late else NOTHING
 
 
+def matters(workers: Sequence[WorkerView]) -> float:
+    """Points a second that count as a worker; none where the speed of somebody is unknown yet."""
+    if not workers or any(w.rate <= 0 for w in workers if w.points):
+        return 0.0
+    return MATTERS * sum(w.rate for w in workers) / len(workers)
+
+
 def summary(event: Updated, view: View) -> Round:
     """The round as an interval sees it."""
-    workers = [view.workers[w] for w in event.workers]
-    laps = [w.points / w.rate for w in workers if w.rate > 0 and w.points]
-    quickest = min(laps, default=0.0)
+    workers = [view.workers[w] for w in event.workers if w in view.workers]
+    enough = matters(workers)
+    quickest = _first([(w.points / w.rate, w.rate) for w in workers if w.rate > 0 and w.points], enough)
     return Round(
         visits=event.visits,
         seconds=event.seconds,
         barrier_cost=event.barrier_cost,
         gain=event.gain,
-        full_pass=sum(w.rate * quickest for w in workers) or float(view.points),
-        laps=max((w.passes for w in workers), default=0.0),
+        full_pass=sum(min(w.rate * quickest, float(w.points)) for w in workers) or float(view.points),
+        laps=-_first([(-w.passes, w.rate) for w in workers], enough),
     )
+
+
+def _first(values: list[tuple[float, float]], enough: float) -> float:
+    """The smallest value at which workers with values up to it are fast enough together."""
+    together = 0.0
+    for value, rate in sorted(values):
+        together += rate
+        if together >= enough:
+            return value
+    return max((value for value, _ in values), default=0.0)

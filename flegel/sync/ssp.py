@@ -13,6 +13,7 @@ from flegel.sync.base import (
     NOTHING,
     Decision,
     Event,
+    Regrouped,
     Reported,
     Started,
     TrainWorkers,
@@ -49,6 +50,8 @@ class SSP:
                     return Decision((Update(tuple(sorted(clocks.held))),))
                 ahead = view.workers[worker].clock - clocks.least
                 return Decision((), f"worker {worker} is {ahead} batches ahead and waits")
+            case Regrouped():
+                clocks.look(view)
             case Updated(workers=workers):
                 clocks.folded(workers, view)
                 free = tuple(sorted(w for w in clocks.candidates(workers) if self._may_go(w, view)))
@@ -103,7 +106,8 @@ class _Clocks:
             self.advanced = True
 
     def folded(self, workers: tuple[int, ...], view: View) -> None:
-        if len(view.workers) != self._workers:
+        """Everybody at once: the crew may have changed, and reports of such a round are not told one by one."""
+        if len(view.workers) != self._workers or len(workers) == self._workers:
             self.look(view)
         self.held.difference_update(workers)
         self._parked.update(workers)

@@ -270,8 +270,9 @@ class World(RuleBasedStateMachine):
     def a_worker_dies(self, n: int, heir: int) -> None:
         """What is under way is committed or lost with the worker; then its points are loaded anew elsewhere."""
         dead = self.sites_by_id.pop(self.pick(n).id)
-        for worker, order in self.moves.lost(dead.id):
-            self.tell(worker, order)
+        for number in [n for n, m in self.moves.open.items() if dead.id in (m.source, m.target)]:
+            for worker, order in self.moves.cancel(number, "a worker is lost"):
+                self.tell(worker, order)
         for site in self.sites_by_id.values():
             self.ledger.commit(site.id, np.array([site.change]))
             site.change = 0.0

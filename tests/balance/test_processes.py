@@ -13,7 +13,6 @@ import pytest
 
 import flegel
 from flegel import Algorithm, LocalCluster
-from flegel.errors import WorkerLost
 from flegel.machine.moves import Moves
 from flegel.messages import Arrived, Ready, Sent
 from flegel.plan.balance import Balance, Plan, Proposal
@@ -156,28 +155,51 @@ def test_sparse_rows_travel(workers: LocalCluster, monkeypatch: pytest.MonkeyPat
     assert np.allclose(times, np.round(times)) and set(np.round(times)) <= {1.0, 2.0, 3.0}
 
 
+@pytest.mark.parametrize("transport", ["memory", "socket"])
+def test_neighbours_send_states_and_others_send_points(
+    monkeypatch: pytest.MonkeyPatch, points: np.ndarray, transport: str
+) -> None:
+    """The same moves; through a socket each point takes its features, label, number, state and vote."""
+    monkeypatch.setenv("FLEGEL_MOVE", "socket" if transport == "socket" else "")
+    moving(monkeypatch, (0, 1, 640))
+    data = np.ascontiguousarray(points)
+    with LocalCluster(workers=2) as cluster:
+        result = flegel.run(
+            "kmeans", data, cluster=cluster, workers=2, tolerance=1e-9, interval="10ms", balance="async", attribute=True
+        )
+    moved = result.balance["points"]
+    assert moved == 640
+    if transport == "socket":
+        assert result.balance["bytes"] > moved * data.shape[1] * data.itemsize
+    else:
+        assert result.balance["bytes"] < moved * data.shape[1] * data.itemsize / 2
+    course = result.to_json()["balance"]["course"]
+    assert course[-1]["passes"] == result.rows[-1]["passes"] and len(course[-1]["gains"]) == 2
+    assert any(moment["in_flight"] for moment in course) or len(result.rows) > 64
+
+
 @pytest.mark.parametrize("victim", ["source", "target"])
 @pytest.mark.parametrize("step", [Ready, Arrived, Sent])
-def test_a_worker_killed_in_the_middle_of_a_move_ends_the_job_and_nothing_hangs(
-    monkeypatch: pytest.MonkeyPatch, points: np.ndarray, step: type, victim: str
+def test_a_worker_killed_in_the_middle_of_a_move_loses_no_point_and_doubles_none(
+    workers: LocalCluster, monkeypatch: pytest.MonkeyPatch, points: np.ndarray, step: type, victim: str
 ) -> None:
-    """The job says who is lost; there is no recovery of workers yet."""
     moving(monkeypatch, (0, 1, 1000))
-    answer = Moves.answer
-    with LocalCluster(workers=2) as cluster:
-        number = 0 if victim == "source" else 1
+    answer, number, killed = Moves.answer, 0 if victim == "source" else 1, []
 
-        def kill(self: Moves, worker: int, body: Any, now: float) -> Any:
-            if isinstance(body, step):
-                os.kill(cluster._processes[number].pid, signal.SIGKILL)
-            return answer(self, worker, body, now)
+    def kill(self: Moves, worker: int, body: Any, now: float) -> Any:
+        if isinstance(body, step) and not killed:
+            killed.append(number)
+            os.kill(workers._processes[number].pid, signal.SIGKILL)
+        return answer(self, worker, body, now)
 
-        monkeypatch.setattr(Moves, "answer", kill)
-        with pytest.raises(WorkerLost, match=f"Worker {number}"):
-            flegel.run(
-                "kmeans", points, cluster=cluster, workers=2, tolerance=1e-9, interval="10ms",
-                balance="async",
-            )  # fmt: skip
+    monkeypatch.setattr(Moves, "answer", kill)
+    result, machine = run("kmeans", points, workers)
+    assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [number]
+    z, total = result.state[:, 0], machine.ledger.total
+    assert (z >= 0).all() and np.array_equal(np.bincount(z, minlength=10), total.counts)
+    for j in range(10):
+        expected = (points[z == j] - machine.parameter.origin).sum(axis=0)
+        assert np.allclose(total.sums[j], expected, rtol=1e-10, atol=1e-8)
 
 
 def test_a_target_short_of_memory_refuses_and_training_goes_on(

@@ -10,7 +10,7 @@ import pytest
 
 from flegel.datasets import open_data
 from flegel.errors import DataError
-from flegel.runtime.rows import by_number, open_rows
+from flegel.runtime.rows import open_ids, open_rows
 from flegel.share import Sparse
 
 ROWS = np.random.default_rng(0).normal(size=(500, 4)).round(3)
@@ -31,7 +31,7 @@ def written(kind: str, folder: Path) -> Any:
 @pytest.mark.parametrize("kind", ["npy", "csv", "svm"])
 def test_rows_come_in_the_order_of_their_numbers(kind: str, tmp_path: Path) -> None:
     ids = np.random.default_rng(1).permutation(500)[:123]
-    rows = by_number(written(kind, tmp_path).describe(), ids)
+    rows = open_ids({"kind": "dataset", "description": written(kind, tmp_path).describe()}, ids)
     assert np.array_equal(rows.ids, ids)
     features = rows.features
     if isinstance(features, Sparse):

@@ -48,6 +48,7 @@ class Scene:
         collect: bool = False,
         patience: Patience | None = None,
         coordination: str | None = None,
+        replace: bool = True,
     ) -> None:
         self.algorithm = algorithm or Mean()
         self.count, self.points = workers, points
@@ -61,6 +62,7 @@ class Scene:
             collect=collect,
             patience=patience or Patience(),
             debug=True,
+            replace=replace,
         )
 
     def start(self, now: float = 0.0) -> list[Command]:

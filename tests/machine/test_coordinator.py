@@ -7,7 +7,7 @@ import pytest
 from scene import Mean, Scene, done, stops, timers, trains
 
 from flegel.errors import AlgorithmError, ProtocolError, UsageError, WorkerLost
-from flegel.machine.events import Died, Note, Patience, Send
+from flegel.machine.coordinator import Died, Expel, Hire, Joined, Note, Patience, Send
 from flegel.messages import Beat, Failed, Fetch, Load, Loaded, State
 from flegel.spec import Criteria
 
@@ -278,12 +278,45 @@ def test_a_parameter_of_another_shape_is_refused_by_name() -> None:
         scene.report(0, 2.0)
 
 
-def test_a_dead_worker_ends_the_job_by_name_and_round() -> None:
+def test_a_dead_worker_is_replaced_and_the_others_are_called_to_commit() -> None:
     scene = Scene()
     scene.loaded()
-    error = done(scene.machine.handle(Died(1, "was killed by SIGKILL"), 2.0)).error
+    said = scene.machine.handle(Died(1, "was killed by SIGKILL"), 2.0)
+    assert done(said) is None
+    assert [c.worker for c in said if isinstance(c, Expel)] == [1]
+    assert [c.worker for c in said if isinstance(c, Hire)] == [1]
+    assert stops(said) == {0: 0}
+
+
+def test_the_last_worker_cannot_be_done_without() -> None:
+    scene = Scene(workers=1, replace=False)
+    scene.loaded()
+    error = done(scene.machine.handle(Died(0, "was killed by SIGKILL"), 2.0)).error
     assert isinstance(error, WorkerLost)
-    assert "Worker 1 was killed by SIGKILL in round 0" in str(error)
+    assert "Worker 0 was killed by SIGKILL in round 0, and no worker is left" in str(error)
+
+
+def test_crashes_at_the_same_place_are_the_fault_of_the_code() -> None:
+    scene = Scene(workers=2)
+    scene.loaded()
+    for crash in range(2):
+        assert done(scene.machine.handle(Died(1, "was killed by SIGSEGV", fault=True), 2.0 + crash)) is None
+        scene.machine.handle(Joined(1), 2.1 + crash)
+    error = done(scene.machine.handle(Died(1, "was killed by SIGSEGV", fault=True), 5.0)).error
+    assert isinstance(error, WorkerLost) and "SIGSEGV" in str(error) and "updateDataPoint" in str(error)
+
+
+def test_a_trainer_that_does_not_get_on_ends_the_job_although_its_process_beats() -> None:
+    scene = Scene(patience=Patience(progress=10.0))
+    scene.loaded(now=1.0)
+    for now in range(2, 30):
+        scene.say(0, Beat(now), float(now))
+        scene.say(1, Beat(7), float(now))
+        error = done(scene.timer("watch", float(now)))
+        if error is not None:
+            break
+    assert isinstance(error.error, ProtocolError) and now == 13
+    assert "Worker 1" in str(error.error) and "does updateDataPoint return?" in str(error.error)
 
 
 def test_silence_is_noticed_and_named() -> None:
@@ -291,8 +324,26 @@ def test_silence_is_noticed_and_named() -> None:
     scene.loaded(now=1.0)
     scene.say(0, Beat(5), 25.0)
     assert not done(scene.timer("watch", 31.0))
-    error = done(scene.timer("watch", 32.0)).error
-    assert isinstance(error, WorkerLost) and "Worker 1 has been silent for 31 s in round 0" in str(error)
+    (gone,) = [c for c in scene.timer("watch", 32.0) if isinstance(c, Expel)]
+    assert gone.worker == 1 and gone.why == "has been silent for 31 s"
+
+
+def test_a_worker_that_was_frozen_for_a_while_is_not_taken_for_one_that_does_not_get_on() -> None:
+    scene = Scene(patience=Patience(silence=30.0, progress=10.0))
+    scene.loaded(now=1.0)
+    for now in (2, 3, *range(15, 18)):  # no beat for twelve seconds, then some before the kernel has come round
+        scene.say(0, Beat(now), float(now))
+        scene.say(1, Beat(7), float(now))
+        assert done(scene.timer("watch", float(now))) is None
+
+
+def test_nobody_is_blamed_for_silence_while_the_coordinator_itself_was_held_up() -> None:
+    scene = Scene(patience=Patience(silence=10.0))
+    scene.loaded(now=1.0)
+    scene.timer("watch", 2.0)
+    assert not [c for c in scene.timer("watch", 60.0) if isinstance(c, Expel)], "a hook took a minute"
+    said = [c for now in range(61, 72) for c in scene.timer("watch", float(now))]
+    assert [c.worker for c in said if isinstance(c, Expel)] == [0, 1], "but now they had their time to speak"
 
 
 def test_a_beat_is_a_sign_of_life() -> None:

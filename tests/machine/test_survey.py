@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.errors import ProtocolError, UsageError, WorkerLost
-from flegel.machine.events import Died, Done, FromWorker, Patience, Send, Timer
+from flegel.machine.coordinator import Died, Done, Expel, FromWorker, Hire, Joined, Patience, Send, Timer
 from flegel.machine.survey import Surveyor
 from flegel.messages import Failed, Survey, Surveyed
 
 
-def surveyor(workers: int = 2) -> Surveyor:
+def surveyor(workers: int = 2, replace: bool = True) -> Surveyor:
     orders = {i: Survey({"kind": "memory"}, i, workers, 0) for i in range(workers)}
-    return Surveyor(orders, Patience(load=10.0))
+    return Surveyor(orders, Patience(load=10.0), replace)
 
 
 def test_every_worker_is_asked_and_the_last_answer_ends_it() -> None:
@@ -37,11 +37,31 @@ def test_a_failure_reaches_the_caller_as_what_it_is() -> None:
     assert isinstance(error, UsageError) and "row 7" in str(error)
 
 
-def test_a_dead_worker_is_named() -> None:
+def test_the_share_of_a_dead_worker_is_read_by_its_successor() -> None:
     machine = surveyor()
     machine.start(0.0)
-    error = error_of(machine.handle(Died(1, "was killed by SIGKILL"), 1.0))
-    assert isinstance(error, WorkerLost) and "Worker 1" in str(error)
+    assert machine.handle(Died(1, "was killed by SIGKILL"), 1.0) == [Expel(1, "was killed by SIGKILL"), Hire(1)]
+    assert machine.handle(FromWorker(0, Surveyed(), ()), 2.0) == []
+    (order,) = machine.handle(Joined(1), 3.0)
+    assert isinstance(order, Send) and (order.worker, order.body.index) == (1, 1)
+    assert machine.handle(FromWorker(1, Surveyed(), ()), 4.0) == [Done()]
+
+
+def test_without_a_successor_another_worker_reads_the_share() -> None:
+    machine = surveyor(replace=False)
+    machine.start(0.0)
+    assert machine.handle(Died(1, "was killed by SIGKILL"), 1.0) == [Expel(1, "was killed by SIGKILL")]
+    (order,) = machine.handle(FromWorker(0, Surveyed(), (np.ones(1),)), 2.0)
+    assert isinstance(order, Send) and (order.worker, order.body.index) == (0, 1)
+    assert machine.handle(FromWorker(0, Surveyed(), (np.zeros(1),)), 3.0) == [Done()]
+    assert sorted(machine.moments) == [0, 1] and machine.moments[1][0] == 0.0
+
+
+def test_a_survey_without_any_worker_names_the_last_one() -> None:
+    machine = surveyor(1, replace=False)
+    machine.start(0.0)
+    error = error_of(machine.handle(Died(0, "was killed by SIGKILL"), 1.0))
+    assert isinstance(error, WorkerLost) and "Worker 0" in str(error)
 
 
 def test_a_late_worker_is_named_and_others_are_not() -> None:

@@ -104,17 +104,19 @@ def belongings() -> tuple[set[int], set[Any], int]:
     return {child.pid for child in me.children(recursive=True)}, ports, shared
 
 
-def test_a_worker_killed_in_mid_training_is_named_and_nothing_is_left() -> None:
+def test_a_job_whose_workers_are_all_killed_names_the_last_one_and_nothing_is_left() -> None:
     before = belongings()
 
     def kill(machine: Any) -> None:
         if machine.iteration > 3:
-            new = belongings()[0] - before[0]
-            if new:
-                os.kill(max(new), signal.SIGKILL)
+            for pid in belongings()[0] - before[0]:
+                os.kill(pid, signal.SIGKILL)
 
-    with pytest.raises(WorkerLost, match=r"Worker [01] was killed by SIGKILL in round \d+"):
-        flegel.run(KMeans(k=3, init="first"), ROWS, workers=2, sync="bsp", tolerance=0, max_seconds=120, watch=kill)
+    with pytest.raises(WorkerLost, match=r"Worker [01] was killed by SIGKILL in round \d+, and no worker is left"):
+        flegel.run(
+            KMeans(k=3, init="first"), ROWS, workers=2, sync="bsp", tolerance=0, max_seconds=120, watch=kill,
+            replace=False,
+        )  # fmt: skip
     assert belongings() == before
 
 

@@ -153,6 +153,25 @@ def test_a_worker_with_nothing_left_ends_the_round_for_all() -> None:
     assert stage.report(1) == [StopWorkers((0, 2))]
 
 
+def test_a_slow_worker_with_few_points_does_not_end_the_round() -> None:
+    """Balance left worker 0 a hundredth of the points; when it is through with them, the others go on."""
+    stage = Stage(name="fsp", interval=0.5, coordination="centralized")
+    stage.tell(Started())
+    for worker, rate in ((0, 10.0), (1, 1000.0), (2, 1000.0)):
+        stage.report(worker, exhausted=False, rate=rate)
+    assert stage.report(0, rate=10.0) == []
+    assert stage.report(1) == [StopWorkers((2,))]
+
+
+def test_several_slow_workers_that_are_through_count_together() -> None:
+    stage = Stage(name="fsp", interval=0.5, coordination="centralized")
+    stage.tell(Started())
+    for worker, rate in ((0, 400.0), (1, 400.0), (2, 1000.0)):
+        stage.report(worker, exhausted=False, rate=rate)
+    assert stage.report(0, rate=400.0) == []
+    assert stage.report(1, rate=400.0) == [StopWorkers((2,))]
+
+
 def test_a_late_worker_learns_to_stop_early_and_the_others_keep_their_interval() -> None:
     learned = Arrivals()
     response = {0: 0.001, 1: 0.001, 2: 0.001, 3: 0.030}

@@ -1,0 +1,217 @@
+"""Real worker processes are killed, frozen, crashed by user code, added and sent away in the middle of a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import poison
+import pytest
+
+import flegel
+from flegel import LocalCluster
+from flegel.errors import FlegelError, ProtocolError, WorkerLost
+from flegel.messages import Envelope
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[LocalCluster]:
+    with LocalCluster(workers=3) as warm:
+        yield warm
+
+
+class Story:
+    """Called now and then with the coordinator; does one thing after the other, each when its time has come."""
+
+    def __init__(self, *acts: Callable[[Any], bool]) -> None:
+        self.acts, self.machine = list(acts), None
+
+    def __call__(self, machine: Any) -> None:
+        self.machine = machine
+        if self.acts and machine.trace and self.acts[0](machine):
+            self.acts.pop(0)
+
+    def over(self) -> bool:
+        return not self.acts
+
+
+def kill(cluster: LocalCluster, worker: int, how: int = signal.SIGKILL) -> Callable[[Any], bool]:
+    def act(machine: Any) -> bool:
+        if worker not in cluster._processes or machine.crew.phase or machine.iteration < 3:
+            return False
+        os.kill(cluster._processes[worker].pid, how)
+        return True
+
+    return act
+
+
+def recovered(losses: int) -> Callable[[Any], bool]:
+    """All is well again, and some rounds have passed since."""
+    rounds: list[int] = []
+
+    def act(machine: Any) -> bool:
+        found = [i for i in machine.crew.incidents if i.kind == "lost" and i.resumed is not None]
+        if len(found) >= losses and not machine.crew.phase:
+            rounds.append(machine.iteration)
+        return bool(rounds) and machine.iteration > rounds[0] + 3
+
+    return act
+
+
+def train(algorithm: Any, data: Any, cluster: LocalCluster, story: Story, **more: Any) -> tuple[flegel.Result, Any]:
+    """Train until the story is told and everything has converged."""
+    from flegel.plan.termination import Termination, Verdict
+
+    judge = Termination.judge
+
+    def end(self: Termination, progress: Any, user_says_stop: bool) -> Verdict | None:
+        found = judge(self, progress, user_says_stop)
+        return found if story.over() and progress.exact else None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Termination, "judge", end)
+        options = {"workers": 3, "tolerance": 1e-5, "collect_state": True} | more
+        result = flegel.run(algorithm, data, cluster=cluster, watch=story, **options)
+    return result, story.machine
+
+
+def check_kmeans(data: np.ndarray, result: flegel.Result, machine: Any) -> None:
+    z, total = result.state[:, 0], machine.ledger.total
+    assert (z >= 0).all() and np.array_equal(np.bincount(z, minlength=len(total.counts)), total.counts)
+    for j in range(len(total.counts)):
+        expected = (data[z == j] - machine.parameter.origin).sum(axis=0)
+        np.testing.assert_allclose(total.sums[j], expected, rtol=1e-10, atol=1e-8)
+
+
+def test_kmeans_survives_kills_and_its_objective_only_improves(crew: LocalCluster, points: np.ndarray) -> None:
+    story = Story(kill(crew, 1), recovered(1), kill(crew, 2), recovered(2))
+    result, machine = train("kmeans", points, crew, story)
+    check_kmeans(points, result, machine)
+    lost = [i for i in result.incidents if i["kind"] == "lost"]
+    assert [i["worker"] for i in lost] == [1, 2]
+    seen = [r["objective"] for r in result.rows if r["objective"] is not None]
+    assert all(b <= a * (1 + 1e-9) for a, b in pairwise(seen)), "what was lost is revisited under the same θ"
+    undisturbed = flegel.run("kmeans", points, cluster=crew, workers=3, sync="bsp", tolerance=1e-5)
+    assert result.objective <= undisturbed.objective * 1.05
+
+
+def test_models_without_a_barrier_survive_a_kill(crew: LocalCluster, points: np.ndarray) -> None:
+    result, machine = train("kmeans", points, crew, Story(kill(crew, 0), recovered(1)), sync="asp")
+    check_kmeans(points, result, machine)
+
+
+@pytest.mark.parametrize("algorithm", ["gmm", "nmf"])
+def test_mixtures_and_factorizations_survive_a_kill(crew: LocalCluster, points: np.ndarray, algorithm: str) -> None:
+    data: Any = points
+    if algorithm == "nmf":
+        sparse = pytest.importorskip("scipy.sparse")
+        data = sparse.random(3000, 60, density=0.2, random_state=0, format="csr")
+    chosen = flegel.api.resolve(algorithm)
+    chosen = type(chosen)(rank=3) if algorithm == "nmf" else type(chosen)(k=4)
+    story = Story(kill(crew, 0), recovered(1))
+    result, machine = train(chosen, data, crew, story, tolerance=1e-4)
+    assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [0]
+    assert machine.ledger.discrepancy() <= 1e-10
+    assert len(result.state) == 3000
+
+
+def test_rows_of_a_file_are_read_again_by_the_others(crew: LocalCluster, points: np.ndarray, tmp_path: Any) -> None:
+    path = tmp_path / "points.csv"
+    np.savetxt(path, points, delimiter=",")
+    story = Story(kill(crew, 1), recovered(1))
+    result, machine = train("kmeans", str(path), crew, story, scale="standard", replace=False)
+    z = result.state[:, 0]
+    assert (z >= 0).all() and np.array_equal(np.bincount(z, minlength=10), machine.ledger.total.counts)
+    assert sorted(machine.view.workers) == [0, 2]
+
+
+def test_workers_join_and_leave_a_running_job(points: np.ndarray) -> None:
+    with LocalCluster(workers=2) as cluster:
+
+        def scale(n: int) -> Callable[[Any], bool]:
+            def act(machine: Any) -> bool:
+                thread = threading.Thread(target=cluster.scale, args=(n,))
+                thread.start()
+                thread.join()
+                return True
+
+            return act
+
+        def crew_of(n: int) -> Callable[[Any], bool]:
+            return lambda m: len(m.view.workers) == n and not m.crew.phase and m.points == len(points)
+
+        def drain(machine: Any) -> bool:
+            cluster.drain(0)
+            return True
+
+        story = Story(scale(4), crew_of(4), scale(3), crew_of(3), drain, crew_of(2), kill(cluster, 1), recovered(1))
+        result, machine = train("kmeans", points, cluster, story, workers=2)
+        check_kmeans(points, result, machine)
+        kinds = [i["kind"] for i in result.incidents]
+        assert kinds.count("joined") == 2 and kinds.count("left") == 2
+        assert 0 not in machine.view.workers
+
+
+class Lenient(LocalCluster):
+    """Expelled processes live on, as if they were out of reach."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers)
+        self.stale: list[str] = []
+
+    def _put_down(self, process: subprocess.Popen[bytes], gently: bool) -> None:
+        self._departing.append(process)
+
+    def dismiss(self, envelope: Envelope) -> None:
+        self.stale.append(type(envelope.body).__name__)
+        super().dismiss(envelope)
+
+
+def test_a_frozen_worker_that_comes_back_is_fenced_and_told_to_go(points: np.ndarray) -> None:
+    with Lenient(workers=2) as cluster:
+        frozen: list[subprocess.Popen[bytes]] = []
+
+        def freeze(machine: Any) -> bool:
+            frozen.append(cluster._processes[1])
+            return kill(cluster, 1, signal.SIGSTOP)(machine)
+
+        def wake(machine: Any) -> bool:
+            frozen[0].send_signal(signal.SIGCONT)
+            return True
+
+        def gone(machine: Any) -> bool:
+            return frozen[0].poll() is not None
+
+        story = Story(freeze, recovered(1), wake, gone)
+        result, machine = train("kmeans", points, cluster, story, workers=2, worker_timeout=2.0)
+        check_kmeans(points, result, machine)
+        assert frozen[0].returncode == 0, "it was told to go, and went by itself"
+        assert cluster.stale, "it spoke, and was not listened to"
+
+
+POISON = np.random.default_rng(0).normal(size=(1200, 2))
+POISON[900, 0] = 5000.0
+
+
+@pytest.mark.filterwarnings("ignore:.*runs interpreted")
+@pytest.mark.parametrize(
+    ("algorithm", "error", "cause"),
+    [
+        (poison.Exits, WorkerLost, "ended with exit code 7"),
+        (poison.Crashes, WorkerLost, "SIGSEGV"),
+        (poison.Loops, ProtocolError, "does updateDataPoint return"),
+    ],
+)
+def test_poison_in_user_code_ends_the_job_with_its_cause(
+    crew: LocalCluster, algorithm: Any, error: type[FlegelError], cause: str
+) -> None:
+    with pytest.raises(error, match=cause):
+        flegel.run(algorithm(), POISON, cluster=crew, workers=2, sync="bsp", max_iterations=5, worker_timeout=2.5)

@@ -1,0 +1,74 @@
+"""Jobs under faults on virtual time: a part of what `make faults` runs. Nothing sleeps; chance comes from seeds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flegel.sim.faults import run
+from flegel.sim.weather import Misfortune, Scenario, anything, losing
+
+SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "chaos" / "simulate.py"
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_losing_doubling_and_reordering_change_nothing(first: int) -> None:
+    """`run` compares with the same job on calm wires, bit for bit."""
+    for seed in range(first, first + 10):
+        found = run(losing(seed))
+        assert found.lost and found.again, "the wires were kind"
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_the_laws_hold_whatever_happens(first: int) -> None:
+    for seed in range(first, first + 10):
+        run(anything(seed))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", ["losing", "anything"])
+def test_a_thousand_seeds(kind: str) -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), "--kind", kind], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_same_seed_tells_the_same_story() -> None:
+    for seed in (7, 8):
+        first: list[str] = []
+        second: list[str] = []
+        assert run(anything(seed), first.append) == run(anything(seed), second.append)
+        assert first == second and len(first) > 100
+
+
+def test_the_faults_do_happen() -> None:
+    found = [run(anything(seed)) for seed in range(100, 120)]
+    assert sum(f.incidents for f in found) > 5, "nobody was ever lost"
+    assert sum(f.moved for f in found) > 1000, "no point ever moved"
+    assert sum(f.stale for f in found) > 0, "nobody ever came back from the dead"
+    assert sum(f.again for f in found) > 100, "nothing was ever sent again"
+
+
+def test_who_is_cut_off_for_too_long_is_replaced_and_never_listened_to_again() -> None:
+    found = run(Scenario(1, "fsp", misfortunes=(Misfortune(0.02, 1, "cut", 3.5),), iterations=200))
+    assert found.incidents >= 1 and found.stale > 0 and not found.error
+
+
+def test_a_short_cut_is_survived_without_replacing_anybody() -> None:
+    found = run(Scenario(2, "bsp", misfortunes=(Misfortune(0.02, 1, "cut", 0.8),), iterations=40))
+    assert found.incidents == 0 and found.again > 0
+
+
+def test_slow_disks_and_wrong_clocks_do_not_change_the_result() -> None:
+    run(Scenario(3, "bsp", disk={0: 2.0}, skew={1: (1000.0, 1.05), 2: (-1000.0, 0.9)}, drop=0.1))
+
+
+def test_a_replay_prints_the_events() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--seed", "4711", "-v", "--kind", "losing"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "losing 4711 holds" in done.stdout
+    assert "coordinator hears Report" in done.stdout and "loses" in done.stdout

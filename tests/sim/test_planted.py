@@ -1,0 +1,285 @@
+"""Does the fault simulation find bugs? Each of these is planted into the engine, and must be found within some seeds.
+
+The same seeds pass without the bug (test_faults.py runs them), so it is the bug that is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from flegel.machine import coordinator, estate
+from flegel.machine.agenda import Agenda
+from flegel.machine.channel import Channel, Packet
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.crew import Crew
+from flegel.machine.elastic import Elastic
+from flegel.machine.events import Send
+from flegel.machine.fence import Fence
+from flegel.machine.holdings import Holdings
+from flegel.machine.ledger import Ledger
+from flegel.machine.migration import Taking
+from flegel.machine.moves import Moves
+from flegel.messages import Reset, Train
+from flegel.sim.faults import Violation, run
+from flegel.sim.weather import Scenario, anything, losing
+from flegel.sync.base import View
+
+Patch = pytest.MonkeyPatch
+
+WITHIN = 60  # seeds
+
+
+def lossy(seed: int) -> Scenario | None:
+    return losing(seed)
+
+
+def moving(seed: int) -> Scenario | None:
+    scenario = anything(seed)
+    return scenario if scenario.whims and not scenario.misfortunes else None
+
+
+def crowded(seed: int) -> Scenario | None:
+    """Many messages under way at once, and many lost."""
+    scenario = anything(seed)
+    return scenario if scenario.whims and scenario.drop == 0.3 else None
+
+
+def mixed(seed: int) -> Scenario | None:
+    """Workers die after points have moved."""
+    scenario = anything(seed)
+    return scenario if scenario.whims and any(m.kind == "killed" for m in scenario.misfortunes) else None
+
+
+def deadly(seed: int) -> Scenario | None:
+    scenario = anything(seed)
+    return scenario if any(m.kind in ("killed", "crashed") for m in scenario.misfortunes) else None
+
+
+def undead(seed: int) -> Scenario | None:
+    """Workers that are taken for dead and come back."""
+    scenario = anything(seed)
+    return scenario if any(m.seconds > 3 for m in scenario.misfortunes) and scenario.replace else None
+
+
+# -- the bugs ----------------------------------------------------------------------------------------------
+
+
+def acknowledges_what_it_has_not_heard(patch: Patch) -> None:
+    """A lost message is never sent again, because a later one was acknowledged in its place."""
+
+    def packet(self: Channel, number: int, item: Any = None) -> Packet:
+        self._owed_at = float("inf")
+        return Packet(self.session, number, max(self._early, default=self.heard), item)
+
+    patch.setattr(Channel, "_packet", packet)
+
+
+def acknowledgement_off_by_one(patch: Patch) -> None:
+    """One message more than was acknowledged is forgotten."""
+    acknowledge = Channel._acknowledge
+    patch.setattr(
+        Channel, "_acknowledge", lambda self, heard, now: acknowledge(self, heard + (0 < heard < self.sent), now)
+    )
+
+
+def doubles_are_applied(patch: Patch) -> None:
+    """Nobody notices that a report came twice."""
+    hear, on_report = Channel._hear, Coordinator._on_report
+
+    def again(self: Channel, packet: Packet, now: float) -> list[Any]:
+        return hear(self, packet, now) or ([packet.item] if packet.number <= self.heard else [])
+
+    def report(self: Coordinator, worker: int, body: Any, arrays: Any, now: float) -> None:
+        held = self._held.get(worker)
+        on_report(self, worker, body, arrays, now)
+        if held is not None and worker in self._held:
+            coordinator.tree.add(held, coordinator.tree.unflatten(held, arrays))
+
+    patch.setattr(Channel, "_hear", again)
+    patch.setattr(Fence, "refuse", lambda self, envelope: None)
+    patch.setattr(Coordinator, "_on_report", report)
+
+
+def a_former_life_speaks(patch: Patch) -> None:
+    """Neither session nor incarnation is looked at."""
+    take = Channel.take
+
+    def anybody(self: Channel, packet: Packet, now: float) -> Any:
+        return take(self, msgspec.structs.replace(packet, session=self.session), now)
+
+    patch.setattr(Channel, "take", anybody)
+    patch.setattr(Fence, "refuse", lambda self, envelope: None)
+
+
+def points_in_flight_are_trained(patch: Patch) -> None:
+    """Ownership race: the source does not lock the window that it sends."""
+    cut = Agenda.cut
+
+    def unlocked(self: Agenda, *args: Any) -> Any:
+        segment = cut(self, *args)
+        if segment is not None:
+            segment.status = "active"
+        return segment
+
+    patch.setattr(Agenda, "cut", unlocked)
+
+
+def both_own_a_window(patch: Patch) -> None:
+    """Ownership race: the target is told that a window is its own, the source is not."""
+    settle = Moves.settle
+
+    def halfway(self: Moves, committed: Any, now: float) -> Any:
+        changes, orders = settle(self, committed, now)
+        return changes, {w: msgspec.structs.replace(order, given=()) for w, order in orders.items()}
+
+    patch.setattr(Moves, "settle", halfway)
+
+
+def a_copy_is_not_refreshed(patch: Patch) -> None:
+    """Points that come back have the states that they had when they left."""
+    refresh = Holdings._refresh
+
+    def stale(self: Holdings, segment: Any, incoming: Any) -> None:
+        if not incoming.window.copied:
+            refresh(self, segment, incoming)
+
+    patch.setattr(Holdings, "_refresh", stale)
+
+
+def a_copy_is_revived_twice(patch: Patch) -> None:
+    """A window that comes twice is kept and told twice, and counted twice."""
+
+    def came(self: Taking, number: int, usable: bool) -> Any:
+        self.kept.discard(number)
+        return original(self, number, usable)
+
+    original = Taking.came
+    answer = Moves.answer
+
+    def twice(self: Moves, worker: int, body: Any, now: float) -> Any:
+        move = self.open.get(body.move)
+        if move is not None and hasattr(body, "number"):
+            move.settled.discard(body.number)
+        return answer(self, worker, body, now)
+
+    patch.setattr(Taking, "came", came)
+    patch.setattr(Moves, "answer", twice)
+
+
+def a_lost_account_stays(patch: Patch) -> None:
+    """The statistics of a lost worker are not subtracted."""
+    patch.setattr(Ledger, "_rebuild", lambda self: None)
+
+
+def partners_do_not_begin_again(patch: Patch) -> None:
+    """Who shared an account with the lost worker is not told that its points count as unvisited."""
+    close = Elastic._close_books
+
+    def silent(self: Any) -> None:
+        close(self)
+        self._out = [c for c in self._out if not (isinstance(c, Send) and isinstance(c.body, Reset))]
+
+    patch.setattr(Elastic, "_close_books", silent)
+
+
+def a_lost_workers_report_counts(patch: Patch) -> None:
+    """What a fenced worker reported last is folded in all the same."""
+    lost = Elastic._lost
+
+    def kept(self: Any, worker: int, why: str, fault: bool, now: float) -> None:
+        change = self._held.get(worker)
+        lost(self, worker, why, fault, now)
+        others = sorted(self.view.workers)
+        if change is not None and others and others[0] in self._held:
+            coordinator.tree.add(self.ledger.total, change)
+
+    patch.setattr(Elastic, "_lost", kept)
+
+
+def orphans_are_forgotten(patch: Patch) -> None:
+    """Points of a lost worker get no new owner."""
+    patch.setattr(Crew, "_place_orphans", lambda self, view: [])
+
+
+def adopted_points_keep_old_labels(patch: Patch) -> None:
+    """Points that count as unvisited enter with states."""
+    adopt = estate.adopt
+
+    def visited(holdings: Any, share: Any, passes: int) -> None:
+        share.state[:] = 0
+        adopt(holdings, share, passes)
+
+    patch.setattr(estate, "adopt", visited)
+
+
+def theta_of_the_round_before(patch: Patch) -> None:
+    """One worker gets the θ of the round before."""
+    train = Coordinator._train
+
+    def late(self: Any, action: Any, now: float) -> None:
+        before = len(self._out)
+        train(self, action, now)
+        old = getattr(self, "_old", None)
+        self._old = tuple(coordinator.tree.flatten(self.parameter))
+        last = len(self._out) - 1
+        if old is not None and last > before and isinstance(self._out[last].body, Train):
+            self._out[last] = msgspec.structs.replace(self._out[last], arrays=old)
+
+    patch.setattr(Coordinator, "_train", late)
+
+
+def a_barrier_without_one(patch: Patch) -> None:
+    """The barrier is over when all but one have reported."""
+    patch.setattr(View, "all_reported", lambda self: len(self.reported()) >= len(self.workers) - 1)
+
+
+def a_resend_timer_that_stops(patch: Patch) -> None:
+    """What was sent again once is never sent again."""
+    tick = Channel.tick
+
+    def once(self: Channel, now: float) -> Any:
+        packets = tick(self, now)
+        if self.again:
+            self._resend_at = float("inf")
+        return packets
+
+    patch.setattr(Channel, "tick", once)
+
+
+PLANTED: list[tuple[Callable[[Patch], None], Callable[[int], Scenario | None]]] = [
+    (acknowledges_what_it_has_not_heard, crowded),
+    (acknowledgement_off_by_one, lossy),
+    (a_resend_timer_that_stops, lossy),
+    (doubles_are_applied, lossy),
+    (theta_of_the_round_before, lossy),
+    (a_barrier_without_one, lossy),
+    (points_in_flight_are_trained, moving),
+    (both_own_a_window, moving),
+    (a_copy_is_not_refreshed, moving),
+    (a_copy_is_revived_twice, moving),
+    (a_former_life_speaks, undead),
+    (a_lost_account_stays, deadly),
+    (partners_do_not_begin_again, mixed),
+    (a_lost_workers_report_counts, deadly),
+    (orphans_are_forgotten, deadly),
+    (adopted_points_keep_old_labels, deadly),
+]
+
+
+@pytest.mark.parametrize(("plant", "kind"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
+def test_a_planted_bug_is_found(
+    plant: Callable[[Patch], None], kind: Callable[[int], Scenario | None], monkeypatch: Patch
+) -> None:
+    scenarios = [s for seed in range(8 * WITHIN) if (s := kind(seed)) is not None][:WITHIN]
+    plant(monkeypatch)
+    for tried, scenario in enumerate(scenarios, 1):
+        try:
+            run(scenario)
+        except Violation as found:
+            print(f"{plant.__name__}: seed {scenario.seed}, the {tried}. that was tried: {found}")
+            return
+    pytest.fail(f"{len(scenarios)} scenarios ran without a complaint")

@@ -27,7 +27,8 @@ from flegel import LocalCluster, Result, run, tree
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.machine.balancing import Balancing
-from flegel.machine.coordinator import Coordinator, Patience
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.events import Patience
 from flegel.machine.ledger import Ledger
 from flegel.machine.parcels import bytes_per_point
 from flegel.messages import Form, Load

@@ -112,24 +112,22 @@ class Dataset:
 
 def read_share(description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
     """The rows of worker `index` of `count`: (features, labels or None, global row numbers)."""
+    return _share(_opened(description), description["rows"], index, count, partition, seed)
+
+
+def _opened(description: Description) -> Source:
     if description["remote"] is not None:
         from flegel.datasets.remote import stage
 
         stage(description["remote"])
     source = source_from(description["source"])
     source.dtype = np.dtype(description["dtype"])
-    return _share(source, description["rows"], index, count, partition, seed)
+    return source
 
 
 def read_rows(description: Description, ids: Array) -> Rows:
     """Rows by their numbers, in ascending order: what a worker takes over from others."""
-    if description["remote"] is not None:
-        from flegel.datasets.remote import stage
-
-        stage(description["remote"])
-    source = source_from(description["source"])
-    source.dtype = np.dtype(description["dtype"])
-    return take_rows(source, np.sort(ids))
+    return take_rows(_opened(description), np.sort(ids))
 
 
 def _share(source: Source, rows: int, index: int, count: int, partition: str, seed: int) -> Rows:

@@ -22,6 +22,7 @@ _HOMES = {
     "LocalCluster": "flegel.runtime.local",
     "check_algorithm": "flegel.conformance",
     "load": "flegel.runtime.store",
+    "resume": "flegel.api",
     "run": "flegel.api",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
@@ -43,12 +44,13 @@ __all__ = [
     "UsageError",
     "check_algorithm",
     "load",
+    "resume",
     "run",
 ]
 
 if TYPE_CHECKING:
     from flegel.algorithm import Algorithm, Sample
-    from flegel.api import run
+    from flegel.api import resume, run
     from flegel.conformance import check_algorithm
     from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
     from flegel.result import Result

@@ -1,4 +1,4 @@
-"""What users call from Python: `run`, `load`, and the cluster that keeps workers warm."""
+"""What users call from Python: `run`, `resume`, and the cluster that keeps workers warm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from flegel.algorithm import Algorithm
 from flegel.errors import UsageError
 from flegel.result import Result
+from flegel.runtime.job import UNSET
+from flegel.runtime.job import resume as resume_job
 from flegel.runtime.local import LocalCluster
+from flegel.runtime.record import EVERY, new_record
 from flegel.runtime.run import WORKER_TIMEOUT, Request, default_workers, execute
 from flegel.spec import Criteria, SyncSpec, parse_seconds
 
@@ -44,6 +47,8 @@ def run(
     replace: bool = True,
     attribute: bool = False,
     out: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: float | str = EVERY,
     cluster: LocalCluster | None = None,
     watch: Callable[[Coordinator], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
@@ -68,6 +73,10 @@ def run(
 
     A worker that dies, or gives no sign of life for `worker_timeout`, is replaced by a new process; without `replace`
     the others take its points over (see docs/faults.md).
+
+    `checkpoint` is a folder, or an address such as s3://bucket/job, where the state of the job is kept, every
+    `checkpoint_every` (seconds, or text such as "30s"); `flegel.resume` goes on from there. Ctrl-C and SIGTERM then
+    write a last checkpoint before `KeyboardInterrupt` is raised.
     """
     from flegel.datasets import open_data
     from flegel.runtime import store
@@ -81,8 +90,12 @@ def run(
     dataset = open_data(data, label=label)
     if dataset.note:
         say(dataset.note)
+    record = None
+    if checkpoint is not None:
+        record = new_record(checkpoint, _seconds(checkpoint_every) or 0.0, data, label)
     result = execute(
         Request(
+            record=record,
             algorithm=chosen,
             data=dataset,
             workers=count,
@@ -103,6 +116,49 @@ def run(
             say=say,
         )
     )
+    if out is not None:
+        store.save(result, out)
+    return result
+
+
+def resume(
+    place: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    target: float | None = UNSET,
+    tolerance: float = UNSET,
+    max_iterations: int | None = UNSET,
+    max_seconds: float | None = UNSET,
+    algorithm: Algorithm | type[Algorithm] | str | None = None,
+    data: Any = None,
+    label: str | int | None = None,
+    exact: bool | None = None,
+    trust_code: bool = False,
+    checkpoint_every: float | str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    cluster: LocalCluster | None = None,
+    watch: Callable[[Coordinator], None] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Result:
+    """Go on with a job from its checkpoints in `place`, and keep further ones there.
+
+    `workers` and what ends the job may be changed; algorithm and data must be those of the checkpoint, and are
+    compared with it. Data that came from Python are passed again as `data`; so is a class of your own as `algorithm`,
+    unless it can be found in its file or you trust the code inside the checkpoint (`trust_code`).
+
+    With `exact` the job goes on from the newest complete checkpoint: under `bsp` it then takes the same course, to the
+    last bit, as if it had never stopped (the default there). Otherwise it goes on from the last commit, where that is
+    newer: one pass under its θ makes the statistics anew.
+    """
+    from flegel.runtime import store
+
+    if out is not None:
+        store.check_target(out)
+    result = resume_job(
+        place, workers=workers, target=target, tolerance=tolerance, max_iterations=max_iterations,
+        max_seconds=max_seconds, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
+        checkpoint_every=_seconds(checkpoint_every), cluster=cluster, watch=watch, say=say,
+    )  # fmt: skip
     if out is not None:
         store.save(result, out)
     return result

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -17,7 +18,7 @@ import typer
 from flegel import cli_bench, cli_cluster, cli_simulate
 from flegel.cli_data import app as data_app
 from flegel.cli_keys import app as keys_app
-from flegel.errors import AlgorithmError, FlegelError, UsageError
+from flegel.errors import AlgorithmError, FlegelError, Interrupted, UsageError
 
 app = typer.Typer(
     name="flegel",
@@ -54,6 +55,9 @@ def sentences() -> Iterator[None]:
             print(error.trace.rstrip(), file=sys.stderr)
         print(f"flegel: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from None
+    except Interrupted as stop:
+        print(f"flegel: {stop}", file=sys.stderr)
+        raise typer.Exit(stop.exit_code) from None
     except KeyboardInterrupt:
         print("flegel: interrupted; all workers were stopped and nothing was saved.", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -128,14 +132,16 @@ def submit(
         typer.Option("--json", help="Write the result as JSON to this file, or - for standard output."),
     ] = None,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Keep the job's state in this folder or store (s3://…), for `flegel resume`."),
+    ] = None,
+    checkpoint_every: Annotated[str, typer.Option(help="Time between two checkpoints.")] = "30s",
     attribute: Annotated[
         bool,
         typer.Option("--attribute", help="Show what each worker does for the objective (Δf); costs some time."),
     ] = False,
-    master: Annotated[
-        str | None,
-        typer.Option(envvar="FLEGEL_MASTER", help="Run on the cluster of this master; `local` for this host alone."),
-    ] = None,
+    master: cli_cluster.MaybeMaster = None,
     detach: Annotated[bool, typer.Option("--detach", help="Cluster: print the job's name and do not wait.")] = False,
     name: Annotated[str | None, typer.Option(help="Cluster: name of the job.")] = None,
     priority: Annotated[int, typer.Option(help="Cluster: jobs with a larger one go first.")] = 0,
@@ -154,21 +160,25 @@ def submit(
         flegel submit gmm --data higgs --master tcp://head:7077 --detach
     """
     with sentences():
+        from flegel import api
         from flegel.display import make_display
 
         chosen = _algorithm(algorithm, settings or [])
         folder = (out or _free_folder(algorithm, data)) if save or out else None
-        options = {
+        options: dict[str, Any] = {
             "workers": workers, "sync": sync, "interval": interval, "target": target, "tolerance": tolerance,
             "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
             "partition": partition, "scale": scale,
             "first_interval": first_interval, "coordination": coordination,
             "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
-            "straggler": straggler, "attribute": attribute, "worker_timeout": worker_timeout, "replace": replace,
+            "straggler": straggler, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every,
+            "attribute": attribute, "worker_timeout": worker_timeout, "replace": replace,
         }  # fmt: skip
         _check_targets(folder, json_to)
         on_cluster = {"name": name, "priority": priority, "memory": memory, "retries": retries}
         if master is not None and master != "local":
+            if checkpoint is not None:
+                raise UsageError("A job on a cluster keeps its checkpoints itself; leave --checkpoint away.")
             asked = {**options, "data": data}
             cli_cluster.submit_to(master, insecure, chosen, asked, on_cluster, folder, json_to, detach)
             return
@@ -176,7 +186,80 @@ def submit(
             raise UsageError("--detach, --name, --priority, --memory and --retries are for a cluster: give --master.")
         display = make_display(sys.stderr)
         with display:
-            result = _train(chosen, data, display, options, folder, json_to)
+            result = _finish_job(partial(api.run, chosen, data, **options), display, folder, json_to)
+        display.finish(result)
+
+
+@app.command()
+def resume(
+    place: Annotated[
+        str, typer.Argument(help="Folder or store (s3://…) that was given to submit --checkpoint, or a cluster's job.")
+    ],
+    workers: Annotated[int | None, typer.Option(help="Another number of workers; points are dealt anew.")] = None,
+    target: Annotated[float | None, typer.Option(help="Another target of the objective.")] = None,
+    tolerance: Annotated[float | None, typer.Option(help="Another tolerance; 0 is off.")] = None,
+    max_iterations: Annotated[
+        int | None, typer.Option(help="Another limit of barriers, counted from the start.")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Another limit of seconds of training, counted from the start.")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="The same class, where its file has moved: file.py:Class.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="The same data, where they have moved.")] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--newest",
+            help="From the newest checkpoint as it is (bsp: same course to the last bit; the default there), or from "
+            "the last commit, with one pass to make the statistics anew (the default of all other models).",
+        ),
+    ] = None,
+    checkpoint_every: Annotated[str | None, typer.Option(help="Another time between two checkpoints.")] = None,
+    trust_code: Annotated[
+        bool,
+        typer.Option("--trust-code", help="Run the class stored in the checkpoint; only where you trust it."),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for model, result and trace; a new one under runs/.")] = None,
+    json_to: Annotated[
+        str | None, typer.Option("--json", help="Write the result as JSON to this file, or - for standard output.")
+    ] = None,
+    save: Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.")] = True,
+    master: cli_cluster.MaybeMaster = None,
+    insecure: cli_cluster.Insecure = False,
+) -> None:
+    """Go on with a job from its checkpoints. What is not given stays as it was submitted.
+
+    A folder or an address with :// is a place; anything else is a job of the cluster, which knows its place itself.
+
+    For example:
+
+        flegel submit gmm --data higgs --set k=10 --checkpoint job1
+
+        flegel resume job1 --max-seconds 600
+    """
+    with sentences():
+        from flegel import api
+        from flegel.display import make_display
+
+        given = {
+            "workers": workers, "target": target, "tolerance": tolerance, "max_iterations": max_iterations,
+            "max_seconds": max_seconds, "algorithm": algorithm, "data": data, "exact": exact,
+            "checkpoint_every": checkpoint_every,
+        }  # fmt: skip
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if master is not None and master != "local" and "://" not in place and not Path(place).exists():
+            if options or out or json_to:
+                raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
+            cli_cluster.resume(place, master, insecure)
+            return
+        folder = (out or _free_folder("resumed", place.rstrip("/").rpartition("/")[2])) if save or out else None
+        _check_targets(folder, json_to)
+        display = make_display(sys.stderr)
+        with display:
+            job = partial(api.resume, place, trust_code=trust_code, **options)
+            result = _finish_job(job, display, folder, json_to)
         display.finish(result)
 
 
@@ -193,18 +276,16 @@ def _check_targets(folder: Path | None, json_to: str | None) -> None:
             raise UsageError(f"--json {json_to} is a folder; name a file in it.")
 
 
-def _train(
-    chosen: Any, data: str, display: Any, options: dict[str, Any], folder: Path | None, json_to: str | None
-) -> Any:
+def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:
+    """Run it under a display, save and tell the result."""
     import json
     import warnings
 
-    from flegel.api import run
     from flegel.runtime import store
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
-        result = run(chosen, data, watch=display.watch, say=display.say, **options)
+        result = job(watch=display.watch, say=display.say)
     for text in result.warnings:
         display.say(f"note: {text}")
     failed: FlegelError | None = None
@@ -332,8 +413,8 @@ def models() -> None:
     with sentences():
         from flegel.sync import MODELS
 
-        for name, (_, text, _) in MODELS.items():
-            print(f"{name:11} {text}")
+        for name, model in MODELS.items():
+            print(f"{name:11} {model.text}")
 
 
 @app.command()

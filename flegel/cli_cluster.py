@@ -26,6 +26,13 @@ DEFAULT = "tcp://127.0.0.1:7077"
 Master = Annotated[
     str, typer.Option("--master", envvar="FLEGEL_MASTER", help="Address of the master, tcp://HOST:PORT.")
 ]
+MaybeMaster = Annotated[
+    str | None,
+    typer.Option("--master", envvar="FLEGEL_MASTER", help="The cluster of this master; `local` for this host alone."),
+]
+OpenToAll = Annotated[
+    bool, typer.Option("--insecure", help="Without keys: everybody who can reach it may. Has to be typed.")
+]
 Insecure = Annotated[
     bool, typer.Option("--insecure", envvar="FLEGEL_INSECURE", help="Without keys: everybody who can reach it may.")
 ]
@@ -52,7 +59,7 @@ def mount(app: typer.Typer, sentences: Callable[[], Any]) -> None:
     app.add_typer(cluster_app, name="cluster")
     for hosts_function in (up, down):
         cluster_app.command()(guarded(hosts_function))
-    for function in (master, slave, jobs, status, logs, attach, cancel, scale, resume):
+    for function in (master, slave, jobs, status, logs, attach, cancel, scale):
         app.command()(guarded(function))
 
 
@@ -62,7 +69,7 @@ def mount(app: typer.Typer, sentences: Callable[[], Any]) -> None:
 def master(
     listen: Annotated[str, typer.Option(help="Where to listen: this host alone, unless you say otherwise.")] = DEFAULT,
     folder: Annotated[Path | None, typer.Option(help="Where the journal and results are kept.")] = None,
-    insecure: Insecure = False,
+    insecure: OpenToAll = False,
 ) -> None:
     """Run the master of a cluster: it queues jobs and places them on slaves.
 
@@ -405,7 +412,7 @@ def scale(
         print(f"{job} {client.scale(job, workers)}")
 
 
-def resume(job: JobName, master: Master = DEFAULT, insecure: Insecure = False) -> None:
-    """Let a job that failed or was cancelled go on from its last checkpoint."""
+def resume(job: str, master: str, insecure: bool) -> None:
+    """For `flegel resume`: let a job that failed or was cancelled go on from its last commit."""
     with _client(master, insecure) as client:
         print(f"{job} {client.resume(job)}")

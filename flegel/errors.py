@@ -69,6 +69,14 @@ class StorageError(FlegelError):
     """A model, result or trace could not be written or read."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """A job that keeps checkpoints was told to stop, and did; the text says how to go on."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class Diverged(FlegelError):
     """The objective left the finite numbers."""
 

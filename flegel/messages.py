@@ -54,6 +54,10 @@ class Load(_Message):
     scaled: bool = False
     straggler: str = ""
     """Slowness made on purpose (see plan/straggler.py)."""
+    elapsed: float = 0.0
+    """Seconds that the job has trained before, for slowness that comes and goes."""
+    kept: Kept | None = None
+    """A resumed job: these points with these states, in the frames behind all others as in `Kept`."""
     empty: bool = False
     """Get the kernel ready, but own nothing: points will be handed over (`Adopt`)."""
     lend: bool = False
@@ -130,6 +134,12 @@ class Adopt(_Message):
 
 class Fetch(_Message):
     """Send the hidden state of your points."""
+
+
+class Keep(_Message):
+    """A checkpoint: copy what you hold before you train on, and send it as `Kept`."""
+
+    number: int
 
 
 class Release(_Message):
@@ -246,6 +256,21 @@ class State(_Message):
     """The hidden state of the worker's points (frame 0) and their numbers in the whole data (frame 1)."""
 
 
+class Kept(_Message):
+    """What a worker holds at a checkpoint. Frames: state and halting votes of its points, their numbers in the whole
+    data (nothing where they are those that it sent last), then the changes that it has not reported yet, if any.
+    """
+
+    number: int
+    runs: tuple[tuple[int, int], ...]
+    """Points in their order: so many with so many passes."""
+    visits: int = 0
+    compute: float = 0.0
+    """What belongs to changes that were not reported."""
+    version: int = 0
+    """How often points came or went; 0: the share is as it was loaded."""
+
+
 class Failed(_Message):
     """A hook or the loading raised; `trace` is the user's own traceback."""
 
@@ -331,7 +356,7 @@ class Piece(_Message):
 
 
 Tending = Census | Reset | Part | Adopt
-Order = Survey | Load | Train | Stop | Take | Give | Settle | Tending | Fetch | Release | Exit
+Order = Survey | Load | Train | Stop | Take | Give | Settle | Tending | Fetch | Keep | Release | Exit
 Answer = (
     Hello
     | Surveyed
@@ -346,6 +371,7 @@ Answer = (
     | Parted
     | Adopted
     | State
+    | Kept
     | Failed
 )
 Between = Window | Got | Want | Piece

@@ -25,6 +25,8 @@ from flegel.runtime import clock
 
 GLANCE = 0.5
 """Seconds between two looks for people who watch."""
+CHECKPOINT = 15.0
+"""Seconds between two checkpoints; what a lost coordinator goes on from is the last commit, which is kept at once."""
 
 
 def listen(cluster: Any) -> None:
@@ -75,9 +77,12 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
     voice.tell(tale.Phase("reading"))
     from flegel.datasets import open_data
     from flegel.result import glance
-    from flegel.runtime import store
     from flegel.runtime.code import instantiate
+    from flegel.runtime.job import replace
+    from flegel.runtime.recall import holds_job
+    from flegel.runtime.record import new_record
     from flegel.runtime.run import Request, execute
+    from flegel.runtime.vault import open_vault
 
     spec = errand.spec
     ref = msgspec.structs.replace(spec.algorithm, source=Path(errand.source).read_text(encoding="utf-8"))
@@ -89,17 +94,29 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
         print(dataset.note, file=sys.stderr, flush=True)
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
     seen, phase = -GLANCE, "loading"
+    kept: tuple[float, int] | None = None
 
     def watch(machine: Any) -> None:
-        nonlocal seen, phase
+        nonlocal seen, phase, kept
         if machine.phase != phase:
             phase = machine.phase
             voice.tell(tale.Phase(phase, elastic=phase == "training"))
+        if phase == "training":
+            kept = kept or (clock.now(), machine.iteration)
+            if clock.now() - kept[0] >= CHECKPOINT and machine.iteration > kept[1]:
+                kept = (clock.now(), machine.iteration)
+                voice.tell(tale.Saved())
         if clock.now() - seen >= GLANCE:
             seen = clock.now()
             voice.tell(tale.Seen(msgspec.to_builtins(glance(machine))))
 
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
     try:
+        if errand.resume and holds_job(open_vault(errand.checkpoints)):
+            result = replace(errand.checkpoints, workers=errand.workers, cluster=cluster, watch=watch, say=say)
+            return _saved(result, errand, voice)
         result = execute(
             Request(
                 algorithm=algorithm,
@@ -114,13 +131,20 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
                 worker_timeout=spec.worker_timeout,
                 replace=spec.replace,
                 cluster=cluster,
+                record=new_record(errand.checkpoints, CHECKPOINT, spec.data, spec.label),
                 watch=watch,
                 phase=lambda name: voice.tell(tale.Phase(name)),
-                say=lambda text: print(text, file=sys.stderr, flush=True),
+                say=say,
             )
         )
+        return _saved(result, errand, voice)
     finally:
         cluster.close()
+
+
+def _saved(result: Any, errand: tale.Errand, voice: Voice) -> tale.Finished:
+    from flegel.runtime import store
+
     voice.tell(tale.Phase("saving"))
     for text in result.warnings:
         print(f"note: {text}", file=sys.stderr, flush=True)

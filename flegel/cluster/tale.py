@@ -53,7 +53,7 @@ class Seen(_Line):
 
 
 class Saved(_Line):
-    """There is one more checkpoint."""
+    """The job has got on since the last time; what was reached is kept."""
 
 
 class Finished(_Line):

@@ -114,7 +114,7 @@ class Door(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the last worker was lost."""
     phase: str = "starting"
     saved: int = 0
-    """Checkpoints that this attempt has written."""
+    """How often this attempt has got on and kept what it reached."""
     elastic: bool = False
     """Workers may join and leave."""
     glance: dict[str, Any] = {}

@@ -21,7 +21,8 @@ from flegel.compare.record import Attempt, Comparison, Setting
 from flegel.compare.stats import loosened, thinned
 from flegel.errors import FlegelError, UsageError
 from flegel.machine.balancing import Balancing
-from flegel.machine.coordinator import Coordinator, Patience
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.events import Patience
 from flegel.machine.ledger import Ledger
 from flegel.messages import Form, Load
 from flegel.plan.straggler import parse_stragglers

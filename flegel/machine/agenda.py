@@ -15,7 +15,7 @@ Only whole tiles move, so that they can travel in either layout as they are.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from flegel.errors import ProtocolError
@@ -92,6 +92,17 @@ class Agenda:
     def unseen(self) -> int:
         """Points of this worker that were never visited, or not since they were loaded anew."""
         return sum(s.points for s in self.segments if s.status != "away" and (s.anew or s.passes == 0))
+
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Points and passes of what is held, in order."""
+        return tuple((s.points, 0 if s.anew else s.passes) for s in self.held())
+
+    def resume(self, runs: Iterable[tuple[int, int]]) -> None:
+        """The points of share 0 have been traversed so often already."""
+        self.segments, at = [], 0
+        for points, passes in runs:
+            self.segments.append(Segment(0, at, at + points, passes))
+            at += points
 
     def held(self) -> list[Segment]:
         """The segments that are this worker's, in order."""

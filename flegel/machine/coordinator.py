@@ -1,6 +1,6 @@
 """The coordinator of one job: owns the barrier, the statistics and θ. Decides nothing about time itself.
 
-Life cycle:   loading → training ⇄ (the crew changes) → (collecting) → over
+Life cycle:   loading → training ⇄ (the crew changes) → (keeping) → (collecting) → over
 Events come from workers, timers and the supervisor; commands go to the runtime or to the simulator. It never
 reads a clock, opens a socket or starts a thread; when to synchronize is the policy's business.
 """
@@ -29,11 +29,15 @@ from flegel.machine.events import Leave as Leave
 from flegel.machine.events import Note as Note
 from flegel.machine.events import Patience as Patience
 from flegel.machine.events import Row as Row
+from flegel.machine.events import SavePart as SavePart
 from flegel.machine.events import Scale as Scale
 from flegel.machine.events import Send as Send
 from flegel.machine.events import SetTimer as SetTimer
+from flegel.machine.events import Suspend as Suspend
 from flegel.machine.events import Timer as Timer
+from flegel.machine.keeping import Keeping
 from flegel.machine.ledger import Ledger, merge
+from flegel.machine.suspended import Suspended
 from flegel.machine.tally import Tally
 from flegel.machine.watch import Watch
 from flegel.messages import (
@@ -44,6 +48,7 @@ from flegel.messages import (
     Failed,
     Fetch,
     Held,
+    Kept,
     Load,
     Loaded,
     Order,
@@ -58,9 +63,9 @@ from flegel.messages import (
 )
 from flegel.plan.termination import Progress, Termination, Verdict
 from flegel.spec import Criteria
+from flegel.sync import base as sync
 from flegel.sync.base import (
     Decision,
-    Event,
     Policy,
     Reported,
     Started,
@@ -80,7 +85,7 @@ SPANS_UP_TO = 256  # workers; beyond that the trace holds sums only
 
 
 @dataclass
-class Coordinator(Elastic):
+class Coordinator(Elastic, Suspended):
     """Build it, call `start`, then feed it events until `Done` comes out."""
 
     algorithm: Algorithm
@@ -95,6 +100,9 @@ class Coordinator(Elastic):
     patience: Patience = field(default_factory=Patience)
     debug: bool = False
     balancing: Balancing | None = None
+    keeping: Keeping | None = None
+    parts: dict[int, tuple[Array, ...]] = field(default_factory=dict)
+    """Of a resumed job: what travels behind each worker's `Load`."""
     attribute: bool = False
     """Keep each worker's share of the progress (costs an evaluation of the objective per report)."""
     rows: int = 0
@@ -113,8 +121,8 @@ class Coordinator(Elastic):
         self.states: dict[int, tuple[Array, Array]] = {}
         self.notes: list[str] = []
         self.loaded: dict[int, Loaded] = {}
-        self.began = self.ended = 0.0
-        self._termination = Termination(self.criteria, self.algorithm.maximize)
+        self.began = self.ended = self.ready_at = 0.0
+        self.termination = Termination(self.criteria, self.algorithm.maximize)
         self._held: dict[int, Tree] = {}
         self.staleness: dict[int, int] = {}
         """How often a report was made under a θ so many updates old."""
@@ -138,6 +146,9 @@ class Coordinator(Elastic):
         """The job was to end for this reason, as soon as all points count again."""
         self._reason = ""
         self._waiting: Updated | None = None
+        self._resumed: Updated | None = None
+        self._last: Updated | None = None
+        self._fresh_balance, self._stood_at = True, 0.0
         self._out: list[Command] = []
 
     @property
@@ -151,9 +162,10 @@ class Coordinator(Elastic):
     # -- entry points --------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Command]:
+        self._out = []
         arrays = (*tree.flatten(self.parameter), *tree.flatten(self.ledger.total), *self.scaling)
-        self._out = [Send(worker, load, arrays) for worker, load in self.loads.items()]
-        for worker in self.loads:
+        for worker, load in self.loads.items():
+            self._out.append(Send(worker, load, arrays + self.parts.get(worker, ())))
             self.watch.expect(worker, now)
         self._out.append(SetTimer(now + WATCH, Timer("watch")))
         return self._out
@@ -174,6 +186,8 @@ class Coordinator(Elastic):
                     self._decide(Woken(tag), now)
             case Timer("watch"):
                 self._watch(now)
+            case Timer("checkpoint" | "force" | "leave") | Suspend():
+                self._keep_event(event, now)
             case Timer("hire"):
                 self.crew.stop_waiting(now, self.patience.hire)
                 self._step(now)
@@ -208,6 +222,10 @@ class Coordinator(Elastic):
             case Ready() | Refused() | Arrived() | Sent() if self.balancing is not None:
                 if self.phase == "training":
                     self._on_move(worker, body, now)
+            case Kept() if self.keeping is not None:
+                self._out.append(SavePart(worker, body, arrays))
+                if self.keeping.took(worker, body) and self.keeping.complete and self.phase == "keeping":
+                    self._kept(self.keeping, now)
             case State() if self.phase == "collecting":
                 self.states[worker] = (arrays[0], arrays[1])
                 if len(self.states) == len(self.view.workers):
@@ -228,21 +246,30 @@ class Coordinator(Elastic):
             return
         for each in sorted(self.loaded):
             points = self.loaded[each].points
-            self.view.workers[each] = WorkerView(each, points, unseen=points)
+            if each not in self.view.workers:
+                self.view.workers[each] = WorkerView(each, points, unseen=points)
         self.crew.rows = self.rows = self.rows or self.points
         size = max(sum(a.size for a in tree.flatten(self.parameter)), 1)
         columns = max(each.columns for each in self.loaded.values())
         self.view.evidence = self.points * columns / size
         self.phase = "training"
-        self.began = self.ended = self._updated_at = now
+        self.began = now if self._resumed is None else self.began + now - self._stood_at  # loading is no training
+        self.ended = self._updated_at = self.ready_at = now
         if self.criteria.max_seconds:
-            self._out.append(SetTimer(now + self.criteria.max_seconds, Timer("limit")))
-        if self.balancing is not None:
+            self._out.append(SetTimer(self.began + self.criteria.max_seconds, Timer("limit")))
+        if self.balancing is not None and self._fresh_balance:
             self.balancing.start(self.view, now)
+        if self.keeping is not None:
+            self._out.append(SetTimer(now + self.keeping.every, Timer("checkpoint")))
+        if self._resumed is not None and self.verdict is None and self.trace:
+            self._tally.count(())
+            self.verdict = self.termination.judge(self._progress(now), False)  # criteria may be others by now
         if self.crew.orphans:
             self._change_crew(now)
+        elif self.verdict is not None:
+            self._over(now)
         else:
-            self._decide(Started(), now)
+            self._decide(self._resumed or Started(), now)
         if self._wanted:
             self._scale(self._wanted, now)
 
@@ -268,19 +295,27 @@ class Coordinator(Elastic):
         if len(self.view.workers) <= SPANS_UP_TO:
             sent, here = self._ordered_at[worker] - self.began, now - self.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
+        reported = Reported(worker, body.exhausted and seen.points > 0)
         if self.crew.phase:
             self._step(now)
         elif self._catching is not None:
-            self._catch_up(worker, body.exhausted and seen.points > 0, now)
+            self._catch_up(worker, reported.exhausted, now)
+        elif self.verdict is None and not (self.keeping is not None and self.keeping.forced):
+            self._decide(reported, now)
         elif self.verdict is None:
-            self._decide(Reported(worker, body.exhausted and seen.points > 0), now)
+            self.policy.decide(reported, self.view, now)  # it hears everything, but a checkpoint comes first
+            if not self.view.training():
+                self._update(tuple(self._held), now)
         elif not self.view.training():
-            self._fold(tuple(self._held), now)
+            workers, seconds = tuple(self._held), now - self._updated_at
+            visits, cost = self._fold(workers, now)
+            self.view.round += 1
+            self._last = self._updated(workers, visits, cost, seconds)
             self._over(now)
 
     # -- decisions -----------------------------------------------------------------------------------------
 
-    def _decide(self, event: Event, now: float) -> None:
+    def _decide(self, event: sync.Event, now: float) -> None:
         decision: Decision = self.policy.decide(event, self.view, now)
         if decision.reason:
             self._reason = decision.reason
@@ -320,24 +355,28 @@ class Coordinator(Elastic):
         seconds = now - self._updated_at
         visits, cost = self._fold(workers, now)
         self.view.round += 1
+        self._last = self._updated(workers, visits, cost, seconds)
         progress = self._progress(now)
-        check = self._termination.due(progress) and bool(
+        check = self.termination.due(progress) and bool(
             self._hook("terminationCheck", self.ledger.total, self.iteration)
         )
-        self.verdict = self._termination.judge(progress, check)
+        self.verdict = self.termination.judge(progress, check)
         if self._owed_verdict is not None and progress.exact:
             self.verdict = self._owed_verdict
         if self.verdict is not None:
             self._end(self.verdict, now)
             return
-        estimate = self.trace[-1].estimate
-        event = Updated(self.view.round, workers, estimate, progress.exact, visits, cost, self._gain, seconds)
         if self.balancing is not None:
             self._rebalance(self.balancing, workers, progress, now)
             if self.balancing.waits():
-                self._waiting = event
+                self._waiting = self._last
                 return
-        self._decide(event, now)
+        self._proceed(self._last, now)
+
+    def _updated(self, workers: tuple[int, ...], visits: int, cost: float, seconds: float) -> Updated:
+        """What the model hears of a commit."""
+        exact, estimate = self._tally.unseen == 0, self.trace[-1].estimate
+        return Updated(self.view.round, workers, estimate, exact, visits, cost, self._gain, seconds)
 
     # -- balance -------------------------------------------------------------------------------------------
 
@@ -362,7 +401,7 @@ class Coordinator(Elastic):
         """Everybody waited for points to move; is that over?"""
         if self._waiting is not None and not balancing.waits():
             event, self._waiting = self._waiting, None
-            self._decide(event, now)
+            self._proceed(event, now)
 
     def _send_all(self, orders: list[tuple[int, Order]]) -> None:
         self._out.extend(Send(worker, order) for worker, order in orders)
@@ -491,8 +530,7 @@ class Coordinator(Elastic):
         else:
             self._over(now)
 
-    def _over(self, now: float) -> None:
-        self.ended = now
+    def _collect(self, now: float) -> None:
         if not self.collect:
             self._finish()
             return
@@ -537,6 +575,10 @@ class Coordinator(Elastic):
                     f"Worker {worker} did not commit within {waited:.0f} s of the barrier of round "
                     f"{self._order[worker]}; does updateDataPoint return?"
                 )
+            if self.phase == "keeping" and self.keeping is not None and worker in self.keeping.awaited:
+                since = now - self.keeping.asked_at
+                if since > self.patience.report:
+                    return worker, f"Worker {worker} did not send its part of the last checkpoint within {since:.0f} s."
             if self.phase == "collecting" and worker not in self.states and waited > self.patience.report:
                 return worker, f"Worker {worker} did not send its state within {waited:.0f} s."
             if seen is not None and self.crew.owes(worker) and waited > self.patience.load:

@@ -16,6 +16,7 @@ from flegel.errors import FlegelError, WorkerLost
 from flegel.machine.balancing import Balancing
 from flegel.machine.crew import Crew, Incident, newcomer
 from flegel.machine.events import Command, Expel, Note, Patience, Send, SetTimer, Timer
+from flegel.machine.keeping import Keeping
 from flegel.machine.ledger import Ledger
 from flegel.machine.tally import Tally
 from flegel.machine.watch import Watch
@@ -43,6 +44,8 @@ class Elastic:
     rows: int
     replace: bool
     crew: Crew
+    keeping: Keeping | None
+    parts: dict[int, tuple[Array, ...]]
     patience: Patience
     watch: Watch
     _out: list[Command]
@@ -99,6 +102,8 @@ class Elastic:
         if not known and worker not in crew.hired:
             return
         where, hired = self._where(), worker in crew.hired
+        if self.keeping is not None and not hired:
+            self.keeping.lost()
         self._out.append(Expel(worker, why))
         self.watch.forget(worker)
         too_often = crew.lose(worker, fault)
@@ -140,7 +145,9 @@ class Elastic:
         arrays = (*tree.flatten(self.parameter), *tree.flatten(self.ledger.total), *self.scaling)
         load = self.loads.get(worker) or msgspec.structs.replace(next(iter(self.loads.values())), index=worker)
         if self.phase != "loading":
-            load = msgspec.structs.replace(load, empty=True)
+            load = msgspec.structs.replace(load, empty=True, kept=None)
+        elif load.kept is not None:
+            arrays += self.parts[worker]
         self._out.append(Send(worker, load, arrays))
 
     def _welcome(self, worker: int, body: Loaded, now: float) -> None:

@@ -52,6 +52,7 @@ def reset(holdings: Holdings, fresh: States) -> None:
 def part(holdings: Holdings, points: int) -> tuple[Array, ...]:
     """Give up so many points (0: all): their numbers, states, votes, passes, and which count as never visited."""
     native = holdings.shares[0]
+    holdings.version += 1
     gone = holdings.agenda.part(points or holdings.agenda.owned)
     if not gone:
         empty = np.zeros(0, np.int64)
@@ -99,4 +100,5 @@ def _append(holdings: Holdings, share: Share) -> int:
         share.features.flags.writeable = native.features.flags.writeable
     share.labels.flags.writeable = native.labels.flags.writeable
     holdings.shares.append(share)
+    holdings.version += 1
     return len(holdings.shares) - 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from flegel.errors import FlegelError
-from flegel.messages import Answer, Order
-from flegel.tree import Array
+from flegel.messages import Answer, Kept, Order
+from flegel.tree import Array, Tree
 
 # -- events ------------------------------------------------------------------------------------------------
 
@@ -51,7 +52,13 @@ class Leave(msgspec.Struct, frozen=True):
     worker: int
 
 
-Event = FromWorker | Timer | Died | Joined | Scale | Leave
+class Suspend(msgspec.Struct, frozen=True):
+    """Somebody wants the job to end, to be resumed later: one last checkpoint, then nothing more."""
+
+    why: str
+
+
+Event = FromWorker | Timer | Died | Joined | Scale | Leave | Suspend
 
 
 # -- commands ----------------------------------------------------------------------------------------------
@@ -94,7 +101,39 @@ class Done(msgspec.Struct, frozen=True):
     error: FlegelError | None = None
 
 
-Command = Send | SetTimer | Hire | Expel | Note | Done
+class Save(msgspec.Struct, frozen=True):
+    """A checkpoint begins: the coordinator's side of it, and who will send a part."""
+
+    number: int
+    state: dict[str, Any]
+    workers: tuple[int, ...]
+    iteration: int
+    round: int
+    seconds: float
+    objective: float | None
+    rows: int
+    """Lines of the trace that belong to it."""
+
+
+class SavePart(msgspec.Struct, frozen=True):
+    """What one worker holds."""
+
+    worker: int
+    kept: Kept
+    arrays: tuple[Array, ...]
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """θ after a commit: enough to go on from there, with one pass to make the statistics anew."""
+
+    round: int
+    iteration: int
+    seconds: float
+    objective: float | None
+    parameter: Tree
+
+
+Command = Send | SetTimer | Hire | Expel | Note | Done | Save | SavePart | Commit
 
 
 @dataclass

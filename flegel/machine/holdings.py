@@ -64,6 +64,8 @@ class Holdings:
         self._origins: dict[Parcel, tuple[int, Array]] = {}
         self._berths: dict[int, Berth] = {}
         self._copies: set[Parcel] = set()
+        self.version = 0
+        """How often points came or went."""
 
     # -- what is here --------------------------------------------------------------------------------------
 
@@ -81,6 +83,19 @@ class Holdings:
             return self.shares[0].state_rows()[:0], self.shares[0].ids[:0]
         kept = [take_states(self.shares[s.share], np.arange(s.start, s.end)) for s in held]
         return np.concatenate(kept), np.concatenate([self.shares[s.share].ids[s.start : s.end] for s in held])
+
+    def keep(self) -> tuple[Array, Array, Array]:
+        """Copies of states, votes and numbers of the points that are this worker's, in the order of `agenda.runs`."""
+        held = self.agenda.held()
+        rows, ids = self.collect()
+        votes = [self.shares[s.share].halted[s.start : s.end] for s in held]
+        return np.array(rows), np.concatenate(votes), ids
+
+    def resume(self, runs: tuple[tuple[int, int], ...], halted: Array, version: int) -> None:
+        """A share that was kept, with the states it was made with: votes and passes of its points."""
+        self.shares[0].halted[:] = halted
+        self.agenda.resume(runs)
+        self.version = version
 
     # -- giving --------------------------------------------------------------------------------------------
 
@@ -130,6 +145,7 @@ class Holdings:
 
     def settle(self, given: tuple[Transfer, ...], taken: tuple[Transfer, ...]) -> None:
         """Ownership changes. Points that were given stay here as inactive copies."""
+        self.version += bool(given or taken)
         for transfer in given:
             parcel = self.agenda.retire(transfer).parcel
             assert parcel is not None

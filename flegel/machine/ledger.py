@@ -88,6 +88,14 @@ class Ledger:
             self._account_of.pop(member, None)
         return tuple(member for member in group if member != owner)
 
+    def books(self) -> tuple[dict[int, Tree], dict[int, int]]:
+        """Accounts by their first owner, and which account each owner has."""
+        return self._accounts, self._account_of
+
+    def reopen(self, accounts: dict[int, Tree], account_of: dict[int, int]) -> None:
+        """Go on with books that were kept; the total is set by the caller."""
+        self._accounts, self._account_of = accounts, account_of
+
     def bury(self, owner: int) -> int:
         """The owner is lost, but its account cannot be closed yet: the number under which to `forget` it.
 

@@ -20,6 +20,7 @@ from flegel.messages import (
     Fetch,
     Give,
     Holding,
+    Keep,
     Load,
     Loaded,
     Order,
@@ -118,6 +119,12 @@ class SendState(msgspec.Struct, frozen=True):
     pass
 
 
+class KeepState(msgspec.Struct, frozen=True):
+    """Copy what is held for a checkpoint, behind everything that was ordered before, and send it."""
+
+    number: int
+
+
 class SetOwnTimer(msgspec.Struct, frozen=True):
     at: float
     round: int
@@ -157,6 +164,7 @@ Command = (
     | RaiseFlag
     | Reply
     | SendState
+    | KeepState
     | SetOwnTimer
     | Move
     | Rebook
@@ -227,6 +235,8 @@ class Worker:
             case Load() if self.phase in ("idle", "ready"):
                 self.phase, self.round, self._reported_at = "loading", -1, None
                 self._extra_visits, self._extra_compute, self._next = 0, 0.0, []
+                if body.kept is not None:  # overtime of a former life belongs to the coming report
+                    self._extra_visits, self._extra_compute = body.kept.visits, body.kept.compute
                 return [BeginLoad(body)]
             case Stop() if self.phase == "turning":
                 self._next.append((body, arrays, now))
@@ -236,6 +246,8 @@ class Worker:
                 return [] if raised else [RaiseFlag()]
             case Fetch() if self.phase == "ready":
                 return [SendState()]
+            case Keep(number=number) if self.phase in ("ready", "overtime", "turning"):
+                return [KeepState(number)]
             case Census() | Reset() | Part() | Adopt() if self.phase == "ready":
                 return self._tend(body, arrays)
             case Take() | Give() if self.phase in ("ready", "training"):

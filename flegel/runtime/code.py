@@ -15,6 +15,7 @@ import importlib
 import inspect
 import json
 import linecache
+import math
 import symtable
 import sys
 import types
@@ -33,19 +34,44 @@ _CONSTANTS = (int, str, bytes, bool, type(None), tuple, list, dict, set)
 
 def reference(algorithm: Algorithm) -> AlgorithmRef:
     """How a worker can make the same algorithm."""
-    cls = type(algorithm)
-    hyper = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in algorithm.hyper().items()}
+    return AlgorithmRef(*_identity(type(algorithm), plain_hyper(algorithm)))
+
+
+def plain_hyper(algorithm: Algorithm) -> dict[str, Any]:
+    """Hyper-parameters without arrays."""
+    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in algorithm.hyper().items()}
+
+
+def same_code(cls: type[Algorithm], ref: AlgorithmRef) -> bool:
+    """The class is the one that was referred to; where its text stands in a file does not matter."""
+    name, _, source = _identity(cls, {})
+    return name == ref.name and _texts(source) == _texts(ref.source)
+
+
+def _texts(source: str) -> list[str]:
+    return [text for _, _, text in json.loads(source)["pieces"]] if source else []
+
+
+def _identity(cls: type[Algorithm], hyper: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
     if cls.__module__.startswith(_BUILTIN):
-        return AlgorithmRef(f"{cls.__module__}:{cls.__name__}", hyper)
+        return f"{cls.__module__}:{cls.__name__}", hyper, ""
     origin = sys.modules.get(cls.__module__)
     carried = getattr(origin, "__flegel_source__", None)
-    source = carried if carried is not None else _source_of(cls)
-    return AlgorithmRef(cls.__name__, hyper, source)
+    return cls.__name__, hyper, carried if carried is not None else _source_of(cls)
+
+
+def in_json(value: Any) -> Any:
+    """JSON has no infinity and no NaN; as text they are converted back to the declared type."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def instantiate(ref: AlgorithmRef) -> Algorithm:
     """The algorithm that a reference names."""
-    cls = load_class(ref)
+    return made(load_class(ref), ref)
+
+
+def made(cls: type[Algorithm], ref: AlgorithmRef) -> Algorithm:
+    """The class with the hyper-parameters of a reference."""
     unset = {k for k, p in cls.hyper_parameters().items() if p.default is None}
     return cls(**{k: v for k, v in ref.hyper.items() if v is not None or k not in unset})
 

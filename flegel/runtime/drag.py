@@ -24,8 +24,9 @@ SLICE = 0.00025  # seconds of computing between two sleeps where a worker is slo
 class Drag:
     """Of one worker; used by the trainer thread only."""
 
-    def __init__(self, stragglers: Stragglers, worker: int, workers: int) -> None:
+    def __init__(self, stragglers: Stragglers, worker: int, workers: int, elapsed: float = 0.0) -> None:
         self._stragglers, self._worker, self._workers = stragglers, worker, workers
+        self._elapsed = elapsed
         self._began: float | None = None
         self._debt = 0.0
         self._size = TILE
@@ -35,7 +36,7 @@ class Drag:
     def look(self, now: float) -> Slowdown:
         """What holds this worker back at this moment."""
         if self._began is None:
-            self._began = now
+            self._began = now - self._elapsed
         self.now = self._stragglers.slowdown(self._worker, self._workers, now - self._began)
         self._press(self.now.load)
         return self.now

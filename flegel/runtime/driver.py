@@ -15,6 +15,7 @@ from typing import Protocol
 from flegel.errors import WorkerLost
 from flegel.machine.events import (
     Command,
+    Commit,
     Died,
     Done,
     Event,
@@ -24,9 +25,12 @@ from flegel.machine.events import (
     Joined,
     Leave,
     Note,
+    Save,
+    SavePart,
     Scale,
     Send,
     SetTimer,
+    Suspend,
     Timer,
 )
 from flegel.machine.fence import Fence
@@ -48,6 +52,12 @@ class Machine(Protocol):
     def start(self, now: float) -> list[Command]: ...
 
     def handle(self, event: Event, now: float) -> list[Command]: ...
+
+
+class Keeper(Protocol):
+    """Takes what belongs into checkpoints, and returns at once."""
+
+    def take(self, command: Save | SavePart | Commit) -> None: ...
 
 
 class Cluster(Protocol):
@@ -102,19 +112,39 @@ class Cluster(Protocol):
         ...
 
 
-def drive(machine: Machine, cluster: Cluster, watch: Callable[[], None] | None = None, last: bool = True) -> None:
+def drive(
+    machine: Machine,
+    cluster: Cluster,
+    watch: Callable[[], None] | None = None,
+    last: bool = True,
+    *,
+    keeper: Keeper | None = None,
+    suspended: Callable[[], str] = lambda: "",
+    shift: float = 0.0,
+) -> None:
     """Until the machine is done; raises what made it fail. `watch` is called now and then, for displays.
 
-    Unless this is the `last` machine of a job, the workers keep what they have read.
+    Unless this is the `last` machine of a job, the workers keep what they have read. `suspended` says why the job
+    should stop, if it should. The machine's clock is this one's plus `shift`: a resumed job's goes on where it stood.
     """
-    Drive(machine, cluster, watch).run(last)
+    Drive(machine, cluster, watch, keeper, suspended, shift).run(last)
 
 
 class Drive:
     """One job on its way."""
 
-    def __init__(self, machine: Machine, cluster: Cluster, watch: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        cluster: Cluster,
+        watch: Callable[[], None] | None,
+        keeper: Keeper | None = None,
+        suspended: Callable[[], str] = lambda: "",
+        shift: float = 0.0,
+    ) -> None:
         self._machine, self._cluster, self._watch = machine, cluster, watch
+        self._keeper, self._suspended, self._told = keeper, suspended, False
+        self._shift = shift
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
         self._fence = Fence(cluster.new_job())
@@ -130,14 +160,17 @@ class Drive:
         self.stale = 0
         """Messages of former lives that were refused."""
 
+    def _now(self) -> float:
+        return clock.now() + self._shift
+
     def run(self, last: bool = True) -> None:
         over = False
         try:
-            self._execute(self._machine.start(clock.now()))
+            self._execute(self._machine.start(self._now()))
             self._follow_up()
-            look_at = clock.now()
+            look_at = self._now()
             while self._done is None:
-                now = clock.now()
+                now = self._now()
                 self._bury(now)
                 if now >= look_at:
                     look_at = now + LOOK_AROUND
@@ -146,7 +179,7 @@ class Drive:
                 if self._done is not None:
                     break
                 due = min(look_at, self._timers[0][0] if self._timers else look_at)
-                for envelope, arrays in self._cluster.receive(due - clock.now()):
+                for envelope, arrays in self._cluster.receive(due - self._now()):
                     self._take(envelope, arrays)
             over = self._done is not None and self._done.error is None
         finally:
@@ -175,7 +208,7 @@ class Drive:
 
     def _follow_up(self) -> None:
         while self._next and self._done is None:
-            self._execute(self._machine.handle(self._next.popleft(), clock.now()))
+            self._execute(self._machine.handle(self._next.popleft(), self._now()))
 
     def _bury(self, now: float) -> None:
         for worker, why, fault in self._cluster.deaths():
@@ -191,6 +224,9 @@ class Drive:
     def _look_around(self, now: float) -> None:
         for request in self._cluster.requests():
             self._tell(request)
+        if not self._told and (why := self._suspended()):
+            self._told = True
+            self._tell(Suspend(why))
         if self._spare_at is not None and now >= self._spare_at:
             self._spare_at = None
             self._cluster.keep_spare()
@@ -220,6 +256,9 @@ class Drive:
                     self._machine.notes.append(f"worker {worker} {why}")
                 case Note(text):
                     self._machine.notes.append(text)
+                case Save() | SavePart() | Commit():
+                    assert self._keeper is not None, "only a job with checkpoints keeps anything"
+                    self._keeper.take(command)
                 case Done():
                     self._done = command
 
@@ -235,7 +274,7 @@ class Drive:
     def _admit(self, worker: int) -> None:
         self._hired.discard(worker)
         self._fence.admit(worker, self._cluster.incarnations()[worker])
-        self._spare_at = clock.now() + SPARE_AFTER
+        self._spare_at = self._now() + SPARE_AFTER
         self._next.append(Joined(worker))
 
     def _send(self, worker: int, body: Order) -> None:
@@ -243,4 +282,4 @@ class Drive:
             self._cluster.send(worker, body, self._parcel)
         except WorkerLost as lost:
             if self._fence.speaker(worker) is not None:  # soon its death will be noticed, and its cause
-                self._unreachable.setdefault(worker, (clock.now(), lost.why))
+                self._unreachable.setdefault(worker, (self._now(), lost.why))

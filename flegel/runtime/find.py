@@ -6,12 +6,15 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import linecache
 import sys
 from pathlib import Path
 
 from flegel.algorithm import Algorithm
 from flegel.algorithms import BUILTINS
 from flegel.errors import AlgorithmError, UsageError, nearest, own_traceback
+
+FROM_FILE = "flegel_file_"
 
 
 def find_algorithm(word: str) -> type[Algorithm]:
@@ -28,6 +31,14 @@ def find_algorithm(word: str) -> type[Algorithm]:
     module, name = BUILTINS[word.lower()].split(":")
     found: type[Algorithm] = getattr(importlib.import_module(module), name)
     return found
+
+
+def home_of(cls: type[Algorithm]) -> str | None:
+    """`file.py:Class` of a class that was found in a file; None for others."""
+    module = sys.modules.get(cls.__module__)
+    if not cls.__module__.startswith(FROM_FILE) or module is None or module.__file__ is None:
+        return None
+    return f"{Path(module.__file__).absolute()}:{cls.__name__}"
 
 
 def _classes(path: Path) -> list[str]:
@@ -47,11 +58,12 @@ def _from_file(path: Path, name: str) -> type[Algorithm]:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # the file may import its neighbours, here and on the workers
-    module_name = f"flegel_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    module_name = f"{FROM_FILE}{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    linecache.checkcache(str(path))  # the file may have changed since it was read last
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flegel.datasets import Rows, read_rows, read_share
-from flegel.errors import ProtocolError
+from flegel.errors import DataError, ProtocolError
 from flegel.runtime.far import ServedArray
 from flegel.runtime.memory import SharedArray, open_shared
 from flegel.share import Sparse
@@ -99,8 +99,18 @@ def _as_shared(rows: Rows) -> Rows:
     return rows
 
 
-def open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows:
-    """This worker's features and labels, and the numbers of its rows in the whole data."""
+def open_rows(source: dict[str, Any], index: int, count: int, seed: int, ids: Array | None = None) -> Rows:
+    """This worker's features and labels, and the numbers of its rows in the whole data.
+
+    `ids`: the rows must be these, in this order. Those of a share as it was dealt are read as ever and compared.
+    """
+    rows = _open_rows(source, index, count, seed)
+    if ids is not None and not np.array_equal(rows.ids, ids):
+        raise DataError("The rows of this share are not those of the checkpoint; the data have changed.")
+    return rows
+
+
+def _open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows:
     if source.get("kind") == "dataset":
         return read_share(source["description"], index, count, source["partition"], seed)
     if source.get("kind") != "memory":

@@ -17,11 +17,12 @@ import numpy as np
 from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.datasets import Dataset, scale
-from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError, own_traceback
+from flegel.errors import AlgorithmError, DataError, FlegelError, Interrupted, UsageError, own_traceback
 from flegel.machine.balancing import Balancing
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.events import Patience
 from flegel.machine.ledger import Ledger
+from flegel.machine.snapshot import Part
 from flegel.machine.survey import Surveyor
 from flegel.messages import Load, Survey
 from flegel.plan.straggler import parse_stragglers
@@ -31,7 +32,9 @@ from flegel.runtime.code import reference
 from flegel.runtime.compile import Built, build_kernel, fold_change
 from flegel.runtime.driver import drive
 from flegel.runtime.local import MAX_WORKERS, LocalCluster
+from flegel.runtime.record import Record, fingerprint
 from flegel.runtime.rows import SharedRows
+from flegel.runtime.signals import Signals
 from flegel.runtime.trainer import form_of
 from flegel.share import Sparse, check_state, make_share
 from flegel.spec import Criteria, SyncSpec
@@ -70,6 +73,8 @@ class Request:
     scale: str = "none"
     collect_state: bool = False
     cluster: LocalCluster | None = None
+    record: Record | None = None
+    """Where its state is kept, and what it goes on from."""
     watch: Callable[[Coordinator], None] | None = None
     say: Callable[[str], None] = lambda text: None
     phase: Callable[[str], None] = lambda name: None
@@ -90,19 +95,26 @@ def execute(request: Request) -> Result:
     parse_stragglers(request.straggler, request.workers)
     own_cluster = request.cluster is None
     cluster = request.cluster or LocalCluster(request.workers)
+    record = request.record
     rows: SharedRows | None = None
     try:
         check_data(request)
+        if record is not None:
+            record.note(algorithm)
+            if record.found is not None:
+                cluster.start()  # somebody waits for this job to go on: processes come up while data are opened
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
         request.phase("init")
         plan = Plan(request, scaling)
+        parts = record.parts(request.workers) if record else []
         cluster.start()  # processes come up while the kernel is compiled
         request.phase("compiling")
         built = plan.compile()
         request.phase("loading")
         if request.data.in_memory:
             features, labels = request.data.load()
-            owners = request.data.owners(request.workers, request.partition, request.seed)
+            owners = [part.ids for part in parts]
+            owners = owners or request.data.owners(request.workers, request.partition, request.seed)
             rows = SharedRows(features, labels if algorithm.supervised else None, owners, cluster.new_array)
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
@@ -120,6 +132,8 @@ def execute(request: Request) -> Result:
                 interpret=built.kind == "interpreted",
                 straggler=request.straggler,
                 scaled=scaling is not None,
+                elapsed=record.found.manifest.seconds if record and record.found and record.found.manifest else 0.0,
+                kept=parts[index].kept if parts else None,
                 lend=balance_mode(request.sync, request.workers) != "off",
             )
             for index in range(request.workers)
@@ -136,18 +150,58 @@ def execute(request: Request) -> Result:
             debug=bool(os.environ.get("FLEGEL_DEBUG")),
             balancing=_balancing(request),
             attribute=request.attribute,
+            keeping=record.keeping() if record else None,
+            parts={index: part.frames() for index, part in enumerate(parts)},
             patience=_patience(request),
             rows=request.data.rows,
             replace=request.replace,
         )
-        watch = request.watch
-        drive(machine, cluster, (lambda: watch(machine)) if watch else None)
-        return _result(request, machine, built, machine.began - began, scaling)
+        shift = 0.0
+        if record is None:
+            drive(machine, cluster, _watching(request, machine))
+        else:
+            shift = _drive_and_keep(request, record, machine, plan, scaling, parts, cluster)
+        return _result(request, machine, built, machine.ready_at - shift - began, scaling)
     finally:
+        if record is not None:
+            record.close()
         if rows is not None:
             rows.close()
         if own_cluster:
             cluster.close()
+
+
+def _watching(request: Request, machine: Coordinator) -> Callable[[], None]:
+    def watch() -> None:
+        if request.record is not None:
+            request.record.tell()
+        if request.watch is not None:
+            request.watch(machine)
+
+    return watch
+
+
+def _drive_and_keep(
+    request: Request,
+    record: Record,
+    machine: Coordinator,
+    plan: Plan,
+    scaling: scale.Scaling | None,
+    parts: list[Part],
+    cluster: LocalCluster,
+) -> float:
+    """Train with checkpoints, from where the job stood; returns how far its clock is ahead of this host's."""
+    record.restore(machine, parts)
+    forms = (form_of(plan.parameter), form_of(plan.zero))
+    record.begin(request, machine, plan.fingerprint, scaling, forms)
+    shift = record.shift
+    with Signals() as signals:
+        watch = _watching(request, machine)
+        drive(machine, cluster, watch, keeper=record, suspended=signals, shift=shift)
+        if signals.why and machine.verdict is None:
+            record.close()
+            raise Interrupted(record.last_words(signals.why, machine), signals.exit_code)
+    return shift
 
 
 def _balancing(request: Request) -> Balancing | None:
@@ -187,6 +241,8 @@ def check_data(request: Request) -> None:
 
 def _scaling(request: Request, cluster: LocalCluster) -> scale.Scaling:
     """How to scale, from the moments of all rows; workers compute those of their own parts."""
+    if request.record is not None and request.record.found and request.record.found.job.scaling:
+        return scale.Scaling(*(np.array(column) for column in request.record.found.job.scaling))
     if request.data.in_memory:
         return scale.scaling(scale.moments(request.data.load()[0]), request.scale)
     cluster.start()
@@ -213,12 +269,18 @@ class Plan:
         self.request, self.algorithm = request, request.algorithm
         rng = np.random.default_rng(request.seed)
         self.sample = take_sample(request.data, request.seed)
+        record, self.fingerprint = request.record, ""
+        if record is not None:
+            self.fingerprint = fingerprint(self.sample)
+            record.check(self.fingerprint, request.data.name)
         if scaling is not None:
             rows = self.sample.features
             own = rows if isinstance(rows, Sparse) else rows.copy()
             self.sample = self.sample._replace(features=scale.apply(own, scaling))
         self.algorithm.validate(self.sample)
-        self.parameter: Tree = tree.as_float64(self._hook("initParameter", self.sample, rng))
+        former = record.parameter(self.algorithm) if record is not None else None
+        fresh = self._hook("initParameter", self.sample, rng) if former is None else former
+        self.parameter: Tree = tree.as_float64(fresh)
         if not tree.is_finite(self.parameter):
             raise AlgorithmError("initParameter returned numbers that are not finite.")
         presented = tree.present(self.parameter)

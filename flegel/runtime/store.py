@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import shutil
 import zipfile
@@ -26,7 +25,7 @@ from flegel.algorithm import Algorithm
 from flegel.errors import StorageError, UsageError
 from flegel.messages import Form
 from flegel.result import Result, scaled
-from flegel.runtime.code import instantiate, reference
+from flegel.runtime.code import in_json, instantiate, reference
 from flegel.runtime.trainer import build, form_of
 from flegel.spec import AlgorithmRef
 from flegel.tree import Array, Tree
@@ -133,7 +132,7 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
     ref = reference(result.algorithm)
     manifest = Manifest(
         FORMAT,
-        msgspec.structs.replace(ref, hyper={k: _in_json(v) for k, v in ref.hyper.items()}),
+        msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()}),
         form_of(result.parameter),
         result.dataset,
         result.objective,
@@ -147,11 +146,6 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
 def _record(result: Result) -> Iterator[tuple[str, bytes]]:
     yield "result.json", json.dumps(result.to_json(), indent=1).encode()
     yield "trace.msgpack", b"".join(msgpack.packb(row, use_bin_type=True) for row in result.rows)
-
-
-def _in_json(value: Any) -> Any:
-    """JSON has no infinity and no NaN; as text they are converted back to the declared type."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_trace(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ from flegel.machine.worker import (
     Tended,
     TrainerDone,
 )
-from flegel.messages import Failed, Form, Load, Loaded, Settle, Survey
+from flegel.messages import Failed, Form, Kept, Load, Loaded, Settle, Survey
 from flegel.plan.straggler import parse_stragglers
 from flegel.runtime import clock, lending, memory
 from flegel.runtime.code import instantiate
@@ -79,6 +79,10 @@ class Trainer:
         self._tender: Tender | None = None
         self._drag: Drag | None = None
         self._surveyed: tuple[Any, Rows] | None = None
+        self._overtime: tuple[int, float] | None = None
+        """Visits and seconds whose changes are in the aggregator and were not reported."""
+        self._told_ids = -1
+        """Version of the holdings whose points' numbers the coordinator knows."""
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
@@ -193,31 +197,50 @@ class Trainer:
         self._surveyed = ((survey.source, survey.index, survey.count, survey.seed), rows)
         return SurveyDone(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
+    def keep(self, number: int) -> tuple[Kept, tuple[Array, ...]]:
+        """What this worker holds, copied; for the trainer thread, between two rounds."""
+        holdings = self.holdings
+        assert holdings is not None
+        state, halted, ids = holdings.keep()
+        visits, compute = self._overtime or (0, 0.0)
+        pending = [a.copy() for a in tree.flatten(self.aggregator)] if visits else []
+        known, self._told_ids = self._told_ids == holdings.version, holdings.version
+        kept = Kept(number, holdings.agenda.runs(), visits, compute, holdings.version)
+        return kept, (state, halted, ids[:0] if known else ids, *pending)
+
     def _tend(self, command: Tend) -> Tended:
         assert self.holdings is not None and self._tender is not None
         return self._tender.tend(self.holdings, command.order, command.arrays)
 
-    def _rows(self, load: Load, scaling: tuple[Array, ...]) -> Rows:
+    def _rows(self, load: Load, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
         """The rows of a share: those that were just surveyed, or read now; scaled where that was asked for."""
         if load.empty:
             rows = open_ids(load.source, np.zeros(1, np.int64))  # one row, to show what rows look like
         elif self._surveyed is not None and self._surveyed[0] == (load.source, load.index, load.count, load.seed):
             rows = self._surveyed[1]
         else:
-            rows = open_rows(load.source, load.index, load.count, load.seed)
+            moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
+            if moved and ids is not None:
+                rows = open_ids(load.source, ids)
+            else:
+                rows = open_rows(load.source, load.index, load.count, load.seed, ids)
         self._surveyed = None
         return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
 
     def _load(self, load: Load, arrays: tuple[Array, ...]) -> ShareReady:
         began = clock.now()
         algorithm = instantiate(load.algorithm)
+        kept, wanted, pending = load.kept, None, list[Array]()
+        if kept is not None:
+            behind = 3 + (max(len(load.statistics.fields), 1) if kept.visits else 0)
+            arrays, (old_state, halted, wanted, *pending) = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
-        features, labels, ids = self._rows(load, scaling)
+        features, labels, ids = self._rows(load, scaling, wanted)
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         rng = np.random.default_rng([load.seed, load.index])
         self._doing = "initState"
-        state = algorithm.initState(points, columns, rng)
+        state = algorithm.initState(points, columns, rng) if kept is None else np.array(old_state)
         self._doing = "loading"
         layout = "rows" if load.interpret else algorithm.layout
         lend = load.lend and lending.wanted()
@@ -232,10 +255,17 @@ class Trainer:
         self._kernel = built.kernel
         self.holdings, self.visits = Holdings(share, owned=not load.empty), 0
         self._tender = Tender(load, algorithm, layout, scaling)
+        self._overtime, self._told_ids = None, -1
+        if kept is not None:
+            self.holdings.resume(kept.runs, halted, kept.version)
+            if kept.visits:
+                self._overtime = (kept.visits, kept.compute)
+                tree.add(tree.clear(self.aggregator), tree.unflatten(self.aggregator, pending))
         self._drag = None
         if load.straggler:
             workers = max(load.count, load.index + 1)
-            self._drag = Drag(parse_stragglers(load.straggler, workers, load.seed), load.index, workers)
+            stragglers = parse_stragglers(load.straggler, workers, load.seed)
+            self._drag = Drag(stragglers, load.index, workers, load.elapsed)
         return ShareReady(Loaded(self.holdings.agenda.owned, columns, built.kind, built.note, clock.now() - began))
 
     def _train(self, order: BeginTrain) -> TrainerDone:
@@ -282,6 +312,7 @@ class Trainer:
             if drag:
                 drag.pay(reached - run.start, clock.now() - entered)
         ended = clock.now()
+        self._overtime = None if order.arrays else (visits, ended - began)
         return TrainerDone(
             visits=visits,
             exhausted=exhausted or left <= 0,

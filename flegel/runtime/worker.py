@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -23,7 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 from flegel.errors import DecodeError, FlegelError
 from flegel.machine import worker as machine
 from flegel.machine.holdings import Holdings
-from flegel.messages import Answer, Beat, Hello, Load, State, Survey
+from flegel.messages import Answer, Beat, Hello, Kept, Load, State, Survey
 from flegel.runtime import clock, doors, frames
 from flegel.runtime.curve import private_bytes
 from flegel.runtime.migrate import Mover
@@ -58,7 +58,7 @@ class WorkerProcess:
         self._machine = machine.Worker()
         self._trainer = Trainer()
         self._mover = Mover(self._doors, self._trainer, birth.address, birth.worker, birth.incarnation)
-        self._collected: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
+        self._collected: SimpleQueue[tuple[str, State | Kept, tuple[Any, ...]]] = SimpleQueue()
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
         self._alive = True
@@ -105,9 +105,9 @@ class WorkerProcess:
         while not self._trainer.results.empty():
             self._do(self._machine.handle(self._trainer.results.get(), clock.now()))
         while not self._collected.empty():
-            job, arrays = self._collected.get()
+            job, answer, arrays = self._collected.get()
             if job == self._voice.job:
-                self._say(State(), arrays)
+                self._say(answer, arrays)
         while not self._mover.answers.empty():
             job, body = self._mover.answers.get()
             if job == self._voice.job:
@@ -158,6 +158,10 @@ class WorkerProcess:
                     holdings = self._trainer.holdings
                     assert holdings is not None
                     self._trainer.afterwards(holdings, self._collect)
+                case machine.KeepState(number):
+                    holdings = self._trainer.holdings
+                    assert holdings is not None
+                    self._trainer.afterwards(holdings, partial(self._keep, number))
                 case machine.SetOwnTimer(at, round_):
                     self._timer = (at, round_)
                 case machine.Quit():
@@ -165,7 +169,13 @@ class WorkerProcess:
 
     def _collect(self, holdings: Holdings) -> None:
         """In the trainer thread, which alone may look at holdings as a whole."""
-        self._collected.put((self._voice.job, holdings.collect()))
+        self._collected.put((self._voice.job, State(), holdings.collect()))
+        self._trainer.ring()
+
+    def _keep(self, number: int, _: Holdings) -> None:
+        """In the trainer thread, between two rounds: a copy, which is sent while training goes on."""
+        kept, arrays = self._trainer.keep(number)
+        self._collected.put((self._voice.job, kept, arrays))
         self._trainer.ring()
 
     def _changes(self) -> tuple[Any, ...]:

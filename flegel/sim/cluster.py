@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flegel.errors import ProtocolError
-from flegel.machine.coordinator import Command, Coordinator, Done, FromWorker, Note, Send, SetTimer, Timer
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.events import Command, Commit, Done, FromWorker, Note, Save, SavePart, Send, SetTimer, Timer
 from flegel.sim.desk import Costs, Desk, Tree
 from flegel.sim.events import Events, no_collections
 from flegel.sim.network import Network, Wires
@@ -35,18 +36,25 @@ class Simulation:
         costs: Costs | None = None,
         network: Network | None = None,
         size: int | None = None,
+        save: Callable[[Save | SavePart | Commit], None] = lambda command: None,
+        now: float = 0.0,
     ) -> None:
-        """`size`: bytes of θ and of a report, where the arrays of this job only stand for larger ones."""
+        """`size`: bytes of θ and of a report, where the arrays of this job only stand for larger ones.
+
+        `save` gets what belongs into checkpoints; `now` is when the job begins.
+        """
         self.job, self.costs = job, costs or Costs()
         self.events = Events()
+        self.events.now = now
+        self._save = save
         self.network = network or Network(Wires(latency=self.costs.message), len(paces))
         self._desk = (Tree if self.costs.tree else Desk)(self.costs, len(paces))
         self._size = size
         self._sized: tuple[object, int] = ((), HEADER)
         self._done: Done | None = None
-        moves = job.balancing is not None
+        holds = job.balancing is not None or job.keeping is not None or bool(job.parts)
         self.workers = {
-            id: SimWorker(id, paces[id], learners[id], self.events, self.costs, job.parameter, moves) for id in paces
+            id: SimWorker(id, paces[id], learners[id], self.events, self.costs, job.parameter, holds) for id in paces
         }
         for worker in self.workers.values():
             worker.answer = self._answered
@@ -66,7 +74,7 @@ class Simulation:
         return self.job
 
     def _run(self, limit: int | None, watch: Callable[[Coordinator], None] | None) -> None:
-        self._execute(self.job.start(0.0), 0.0)
+        self._execute(self.job.start(self.events.now), self.events.now)
         left = limit if limit is not None else 1 << 62
         while left > 0 and self._done is None:
             before = self.events.count
@@ -104,6 +112,8 @@ class Simulation:
                         self.events.at(at, self._timer, timer)
                 case Note(text):
                     self.job.notes.append(text)
+                case Save() | SavePart() | Commit():
+                    self._save(command)
                 case Done():
                     self._done, self.events.over = command, True
 
@@ -141,6 +151,8 @@ def simulate(
     learners: dict[int, Learner],
     costs: Costs | None = None,
     limit: int = 10_000_000,
+    save: Callable[[Save | SavePart | Commit], None] = lambda command: None,
+    now: float = 0.0,
 ) -> Coordinator:
     """Run the job to its end on virtual time; raises what made it fail."""
-    return Simulation(job, paces, learners, costs).run(limit)
+    return Simulation(job, paces, learners, costs, save=save, now=now).run(limit)

@@ -112,6 +112,9 @@ class KernelLearner:
     def changes(self) -> tuple[Array, ...]:
         return tuple(a.copy() for a in tree.flatten(self._aggregator))
 
+    def add(self, changes: tuple[Array, ...]) -> None:
+        tree.add(self._aggregator, tree.unflatten(self._aggregator, changes))
+
 
 class Counter:
     """Statistics that only count visits: for jobs of very many workers."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from flegel import tree
 from flegel.machine import worker as machine
 from flegel.machine.holdings import Holdings
-from flegel.messages import Loaded
+from flegel.machine.parcels import put_states
+from flegel.messages import Kept, Load, Loaded
 from flegel.sim.desk import Costs
 from flegel.sim.events import Events
 from flegel.sim.mover import SimMover
-from flegel.sim.trainer import Learner, Pace
+from flegel.sim.trainer import KernelLearner, Learner, Pace
 from flegel.tree import Array
 
 
@@ -24,14 +27,14 @@ class SimWorker:
     """Told orders, it calls `answer(id, body, arrays, when)` when it has something to say."""
 
     def __init__(
-        self, id: int, pace: Pace, learner: Learner, events: Events, costs: Costs, template: Any, moves: bool
+        self, id: int, pace: Pace, learner: Learner, events: Events, costs: Costs, template: Any, holds: bool
     ) -> None:
         self.id, self.pace, self.learner = id, pace, learner
         self._events, self._costs, self._template = events, costs, template
         self._machine = machine.Worker()
         self._cursor = self.visits = 0
         share = getattr(learner, "share", None)
-        self.holdings = Holdings(share) if moves and share is not None else None
+        self.holdings = Holdings(share) if holds and share is not None else None
         self.mover: SimMover | None = None
         if self.holdings is not None:
             self.mover = SimMover(id, self.holdings, events, costs.message, costs.bandwidth)
@@ -44,10 +47,13 @@ class SimWorker:
         self._bell: float | None = None
         """When to look next whether all points are done: most rounds are stopped long before, so that one entry in the
         calendar serves many rounds."""
+        self._overtime = (0, 0.0)
         self._began: float | None = None
         self.answer: Callable[[int, Any, tuple[Array, ...], float], None] = lambda worker, body, arrays, when: None
 
     def order(self, body: Any, arrays: tuple[Array, ...]) -> None:
+        if type(body) is Load:
+            self._arrays = arrays
         self._feed(machine.Ordered(body, arrays), self._events.now)
 
     def _feed(self, event: Any, now: float) -> None:
@@ -66,9 +72,12 @@ class SimWorker:
     def _do(self, command: machine.Command, now: float) -> None:
         """What is rare."""
         match command:
-            case machine.BeginLoad():
+            case machine.BeginLoad(load):
+                self._load(load)
                 loaded = Loaded(self.learner.points, self.learner.columns, "simulated", "", 0.0)
                 self._feed(machine.ShareReady(loaded), now)
+            case machine.KeepState(number):
+                self._errand(lambda: self._keep(number))
             case machine.SetOwnTimer(at, round_):
                 self._events.at(at, self._feed, machine.OwnTimer(round_), at)
             case machine.Move(order) if self.mover is not None:
@@ -78,6 +87,28 @@ class SimWorker:
                 self.mover.close(settle.closed)
             case _:
                 pass
+
+    def _load(self, load: Load) -> None:
+        """A resumed job: states, votes and passes as they were."""
+        if load.kept is None or self.holdings is None:
+            return
+        behind = 3 + (len(self.learner.changes()) if load.kept.visits else 0)
+        state, halted, _, *pending = self._arrays[-behind:]
+        share = self.holdings.shares[0]
+        put_states(share, np.arange(share.points), state)
+        self.holdings.resume(load.kept.runs, halted, load.kept.version)
+        self.visits = self.holdings.agenda.traversed
+        if pending:
+            assert isinstance(self.learner, KernelLearner)
+            self.learner.add(tuple(pending))
+
+    def _keep(self, number: int) -> None:
+        assert self.holdings is not None, "a worker that only counts has nothing to keep"
+        state, halted, ids = self.holdings.keep()
+        visits, compute = self._overtime
+        pending = self.learner.changes() if visits else ()
+        kept = Kept(number, self.holdings.agenda.runs(), visits, compute, self.holdings.version)
+        self.answer(self.id, kept, (state, halted, ids, *pending), self._events.now)
 
     # -- the trainer ---------------------------------------------------------------------------------------
 
@@ -146,6 +177,7 @@ class SimWorker:
         assert self._began is not None
         self.pace.did(points, began - self._began)
         self._train(points, order.round)
+        self._overtime = (0, 0.0) if order.arrays else (points, ended - began)
         self.visits += points
         unseen = max(self.learner.points - self.visits, 0) if self.holdings is None else self.holdings.agenda.unseen
         if self._errands:

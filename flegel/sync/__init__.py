@@ -26,6 +26,8 @@ class Model(NamedTuple):
     make: Callable[[SyncSpec], Policy]
     text: str
     options: tuple[str, ...] = ()
+    repeatable: bool = False
+    """The same data and seed give the same trajectory, to the last bit."""
 
 
 def _fsp(spec: SyncSpec) -> Policy:
@@ -39,7 +41,7 @@ def _fsp_binary(spec: SyncSpec) -> Policy:
 
 
 MODELS: dict[str, Model] = {
-    "bsp": Model(lambda s: BSP(), "full-batch barrier: every worker does one pass, everybody waits"),
+    "bsp": Model(lambda s: BSP(), "full-batch barrier: every worker does one pass, everybody waits", repeatable=True),
     "bsp-mini": Model(
         lambda s: BSPMini(s.batches, s.factor or 2.0),
         "a barrier after each mini-batch; its size is searched at the start",

@@ -185,6 +185,8 @@ class Policy(Protocol):
     """A synchronization model."""
 
     name: str
+    flexible: bool
+    """A round may end at any time; else only when every worker has done what it was told."""
 
     def decide(self, event: Event, view: View, now: float) -> Decision: ...
 

@@ -19,6 +19,7 @@ class BSP:
     """A barrier after each pass over the data."""
 
     name = "bsp"
+    flexible = False
     interval: float | None = None
 
     def decide(self, event: Event, view: View, now: float) -> Decision:

@@ -26,6 +26,7 @@ class BSPMini:
     """A barrier after each batch."""
 
     name = "bsp-mini"
+    flexible = False
     interval: float | None = None
 
     def __init__(self, batches: int | None = None, factor: float = 2.0) -> None:

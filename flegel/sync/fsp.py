@@ -40,6 +40,8 @@ MATTERS = 0.75  # of the mean speed: so much that stands idle ends a round
 class FSP:
     """Flexible barriers."""
 
+    flexible = True
+
     def __init__(self, interval: Interval, semi: bool = True, name: str = "fsp") -> None:
         self.name = name
         self._interval = interval

@@ -29,6 +29,7 @@ class PSP:
     """Iteration counts from predicted speeds."""
 
     name = "psp"
+    flexible = False
     interval: float | None = None
 
     def __init__(self, batches: int) -> None:

@@ -27,6 +27,7 @@ from flegel.sync.base import (
 class SSP:
     """Bounded staleness; `batches` reports a pass."""
 
+    flexible = True
     interval: float | None = None
 
     def __init__(self, staleness: float, batches: int, name: str = "ssp") -> None:

@@ -12,7 +12,8 @@ from flegel import tree
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.machine.balancing import Balancing
-from flegel.machine.coordinator import Coordinator, Patience
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.events import Patience
 from flegel.machine.ledger import Ledger
 from flegel.messages import Form, Load
 from flegel.plan.straggler import parse_stragglers

@@ -8,7 +8,8 @@ import numpy as np
 
 from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.machine.coordinator import Command, Coordinator, Done, FromWorker, Patience, Send, SetTimer, Timer
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.events import Command, Done, FromWorker, Patience, Send, SetTimer, Timer
 from flegel.machine.ledger import Ledger
 from flegel.messages import Form, Load, Loaded, Report, Stop, Train
 from flegel.spec import AlgorithmRef, Criteria, SyncSpec

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import poison
+import poisonous
 import pytest
 
 import flegel
@@ -206,9 +206,9 @@ POISON[900, 0] = 5000.0
 @pytest.mark.parametrize(
     ("algorithm", "error", "cause"),
     [
-        (poison.Exits, WorkerLost, "ended with exit code 7"),
-        (poison.Crashes, WorkerLost, "SIGSEGV"),
-        (poison.Loops, ProtocolError, "does updateDataPoint return"),
+        (poisonous.Exits, WorkerLost, "ended with exit code 7"),
+        (poisonous.Crashes, WorkerLost, "SIGSEGV"),
+        (poisonous.Loops, ProtocolError, "does updateDataPoint return"),
     ],
 )
 def test_poison_in_user_code_ends_the_job_with_its_cause(

@@ -9,7 +9,8 @@ import numpy as np
 from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.kmeans import KMeans
-from flegel.machine.coordinator import Coordinator, Patience
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.events import Patience
 from flegel.machine.ledger import Ledger
 from flegel.messages import Form, Load
 from flegel.plan.straggler import parse_stragglers

@@ -1,0 +1,360 @@
+"""Checkpoints under attack: flipped bits, failing and deadly system calls, coordinators that are killed.
+
+    python bench/chaos/checkpoint.py --flips 10000 --system-calls --coordinator-kills 60 --out checkpoint.jsonl
+
+*Flips*: one bit of one file of a folder with three checkpoints; the newest complete one must load and the damage must
+be told. *System calls*: a process writes a fourth checkpoint under `strace`, which lets the nth call of each kind fail
+(EIO, ENOSPC) or kills the process there, for every n; afterwards a complete checkpoint must load. *Kills*: the
+coordinator of a training job gets SIGKILL at a random time; no process may be left, a replacement must train again
+within 5 s of its start, and the objective must not be worse than at the last commit.
+
+Each try is a line of JSON. What is in the file already counts, so a run that was broken off can be taken up again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+CALLS = ("mkdir", "openat", "write", "fsync", "close", "rename", "unlink")
+FAULTS = ("error=EIO", "error=ENOSPC", "signal=KILL")
+JOBS = (
+    ("kmeans", "fsp", "k=8"), ("gmm", "fsp", "k=4"), ("nmf", "fsp", "rank=4"),
+    ("kmeans", "bsp", "k=8"), ("gmm", "asp", "k=4"), ("kmeans", "ssp", "k=8"), ("kmeans", "psp", "k=8"),
+)  # fmt: skip
+MARK = "/flegel/chaos/mark"
+DEADLINE = 240.0  # seconds: beyond that something hangs
+
+
+class Lines:
+    """Results as JSON lines, with those of an earlier run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        text = path.read_text().splitlines() if path.exists() else []
+        self.rows: list[dict[str, Any]] = [json.loads(line) for line in text if line.endswith("}")]
+        self._names = {row["name"] for row in self.rows}
+
+    def done(self, name: str) -> bool:
+        return name in self._names
+
+    def add(self, name: str, **figures: Any) -> None:
+        row = {"name": name, **figures}
+        self.rows.append(row)
+        with self.path.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+
+# -- flips -------------------------------------------------------------------------------------------------
+
+
+def flips(count: int, lines: Lines, batch: int = 100) -> None:
+    from flegel.runtime.recall import read
+    from flegel.runtime.vault import Folder
+    from tests.checkpoint.shelves import RECORD, check_state, three
+
+    with tempfile.TemporaryDirectory(prefix="flegel-flips-") as scratch:
+        folder = Path(scratch) / "job"
+        three(Folder(folder))
+        used = {m.number: {*m.files, m.name} for m in read(Folder(folder)).history}
+        names = sorted(p.name for p in folder.iterdir() if p.stat().st_size and p.name != "lock")
+        for first in range(0, count, batch):
+            if lines.done(f"flips {first}"):
+                continue
+            rng = np.random.default_rng(first)
+            loaded = told = 0
+            wrong: list[str] = []
+            for _ in range(batch):
+                name = names[int(rng.integers(len(names)))]
+                content = (folder / name).read_bytes()
+                at, bit = int(rng.integers(len(content))), int(rng.integers(8))
+                (folder / name).write_bytes(content[:at] + bytes([content[at] ^ (1 << bit)]) + content[at + 1 :])
+                try:
+                    found = read(Folder(folder))
+                    if name.endswith(".trace"):
+                        assert found.manifest is not None and found.manifest.number == 3
+                    else:
+                        check_state(found, 1 if name in used[3] else 2)
+                    assert found.job == RECORD
+                    loaded += 1
+                    harmless = not (name in used[3] or name == "job" or name.startswith("commit"))
+                    harmless = harmless and not name.endswith(".manifest")
+                    assert harmless or found.skipped
+                    told += 1
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+                    wrong.append(f"{name} byte {at} bit {bit}: {type(error).__name__} {error}"[:200])
+                (folder / name).write_bytes(content)
+            lines.add(f"flips {first}", kind="flips", flips=batch, loaded=loaded, told=told, wrong=wrong)
+
+
+# -- system calls ------------------------------------------------------------------------------------------
+
+
+def write_one(folder: Path) -> None:
+    """The child: write the newest checkpoint once more, as the next one."""
+    from flegel.machine.events import Save, SavePart
+    from flegel.runtime.checkpoint import Checkpointer
+    from flegel.runtime.recall import read
+    from flegel.runtime.vault import Folder
+
+    found = read(Folder(folder))
+    m = found.manifest
+    assert m is not None
+    writer = Checkpointer(Folder(folder), found.job, found.rows, found)
+    workers = tuple(range(len(found.parts)))
+    rows = len(found.rows)
+    writer.take(Save(m.number + 1, found.state, workers, m.iteration + 1, m.round + 1, m.seconds, m.objective, rows))
+    for worker, part in enumerate(found.parts):
+        kept = part.kept
+        kept.number = m.number + 1
+        writer.take(SavePart(worker, kept, part.frames()))
+    work = writer._next_draft()
+    assert work is not None
+    os.access(MARK, os.F_OK)
+    try:
+        work()
+    except OSError as error:
+        print(f"told: {error}")
+    finally:
+        os.access(MARK, os.F_OK)
+
+
+def child(folder: Path, inject: str | None, log: Path) -> int:
+    trace = f"trace={','.join(CALLS)},access,faccessat,faccessat2,mkdirat,renameat,renameat2,unlinkat"
+    words = ["strace", "-qq", "-o", str(log), "-e", trace]
+    if inject is not None:
+        words += ["-e", f"inject={inject}"]
+    command = [*words, sys.executable, str(Path(__file__).resolve()), "--write-one", str(folder)]
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, timeout=DEADLINE, check=False).returncode
+
+
+def ordinals(log: Path) -> dict[str, tuple[int, int]]:
+    """By system call: how many came before the writing, and how many belong to it."""
+    before: dict[str, int] = {}
+    inside: dict[str, int] = {}
+    marks = 0
+    for line in log.read_text(errors="replace").splitlines():
+        match = re.match(r"(\w+)\(", line)
+        if match is None:
+            continue
+        if MARK in line:
+            marks += 1
+        elif marks == 0:
+            before[match[1]] = before.get(match[1], 0) + 1
+        elif marks == 1:
+            inside[match[1]] = inside.get(match[1], 0) + 1
+    return {name: (before.get(name, 0), count) for name, count in inside.items()}
+
+
+def system_calls(lines: Lines) -> None:
+    from flegel.runtime.recall import read
+    from flegel.runtime.vault import Folder
+    from tests.checkpoint.shelves import three
+
+    if shutil.which("strace") is None:
+        print("strace is not installed; system calls are left out")
+        return
+    with tempfile.TemporaryDirectory(prefix="flegel-calls-") as scratch:
+        base, log = Path(scratch) / "job", Path(scratch) / "log"
+        three(Folder(base))
+        here = Path(scratch) / "copy"
+        for _ in range(2):  # the first run may still compile
+            shutil.rmtree(here, ignore_errors=True)
+            shutil.copytree(base, here)
+            child(here, None, log)
+        for call, (before, count) in sorted(ordinals(log).items()):
+            for fault in FAULTS:
+                for nth in range(1, count + 1):
+                    name = f"{call} {nth} {fault}"
+                    if lines.done(name):
+                        continue
+                    shutil.rmtree(here, ignore_errors=True)
+                    shutil.copytree(base, here)
+                    code = child(here, f"{call}:{fault}:when={before + nth}", log)
+                    found = read(Folder(here))
+                    number = found.manifest.number if found.manifest else None
+                    whole = number in (3, 4) and not found.skipped and len(found.parts) == 2
+                    hit = "INJECTED" in log.read_text(errors="replace") or code in (-9, 137)
+                    lines.add(name, kind="system call", hit=hit, exit=code, loaded=number, ok=whole)
+
+
+# -- kills -------------------------------------------------------------------------------------------------
+
+REPLACEMENT = """
+import json, sys, time
+began = time.monotonic()
+from flegel.errors import Interrupted
+from flegel.runtime.job import replace
+place, iteration = sys.argv[1], int(sys.argv[2])
+def watch(machine):
+    rows = [r for r in machine.trace if r.iteration > iteration]
+    if rows:
+        found = [r.objective for r in rows]
+        print(json.dumps({"iteration": rows[0].iteration, "objective": found[0], "first_exact": next(
+            (f for f in found if f is not None), None)}), flush=True)
+        raise Interrupted("enough", 0)
+try:
+    replace(place, watch=watch)
+except Interrupted:
+    pass
+"""
+
+
+def make_data(scratch: Path) -> None:
+    rng = np.random.default_rng(0)
+    means = rng.normal(scale=1.5, size=(8, 8))
+    rows = means[rng.integers(8, size=200_000)] + rng.normal(size=(200_000, 8))
+    np.save(scratch / "rows.npy", rows)
+    np.save(scratch / "positive.npy", np.abs(rows))
+
+
+def coordinator_kills(count: int, lines: Lines) -> None:
+    with tempfile.TemporaryDirectory(prefix="flegel-kills-") as text:
+        scratch = Path(text)
+        make_data(scratch)
+        for turn in range(count):
+            name = f"kill {turn}"
+            if lines.done(name):
+                continue
+            algorithm, sync, setting = JOBS[turn % len(JOBS)]
+            place = scratch / f"job-{turn}"
+            figures = one_kill(scratch, place, algorithm, sync, setting, np.random.default_rng(turn))
+            lines.add(name, kind="kill", algorithm=algorithm, sync=sync, **figures)
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def one_kill(
+    scratch: Path, place: Path, algorithm: str, sync: str, setting: str, rng: np.random.Generator
+) -> dict[str, Any]:
+    from flegel.runtime.find import find_algorithm
+    from flegel.runtime.recall import read
+    from flegel.runtime.vault import Folder
+
+    data = "positive.npy" if algorithm == "nmf" else "rows.npy"
+    words = (
+        f"submit {algorithm} --data {data} --set {setting} --workers 2 --sync {sync} --tolerance 0 --max-seconds 120 "
+        f"--no-save --checkpoint {place} --checkpoint-every 1s"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flegel.cli", *words.split()],
+        cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + DEADLINE
+    while not list(place.glob("commit-*")):
+        if time.monotonic() > deadline or process.poll() is not None:
+            raise SystemExit(f"the job did not begin to train (exit code {process.poll()})")
+        time.sleep(0.02)
+    time.sleep(float(rng.uniform(0.0, 3.0)))
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    process.wait()
+    _, alive = psutil.wait_procs(family, timeout=DEADLINE)
+    gone = time.monotonic() - killed
+    found = read(Folder(place))
+    commit, manifest = found.commit, found.manifest
+    assert commit is not None
+    began = time.monotonic()
+    second = subprocess.Popen(
+        [sys.executable, "-c", REPLACEMENT, str(place), str(commit.iteration)],
+        cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert second.stdout is not None and second.stderr is not None
+    line = second.stdout.readline()
+    resumed = time.monotonic() - began
+    try:
+        second.wait(DEADLINE)
+    except subprocess.TimeoutExpired:
+        os.killpg(second.pid, signal.SIGKILL)
+    trouble = second.stderr.read()
+    after = json.loads(line) if line.startswith("{") else {}
+    value, before = after.get("objective"), commit.objective
+    worse = None if value is None or before is None else (value - before) / abs(before)
+    if worse is not None and find_algorithm(algorithm).maximize:
+        worse = -worse
+    return {
+        "orphans": len(alive),
+        "workers_gone_s": round(gone, 3),
+        "commit": commit.iteration,
+        "checkpoint": manifest.iteration if manifest else None,
+        "skipped": found.skipped,
+        "resumed_s": round(resumed, 3),
+        "objective_at_commit": before,
+        "objective_after": value,
+        "worse_by": worse,
+        "trouble": trouble[-300:],
+    }
+
+
+def summary(lines: Lines) -> dict[str, Any]:
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for row in lines.rows:
+        by_kind.setdefault(row["kind"], []).append(row)
+    told: dict[str, Any] = {}
+    if found := by_kind.get("flips"):
+        told["flips"] = {key: sum(r[key] for r in found) for key in ("flips", "loaded", "told")}
+    if found := by_kind.get("system call"):
+        told["system calls"] = {
+            "tried": len(found),
+            "hit": sum(r["hit"] for r in found),
+            "ok": sum(r["ok"] for r in found),
+        }
+    if found := by_kind.get("kill"):
+        times = sorted(r["resumed_s"] for r in found)
+        judged = [r["worse_by"] for r in found if r["worse_by"] is not None]
+        told["kills"] = {
+            "tried": len(found),
+            "resumed_s": {
+                "median": times[len(times) // 2],
+                "p99": times[int(0.99 * (len(times) - 1))],
+                "max": times[-1],
+            },
+            "within_5_s": sum(t <= 5.0 for t in times),
+            "judged": len(judged),
+            "worse": sum(w > 1e-9 for w in judged),
+            "orphans": sum(r["orphans"] for r in found),
+            "failed": sum(bool(r["trouble"]) and r["objective_after"] is None for r in found),
+        }
+    return told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--flips", type=int, default=0, help="single bits to flip")
+    parser.add_argument("--system-calls", action="store_true", help="let each system call of a writer fail")
+    parser.add_argument("--coordinator-kills", type=int, default=0, help="jobs whose coordinator is killed")
+    parser.add_argument("--out", type=Path, default=Path("checkpoint.jsonl"), help="JSON lines; appended to")
+    parser.add_argument("--write-one", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.write_one is not None:
+        write_one(given.write_one)
+        return
+    lines = Lines(given.out)
+    if given.flips:
+        flips(given.flips, lines)
+    if given.system_calls:
+        system_calls(lines)
+    if given.coordinator_kills:
+        coordinator_kills(given.coordinator_kills, lines)
+    print(json.dumps(summary(lines), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""What do checkpoints cost? The same work with and without them, in turns; the answer is a ratio of training times.
+
+    python bench/checkpoint.py --workers 2 --out checkpoint.json
+
+k-means and mixtures under `bsp` do exactly the same work in both cases. A checkpoint is written every second, thirty
+times as often as by default, so that each run has several; the file says how large they are and what one costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import flegel
+from flegel import LocalCluster
+from flegel.algorithms.gmm import GMM
+from flegel.algorithms.kmeans import KMeans
+from flegel.runtime.recall import read
+from flegel.runtime.vault import Folder
+
+
+def trained(make: Any, data: np.ndarray, rounds: int, cluster: LocalCluster, place: Path | None, every: float) -> Any:
+    return flegel.run(
+        make(), data, sync="bsp", tolerance=0, max_iterations=rounds, cluster=cluster, checkpoint=place,
+        checkpoint_every=every,
+    )  # fmt: skip
+
+
+def compare(name: str, make: Any, data: np.ndarray, given: argparse.Namespace, cluster: LocalCluster) -> dict[str, Any]:
+    probe = trained(make, data, 5, cluster, None, 1.0)
+    rounds = max(10, round(given.seconds / (probe.seconds / 5)))
+    plain: list[float] = []
+    kept: list[float] = []
+    size = count = 0
+    with tempfile.TemporaryDirectory(prefix="flegel-bench-", dir=given.folder) as scratch:
+        for turn in range(given.turns):
+            place = Path(scratch) / str(turn)
+            for with_checkpoints in (turn % 2 == 0, turn % 2 == 1):
+                if with_checkpoints:
+                    kept.append(trained(make, data, rounds, cluster, place, given.every).seconds)
+                    found = read(Folder(place))
+                    assert found.manifest is not None
+                    count = found.manifest.number
+                    size = sum(entry[0] for entry in found.manifest.files.values())
+                    shutil.rmtree(place)
+                else:
+                    plain.append(trained(make, data, rounds, cluster, None, given.every).seconds)
+    ratio = statistics.median(kept) / statistics.median(plain)
+    each = (statistics.median(kept) - statistics.median(plain)) / max(count, 1)
+    return {
+        "job": name, "rows": len(data), "rounds": rounds, "checkpoints": count, "bytes": size,
+        "seconds_without": plain, "seconds_with": kept, "ratio": ratio, "seconds_each": each,
+        "ratio_every_30_s": 1.0 + max(each, 0.0) / 30.0,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of training a run")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two checkpoints")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=None, help="where to write; a disk, not a RAM disk")
+    parser.add_argument("--out", type=Path, default=None)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rng = np.random.default_rng(0)
+    data = (rng.normal(size=(given.rows, 16)) + 2 * rng.integers(4, size=(given.rows, 1))).astype(np.float32)
+    with LocalCluster(given.workers) as cluster:
+        found = [
+            compare("kmeans k=20", lambda: KMeans(k=20), data, given, cluster),
+            compare("gmm k=8", lambda: GMM(k=8), data, given, cluster),
+        ]
+    for each in found:
+        print(
+            f"{each['job']}: {each['ratio']:.3f} times as long with a checkpoint of {each['bytes'] / 1e6:.1f} MB every "
+            f"{given.every:g} s ({each['checkpoints']} a run); {each['ratio_every_30_s']:.4f} every 30 s"
+        )
+    if given.out is not None:
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""Jobs on real worker processes that stop and go on: to the last bit under bsp, never worse under fsp."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+import flegel
+import flegel.runtime.run
+from flegel import tree
+from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gmm import GMM
+from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.lr import LR
+from flegel.algorithms.nmf import NMF
+from flegel.cli import app
+from flegel.errors import Interrupted, UsageError
+from flegel.runtime.code import same_code
+from flegel.runtime.find import find_algorithm
+from flegel.runtime.job import replace
+from flegel.runtime.recall import read
+from flegel.runtime.record import CheckpointWarning
+from flegel.runtime.vault import Folder
+from tests.checkpoint import drawing
+from tests.checkpoint.drawing import Drawing
+
+pytestmark = pytest.mark.processes
+
+ALGORITHMS: dict[str, Any] = {
+    "kmeans": lambda: KMeans(k=5),
+    "gmm": lambda: GMM(k=3),
+    "fcm": lambda: FCM(k=3),
+    "lr": LR,
+    "nmf": lambda: NMF(rank=3),
+    "own": Drawing,
+}
+
+
+def rows_for(name: str, points: np.ndarray) -> Any:
+    if name == "lr":
+        return points, (points[:, 0] + points[:, 1] > 0).astype(float)
+    return np.abs(points) if name == "nmf" else points
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    """Checkpoints that are faster asked for than written are no trouble here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "some checkpoints are left out")
+        yield
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_under_bsp_a_resumed_job_takes_the_same_course_to_the_last_bit(name: str, cluster, points, tmp_path) -> None:
+    data, make = rows_for(name, points), ALGORITHMS[name]
+    options: dict[str, Any] = {"sync": "bsp", "workers": 2, "cluster": cluster, "tolerance": 0}
+    whole = flegel.run(make(), data, max_iterations=12, **options)
+    flegel.run(make(), data, max_iterations=5, checkpoint=tmp_path / "job", checkpoint_every=0.01, **options)
+    for limit in (8, 12):  # stopped twice
+        again = flegel.resume(tmp_path / "job", data=data, algorithm=make(), max_iterations=limit, cluster=cluster)
+    assert again.iterations == whole.iterations == 12
+    for mine, other in zip(tree.flatten(again.parameter), tree.flatten(whole.parameter), strict=True):
+        assert np.array_equal(mine, other)
+    assert [r["objective"] for r in again.rows] == [r["objective"] for r in whole.rows]
+    assert [r["iteration"] for r in again.rows] == list(range(1, 13))
+    if whole.state is not None:
+        assert np.array_equal(again.state, whole.state)
+
+
+def test_points_that_moved_are_where_they_were(cluster, tmp_path) -> None:
+    rng = np.random.default_rng(1)
+    data = rng.normal(size=(40_000, 6)) + 3 * rng.integers(3, size=(40_000, 1))
+    np.save(tmp_path / "rows.npy", data)
+    first = flegel.run(
+        KMeans(k=4), tmp_path / "rows.npy", sync="fsp", interval="2ms", workers=3, cluster=cluster, tolerance=0,
+        max_seconds=1.5, straggler="0:6x", checkpoint=tmp_path / "job", checkpoint_every=0.5,
+    )  # fmt: skip
+    assert first.balance["points"] > 0, "points moved"
+    held = [w["points"] for w in first.worker]
+    again = flegel.resume(tmp_path / "job", cluster=cluster, max_seconds=2.0)
+    parts = read(Folder(tmp_path / "job")).parts
+    assert np.array_equal(np.sort(np.concatenate([p.ids for p in parts])), np.arange(len(data)))
+    values = [r["objective"] for r in again.rows if r["objective"] is not None]
+    assert len(again.rows) > len(first.rows) and (np.diff(values) <= 1e-9 * values[0]).all()
+    assert again.worker[0]["points"] <= held[0], "the straggler did not get its points back"
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_another_number_of_workers(workers: int, cluster, points, tmp_path) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, points)
+    options: dict[str, Any] = {"sync": "fsp", "interval": "1ms", "tolerance": 0, "cluster": cluster}
+    first = flegel.run(KMeans(k=5), path, workers=2, max_iterations=60, checkpoint=tmp_path / "job", **options)
+    again = flegel.resume(tmp_path / "job", workers=workers, max_iterations=100, cluster=cluster)
+    assert len(again.worker) == workers and again.iterations == 100
+    assert first.objective is not None and again.rows[60]["objective"] <= first.objective * (1 + 1e-9)
+    assert all(r["objective"] is not None for r in again.rows[60:]), "every point came with its state"
+
+
+def test_scaled_rows_go_on_without_another_survey(cluster, points, tmp_path) -> None:
+    path = tmp_path / "rows.npy"
+    np.save(path, points)
+    options: dict[str, Any] = {"sync": "bsp", "scale": "standard", "tolerance": 0, "cluster": cluster}
+    whole = flegel.run(KMeans(k=5), path, workers=2, max_iterations=9, **options)
+    flegel.run(KMeans(k=5), path, workers=2, max_iterations=4, checkpoint=tmp_path / "job", **options)
+    again = flegel.resume(tmp_path / "job", max_iterations=9, cluster=cluster)
+    assert again.objective == whole.objective
+    assert again.scaling is not None and np.array_equal(again.scaling[0], whole.scaling[0])
+
+
+def test_a_finished_job_that_is_resumed_is_finished(cluster, points, tmp_path) -> None:
+    done = flegel.run(KMeans(k=5), points, workers=2, cluster=cluster, checkpoint=tmp_path / "job")
+    again = flegel.resume(tmp_path / "job", data=points, cluster=cluster)
+    assert (again.reason, again.iterations, again.objective) == (done.reason, done.iterations, done.objective)
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence(cluster, points, tmp_path) -> None:
+    place = tmp_path / "job"
+    options: dict[str, Any] = {"workers": 2, "cluster": cluster, "max_iterations": 3, "checkpoint": place}
+    flegel.run(Drawing(), points, **options)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"data": points}, "code inside the checkpoint"),
+        ({"data": points, "algorithm": "kmeans"}, "KMeans is not Drawing of the checkpoint"),
+        ({"data": points, "algorithm": Drawing(noise=0.5)}, "noise is 0.1 in the checkpoint and 0.5 now"),
+        ({"data": points + 1e-9, "algorithm": Drawing()}, "is not the data of the checkpoint"),
+        ({"algorithm": Drawing()}, "came from Python"),
+    ]
+    for given, words in cases:
+        with pytest.raises(UsageError, match=words):
+            flegel.resume(place, cluster=cluster, **given)
+    with pytest.raises(UsageError, match="holds checkpoints of a job already"):
+        flegel.run(Drawing(), points, **options)
+    with pytest.raises(UsageError, match="more than 0 seconds"):
+        flegel.run(Drawing(), points, checkpoint=tmp_path / "other", checkpoint_every=0.0)
+    with pytest.raises(UsageError, match="holds no checkpoints"):
+        flegel.resume(tmp_path)
+    assert flegel.resume(place, data=points, trust_code=True, max_iterations=5, cluster=cluster).iterations == 5
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(cluster, points, tmp_path) -> None:
+    place = tmp_path / "job"
+    flegel.run(KMeans(k=5), points, workers=2, cluster=cluster, max_iterations=4, tolerance=0, checkpoint=place)
+    flegel.resume(place, data=points, max_iterations=6, cluster=cluster)
+    newest = sorted(place.glob("*.worker-1"))[-1]
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 4
+    newest.write_bytes(content)
+    with pytest.warns(CheckpointWarning, match=f"{newest.name[:11]} was skipped: {newest.name} is damaged"):
+        again = flegel.resume(place, data=points, max_iterations=8, cluster=cluster, exact=True)
+    assert again.iterations == 8
+
+
+def test_the_command_finds_the_class_again_and_sees_that_it_changed(cluster, points, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flegel.runtime.run, "LocalCluster", lambda workers: cluster)
+    monkeypatch.setattr(cluster, "close", lambda: None)
+    np.save("rows.npy", points)
+    source = Path(drawing.__file__).read_text()
+    Path("mine.py").write_text(source)
+    words = (
+        "submit mine.py:Drawing --data rows.npy --workers 2 --sync bsp --max-iterations 3 --no-save --checkpoint job"
+    )
+    assert CliRunner().invoke(app, words.split()).exit_code == 0
+    monkeypatch.chdir(tmp_path.parent)  # from anywhere
+    done = CliRunner().invoke(app, f"resume {tmp_path}/job --max-iterations 6 --no-save --json -".split())
+    assert done.exit_code == 0 and json.loads(done.stdout)["iterations"] == 6
+    (tmp_path / "mine.py").write_text("\n\n" + source)
+    stored = read(Folder(tmp_path / "job")).job.algorithm
+    moved = find_algorithm(f"{tmp_path}/mine.py:Drawing")
+    assert same_code(moved, stored), "the same code at another place of its file"
+    (tmp_path / "mine.py").write_text(source.replace("0.3 *", "0.4 *"))
+    refused = CliRunner().invoke(app, f"resume {tmp_path}/job --max-iterations 9 --no-save".split())
+    assert refused.exit_code == 2 and "The code of Drawing has changed since the checkpoint" in refused.stderr
+
+
+@pytest.fixture
+def command(tmp_path: Path, points) -> Any:
+    """Starts `flegel` in a folder with data; ends what is left of it."""
+    np.save(tmp_path / "rows.npy", points)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*before, sys.executable, "-m", "flegel.cli", *words.split()],
+            cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.stderr is not None
+        process.stderr.close()
+        process.wait(30)
+
+
+FOREVER = (
+    "submit kmeans --data rows.npy --set k=6 --workers 2 --tolerance 0 --max-seconds 300 --no-save --checkpoint job"
+)
+
+
+def until_training(process: subprocess.Popen[str], lines: int = 1) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        lines -= "iteration" in line and "points/s" in line
+        if not lines:
+            return
+    raise AssertionError("it never trained")
+
+
+def test_sigterm_writes_a_last_checkpoint(command, tmp_path) -> None:
+    process = command(f"{FOREVER} --sync asp")
+    until_training(process)
+    process.send_signal(signal.SIGTERM)
+    said = process.stderr.read()
+    assert process.wait(60) == 143
+    assert "terminated; all workers were stopped, its checkpoint is of iteration" in said
+    assert "flegel resume" in said and "it had come to" not in said and "Traceback" not in said
+    found = read(Folder(tmp_path / "job"))
+    assert found.manifest is not None and not found.skipped
+
+
+def test_a_killed_coordinator_leaves_no_orphans_and_is_replaced_from_its_commit(command, cluster, tmp_path) -> None:
+    process = command(f"{FOREVER} --sync fsp --checkpoint-every 200ms")
+    until_training(process, lines=2)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) == 2
+    process.kill()
+    process.wait(30)
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive
+    found = read(Folder(tmp_path / "job"))
+    assert found.commit is not None and found.commit.objective is not None
+    shutil.copytree(tmp_path / "job", tmp_path / "copy")
+    seen: list[float] = []
+
+    def watch(machine: Any) -> None:
+        seen.extend(r.objective for r in machine.trace if r.iteration > found.commit.iteration)
+        if seen:
+            raise Interrupted("enough", 1)
+
+    with pytest.raises(Interrupted):
+        replace(tmp_path / "job", cluster=cluster, watch=watch)
+    assert seen[0] <= found.commit.objective * (1 + 1e-9), "not worse than at that commit"
+    again = flegel.resume(tmp_path / "copy", cluster=cluster, exact=True, max_iterations=found.commit.iteration + 5)
+    assert again.objective <= found.commit.objective * (1 + 1e-9)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed here")
+def test_a_disk_that_cannot_flush_does_not_stop_training(command, tmp_path) -> None:
+    words = FOREVER.replace("--max-seconds 300", "--max-seconds 1") + " --sync bsp --checkpoint-every 200ms"
+    inject = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=3+")
+    process = command(words, inject)
+    said = process.stderr.read()
+    assert process.wait(120) == 0, said
+    assert "could not be written" in said and "Input/output error" in said and "training goes on" in said
+    found = read(Folder(tmp_path / "job"))
+    assert found.manifest is None and found.commit is not None, "only commits, which do not wait for the disk"

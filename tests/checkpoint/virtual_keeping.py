@@ -1,0 +1,118 @@
+"""Simulated jobs that keep checkpoints and go on from any of them: the machines of a real job on virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flegel import tree
+from flegel.algorithm import Sample
+from flegel.algorithms.kmeans import KMeans
+from flegel.machine import snapshot
+from flegel.machine.balancing import Balancing
+from flegel.machine.coordinator import Coordinator
+from flegel.machine.events import Commit, Patience, Save, SavePart
+from flegel.machine.keeping import Keeping
+from flegel.machine.ledger import Ledger
+from flegel.machine.snapshot import Newer, Part, part_from
+from flegel.messages import Form, Load
+from flegel.plan.straggler import parse_stragglers
+from flegel.runtime.compile import build_kernel
+from flegel.runtime.flag import new_flag
+from flegel.share import make_share
+from flegel.sim.cluster import Costs, simulate
+from flegel.sim.trainer import KernelLearner, Pace
+from flegel.spec import AlgorithmRef, Criteria, SyncSpec
+from flegel.sync import balance_mode, make_policy
+
+FOR_EVER = Patience(load=float("inf"), silence=float("inf"), report=float("inf"))
+ROWS, COLUMNS = 3000, 4
+
+
+def data(seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    means = rng.normal(scale=1.2, size=(6, COLUMNS))
+    return means[rng.integers(6, size=ROWS)] + rng.normal(size=(ROWS, COLUMNS))
+
+
+@dataclass
+class Shelf:
+    """All checkpoints and commits of a simulated job."""
+
+    saves: list[Save] = field(default_factory=list)
+    parts: dict[int, dict[int, Part]] = field(default_factory=dict)
+    commits: list[Commit] = field(default_factory=list)
+
+    def __call__(self, command: Save | SavePart | Commit) -> None:
+        match command:
+            case Save():
+                self.saves.append(command)
+            case SavePart(worker, kept, arrays):
+                self.parts.setdefault(kept.number, {})[worker] = part_from(kept, [a.copy() for a in arrays])
+            case Commit():
+                self.commits.append(command)
+
+    def stored(self, save: Save) -> dict[str, Any]:
+        """As it comes back from a file."""
+        return snapshot.check(snapshot.unpack(snapshot.pack(save.state)))
+
+
+def job(
+    sync: SyncSpec | str,
+    *,
+    every: float = 0.0,
+    workers: int = 3,
+    criteria: Criteria | None = None,
+    straggler: str = "",
+    shelf: Shelf | None = None,
+    save: Save | None = None,
+    newer: Newer | None = None,
+    seed: int = 0,
+) -> Coordinator:
+    """k-means under a model; with `save`, from that checkpoint of the shelf on, perhaps on other workers."""
+    spec = SyncSpec(sync) if isinstance(sync, str) else sync
+    rows = data(seed)
+    algorithm = KMeans(k=5, init="random")
+    sample = Sample(rows, None, ROWS, COLUMNS)
+    theta = tree.as_float64(algorithm.initParameter(sample, np.random.default_rng(seed)))
+    zero = tree.zeros_like(algorithm.initAggregator(sample, theta))
+    owners = np.array_split(np.random.default_rng(9).permutation(ROWS), workers)
+    parts: list[Part] = []
+    if save is not None:
+        assert shelf is not None
+        held = [shelf.parts[save.number][w] for w in save.workers]
+        parts = held if len(held) == workers else snapshot.redeal(held, workers)
+        owners = [p.ids for p in parts]
+    learners = {}
+    for w, ids in enumerate(owners):
+        state = algorithm.initState(len(ids), COLUMNS, np.random.default_rng(w))
+        share = make_share(rows[ids], None, state, algorithm.layout, ids)
+        kernel = build_kernel(algorithm, share, theta, zero).kernel
+        learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
+    form = Form("array", ())
+    loads = {
+        w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, form, kept=parts[w].kept if parts else None)
+        for w in range(workers)
+    }
+    limits = criteria or Criteria(max_iterations=60, tolerance=0)
+    mode = balance_mode(spec, workers)
+    made = Coordinator(
+        algorithm, make_policy(spec), limits, theta, Ledger(algorithm, zero), loads,
+        patience=FOR_EVER, debug=True, keeping=Keeping(every) if every else None,
+        balancing=None if mode == "off" else Balancing(mode, limits),
+        parts={w: p.frames() for w, p in enumerate(parts)},
+    )  # fmt: skip
+    now = 0.0
+    if save is not None and shelf is not None:
+        stored = shelf.stored(save)
+        now = stored["now"]
+        snapshot.restore(made, stored, dict(enumerate(parts)), newer, redealt=workers != len(save.workers))
+    slow = parse_stragglers(straggler, workers)
+    paces = {w: Pace(100_000.0, slow, w, workers) for w in range(workers)}
+    return simulate(made, paces, dict(learners), Costs(), save=shelf or Shelf(), now=now)
+
+
+def objectives(done: Coordinator) -> list[float]:
+    return [row.objective for row in done.trace if row.objective is not None]

@@ -123,3 +123,23 @@ def test_the_reference_has_no_options_that_are_gone() -> None:
     known = set().union({"--help"}, *(o for command in commands().values() for o in options(command)))
     told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", REFERENCE.read_text(encoding="utf-8")))
     assert told <= known, f"docs/cli.md tells of {', '.join(sorted(told - known))}"
+
+
+MAP = ROOT / "ARCHITECTURE.md"
+ROOMS = ["flegel/machine", "flegel/runtime", "flegel/cluster", "flegel/sim", "flegel/compare", "bench/chaos"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_map_has_every_file(room: str) -> None:
+    sections = re.split(r"^##+ ", MAP.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    own = next(s for s in sections if f"{room.removeprefix('flegel/')}/" in s.partition(":")[0])
+    listed = {name.rpartition("/")[2] for name in re.findall(r"`([\w/]+)`", own)}
+    there = {path.stem for path in (ROOT / room).glob("[!_]*.py")}
+    assert there, f"{room} is no folder of code"
+    assert there <= listed, f"ARCHITECTURE.md does not say what {sorted(there - listed)} of {room} are for"
+
+
+def test_the_map_has_no_files_that_are_gone() -> None:
+    named_files = set(re.findall(r"`([\w/]+\.py)`", MAP.read_text(encoding="utf-8")))
+    gone = [n for n in named_files if "/" in n and not any((base / n).exists() for base in (ROOT, ROOT / "flegel"))]
+    assert named_files and not gone, f"ARCHITECTURE.md speaks of {gone}"

@@ -2,7 +2,7 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-.PHONY: demo test nightly faults lint clean
+.PHONY: demo test nightly faults chaos lint clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -24,6 +24,9 @@ nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 
 
 faults: $(VENV)/.dev  ## two thousand simulated jobs under faults; about a minute on two cores
 	$(PY) bench/chaos/simulate.py --seeds 1000
+
+chaos: $(VENV)/.dev  ## every fault at length, about an hour; may be interrupted and goes on where it was
+	$(PY) bench/chaos/run.py --out chaos
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -16,8 +16,8 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexible barriers
 	$(VENV)/bin/flegel submit kmeans --data higgs --set k=10 --workers 4 --sync fsp
 
-test: $(VENV)/.dev lint  ## everything that CI runs
-	$(PY) -m pytest
+test: $(VENV)/.dev lint  ## everything that CI runs, two files of tests at a time
+	$(PY) -m pytest -n 2 --dist loadfile
 
 nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py

@@ -178,7 +178,8 @@ class FaultyJob:
             while self.done is None:
                 before = self.events.count
                 self.events.run(1000)
-                if self.events.now > MOST_SECONDS or self.events.count > MOST_EVENTS or self.events.count == before:
+                late = self.events.now > MOST_SECONDS or self.events.count > MOST_EVENTS
+                if self.done is None and (late or self.events.count == before):
                     raise Violation(f"the job hangs: {self._where()}")
             return self._outcome(self.done)
         except Violation:

@@ -114,7 +114,8 @@ def slave(
     from flegel.cluster import keys
     from flegel.cluster.client import own_address
     from flegel.cluster.line import Line, dial
-    from flegel.cluster.slave import Settings, Slave, default_folder
+    from flegel.cluster.lodging import default_folder
+    from flegel.cluster.slave import Settings, Slave
     from flegel.cluster.words import TO_SLAVE, check_name
     from flegel.runtime.host import cores
 

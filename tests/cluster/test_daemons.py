@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typer.testing import CliRunner, Result
 from flegel.algorithms.kmeans import KMeans
 from flegel.cli import app
 from flegel.cluster.client import Client
+from flegel.cluster.words import JobView
 from flegel.errors import UsageError
 
 pytestmark = pytest.mark.processes
@@ -112,6 +114,32 @@ def test_a_job_goes_on_when_slaves_are_killed_and_when_it_is_scaled(town: Town, 
     town.start_slave(view.place)
     town.until(lambda: len(client.slaves()) == 2, "the slave is back")
     town.no_orphans()
+
+
+def chief(town: Town, view: JobView) -> int:
+    """The process of a job's coordinator: it holds the place of the checkpoints."""
+    place = str(town.folder / view.place / "jobs" / view.job / "checkpoints")
+    (found,) = [p.pid for p in town.processes() if any(f.path.startswith(place) for f in p.open_files())]
+    return found
+
+
+def test_a_job_whose_coordinator_is_killed_goes_on_from_its_last_commit(town: Town, client: Client) -> None:
+    job = town.submit(
+        KMeans(k=4, init="first"), "blobs:4000", client,
+        tolerance=0.0, max_seconds=5.0, workers=2, worker_timeout=20.0, replace=False,
+    )  # fmt: skip
+    view = town.training(client, job)
+    town.until(lambda: client.job(job).glance.get("iteration", 0) > 5, "it gets on")
+    first = {p.pid for p in town.processes()}
+    os.kill(chief(town, view), signal.SIGKILL)
+    view = town.wait(client, job, "done")
+    assert view.attempt == 2, f"{view}\n{town.story()}"
+    log = "\n".join(client.log(job))
+    going = re.search(r"going on from the commit of iteration (\d+)", log)
+    assert going and int(going[1]) > 0, log + town.story()
+    assert not first & {p.pid for p in town.processes()}
+    town.no_orphans()
+    assert not list(town.folder.glob(f"s*/jobs/{job}/checkpoints")), "a job that is done needs no checkpoints"
 
 
 def test_attach_shows_a_job_and_ctrl_c_leaves_it_running(town: Town, client: Client, tmp_path: Path) -> None:

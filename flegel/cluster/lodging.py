@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Container
 from pathlib import Path
 
 from flegel.cluster.words import check_name
@@ -14,9 +15,9 @@ KEEP_JOBS = 50
 """Folders of jobs that ended badly, kept for their checkpoints."""
 
 
-def tidy(jobs: Path) -> None:
-    """What an earlier slave has left: nothing but the newest checkpoints."""
-    folders = [p for p in jobs.glob("*") if p.is_dir()]
+def tidy(jobs: Path, busy: Container[str] = ()) -> None:
+    """What is left of jobs that do not run: nothing but the newest checkpoints."""
+    folders = [p for p in jobs.glob("*") if p.is_dir() and p.name not in busy]
     folders.sort(key=lambda p: p.stat().st_mtime, reverse=True)
     for number, folder in enumerate(folders):
         for entry in folder.iterdir():

@@ -457,14 +457,15 @@ class Master:
         found = []
         for slave in self.slaves.values():
             if slave.open:
-                strays = sum(
-                    p.alive and p.worker != COORDINATOR and self._current(p.job, p.attempt) is None
-                    for p in slave.beat.parts
-                )
-                free = slave.beat.slots - reserved.get(slave.name, 0) - strays
+                free = slave.beat.slots - reserved.get(slave.name, 0) - self._strays(slave)
                 chiefs = sum(job.slave == slave.name for job in running)
                 found.append(Room(slave.name, slave.beat.slots, max(free, 0), slave.beat.load, chiefs))
         return found
+
+    def _strays(self, slave: Slave) -> int:
+        """Workers that are still ending."""
+        parts = (p for p in slave.beat.parts if p.alive and p.worker != COORDINATOR)
+        return sum(self._current(p.job, p.attempt) is None for p in parts)
 
     def _schedule(self) -> None:
         waiting = self.books.of_state(QUEUED)
@@ -592,4 +593,4 @@ class Master:
 
     def _slave_view(self, slave: Slave) -> SlaveView:
         used = sum(job.seats.get(slave.name, 0) for job in self.books.of_state(RUNNING))
-        return slave_view(slave.beat, slave.present, used)
+        return slave_view(slave.beat, slave.present, used + self._strays(slave))

@@ -415,6 +415,7 @@ class Slave:
         shutil.rmtree(case.scratch, ignore_errors=True)
         with contextlib.suppress(OSError):
             case.folder.rmdir()
+            tidy(case.folder.parent, {job for job, _ in self._cases})
         return True
 
     # -- children ------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -331,7 +332,8 @@ def jobs(json: AsJson = False, master: Master = DEFAULT, insecure: Insecure = Fa
         table.add_column(heading, overflow="fold" if heading == "what" else "ellipsis")
     for v in views:
         workers = "–" if v.workers is None else str(v.workers)
-        table.add_row(v.job, v.owner, v.state, str(v.priority), workers, v.data, v.reason)
+        what = v.reason if len(v.reason) <= 80 else f"{v.reason[:79]}…"
+        table.add_row(v.job, v.owner, v.state, str(v.priority), workers, v.data, what)
     Console().print(table if views else "No jobs yet; `flegel submit … --master ADDRESS` makes one.")
 
 
@@ -352,8 +354,8 @@ def status(
                 print(json_module.dumps(view, indent=1))
                 return
             for key, value in view.items():
-                if value not in (None, "", (), {}, []) and key not in ("glance", "trace"):
-                    print(f"{key:10} {value}")
+                if value not in (None, "", (), {}, []) and key not in ("glance", "trace", "usage"):
+                    print(f"{key:10} {_for_people(key, value)}")
             if view["trace"]:
                 print(view["trace"].rstrip())
             return
@@ -372,6 +374,14 @@ def status(
     print(", ".join(f"{n} {state}" for state, n in counts.items()))
 
 
+def _for_people(key: str, value: Any) -> str:
+    if key in ("submitted", "started", "ended"):
+        return datetime.fromtimestamp(value, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    if key == "seats":
+        return ", ".join(f"{count} on {slave}" for slave, count in sorted(value.items()))
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
 def _plain(view: Any) -> dict[str, Any]:
     import msgspec
 
@@ -388,8 +398,11 @@ def logs(
     """Print what the processes of a job have written, with the time and who it was."""
     with _client(master, insecure) as client:
         try:
+            line = ""
             for line in client.log(job, follow):
                 print(line, flush=follow)
+            if not line:
+                print(f"flegel: the processes of {job} have printed nothing yet.", file=sys.stderr)
         except BrokenPipeError:
             sys.stderr.close()
         except KeyboardInterrupt:

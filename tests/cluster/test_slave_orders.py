@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flegel.cluster import words
+from flegel.cluster import children, words
 from flegel.cluster.fence import forbidden
 from flegel.cluster.fitting import fitted, listed, size
 from flegel.cluster.slave import Case, Settings, Slave
@@ -44,7 +44,10 @@ class Dumb:
 
 
 @pytest.fixture
-def slave(tmp_path: Path) -> Iterator[Slave]:
+def slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slave]:
+    """In this process, whose own children and orphans it must leave alone."""
+    for name in ("adopt_orphans", "patrol", "sweep"):
+        monkeypatch.setattr(children, name, lambda *_: 0)
     (tmp_path / "data").mkdir()
     settings = Settings("s0", 2, "127.0.0.1", tmp_path / "slave", 1 << 30, 1.0, (tmp_path / "data",))
     line = Dumb()

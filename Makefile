@@ -2,7 +2,7 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-.PHONY: demo test nightly faults lint clean
+.PHONY: demo test nightly faults chaos lint clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -16,8 +16,8 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexible barriers
 	$(VENV)/bin/flegel submit kmeans --data higgs --set k=10 --workers 4 --sync fsp
 
-test: $(VENV)/.dev lint  ## everything that CI runs
-	$(PY) -m pytest
+test: $(VENV)/.dev lint  ## everything that CI runs, two files of tests at a time
+	$(PY) -m pytest -n 2 --dist loadfile
 
 nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py
@@ -25,6 +25,9 @@ nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 
 
 faults: $(VENV)/.dev  ## two thousand simulated jobs under faults; about a minute on two cores
 	$(PY) bench/chaos/simulate.py --seeds 1000
+
+chaos: $(VENV)/.dev  ## every fault at length, about an hour; may be interrupted and goes on where it was
+	$(PY) bench/chaos/run.py --out chaos
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

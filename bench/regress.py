@@ -28,7 +28,7 @@ def ratios(folder: Path, scale: str) -> dict[str, float]:
         try:
             record = read(path)
         except FlegelError:
-            found |= kernels(path)
+            found |= kernels(path) | races(path)
             continue
         if isinstance(record, Bench) and record.scale == scale:
             found |= {f"{record.name}: {key}": value for key, value in record.ratios.items()}
@@ -41,6 +41,18 @@ def kernels(path: Path) -> dict[str, float]:
     contests = raw.get("contests", []) if isinstance(raw, dict) else []
     known = [c for c in contests if isinstance(c, dict) and isinstance(c.get("ratio"), dict)]
     return {f"kernels: {c['title']}: {peer} / flegel": ratio for c in known for peer, ratio in c["ratio"].items()}
+
+
+def races(path: Path) -> dict[str, float]:
+    """What bench/sync.py wrote: seconds of each model over those of fsp; of one that was cut off, the lower bound."""
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    cases = {k: v["models"] for k, v in raw.items() if k.startswith("race ")} if isinstance(raw, dict) else {}
+    return {
+        f"{case.strip()}: {model} / fsp": run["seconds"] / models["fsp"]["seconds"]
+        for case, models in cases.items()
+        for model, run in models.items()
+        if model != "fsp" and models.get("fsp", {}).get("reached")
+    }
 
 
 def check(floors: dict[str, float], measured: dict[str, float]) -> tuple[list[str], list[str]]:

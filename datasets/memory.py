@@ -21,9 +21,15 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 def limit() -> int:
     """How many bytes one array may take in RAM."""
+    told_size = told()
+    return available() // 2 if told_size is None else told_size
+
+
+def told() -> int | None:
+    """What `FLEGEL_MEMORY` says, in bytes."""
     text = os.environ.get("FLEGEL_MEMORY", "").strip().upper().removesuffix("B")
     if not text:
-        return available() // 2
+        return None
     unit = _UNITS.get(text[-1], 1)
     try:
         size = int(float(text[:-1] if unit > 1 else text) * unit)

@@ -90,7 +90,7 @@ def submit(
         typer.Option(help="fsp: who ends a round, the workers' own clocks (semi) or a signal (centralized)."),
     ] = None,
     staleness: Annotated[int | None, typer.Option(help="ssp: batches a worker may be ahead of the slowest.")] = None,
-    batches: Annotated[int | None, typer.Option(help="asp, ssp: batches of a pass over the own share.")] = None,
+    batches: Annotated[int | None, typer.Option(help="asp, ssp, psp, bsp-mini: batches of a pass.")] = None,
     factor: Annotated[float | None, typer.Option(help="fsp-binary: λ, by which the interval shrinks.")] = None,
     balance: Annotated[
         str | None,
@@ -179,6 +179,8 @@ def submit(
         if master is not None and master != "local":
             if checkpoint is not None:
                 raise UsageError("A job on a cluster keeps its checkpoints itself; leave --checkpoint away.")
+            if attribute:
+                raise UsageError("--attribute works on this host only; leave it away for a cluster.")
             asked = {**options, "data": data}
             cli_cluster.submit_to(master, insecure, chosen, asked, on_cluster, folder, json_to, detach)
             return

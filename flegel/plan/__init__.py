@@ -1,1 +1,1 @@
-"""Plans made from measurements: when to stop, later how to balance. Pure functions and small state; no I/O."""
+"""Plans made from measurements: when to stop, how long an interval is, how to balance. Pure; small state, no I/O."""

@@ -10,8 +10,10 @@ from pathlib import Path
 
 @lru_cache
 def code_folder() -> Path:
-    """FLEGEL_CACHE, else the user's cache folder, else one that lasts as long as the machine is up."""
-    base = os.environ.get("FLEGEL_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    """FLEGEL_CACHE, else the user's cache folder, else one that lasts as long as the machine is up. (FLEGEL_CACHE=0
+    keeps parsed text out of the cache; compiled code is none.)"""
+    told = os.environ.get("FLEGEL_CACHE", "")
+    base = (told if told != "0" else "") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     for folder in (
         Path(base).expanduser() / "flegel" / "code",
         Path(tempfile.gettempdir()) / f"flegel-{os.getuid()}",

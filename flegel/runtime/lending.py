@@ -30,7 +30,7 @@ def make_lendable(share: Share) -> None:
     """Move what lies in private memory to where neighbours can read it, as far as there is room for the copy."""
     f = share.features
     size = sum(a.nbytes for a in f[:3]) if isinstance(f, Sparse) else f.nbytes
-    if size < memory.available() / 4:
+    if size < memory.free() / 4:
         if isinstance(f, Sparse):
             indptr, indices, values = (memory.lendable(a) for a in f[:3])
             share.features = Sparse(indptr, indices, values, f.columns)

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from flegel.datasets import memory
 from flegel.errors import DecodeError, FlegelError
 from flegel.messages import Place
 from flegel.runtime.far import FarArray
@@ -222,15 +223,7 @@ def open_shared(description: dict[str, Any]) -> Any:
     return np.ndarray(shape, dtype, buffer=block)
 
 
-def available() -> int:
+def free() -> int:
     """Bytes that this host can still give without swapping; `FLEGEL_MEMORY` in the environment says otherwise."""
-    told = os.environ.get("FLEGEL_MEMORY")
-    if told:
-        return int(float(told))
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    told = memory.told()
+    return int(memory.available() if told is None else told)

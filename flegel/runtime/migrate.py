@@ -172,7 +172,7 @@ class Mover:
         if holdings is None:
             return
         needed = order.points * bytes_per_point(holdings.shares[0])
-        free = memory.available()
+        free = memory.free()
         if needed > SPARE * free:
             why = f"{order.points} points need {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free"
             self._tell(Refused(order.move, why))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flegel.runtime import memory
 from flegel.runtime.memory import SharedArray, open_shared
 from flegel.runtime.rows import SharedRows, open_rows, reorder
 from flegel.share import Sparse
@@ -107,3 +108,10 @@ def test_sparse_rows_are_shared_like_dense_ones() -> None:
         assert labels is None
         np.testing.assert_array_equal(whole(features), dense[ids])
     shared.close()
+
+
+def test_memory_may_be_told_with_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEGEL_MEMORY", "4G")
+    assert memory.free() == 4 << 30
+    monkeypatch.delenv("FLEGEL_MEMORY")
+    assert memory.free() > 0

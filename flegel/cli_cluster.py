@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -376,7 +375,9 @@ def status(
 
 def _for_people(key: str, value: Any) -> str:
     if key in ("submitted", "started", "ended"):
-        return datetime.fromtimestamp(value, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        from flegel.runtime import clock
+
+        return clock.wall(value)
     if key == "seats":
         return ", ".join(f"{count} on {slave}" for slave, count in sorted(value.items()))
     return ", ".join(value) if isinstance(value, list) else str(value)

@@ -62,6 +62,7 @@ def test_a_job_from_the_command_line_and_its_result_at_home(town: Town, client: 
     assert saved == {"model.json", "model.npz", "result.json", "trace.msgpack"}
     assert "coordinator | " in flegel(town, "logs", "first", folder=tmp_path).output
     assert "first" in flegel(town, "jobs", folder=tmp_path).output
+    assert re.search(r"ended +20\d\d-\d\d-\d\dT", flegel(town, "status", "first", folder=tmp_path).output)
 
 
 def test_a_file_that_slaves_cannot_see_is_refused_with_a_sentence(town: Town, client: Client) -> None:

@@ -19,8 +19,9 @@ demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexibl
 test: $(VENV)/.dev lint  ## everything that CI runs, two files of tests at a time
 	$(PY) -m pytest -n 2 --dist loadfile
 
-nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core
+nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py
+	$(PY) -m pytest -m slow
 
 faults: $(VENV)/.dev  ## two thousand simulated jobs under faults; about a minute on two cores
 	$(PY) bench/chaos/simulate.py --seeds 1000

@@ -114,7 +114,8 @@ def slave(
     from flegel.cluster import keys
     from flegel.cluster.client import own_address
     from flegel.cluster.line import Line, dial
-    from flegel.cluster.slave import Settings, Slave, default_folder
+    from flegel.cluster.lodging import default_folder
+    from flegel.cluster.slave import Settings, Slave
     from flegel.cluster.words import TO_SLAVE, check_name
     from flegel.runtime.host import cores
 
@@ -330,7 +331,8 @@ def jobs(json: AsJson = False, master: Master = DEFAULT, insecure: Insecure = Fa
         table.add_column(heading, overflow="fold" if heading == "what" else "ellipsis")
     for v in views:
         workers = "–" if v.workers is None else str(v.workers)
-        table.add_row(v.job, v.owner, v.state, str(v.priority), workers, v.data, v.reason)
+        what = v.reason if len(v.reason) <= 80 else f"{v.reason[:79]}…"
+        table.add_row(v.job, v.owner, v.state, str(v.priority), workers, v.data, what)
     Console().print(table if views else "No jobs yet; `flegel submit … --master ADDRESS` makes one.")
 
 
@@ -351,8 +353,8 @@ def status(
                 print(json_module.dumps(view, indent=1))
                 return
             for key, value in view.items():
-                if value not in (None, "", (), {}, []) and key not in ("glance", "trace"):
-                    print(f"{key:10} {value}")
+                if value not in (None, "", (), {}, []) and key not in ("glance", "trace", "usage"):
+                    print(f"{key:10} {_for_people(key, value)}")
             if view["trace"]:
                 print(view["trace"].rstrip())
             return
@@ -371,6 +373,16 @@ def status(
     print(", ".join(f"{n} {state}" for state, n in counts.items()))
 
 
+def _for_people(key: str, value: Any) -> str:
+    if key in ("submitted", "started", "ended"):
+        from flegel.runtime import clock
+
+        return clock.wall(value)
+    if key == "seats":
+        return ", ".join(f"{count} on {slave}" for slave, count in sorted(value.items()))
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
 def _plain(view: Any) -> dict[str, Any]:
     import msgspec
 
@@ -387,8 +399,11 @@ def logs(
     """Print what the processes of a job have written, with the time and who it was."""
     with _client(master, insecure) as client:
         try:
+            line = ""
             for line in client.log(job, follow):
                 print(line, flush=follow)
+            if not line:
+                print(f"flegel: the processes of {job} have printed nothing yet.", file=sys.stderr)
         except BrokenPipeError:
             sys.stderr.close()
         except KeyboardInterrupt:

@@ -44,6 +44,8 @@ from flegel.errors import FlegelError, StorageError, UsageError
 from flegel.runtime import clock, store
 from flegel.spec import AlgorithmRef
 
+CONTACT = 10.0
+"""Seconds until a master that was never heard is taken for away."""
 PATIENCE = 30.0
 """Seconds to wait for an answer; a master that is being started again answers within them."""
 POLL = 0.3
@@ -75,6 +77,8 @@ class Client:
         self.close()
 
     def _ask(self, request: Any, kind: type[Some], frames: tuple[bytes, ...] = ()) -> tuple[Some, tuple[bytes, ...]]:
+        if not self._number:
+            self._line.wait_ready(CONTACT)
         self._number += 1
         request.number = self._number
         self._line.send(request, frames)

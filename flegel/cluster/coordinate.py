@@ -86,12 +86,6 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
 
     spec = errand.spec
     ref = msgspec.structs.replace(spec.algorithm, source=Path(errand.source).read_text(encoding="utf-8"))
-    voice.tell(tale.Phase("init"))
-    algorithm = instantiate(ref)
-    voice.tell(tale.Phase("reading"))
-    dataset = open_data(spec.data, label=spec.label)
-    if dataset.note:
-        print(dataset.note, file=sys.stderr, flush=True)
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
     seen, phase = -GLANCE, "loading"
     kept: tuple[float, int] | None = None
@@ -113,10 +107,29 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
+    def tell_phase(name: str) -> None:
+        voice.tell(tale.Phase(name))
+
     try:
         if errand.resume and holds_job(open_vault(errand.checkpoints)):
-            result = replace(errand.checkpoints, workers=errand.workers, cluster=cluster, watch=watch, say=say)
+            tell_phase("init")
+            result = replace(
+                errand.checkpoints,
+                workers=errand.workers,
+                cluster=cluster,
+                worker_timeout=spec.worker_timeout,
+                hire_again=spec.replace,
+                watch=watch,
+                say=say,
+                phase=tell_phase,
+            )
             return _saved(result, errand, voice)
+        tell_phase("init")
+        algorithm = instantiate(ref)
+        tell_phase("reading")
+        dataset = open_data(spec.data, label=spec.label)
+        if dataset.note:
+            say(dataset.note)
         result = execute(
             Request(
                 algorithm=algorithm,
@@ -133,7 +146,7 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
                 cluster=cluster,
                 record=new_record(errand.checkpoints, CHECKPOINT, spec.data, spec.label),
                 watch=watch,
-                phase=lambda name: voice.tell(tale.Phase(name)),
+                phase=tell_phase,
                 say=say,
             )
         )

@@ -12,8 +12,13 @@ import msgspec
 
 from flegel.cluster import tale
 from flegel.cluster.voice import Voice
+from flegel.messages import Envelope
+from flegel.runtime import clock
 from flegel.runtime.remote import RemoteCluster
 from flegel.runtime.worker import Birth
+
+RETELL = 0.5
+"""Seconds after which the slave is told that workers have come, whose births nobody needs any more."""
 
 
 class Away:
@@ -48,6 +53,7 @@ class Hired(RemoteCluster):
         self._voice = voice
         self._away: dict[int, Away] = {}
         self._trouble = ""
+        self._retell_at: float | None = None
 
     def _want(self, birth: Birth) -> Away:
         away = self._away[birth.worker] = Away(birth)
@@ -55,8 +61,10 @@ class Hired(RemoteCluster):
         return away
 
     def _tell(self) -> None:
+        self._retell_at = None
         births = {worker: away.birth for worker, away in list(self._away.items()) if away.why is None}
-        told = {worker: msgspec.json.encode(birth).decode() for worker, birth in births.items()}
+        here = set(self._ready)
+        told = {w: msgspec.json.encode(birth).decode() for w, birth in births.items() if w not in here}
         lives = {worker: birth.incarnation for worker, birth in births.items()}
         self._voice.tell(tale.Wanted(lives, told, self._trouble))
 
@@ -76,6 +84,14 @@ class Hired(RemoteCluster):
             away.why = away.why or "has left"
             self._tell()
 
+    def greet(self, envelope: Envelope) -> bool:
+        came = super().greet(envelope)
+        if came and self._retell_at is None:
+            self._retell_at = clock.now() + RETELL
+        return came
+
     def deaths(self) -> list[tuple[int, str, bool]]:
         super().deaths()
+        if self._retell_at is not None and clock.now() >= self._retell_at:
+            self._tell()
         return [(worker, away.why, away.fault) for worker, away in self._away.items() if away.why is not None]

@@ -142,8 +142,11 @@ class Journal:
 
     def compact(self) -> None:
         """The books as one record in a new file, which then takes the place of the old one."""
-        fd = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         content = MAGIC + frame(snapshot(self.books))
+        if len(content) > MAX_RECORD:  # more than would be read again: the facts stay as they are
+            self._compacted = self._good
+            return
+        fd = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         old, self._fd, good, self._good = self._fd, fd, self._good, 0
         try:
             self._write(content)

@@ -94,8 +94,8 @@ class Line:
         self._beat()
         while not self._life:
             if clock.now() > until:
-                why = self._failed or "nobody answers there"
-                raise FlegelError(f"No connection to {self.address} within {timeout:.0f} s: {why}.")
+                why = f"{self._failed}." if self._failed else "nobody answers there; is `flegel master` running?"
+                raise FlegelError(f"No connection to {self.address} within {timeout:.0f} s: {why}")
             for _ in self.receive(0.05):
                 pass
 

@@ -30,9 +30,12 @@ from flegel.cluster.facts import (
     Seated,
     Submitted,
 )
+from flegel.cluster.fitting import size
 from flegel.cluster.placement import Room, overtaken, place, seat, turns
+from flegel.cluster.views import job_view, slave_view, stem
 from flegel.cluster.words import (
     COORDINATOR,
+    MAX_SPEC,
     Accepted,
     Beat,
     Bury,
@@ -72,6 +75,8 @@ STRIKES = 3
 """Attempts without a checkpoint that a job may lose through no fault of its own."""
 KEEP = 1000
 """Jobs that are over and still listed."""
+MAX_WAITING = 500
+"""Jobs of one user that may wait at a time."""
 LOOK_AT = 200
 """Waiting jobs that are looked at in one round of placing."""
 
@@ -204,6 +209,18 @@ class Master:
         self._schedule()
         return self._taken()
 
+    def unstartable(self, name: str, attempt: int, why: str, now: float) -> list[Action]:
+        """The order to start this attempt cannot be given, and never will be."""
+        self._now = now
+        job = self._current(name, attempt)
+        if job is not None:
+            self._end(job, FAILED, why)
+        return self._taken()
+
+    def salvage(self) -> list[Action]:
+        """What an event that failed half-way had decided; its answer, if there was one, is void."""
+        return [action for action in self._taken() if not isinstance(action, Reply)]
+
     def _taken(self) -> list[Action]:
         out, self._out = self._out, []
         return out
@@ -305,6 +322,8 @@ class Master:
         for worker, life in door.wants.items():
             if (worker, life) in seen or (job.id, job.attempt, worker, life) in self._losses:
                 continue
+            if worker not in door.births:
+                continue  # there were many at once; a later beat brings it
             free = [s for s in job.seats if taken[s] < job.seats[s] and self.slaves[s].open]
             if not free:
                 return
@@ -352,8 +371,9 @@ class Master:
 
     def _hire(self, job: Job, door: Door, home: Slave, worker: int, life: int) -> None:
         home.hired[job.id, job.attempt, worker, life] = self._now
-        order = Hire(job.id, job.attempt, worker, life, door.births.get(worker, ""), job.spec.memory)
-        self._tell(home.name, order)
+        if worker in door.births:
+            birth = door.births[worker]
+            self._tell(home.name, Hire(job.id, job.attempt, worker, life, birth, job.spec.memory, job.spec.data))
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -437,14 +457,15 @@ class Master:
         found = []
         for slave in self.slaves.values():
             if slave.open:
-                strays = sum(
-                    p.alive and p.worker != COORDINATOR and self._current(p.job, p.attempt) is None
-                    for p in slave.beat.parts
-                )
-                free = slave.beat.slots - reserved.get(slave.name, 0) - strays
+                free = slave.beat.slots - reserved.get(slave.name, 0) - self._strays(slave)
                 chiefs = sum(job.slave == slave.name for job in running)
                 found.append(Room(slave.name, slave.beat.slots, max(free, 0), slave.beat.load, chiefs))
         return found
+
+    def _strays(self, slave: Slave) -> int:
+        """Workers that are still ending."""
+        parts = (p for p in slave.beat.parts if p.alive and p.worker != COORDINATOR)
+        return sum(self._current(p.job, p.attempt) is None for p in parts)
 
     def _schedule(self) -> None:
         waiting = self.books.of_state(QUEUED)
@@ -504,7 +525,18 @@ class Master:
         if request.ticket in self.books.tickets:
             return Accepted(self.books.tickets[request.ticket], "was submitted before")
         spec = request.spec
-        name = spec.name or f"{_stem(spec.algorithm.name)}-{self.books.count + 1}"
+        if size(spec) > MAX_SPEC:
+            raise UsageError(
+                f"The description of the job takes {size(spec)} bytes, more than {MAX_SPEC}; let large "
+                "hyper-parameters be read from a file or made by the class itself."
+            )
+        waiting = sum(job.owner == caller.name for job in self.books.of_state(QUEUED))
+        if waiting >= MAX_WAITING:
+            raise UsageError(
+                f"{waiting} jobs of {caller.name} are waiting, and no more than {MAX_WAITING} may; submit again when "
+                "some have begun, or cancel some."
+            )
+        name = spec.name or f"{stem(spec.algorithm.name)}-{self.books.count + 1}"
         check_name(name, "job")
         if name in self.books.jobs:
             if spec.name:
@@ -528,6 +560,9 @@ class Master:
     def _resume(self, job: Job) -> ToClient:
         if job.state not in (FAILED, CANCELLED):
             raise UsageError(f"Job {job.id} is {job.state}; only one that failed or was cancelled can be resumed.")
+        waiting = sum(other.owner == job.owner for other in self.books.of_state(QUEUED))
+        if waiting >= MAX_WAITING:
+            raise UsageError(f"{waiting} jobs of {job.owner} are waiting already; resume it when some have begun.")
         self._record(Requeued(job.id, self._at))
         return Accepted(job.id, "is in the queue again; it goes on from its last checkpoint where it has one")
 
@@ -553,32 +588,9 @@ class Master:
         self._tell(job.slave, Resize(job.id, job.attempt, workers))
         return Accepted(job.id, f"goes from {have} to {workers} workers")
 
-    # -- views ---------------------------------------------------------------------------------------------------
-
     def view(self, job: Job) -> JobView:
-        door = self.doors.get(job.id)
-        reason = job.why
-        if job.state == QUEUED:
-            reason = "; ".join(filter(None, (job.why, self.reasons.get(job.id, "waits for its turn"))))
-        elif job.state == RUNNING:
-            reason = door.phase if door is not None else "starting"
-        return JobView(
-            job=job.id, owner=job.owner, state=job.state, algorithm=_stem(job.spec.algorithm.name),
-            data=job.spec.data, priority=job.spec.priority,
-            workers=sum(job.seats.values()) if job.state == RUNNING else job.wanted,
-            submitted=job.submitted, reason=reason, started=job.started, ended=job.ended, attempt=job.attempt,
-            place=job.slave if job.state == RUNNING else "", seats=job.seats, trace=job.trace, usage=job.usage,
-            glance=door.glance if door is not None else {},
-        )  # fmt: skip
+        return job_view(job, self.doors.get(job.id), self.reasons.get(job.id, ""))
 
     def _slave_view(self, slave: Slave) -> SlaveView:
-        beat = slave.beat
-        state = "draining" if beat.draining else "here" if slave.present else "awaited"
         used = sum(job.seats.get(slave.name, 0) for job in self.books.of_state(RUNNING))
-        return SlaveView(slave.name, beat.address, beat.slots, used, beat.load, beat.memory, state)
-
-
-def _stem(algorithm: str) -> str:
-    """`flegel.algorithms.kmeans:KMeans` is kmeans to people, and a user's class is its name."""
-    module, colon, name = algorithm.partition(":")
-    return (module.rpartition(".")[2] if colon else name or module)[:40]
+        return slave_view(slave.beat, slave.present, used + self._strays(slave))

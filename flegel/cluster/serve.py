@@ -11,18 +11,21 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from flegel.cluster.facts import RUNNING
+from flegel.cluster.fitting import listed
 from flegel.cluster.gate import ANYBODY, Gate, Received, Sender
 from flegel.cluster.journal import Journal
 from flegel.cluster.master import Action, Caller, Master, Record, Remove, Reply, Tell
 from flegel.cluster.words import (
     CHUNK,
     MAX_CODE,
+    MAX_NAME,
     Beat,
     Bye,
     Bytes,
@@ -46,6 +49,8 @@ MAX_RESULT = 8 << 30
 """Bytes that the files of one job may take here."""
 ADMIN = "local-submit"
 """The key that the master's first start makes for its own user: it may change everybody's jobs."""
+LIST = 900 << 10
+"""Bytes of a list of jobs; the oldest are left out of a longer one."""
 TAKEN_ALL = 1 << 62
 """Told to a slave whose bytes nobody wants any more."""
 
@@ -63,6 +68,7 @@ class MasterDaemon:
         self._machine = Master(books, now, clock.microseconds() / 1e6 - now)
         self._slaves: dict[str, Sender] = {}
         self._over = False
+        self._trouble = ""
         self._say(f"{len(books.jobs)} jobs in the books, {len(books.of_state(RUNNING))} of them running")
 
     def run(self) -> None:
@@ -75,7 +81,7 @@ class MasterDaemon:
             now = clock.now()
             if now >= tick_at:
                 tick_at = now + TICK
-                self._carry_out(self._machine.tick(now))
+                self._tick(now)
             for received in self.gate.receive(max(tick_at - clock.now(), 0.0)):
                 self._take(received)
                 if clock.now() >= tick_at or self._over:
@@ -90,25 +96,58 @@ class MasterDaemon:
 
     # -- in --------------------------------------------------------------------------------------------------------
 
-    def _take(self, received: Received) -> None:
-        sender, body, frames = received
-        now = clock.now()
+    def _tick(self, now: float) -> None:
         try:
-            match body:
-                case Beat():
-                    self._take_beat(sender, body, now)
-                case Bye(slave=name, boot=boot):
-                    known = self._machine.slaves.get(name)
-                    if known is not None and known.beat.boot == boot and self._is(sender, name):
-                        self._carry_out(self._machine.left(name, now))
-                case Chunk():
-                    self._take_chunk(sender, body, frames)
-                case Read():
-                    self._answer(sender, *self._read(body))
-                case _:
-                    self._take_request(sender, body, frames, now)
+            self._carry_out(self._machine.tick(now))
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - see `_take`
+            self._stumble("the look at all jobs", error)
+
+    def _take(self, received: Received) -> None:
+        """One message. Whatever is wrong with it, the next ones are heard; a journal that fails ends the master."""
+        sender, body, _ = received
+        try:
+            self._dispatch(received, clock.now())
+        except StorageError:
+            raise
         except UsageError as error:
-            self._answer(sender, Denied(str(error), number=getattr(body, "number", 0)))
+            self._deny(sender, body, str(error))
+        except Exception as error:  # noqa: BLE001 - one bad message must not be the end of everybody's jobs
+            what = f"{type(body).__name__} of {sender.name or sender.key[:8] or 'somebody'}"
+            self._stumble(what, error)
+            short = f"{type(error).__name__}: {str(error)[:200]}"
+            self._deny(sender, body, f"The master could not handle that ({short}); its log says more.", usage=False)
+
+    def _dispatch(self, received: Received, now: float) -> None:
+        sender, body, frames = received
+        match body:
+            case Beat():
+                self._take_beat(sender, body, now)
+            case Bye(slave=name, boot=boot):
+                known = self._machine.slaves.get(name)
+                if known is not None and known.beat.boot == boot and self._is(sender, name):
+                    self._carry_out(self._machine.left(name, now))
+            case Chunk():
+                self._take_chunk(sender, body, frames)
+            case Read():
+                self._answer(sender, *self._read(body))
+            case _:
+                self._take_request(sender, body, frames, now)
+
+    def _deny(self, sender: Sender, body: Any, why: str, usage: bool = True) -> None:
+        if not isinstance(body, Beat | Bye | Chunk):
+            self._answer(sender, Denied(why[:2000], usage, number=body.number))
+        elif why != self._trouble:  # slaves are not answered, and would say the same again every second
+            self._trouble = why
+            self._say(f"{type(body).__name__} of slave {body.slave[:64]!r} was not taken: {why}")
+
+    def _stumble(self, what: str, error: Exception) -> None:
+        """A mistake of the master itself: kept for people to read. What had been decided before it is carried out."""
+        text = "".join(traceback.format_exception(error))
+        known, self._trouble = text == self._trouble, text
+        self._say(f"{what} failed: {type(error).__name__}: {error}" + ("" if known else f"\n{text}"))
+        self._carry_out(self._machine.salvage())
 
     def _is(self, sender: Sender, name: str) -> bool:
         """A slave's name belongs to the key that used it first, as long as that slave is here."""
@@ -140,7 +179,7 @@ class MasterDaemon:
 
     def _caller(self, sender: Sender, body: Any) -> Caller:
         if sender.role == ANYBODY:
-            return Caller(getattr(body, "user", "") or "anybody", admin=True)
+            return Caller(getattr(body, "user", "")[:MAX_NAME] or "anybody", admin=True)
         return Caller(sender.name or sender.key[:8], admin=sender.name == ADMIN)
 
     def _keep_code(self, body: Submit, frames: tuple[bytes, ...]) -> None:
@@ -183,6 +222,8 @@ class MasterDaemon:
                         view = answer.jobs[0]
                         view = msgspec.structs.replace(view, files=self._files(view.job, view.attempt))
                         answer.jobs = (view,)
+                    elif isinstance(answer, Jobs):
+                        answer.jobs = listed(answer.jobs, LIST)
                     self._answer(client, answer)
                 case Remove(job):
                     shutil.rmtree(self._folder / "jobs" / job, ignore_errors=True)
@@ -196,10 +237,17 @@ class MasterDaemon:
 
     def _send(self, slave: str, order: Any) -> None:
         frames: tuple[bytes, ...] = ()
-        if isinstance(order, Start) and order.spec.code:
-            frames = ((self._folder / "code" / order.spec.code).read_bytes(),)
-        with contextlib.suppress(PeerRefused, PeerSlow):  # it will be ordered again, or the slave is lost
+        try:
+            if isinstance(order, Start) and order.spec.code:
+                frames = ((self._folder / "code" / order.spec.code).read_bytes(),)
             self.gate.send(self._slaves[slave], order, frames)
+        except (PeerRefused, PeerSlow):
+            pass  # it will be ordered again, or the slave is lost
+        except (OSError, UsageError) as error:
+            why = f"The master cannot send {type(order).__name__} to {slave}: {error}"
+            self._say(why)
+            if isinstance(order, Start):
+                self._carry_out(self._machine.unstartable(order.job, order.attempt, why, clock.now()))
 
     def _answer(self, client: Sender, answer: Any, frames: tuple[bytes, ...] = ()) -> None:
         with contextlib.suppress(PeerRefused, PeerSlow):  # a client that does not listen asks again
@@ -216,6 +264,8 @@ class MasterDaemon:
     def _take_chunk(self, sender: Sender, body: Chunk, frames: tuple[bytes, ...]) -> None:
         content = frames[0] if frames else b""
         size = TAKEN_ALL
+        if body.file:
+            check_name(body.file, "file")
         if (
             self._is(sender, body.slave)
             and self._machine.knows(body.job, body.attempt, body.slave, body.file)

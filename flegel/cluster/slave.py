@@ -24,7 +24,11 @@ import msgspec
 
 from flegel.cluster import children, tale
 from flegel.cluster.children import Child, Egg, Log, Name
+from flegel.cluster.fence import forbidden
+from flegel.cluster.fitting import fitted, short
 from flegel.cluster.line import Line
+from flegel.cluster.lodging import check_folder, is_plain, tidy
+from flegel.cluster.slips import ROOM, Limits
 from flegel.cluster.words import (
     CHUNK,
     COORDINATOR,
@@ -44,7 +48,7 @@ from flegel.cluster.words import (
     Start,
     check_name,
 )
-from flegel.errors import FlegelError, PeerRefused, PeerSlow, StorageError, UsageError
+from flegel.errors import FlegelError, PeerRefused, PeerSlow, ProtocolError, UsageError
 from flegel.runtime import clock
 from flegel.runtime.poll import Sleeper
 
@@ -58,8 +62,6 @@ COMPILING = 120.0
 SHIP_AGAIN = 5.0
 SPARE_AFTER = 2.0
 """Seconds after the last start when the next process is made ready: jobs have the processors first."""
-KEEP_JOBS = 50
-"""Folders of jobs that ended badly, kept for their checkpoints."""
 MAX_DEBTS = 3
 """Beats that may be under way; a master that is away gets the next one when it is back, not all of them."""
 
@@ -130,7 +132,7 @@ class Slave:
         os.set_blocking(self._ring, False)
         os.set_blocking(self._bell, False)
         folder = settings.folder
-        folder.mkdir(parents=True, exist_ok=True)
+        check_folder(folder)
         self._mark = str(folder.resolve())
         self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -142,7 +144,7 @@ class Slave:
         left = children.sweep(self._mark)
         if left:
             self._say(f"ended {left} processes that an earlier slave had left")
-        self._tidy()
+        tidy(folder / "jobs")
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -242,7 +244,9 @@ class Slave:
             return
         try:
             for order, frames in self._line.receive(0.0):
-                self._obey(order, frames)
+                self._take(order, frames)
+        except ProtocolError as error:
+            self._say(f"something of the master was not understood, and left: {error}")
         except PeerRefused as error:
             self._say(str(error))
             self._line.close()
@@ -261,6 +265,19 @@ class Slave:
         print(f"flegel: {text}", file=sys.stderr, flush=True)
 
     # -- orders --------------------------------------------------------------------------------------------------
+
+    def _take(self, order: Any, frames: tuple[bytes, ...]) -> None:
+        """One order. Whatever is wrong with it, the next ones are heard and what runs goes on."""
+        try:
+            self._obey(order, frames)
+        except Exception as error:  # noqa: BLE001 - one bad order must not be the end of all that runs here
+            why = f"slave {self._settings.name} could not obey: {type(error).__name__}: {error}"
+            self._say(f"{type(order).__name__} {getattr(order, 'job', '')}: {why}")
+            case = self._cases.get((order.job, order.attempt)) if isinstance(order, Start | Hire) else None
+            if case is not None and isinstance(order, Start):
+                self._refuse(case, why)
+            elif case is not None:
+                self._refuse_worker(case, order, why)
 
     def _obey(self, order: Any, frames: tuple[bytes, ...]) -> None:
         if not isinstance(order, Got):
@@ -307,9 +324,14 @@ class Slave:
         case = self._case(order.job, order.attempt)
         if (COORDINATOR, 0) in case.children or (COORDINATOR, 0) in case.dead:
             return
-        source = frames[0].decode() if frames else ""
-        if order.spec.code and hashlib.sha256(source.encode()).hexdigest() != order.spec.code:
+        content = frames[0] if frames else b""
+        if order.spec.code and hashlib.sha256(content).hexdigest() != order.spec.code:
             self._refuse(case, "the source of its class is not what was submitted")
+            return
+        try:
+            source = content.decode()
+        except UnicodeDecodeError:
+            self._refuse(case, "the source of its class is not UTF-8", usage=True)
             return
         refusal = self._forbidden(order.spec.data)
         if refusal:
@@ -318,6 +340,8 @@ class Slave:
         case.spec, case.since = order.spec, clock.now()
         case.door = Door(order.job, order.attempt)
         shutil.rmtree(case.result, ignore_errors=True)
+        if not order.resume:  # of an older job that had the same name
+            shutil.rmtree(case.folder / "checkpoints", ignore_errors=True)
         code = case.folder / f"code.{case.attempt}"
         code.write_text(source, encoding="utf-8")
         errand = tale.Errand(
@@ -330,6 +354,10 @@ class Slave:
         case = self._case(order.job, order.attempt)
         name = (order.worker, order.life)
         if name in case.children or name in case.dead:
+            return
+        refusal = self._forbidden(order.data)
+        if refusal:
+            self._refuse_worker(case, order, refusal)
             return
         self._spawn(case, name, "worker", order.birth.encode(), order.memory)
 
@@ -353,15 +381,14 @@ class Slave:
             case.job, case.attempt, COORDINATOR, alive=False, outcome="failed", why=why, usage=usage
         )
 
+    def _refuse_worker(self, case: Case, order: Hire, why: str) -> None:
+        case.dead[order.worker, order.life] = Part(
+            case.job, case.attempt, order.worker, order.life, alive=False, outcome="lost", why=why, fault=True
+        )
+
     def _forbidden(self, data: str) -> str:
-        """Why a file may not be read here; empty where it may."""
-        if not self._settings.data or not data.startswith(("/", "~", ".")):
-            return ""
-        path = Path(data).expanduser().resolve()
-        if any(path.is_relative_to(folder.resolve()) for folder in self._settings.data):
-            return ""
-        allowed = ", ".join(map(str, self._settings.data))
-        return f"slave {self._settings.name} reads files from {allowed} only, not {data}"
+        refusal = forbidden(data, self._settings.data)
+        return f"on slave {self._settings.name} {refusal}" if refusal else ""
 
     def _bury(self, name: Name) -> None:
         """It is on record: forget it, and its files with the last one."""
@@ -388,18 +415,8 @@ class Slave:
         shutil.rmtree(case.scratch, ignore_errors=True)
         with contextlib.suppress(OSError):
             case.folder.rmdir()
+            tidy(case.folder.parent, {job for job, _ in self._cases})
         return True
-
-    def _tidy(self) -> None:
-        """What an earlier slave has left: nothing but the newest checkpoints."""
-        folders = [p for p in (self._settings.folder / "jobs").glob("*") if p.is_dir()]
-        folders.sort(key=lambda p: p.stat().st_mtime, reverse=True)
-        for number, folder in enumerate(folders):
-            for entry in folder.iterdir():
-                if entry.name != "checkpoints" or number >= KEEP_JOBS:
-                    shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                folder.rmdir()
 
     # -- children ------------------------------------------------------------------------------------------------
 
@@ -455,13 +472,11 @@ class Slave:
         if name[0] == COORDINATOR and case.finished is not None and not child.verdict:
             said = case.finished
             outcome = "done" if said.done else "failed"
-            part = Part(
-                *full, alive=False, outcome=outcome, why=said.why, trace=said.trace[-20_000:], usage=said.usage
-            )  # fmt: skip
+            part = Part(*full, alive=False, outcome=outcome, why=said.why, trace=said.trace, usage=said.usage)
         else:
             who = "The coordinator" if name[0] == COORDINATOR else ""
             part = Part(*full, alive=False, outcome="lost", why=f"{who} {why}".strip(), fault=fault)
-        case.dead[name] = part
+        case.dead[name] = short(part)
         if name[0] == COORDINATOR:
             for other in case.children.values():
                 children.ask(other, "was dismissed with its coordinator")
@@ -510,12 +525,14 @@ class Slave:
         cores = os.cpu_count() or 1
         load = max(os.getloadavg()[0] - own, 0.0) / cores
         settings = self._settings
-        self._send(
-            Beat(
-                settings.name, self._boot, settings.slots, settings.address, round(load, 2), settings.memory,
-                self._draining is not None, tuple(parts), tuple(doors),
-            )
+        beat = Beat(
+            settings.name, self._boot, settings.slots, settings.address, round(load, 2), settings.memory,
+            self._draining is not None, tuple(parts), tuple(doors),
         )  # fmt: skip
+        try:
+            self._send(fitted(beat, Limits().header - ROOM))
+        except UsageError as error:
+            self._say(str(error))
 
     def _files(self, case: Case) -> dict[str, int]:
         """What the master should have of this case, in bytes."""
@@ -523,7 +540,7 @@ class Slave:
         finished = (COORDINATOR, 0) in case.dead and case.dead[COORDINATOR, 0].outcome == "done"
         if finished:
             with contextlib.suppress(OSError):  # user code may have removed anything
-                found.update((p.name, p.stat().st_size) for p in sorted(case.result.iterdir()))
+                found.update((p.name, p.stat().st_size) for p in sorted(case.result.iterdir()) if is_plain(p))
         return found
 
     def _unshipped(self, case: Case) -> bool:
@@ -549,22 +566,8 @@ class Slave:
         if not file:
             return case.log.read(offset, CHUNK)
         try:
-            with (case.result / file).open("rb") as stream:
+            with os.fdopen(os.open(case.result / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
                 stream.seek(offset)
                 return stream.read(CHUNK)
         except OSError:
             return None
-
-
-def default_folder(name: str) -> Path:
-    """Where a slave of this user keeps what it runs."""
-    home = os.environ.get("FLEGEL_HOME")
-    base = Path(home) if home else Path.home() / ".local" / "share" / "flegel"
-    return base / "slaves" / check_name(name, "slave")
-
-
-def check_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"Cannot use {folder}: {error.strerror}.") from None

@@ -31,7 +31,7 @@ class Errand(_Line):
 
 
 class Wanted(_Line):
-    """These workers (→ life) should run, and what each must be told at its start."""
+    """These workers (→ life) should run, and what each that is not there yet must be told at its start."""
 
     wants: dict[int, int]
     births: dict[int, str]

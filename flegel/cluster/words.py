@@ -19,6 +19,8 @@ MAX_CODE = 512 << 10
 """Bytes of source that a job may bring."""
 CHUNK = 512 << 10
 """Bytes of a file that travel in one message."""
+MAX_SPEC = 64 << 10
+"""Bytes of a job's description, hyper-parameters and all."""
 MAX_NAME = 64
 COORDINATOR = -1
 """The number under which a job's coordinator stands among its workers."""
@@ -109,7 +111,8 @@ class Door(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wants: dict[int, int] = {}
     """Worker → life, each of which should be running."""
     births: dict[int, str] = {}
-    """What each of them must be told at its start, as its coordinator made it; opaque to everybody in between."""
+    """What those that have not started yet must be told, as their coordinator made it; opaque to everybody in between.
+    One that is missing comes with a later beat."""
     trouble: str = ""
     """How the last worker was lost."""
     phase: str = "starting"
@@ -177,6 +180,8 @@ class Hire(_Record):
     life: int
     birth: str
     memory: int | None = None
+    data: str = ""
+    """What it will read: each slave has its own rules about that."""
 
 
 class Dismiss(_Record):

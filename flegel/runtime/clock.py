@@ -17,9 +17,9 @@ def sleep(seconds: float) -> float:
     return time.monotonic() - began
 
 
-def wall() -> str:
-    """Date and time for people, in UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def wall(at: float | None = None) -> str:
+    """Date and time for people, in UTC: now, or so many seconds after 1970."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
 def microseconds() -> int:

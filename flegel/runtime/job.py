@@ -21,7 +21,7 @@ from flegel.runtime.code import in_json, instantiate, made, plain_hyper, same_co
 from flegel.runtime.find import find_algorithm
 from flegel.runtime.recall import Found, read
 from flegel.runtime.record import CheckpointWarning, Record, whereabouts
-from flegel.runtime.run import Request, execute
+from flegel.runtime.run import WORKER_TIMEOUT, Request, execute
 from flegel.runtime.vault import open_vault
 from flegel.sync import MODELS
 
@@ -37,8 +37,11 @@ def replace(
     *,
     workers: int | None = None,
     cluster: LocalCluster | None = None,
+    worker_timeout: float = WORKER_TIMEOUT,
+    hire_again: bool = True,
     watch: Callable[[Coordinator], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    phase: Callable[[str], None] = lambda name: None,
 ) -> Result:
     """A new coordinator in place of one that is lost: from the last commit, with everything as it was submitted.
 
@@ -47,8 +50,9 @@ def replace(
     record, because it was trusted when it was submitted.
     """
     return resume(
-        place, workers=workers, cluster=cluster, watch=watch, say=say, exact=False, trust_code=True, take_over=True
-    )
+        place, workers=workers, cluster=cluster, worker_timeout=worker_timeout, hire_again=hire_again, watch=watch,
+        say=say, phase=phase, exact=False, trust_code=True, take_over=True,
+    )  # fmt: skip
 
 
 def resume(
@@ -66,8 +70,11 @@ def resume(
     trust_code: bool = False,
     checkpoint_every: float | None = None,
     cluster: LocalCluster | None = None,
+    worker_timeout: float = WORKER_TIMEOUT,
+    hire_again: bool = True,
     watch: Callable[[Coordinator], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    phase: Callable[[str], None] = lambda name: None,
     take_over: bool = False,
 ) -> Result:
     """Go on with a job; see `flegel.resume`."""
@@ -100,10 +107,13 @@ def resume(
             attribute=job.attribute,
             scale=job.scale,
             collect_state=job.collect_state,
+            worker_timeout=worker_timeout,
+            replace=hire_again,
             cluster=cluster,
             record=record,
             watch=watch,
             say=say,
+            phase=phase,
         )
         say(story(record))
         return execute(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import typing
 from pathlib import Path
@@ -13,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flegel.cluster import words
-from flegel.cluster.facts import RUNNING
+from flegel.cluster.facts import FAILED, RUNNING
 from flegel.cluster.gate import ANYBODY, Received, Sender
+from flegel.cluster.master import MAX_WAITING
 from flegel.cluster.serve import MasterDaemon
+from flegel.errors import StorageError
 from flegel.runtime import clock
 from flegel.spec import AlgorithmRef
 
@@ -67,9 +70,15 @@ SUBMIT, NODE, OTHER, READ = (
 )  # fmt: skip
 
 
+def fail(what: str, error: Exception) -> None:
+    """A mistake of the master is survived, and yet it is one."""
+    raise AssertionError(what) from error
+
+
 def with_a_job(folder: Path) -> tuple[MasterDaemon, Any]:
     """A master with two slaves, and one job on the first of them."""
     master = MasterDaemon(Silence(), folder)  # type: ignore[arg-type]
+    master._stumble = fail  # type: ignore[method-assign]
     for sender in (NODE, OTHER):
         slots = 4 if sender is NODE else 0
         master._take(Received(sender, words.Beat(sender.name, "boot", slots, "127.0.0.1", memory=1 << 40), ()))
@@ -142,6 +151,85 @@ def test_names_of_files_stay_in_their_folder(running: tuple[MasterDaemon, Any], 
     master._take(Received(NODE, words.Chunk("n1", job.id, job.attempt, name, 0), (b"x",)))
     master._take(Received(READ, words.Read(job.id, name), ()))
     master._take(Received(READ, words.Read(job.id, "", name), ()))
-    answers = [body for body, _ in master.gate.said[-3:]]  # type: ignore[attr-defined]
+    answers = [body for body, _ in master.gate.said[-2:]]  # type: ignore[attr-defined]
     assert all(isinstance(a, words.Denied) for a in answers)
     assert before == {p for p in tmp_path.rglob("*") if "evil" in p.name} == set()
+
+
+def test_a_mistake_of_the_master_is_told_and_does_not_end_it(
+    running: tuple[MasterDaemon, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master, job = running
+    del master._stumble  # type: ignore[method-assign]
+    gate: Any = master.gate
+    spec = msgspec.structs.replace(job.spec, name="second")
+    schedule = master._machine._schedule
+
+    def breaks() -> None:
+        raise ZeroDivisionError("as it may happen")
+
+    monkeypatch.setattr(master._machine, "_schedule", breaks)
+    master._take(Received(SUBMIT, words.Submit("ticket-0002", spec, number=7), ()))
+    (answer, _) = gate.said[-1]
+    assert isinstance(answer, words.Denied) and answer.number == 7 and not answer.usage
+    assert "ZeroDivisionError: as it may happen" in answer.text
+    said = capsys.readouterr().err
+    assert "Submit of ann failed" in said and "in breaks" in said
+    before = len(gate.said)
+    for sender in (NODE, OTHER):
+        master._take(Received(sender, words.Beat(sender.name, "boot", 4, "127.0.0.1"), ()))
+    master._tick(clock.now())
+    assert not [body for body, _ in gate.said[before:] if isinstance(body, words.Denied)], "slaves get no answers"
+    monkeypatch.setattr(master._machine, "_schedule", schedule)
+    master._take(Received(SUBMIT, words.Submit("ticket-0002", spec, number=8), ()))
+    (accepted,) = [body for body, _ in gate.said if getattr(body, "number", 0) == 8]
+    assert accepted == words.Accepted("second", "was submitted before", number=8), "half of it was kept"
+    master._journal.close()
+    again = MasterDaemon(Silence(), master._folder)  # type: ignore[arg-type]
+    assert set(again._machine.books.jobs) == {job.id, "second"}
+    again._journal.close()
+
+
+def test_a_journal_that_fails_ends_the_master(running: tuple[MasterDaemon, Any]) -> None:
+    master, job = running
+    master._journal._broken = True
+    with pytest.raises(StorageError, match="must be started again"):
+        master._take(Received(SUBMIT, words.Cancel(job.id), ()))
+
+
+def test_a_job_whose_source_is_gone_fails_and_the_master_goes_on(tmp_path: Path) -> None:
+    master, _ = with_a_job(tmp_path)
+    source = b"class A: pass"
+    spec = words.JobSpec(AlgorithmRef("m:A", {}), "blobs", hashlib.sha256(source).hexdigest(), name="mine", workers=8)
+    master._take(Received(SUBMIT, words.Submit("ticket-0002", spec), (source,)))
+    (tmp_path / "code" / spec.code).unlink()
+    master._take(Received(NODE, words.Beat("n1", "boot", 16, "127.0.0.1"), ()))
+    job = master._machine.books.jobs["mine"]
+    assert job.state == FAILED and "cannot send Start" in job.why
+
+
+def test_no_more_than_some_jobs_of_a_user_may_wait(running: tuple[MasterDaemon, Any]) -> None:
+    master, job = running
+    gate: Any = master.gate
+    spec = msgspec.structs.replace(job.spec, workers=1000)
+
+    def submit(sender: Sender, number: int) -> Any:
+        master._take(Received(sender, words.Submit(f"ticket-{sender.name}-{number:05}", spec), ()))
+        return gate.said[-1][0]
+
+    for number in range(MAX_WAITING):
+        assert isinstance(submit(SUBMIT, number), words.Accepted)
+    assert f"no more than {MAX_WAITING} may" in submit(SUBMIT, MAX_WAITING).text
+    assert isinstance(submit(SUBMIT, 0), words.Accepted), "the same ticket is the same job, also then"
+    assert isinstance(submit(Sender("k5", "submit", "cecil", 1), 0), words.Accepted), "others have their own number"
+    master._take(Received(SUBMIT, words.Cancel(job.id), ()))
+    master._take(Received(SUBMIT, words.Resume(job.id), ()))
+    assert "are waiting already" in gate.said[-1][0].text
+
+
+def test_a_description_that_is_too_long_is_refused(running: tuple[MasterDaemon, Any]) -> None:
+    master, job = running
+    algorithm = AlgorithmRef(job.spec.algorithm.name, {"init": "x" * words.MAX_SPEC})
+    spec = msgspec.structs.replace(job.spec, algorithm=algorithm)
+    master._take(Received(SUBMIT, words.Submit("ticket-0002", spec), ()))
+    assert "The description of the job takes" in master.gate.said[-1][0].text  # type: ignore[attr-defined]

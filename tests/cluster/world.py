@@ -33,6 +33,11 @@ from flegel.spec import AlgorithmRef
 Name = tuple[str, int, int, int]
 
 
+def newly(job: str, attempt: int, wants: dict[int, int]) -> Door:
+    """A door whose coordinator still knows what to tell each worker."""
+    return Door(job, attempt, wants, dict.fromkeys(wants, "birth"))
+
+
 @dataclass
 class FakeSlave:
     """Runs parts; knows no more than a real one."""
@@ -59,7 +64,7 @@ class FakeSlave:
                 name = (job, attempt, COORDINATOR, 0)
                 if name not in self.parts:
                     self.parts[name] = Part(*name)
-                    self.doors[job, attempt] = Door(job, attempt, dict.fromkeys(range(workers), 0))
+                    self.doors[job, attempt] = newly(job, attempt, dict.fromkeys(range(workers), 0))
             case Hire(job=job, attempt=attempt, worker=worker, life=life):
                 self.parts.setdefault((job, attempt, worker, life), Part(job, attempt, worker, life))
             case Dismiss(job=job, attempt=attempt, worker=worker, life=life):
@@ -76,7 +81,7 @@ class FakeSlave:
                 door = self.doors.get((job, attempt))
                 if door is not None and door.wants.get(worker) == life and self.alive(job, attempt):
                     wants = {**door.wants, worker: life + 1}  # the coordinator wants a new one
-                    self.doors[job, attempt] = Door(job, attempt, wants)
+                    self.doors[job, attempt] = newly(job, attempt, wants)
 
     def alive(self, job: str, attempt: int) -> bool:
         part = self.parts.get((job, attempt, COORDINATOR, 0))

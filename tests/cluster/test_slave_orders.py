@@ -1,0 +1,185 @@
+"""Orders that a slave should never get, and data that it should not let its jobs read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flegel.cluster import children, words
+from flegel.cluster.fence import forbidden
+from flegel.cluster.fitting import fitted, listed, size
+from flegel.cluster.slave import Case, Settings, Slave
+from flegel.errors import DecodeError, UsageError
+from flegel.spec import AlgorithmRef
+
+
+class Dumb:
+    """A line to a master that takes everything, and says what it is given."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+        self.heard: list[Any] = []
+        self.channel = self
+        self.pending = 0
+
+    def send(self, body: Any, frames: Any = ()) -> None:
+        self.said.append(body)
+
+    def receive(self, timeout: float) -> Iterator[tuple[Any, tuple[bytes, ...]]]:
+        while self.heard:
+            order, frames = self.heard.pop(0)
+            if isinstance(order, Exception):
+                raise order
+            yield order, frames
+
+    def drain(self, timeout: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slave]:
+    """In this process, whose own children and orphans it must leave alone."""
+    for name in ("adopt_orphans", "patrol", "sweep"):
+        monkeypatch.setattr(children, name, lambda *_: 0)
+    (tmp_path / "data").mkdir()
+    settings = Settings("s0", 2, "127.0.0.1", tmp_path / "slave", 1 << 30, 1.0, (tmp_path / "data",))
+    line = Dumb()
+    made = Slave(settings, lambda: line)  # type: ignore[arg-type,return-value]
+    made._connect(1.0)
+    yield made
+    made._close()
+
+
+def spec(data: str = "blobs", code: str = "") -> words.JobSpec:
+    return words.JobSpec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), data, code)
+
+
+def beat(slave: Slave) -> words.Beat:
+    slave._beat()
+    line: Any = slave._line
+    found = line.said[-1]
+    assert isinstance(found, words.Beat)
+    return found
+
+
+def test_no_order_ends_a_slave(slave: Slave, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def breaks(*_: Any) -> None:
+        raise ZeroDivisionError("as it may happen")
+
+    monkeypatch.setattr(slave, "_spawn", breaks)
+    source = b"\xff\xfe"
+    line: Any = slave._line
+    line.heard = [
+        (words.Start("one", 1, spec(), 1), ()),
+        (words.Hire("two", 1, 0, 0, "birth", data="blobs"), ()),
+        (words.Start("../three", 1, spec(), 1), ()),
+        (words.Start("four", 1, spec(code=hashlib.sha256(source).hexdigest()), 1), (source,)),
+        (DecodeError("There is no message 'Denied'."), ()),
+        (words.Start("five", 1, spec(code="0"), 1), (b"x",)),
+    ]
+    slave._hear_master()
+    slave._hear_master()
+    said = capsys.readouterr().err
+    assert "Start one: slave s0 could not obey: ZeroDivisionError" in said and "was not understood" in said
+    ends = {part.job: part for part in beat(slave).parts}
+    assert {job: (part.alive, part.outcome) for job, part in ends.items()} == {
+        "one": (False, "failed"), "two": (False, "lost"), "four": (False, "failed"), "five": (False, "failed"),
+    }  # fmt: skip
+    assert "ZeroDivisionError" in ends["two"].why and ends["two"].fault and "not UTF-8" in ends["four"].why
+
+
+def test_data_outside_of_the_folders_are_refused_on_every_slave(slave: Slave, tmp_path: Path) -> None:
+    outside = str(tmp_path / "data" / ".." / "x.csv")
+    slave._take(words.Start("one", 1, spec(outside), 1), ())
+    slave._take(words.Hire("two", 1, 0, 0, "birth", data=outside), ())
+    parts = beat(slave).parts
+    assert [(p.alive, p.job) for p in parts] == [(False, "one"), (False, "two")]
+    assert all("files are read from" in p.why for p in parts)
+
+
+def test_where_a_name_ends_is_what_counts(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for folder in (inside / "sub", outside):
+        folder.mkdir(parents=True)
+        (folder / "x.csv").write_text("1,2\n")
+    (inside / "link").symlink_to(outside)
+    (inside / "link.csv").symlink_to(outside / "x.csv")
+    (inside / "good.csv").symlink_to(inside / "sub" / "x.csv")
+    folders = [inside]
+    for name in (
+        "blobs", "blobs:1e6", "higgs:200_000", "https://example.org/x.csv", "s3://bucket/../x", f"{inside}/sub/x.csv",
+        f"{inside}/good.csv", f"file://{inside}/sub/x.csv", f"{inside}/sub/*.csv", f"{inside}/sub/../sub/x.csv",
+        f"{inside}", f"{inside}/not-there.csv",
+    ):  # fmt: skip
+        assert forbidden(name, folders) == "", name
+    for name in (
+        f"{outside}/x.csv", f"{inside}/../out/x.csv", f"{inside}/sub/../../out/x.csv", "a/../../x", "a/b.csv", "x.csv",
+        "./x.csv", "../x", "~/x.csv", "~nobody-of-that-name/x", f"file://{outside}/x.csv", f"FILE://{outside}/x.csv",
+        f"file://{inside}/../out/x.csv", "file://x.csv", f"{inside}/link/x.csv", f"{inside}/link.csv",
+        f"{inside}/*.csv", f"{inside}/*/x.csv", f"{inside}/**/x.csv", f"{inside}/link/../out/x.csv",
+        f"{inside}-more/x", "", "\0", "/",
+    ):  # fmt: skip
+        assert forbidden(name, folders), name
+        assert forbidden(name, []) == ""
+
+
+def test_a_result_has_plain_files_only(slave: Slave, tmp_path: Path) -> None:
+    import os
+
+    case: Case = slave._case("one", 1)
+    case.dead[-1, 0] = words.Part("one", 1, -1, alive=False, outcome="done")
+    case.result.mkdir(parents=True)
+    (case.result / "model.npz").write_bytes(b"x")
+    (case.result / "link.npz").symlink_to("/etc/passwd")
+    (case.result / "bad name").write_bytes(b"x")
+    (case.result / "folder").mkdir()
+    os.mkfifo(case.result / "pipe")
+    assert set(slave._files(case)) == {"", "model.npz"}
+    assert slave._piece(case, "model.npz", 0) == b"x"
+    assert slave._piece(case, "link.npz", 0) is None
+
+
+def door(job: str, workers: int, glance: int = 0) -> words.Door:
+    wants = dict.fromkeys(range(workers), 0)
+    return words.Door(job, 1, wants, dict.fromkeys(wants, "b" * 500), glance={"x": "y" * glance})
+
+
+@pytest.mark.parametrize("jobs", [1, 3, 40])
+def test_a_beat_fits_whatever_jobs_want(jobs: int) -> None:
+    most = 1 << 20
+    parts = tuple(words.Part(f"j{n}", 1, w) for n in range(jobs) for w in range(1024 // jobs))
+    found = fitted(
+        words.Beat("s0", "boot", 8, "h", parts=parts, doors=tuple(door(f"j{n}", 1024) for n in range(jobs))), most
+    )
+    assert size(found) <= most and found.parts == parts
+    for each in found.doors:
+        assert len(each.wants) == 1024 and len(each.births) >= min(most // 2 // jobs // 520, 1024)
+    small = words.Beat("s0", "boot", 8, "h", doors=(door("a", 20, 100),))
+    assert fitted(small, most).doors[0] == door("a", 20, 100)
+
+
+def test_what_is_for_people_goes_first() -> None:
+    dead = tuple(
+        words.Part(f"j{n}", 1, -1, alive=False, outcome="failed", why="w" * 2000, trace="t" * 20_000) for n in range(60)
+    )
+    found = fitted(words.Beat("s0", "boot", 8, "h", parts=dead, doors=(door("a", 2, 2 << 20),)), 1 << 20)
+    assert size(found) <= 1 << 20 and len(found.parts) == 60 and found.doors[0].wants == {0: 0, 1: 0}
+    with pytest.raises(UsageError, match="fewer --slots"):
+        fitted(words.Beat("s0", "boot", 8, "h", parts=dead), 1000)
+
+
+def test_a_long_list_of_jobs_has_the_newest() -> None:
+    jobs = tuple(
+        words.JobView(f"j{n}", "ann", "failed", "kmeans", "blobs", 0, 1, 0.0, trace="t" * 20_000, reason="r" * 2000)
+        for n in range(3000)
+    )
+    found = listed(jobs, 900 << 10)
+    assert size(found) <= 1 << 20 and len(found) > 1500 and found[-1].job == "j2999"
+    assert [job.job for job in found] == [job.job for job in jobs[-len(found) :]]

@@ -189,7 +189,7 @@ def test_wrong_use_is_one_sentence(cluster: LocalCluster, options: dict[str, Any
         ("kmean", np.ones((5, 3)), "did you mean 'kmeans'"),
         (object(), np.ones((5, 3)), "no algorithm"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_bad_input_is_one_sentence(cluster: LocalCluster, algorithm: Any, data: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:

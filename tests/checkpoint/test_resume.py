@@ -94,7 +94,8 @@ def test_points_that_moved_are_where_they_were(cluster, tmp_path) -> None:
     assert np.array_equal(np.sort(np.concatenate([p.ids for p in parts])), np.arange(len(data)))
     values = [r["objective"] for r in again.rows if r["objective"] is not None]
     assert len(again.rows) > len(first.rows) and (np.diff(values) <= 1e-9 * values[0]).all()
-    assert again.worker[0]["points"] <= held[0], "the straggler did not get its points back"
+    even = len(data) / 3
+    assert again.worker[0]["points"] < (held[0] + even) / 2, "the straggler did not get its points back"
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -18,6 +18,7 @@ import typer
 from flegel import cli_bench, cli_cluster, cli_simulate
 from flegel.cli_data import app as data_app
 from flegel.cli_keys import app as keys_app
+from flegel.cli_words import Label, Settings
 from flegel.errors import AlgorithmError, FlegelError, Interrupted, UsageError
 
 app = typer.Typer(
@@ -99,9 +100,7 @@ def submit(
     straggler: Annotated[
         str, typer.Option(help="Slow workers down on purpose: 0-3:8x, 0:32ms/1000, 0:8x@10s-20s, …")
     ] = "",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A hyper-parameter as name=value; repeatable.")
-    ] = None,
+    settings: Settings = None,
     target: Annotated[float | None, typer.Option(help="Stop when the objective is this good.")] = None,
     tolerance: Annotated[
         float, typer.Option(help="Stop when a full pass changes the objective by less, relatively; 0 is off.")
@@ -109,7 +108,7 @@ def submit(
     max_iterations: Annotated[int | None, typer.Option(help="Stop after so many barriers.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds of training.")] = None,
     seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
-    label: Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")] = None,
+    label: Label = None,
     partition: Annotated[
         str, typer.Option(help="Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.")
     ] = "shuffle",
@@ -422,7 +421,7 @@ def models() -> None:
 @app.command()
 def check(
     algorithm: Annotated[str, typer.Argument(help="file.py:Class, or a built-in name.")],
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A hyper-parameter as name=value.")] = None,
+    settings: Settings = None,
 ) -> None:
     """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes."""
     with sentences():

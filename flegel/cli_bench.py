@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from flegel.cli_words import Label, Partition, Settings, Target, Tolerance, Within
 from flegel.errors import FlegelError, StorageError, UsageError
 
 bench_app = typer.Typer(
@@ -36,16 +37,14 @@ def compare(
     straggler: Annotated[str, typer.Option(help="Slow workers on purpose, such as 0-3:8x or 0-3:32ms/1000.")] = "",
     workers: Annotated[int | None, typer.Option(help="Worker processes; one a core by default.")] = None,
     repeat: Annotated[int, typer.Option(help="Runs of each contender; they take turns.")] = 3,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A hyper-parameter as name=value.")] = None,
-    target: Annotated[
-        float | None, typer.Option(help="Objective to reach; 0.1 % short of what bsp converges to by default.")
-    ] = None,
-    within: Annotated[float, typer.Option(help="How far the default target may be from what bsp finds.")] = 0.001,
-    tolerance: Annotated[float, typer.Option(help="When bsp has converged, for the default target.")] = 1e-4,
+    settings: Settings = None,
+    target: Target = None,
+    within: Within = 0.001,
+    tolerance: Tolerance = 1e-4,
     max_seconds: Annotated[float | None, typer.Option(help="Give a run up after so long.")] = None,
     seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
-    label: Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")] = None,
-    partition: Annotated[str, typer.Option(help="Who owns which rows, as in submit.")] = "shuffle",
+    label: Label = None,
+    partition: Partition = "shuffle",
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write everything as JSON; - is standard output.")
     ] = None,

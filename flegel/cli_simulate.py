@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flegel.cli_words import Label, Partition, Settings, Target, Tolerance, Within
 from flegel.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,17 +74,15 @@ def simulate(
     learning: Annotated[
         str, typer.Option(help="real: train every row; curve: progress fitted to real training; auto: real up to 256.")
     ] = "auto",
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A hyper-parameter as name=value.")] = None,
-    target: Annotated[
-        float | None, typer.Option(help="Objective to reach; 0.1 % short of what bsp converges to by default.")
-    ] = None,
-    within: Annotated[float, typer.Option(help="How far the default target may be from what bsp finds.")] = 0.001,
-    tolerance: Annotated[float, typer.Option(help="When bsp has converged, for the default target.")] = 1e-4,
+    settings: Settings = None,
+    target: Target = None,
+    within: Within = 0.001,
+    tolerance: Tolerance = 1e-4,
     max_seconds: Annotated[float | None, typer.Option(help="Give a run up after so many virtual seconds.")] = None,
     repeat: Annotated[int, typer.Option(help="Runs of each contender, each with other dice.")] = 1,
     seed: Annotated[int, typer.Option(help="Decides data, start, speeds and stragglers.")] = 0,
-    label: Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")] = None,
-    partition: Annotated[str, typer.Option(help="Who owns which rows, as in submit.")] = "shuffle",
+    label: Label = None,
+    partition: Partition = "shuffle",
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write everything as JSON; the same seed gives the same bytes.")
     ] = None,

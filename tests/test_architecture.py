@@ -26,6 +26,7 @@ LAYERS = [
         "cli_data",
         "cli_keys",
         "cli_simulate",
+        "cli_words",
         "compare",
         "report",
         "display",

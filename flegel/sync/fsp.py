@@ -123,8 +123,7 @@ class FSP:
         if not least or not self._phi:
             return least
         phi = median(self._phi)
-        lap = _first([(w.points / w.rate, w.rate) for w in seen if w.points], least)
-        return max(least, sum(w.rate for w in seen) * phi / max(phi + lap, 1e-9))
+        return max(least, sum(w.rate for w in seen) * phi / max(phi + lap(seen), 1e-9))
 
     def _stop(self, view: View) -> Decision:
         if self._stopped:
@@ -141,18 +140,22 @@ def matters(workers: Sequence[WorkerView]) -> float:
     return MATTERS * sum(w.rate for w in workers) / len(workers)
 
 
+def lap(workers: Sequence[WorkerView]) -> float:
+    """Seconds until workers that matter have gone through their shares."""
+    return _first([(w.points / w.rate, w.rate) for w in workers if w.rate > 0 and w.points], matters(workers))
+
+
 def summary(event: Updated, view: View) -> Round:
     """The round as an interval sees it."""
     workers = [view.workers[w] for w in event.workers if w in view.workers]
-    enough = matters(workers)
-    quickest = _first([(w.points / w.rate, w.rate) for w in workers if w.rate > 0 and w.points], enough)
+    quickest = lap(workers)
     return Round(
         visits=event.visits,
         seconds=event.seconds,
         barrier_cost=event.barrier_cost,
         gain=event.gain,
         full_pass=sum(min(w.rate * quickest, float(w.points)) for w in workers) or float(view.points),
-        laps=-_first([(-w.passes, w.rate) for w in workers], enough),
+        laps=-_first([(-w.passes, w.rate) for w in workers], matters(workers)),
     )
 
 

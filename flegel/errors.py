@@ -83,7 +83,8 @@ class Diverged(FlegelError):
 
 def nearest(word: str, known: list[str]) -> str:
     """A suffix such as '; did you mean kmeans?', or the whole list where nothing comes near."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    swapped = [name for name in known if sorted(name) == sorted(word)]
+    close = swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(known))}"
 
 

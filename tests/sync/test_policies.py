@@ -72,6 +72,11 @@ def test_every_model_is_made_and_described() -> None:
         assert make_policy(SyncSpec(name)).name == name and model.text
 
 
+def test_swapped_letters_are_understood() -> None:
+    with pytest.raises(UsageError, match="did you mean 'fsp'"):
+        make_policy(SyncSpec("fps"))
+
+
 @pytest.mark.parametrize(
     "spec",
     [{"name": "bsp", "interval": 1.0}, {"name": "asp", "staleness": 1}, {"name": "fsp", "batches": 4},

@@ -6,6 +6,7 @@ barrier as well, by up to one pause. Decides nothing; `plan/straggler.py` says w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -93,7 +94,8 @@ class Load:
 
     def _pin(self, cores: set[int]) -> None:
         for thread in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(thread.name), cores)
+            with contextlib.suppress(ProcessLookupError):  # a load thread that ends just now
+                os.sched_setaffinity(int(thread.name), cores)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

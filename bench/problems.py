@@ -25,7 +25,9 @@ from flegel.share import Sparse
 
 ALGORITHMS = ("kmeans", "gmm", "fcm", "lr", "nmf")
 SIZE = {"kmeans": 1.0, "gmm": 0.5, "fcm": 1.0, "lr": 0.25, "nmf": 1.0}  # of --rows, for passes of comparable length
-WITHIN = {"kmeans": 0.02, "gmm": 0.03, "fcm": 0.005, "lr": 0.005, "nmf": 0.03}
+WITHIN = {"kmeans": 0.07, "gmm": 0.04, "fcm": 0.005, "lr": 0.005, "nmf": 0.03}
+"""Distance of the target from where `bsp` ends, as a part of what it gains after its first pass. Optima of k-means
+that are reached from different starts differ by 4 % of that gain, those of GMM by 1 %: nearer is a lottery."""
 BLOCK = 100_000
 
 Filler = Callable[[np.random.Generator, np.ndarray], None]
@@ -136,14 +138,15 @@ class Problems:
 
 
 def with_one_start(algorithm: Any) -> Any:
-    """The same algorithm, which looks for its θ(0) once and then remembers it."""
-    found: list[Any] = []
+    """The same algorithm, which looks for its θ(0) once for each seed and then remembers it."""
+    found: dict[str, Any] = {}
     search = algorithm.initParameter
 
-    def remembered(sample: Any, rng: Any) -> Any:
-        if not found:
-            found.append(search(sample, rng))
-        return tree.copy(found[0])
+    def remembered(sample: Any, rng: np.random.Generator) -> Any:
+        seeded = str(rng.bit_generator.state)
+        if seeded not in found:
+            found[seeded] = search(sample, rng)
+        return tree.copy(found[seeded])
 
     algorithm.initParameter = remembered
     return algorithm

@@ -3,9 +3,9 @@
     python bench/sync.py --workers 16 --out sync.json
     python bench/sync.py --workers 4 --parts race --algorithms kmeans --stragglers 8x --repeats 1
 
-Parts: `race` (every model, with and without stragglers, same start, same target), `sweep` (fixed intervals against
-the one that fsp finds, whatever the first), `semi` (synchronization cost with own clocks and with the coordinator's
-signal), `psp` (utilization with speeds 1:2:3). Ratios are of medians inside one run; times that hit the limit are
+Parts: `race` (every model, with and without stragglers, same target, each repeat from another start), `sweep`
+(fixed intervals against the one that fsp finds, whatever the first), `semi` (synchronization cost with own clocks and
+with the coordinator's signal), `psp` (utilization with speeds 1:2:3). Ratios are of medians inside one run; times that hit the limit are
 lower bounds and marked with >.
 """
 
@@ -54,7 +54,7 @@ class Bench:
         """What bsp converges to, less a small part of all that it gained after its first pass."""
         key = on.name, on.data.rows
         if key not in self.targets:
-            done = self.run(on, sync="bsp", tolerance=1e-6, max_iterations=150)
+            done = self.run(on, sync="bsp", tolerance=1e-6, max_iterations=60)
             first = next(row["objective"] for row in done.rows if row["objective"] is not None)
             within = self.within if self.within is not None else WITHIN[on.name]
             self.targets[key] = done.objective + within * (first - done.objective)
@@ -110,14 +110,16 @@ def race(bench: Bench, name: str, rows: int, straggler: str, models: list[str]) 
     print(f"{name}, {rows} points, straggler {straggler or 'none'}, target {target:.6g}", flush=True)
     order = sorted(models, key=lambda model: model != "fsp")  # fsp first: what it needs is the measure for the others
     runs: dict[str, list[dict[str, Any]]] = {model: [] for model in order}
-    for _ in range(bench.repeats):
+    for seed in range(bench.repeats):
         for model in order:
             best = runs["fsp"][-1]["seconds"] if runs.get("fsp") else bench.limit
             last = runs[model][-1] if runs[model] else None
             if bench.late or (last and (not last["reached"] or last["seconds"] > CLEAR * best)):
                 continue
             limit = bench.limit if model == "fsp" else min(bench.limit, ENOUGH.get(model, 1.6) * best + 0.1)
-            result = bench.run(on, sync=model, target=target, tolerance=0, straggler=straggler, max_seconds=limit)
+            result = bench.run(
+                on, sync=model, target=target, tolerance=0, straggler=straggler, max_seconds=limit, seed=seed
+            )
             runs[model].append(figures(result, limit))
     found = {model: middle(each) for model, each in runs.items() if each}
     base = found["fsp"]["seconds"] if "fsp" in found else None

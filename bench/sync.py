@@ -5,8 +5,8 @@
 
 Parts: `race` (every model, with and without stragglers, same target, each repeat from another start), `sweep`
 (fixed intervals against the one that fsp finds, whatever the first), `semi` (synchronization cost with own clocks and
-with the coordinator's signal), `psp` (utilization with speeds 1:2:3). Ratios are of medians inside one run; times that hit the limit are
-lower bounds and marked with >.
+with the coordinator's signal), `psp` (utilization with speeds 1:2:3). Ratios are of medians inside one run; times that
+hit the limit are lower bounds and marked with >.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ Only whole tiles move, so that they can travel in either layout as they are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -155,10 +156,13 @@ class Agenda:
         Parcels that the target still has a copy of (`cheap`) go first, because they need not be sent. A parcel moves
         whole. At least a tile stays active, because a worker without points would end every round at once.
         """
-        room = min(most, self.active - TILE)
+        active = self.active
+        room = min(most, active - TILE)
+        pieces = Counter(s.parcel for s in self.segments)
         best: Segment | None = None
         for s in reversed(self.segments):
-            if s.status == "active" and not s.anew and self._fits(s, room):
+            whole = pieces[s.parcel] == 1  # one that was stopped at half has two segments until its pass is done
+            if s.status == "active" and not s.anew and _fits(s, room, active, whole):
                 rank = (s.parcel in cheap, s.passes)
                 if best is None or rank > (best.parcel in cheap, best.passes):
                     best = s
@@ -173,19 +177,10 @@ class Agenda:
         best.status, best.transfer = "locked", transfer
         return best
 
-    def _fits(self, s: Segment, room: int) -> bool:
-        if s.parcel is not None:
-            return s.points < 2 * room and s.points < self.active and self._whole(s)
-        return room >= TILE and s.end // TILE * TILE - (-(-s.start // TILE) * TILE) >= TILE
-
     def _halfway(self, cheap: Collection[Parcel], room: int) -> bool:
         """The target has a copy of just such points, and their pass is not over: rather fewer than sending others."""
         active = [s for s in self.segments if s.parcel in cheap and s.status == "active"]
         return bool(active) and 2 * sum(s.points for s in active) >= room
-
-    def _whole(self, s: Segment) -> bool:
-        """A parcel that was stopped at half has two segments until its pass is done."""
-        return sum(other.parcel == s.parcel for other in self.segments) == 1
 
     def unlock(self, move: int) -> None:
         """The move was called off: what has not changed hands is trained here again."""
@@ -284,3 +279,10 @@ class Agenda:
         while at >= 0:
             self._join(at)
             at -= 1
+
+
+def _fits(s: Segment, room: int, active: int, whole: bool) -> bool:
+    """The segment, or some tiles of it, can go in a window of about `room` of all `active` points."""
+    if s.parcel is not None:
+        return s.points < 2 * room and s.points < active and whole
+    return room >= TILE and s.end // TILE * TILE - (-(-s.start // TILE) * TILE) >= TILE

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -187,3 +189,22 @@ def test_whatever_happens_points_and_passes_are_kept(points: int, script: list[t
         covered = sorted((s.share, s.start, s.end) for s in agenda.segments)
         for one, two in itertools.pairwise(covered):
             assert one[0] < two[0] or one[2] == two[1]
+
+
+class Counted(list[Any]):
+    """Says how often it was gone through."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_the_work_of_a_cut_grows_with_the_number_of_parcels_not_with_its_square() -> None:
+    agenda = Agenda(TILE)
+    for n in range(200):
+        agenda.admit((n, 0), 1, TILE, n % 3, start=n * TILE)
+    agenda.segments = segments = Counted(agenda.segments)
+    assert agenda.cut((999, 0), 5 * TILE) is not None
+    assert segments.looks < 10

@@ -121,6 +121,7 @@ operations = st.lists(
     st.one_of(
         st.tuples(st.just("train"), st.integers(1, 12 * TILE)),
         st.tuples(st.just("stop"), st.integers(0, 5 * TILE)),
+        st.tuples(st.just("disturb"), st.integers(1, 6 * TILE)),
         st.tuples(st.just("cut"), st.integers(1, 4 * TILE)),
         st.tuples(st.just("unlock"), st.integers(0, 9)),
         st.tuples(st.just("retire"), st.integers(0, 9)),
@@ -141,6 +142,9 @@ def test_whatever_happens_points_and_passes_are_kept(points: int, script: list[t
     shares, moves = 1, 0
 
     def visit(run: Run, reached: int) -> None:
+        hidden = {key for keys in (*flying.values(), *away.values()) for key in keys}
+        waiting = [(p, *key) for key, p in count.items() if key not in hidden and key not in seen]
+        assert min(waiting)[1:] == (run.share, run.start), "fewest passes first, equal ones in their order"
         agenda.advance(run, reached)
         for i in range(run.start, reached):
             assert (run.share, i) not in seen
@@ -156,6 +160,18 @@ def test_whatever_happens_points_and_passes_are_kept(points: int, script: list[t
                 reached = run.end if what == "train" else min(run.end, run.start + left)
                 visit(run, reached)
                 left -= reached - run.start
+        elif what == "disturb":  # in the middle of a round one move begins and another is called off
+            seen = set()
+            agenda.begin()
+            for step in range(4):
+                if run := agenda.next(n):
+                    visit(run, run.start + -(-(run.end - run.start) // 2))
+                if step == 1 and (window := agenda.cut((moves, 0), n)):
+                    flying[(moves, 0)] = [(window.share, i) for i in range(window.start, window.end)]
+                if step == 2 and flying:
+                    agenda.unlock(min(flying)[0])
+                    del flying[min(flying)]
+            moves += 1
         elif what == "cut":
             window = agenda.cut((moves, 0), n)
             if window:

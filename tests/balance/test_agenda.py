@@ -224,3 +224,17 @@ def test_the_work_of_a_cut_grows_with_the_number_of_parcels_not_with_its_square(
     agenda.segments = segments = Counted(agenda.segments)
     assert agenda.cut((999, 0), 5 * TILE) is not None
     assert segments.looks < 10
+
+
+def test_a_parcel_that_is_cut_in_the_middle_of_a_round_is_not_trained() -> None:
+    agenda = Agenda(4 * TILE)
+    agenda.admit((7, 0), 1, 2 * TILE, 3)
+    agenda.begin()
+    first = agenda.next(4 * TILE)
+    assert first is not None and first.share == 0
+    window = agenda.cut((9, 0), 2 * TILE, cheap={(7, 0)})
+    assert window is not None and window.parcel == (7, 0)
+    agenda.advance(first, first.end)
+    assert agenda.next(4 * TILE) is None
+    agenda.unlock(9)
+    assert agenda.next(4 * TILE) == Run(1, 0, 2 * TILE)

@@ -175,12 +175,21 @@ class Coordinator(Elastic, Suspended):
         self._out = []
         if self.phase == "over":
             return self._out
-        if type(event) is not FromWorker or type(event.body) not in (Report, Beat):
+        if type(event) is FromWorker:
+            worker, body = event.worker, event.body
+            self.watch.hear(worker, body, now)
+            if type(body) is Report and self.phase == "training" and worker in self.view.workers:
+                self._on_report(worker, body, event.arrays, now)
+            elif type(body) is not Beat:
+                self._tally.stale = True
+                self._answer(worker, body, event.arrays, now)
+        else:
             self._tally.stale = True
+            self._happen(event, now)
+        return self._out
+
+    def _happen(self, event: Happening, now: float) -> None:
         match event:
-            case FromWorker(worker, body, arrays):
-                self.watch.hear(worker, body, now)
-                self._answer(worker, body, arrays, now)
             case Timer("policy", tag):
                 if self.phase == "training" and self.verdict is None and self._steady():
                     self._decide(Woken(tag), now)
@@ -202,16 +211,12 @@ class Coordinator(Elastic, Suspended):
                 self._scale(workers, now)
             case Leave(worker):
                 self._leave((worker,), now)
-        return self._out
 
     # -- answers -------------------------------------------------------------------------------------------
 
     def _answer(self, worker: int, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
+        """Everything but reports and beats."""
         match body:
-            case Report() if self.phase == "training" and worker in self.view.workers:
-                self._on_report(worker, body, arrays, now)
-            case Beat():
-                pass
             case Loaded() if self.phase == "loading":
                 self._on_loaded(worker, body, now)
             case Loaded() if worker in self.crew.hired:
@@ -282,16 +287,8 @@ class Coordinator(Elastic, Suspended):
         if worker in self._held:  # it was asked for the rest, for the crew changes
             change = merge(self.algorithm, tree.copy(self._held[worker]), change)
         self._held[worker] = change
-        seen.phase, seen.stopping = "reported", False
-        seen.clock += 1
-        seen.visits += body.visits
+        seen.hear(body.visits, body.compute, body.respond, body.wait)
         seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
-        seen.last_visits, seen.last_compute = body.visits, body.compute
-        seen.compute += body.compute
-        seen.respond += body.respond
-        seen.wait += body.wait
-        if body.visits and body.compute > 0:
-            seen.note_rate(body.visits, body.compute)
         if len(self.view.workers) <= SPANS_UP_TO:
             sent, here = self._ordered_at[worker] - self.began, now - self.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
@@ -334,16 +331,23 @@ class Coordinator(Elastic, Suspended):
 
     def _train(self, action: TrainWorkers, now: float) -> None:
         arrays = tuple(tree.flatten(self.parameter))
+        workers, round_, points, seconds, linger = (
+            self.view.workers, self.view.round, action.points, action.seconds, action.linger
+        )  # fmt: skip
         for worker in action.workers:
-            seen = self.view.workers[worker]
-            points = seen.points if action.points is None else action.points[worker]
+            seen = workers[worker]
             seen.phase, seen.stopping = "training", False
-            self._order[worker] = self.view.round
-            self._ordered_at[worker] = now
-            (self._lingering.add if action.linger else self._lingering.discard)(worker)
-            self.watch.expect(worker, now)
-            seconds = None if action.seconds is None else action.seconds[worker]
-            self._out.append(Send(worker, Train(self.view.round, points, seconds, action.linger), arrays))
+            body = Train(
+                round_,
+                seen.points if points is None else points[worker],
+                None if seconds is None else seconds[worker],
+                linger,
+            )
+            self._out.append(Send(worker, body, arrays))
+        self._order.update(dict.fromkeys(action.workers, round_))
+        self._ordered_at.update(dict.fromkeys(action.workers, now))
+        (self._lingering.update if linger else self._lingering.difference_update)(action.workers)
+        self.watch.expect_all(action.workers, now)
 
     def _stop(self, workers: tuple[int, ...], now: float) -> None:
         for worker in workers:

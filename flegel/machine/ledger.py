@@ -25,7 +25,9 @@ class Ledger:
         self._algorithm = algorithm
         self._zero = zero
         self._names = tree.names(zero)
-        self._keeps = [name not in algorithm.spent for name in self._names]
+        self._keeps = tuple(name not in algorithm.spent for name in self._names)
+        self._single = not tree.is_bundle(zero)
+        self._plain = sums_alone(algorithm)
         self._accounts: dict[int, Tree] = {}
         self._account_of: dict[int, int] = {}
         self._next = 0
@@ -33,22 +35,24 @@ class Ledger:
         self.total = tree.copy(zero)
 
     def commit(self, owner: int, change: Tree) -> None:
-        """Add a worker's change to its own account and to the total."""
-        account = self._account(owner)
-        if account not in self._accounts:
-            self._accounts[account] = tree.copy(self._zero)
-        plain, arrays = sums_alone(self._algorithm), tree.flatten(change)
-        kept, total = tree.flatten(self._accounts[account]), tree.flatten(self.total)
-        for at, (keep, into, extra, whole) in enumerate(zip(self._keeps, kept, arrays, total, strict=True)):
+        """Add a worker's change to its own account and to the total. Done for every report, so no tree is walked."""
+        number = self._account_of.get(owner)
+        account = self._accounts.get(number) if number is not None else None
+        if account is None:
+            account = self._accounts[self._account(owner)] = tree.copy(self._zero)
+        add, plain, total = np.add, self._plain, self.total
+        if self._single:
+            change, account, total = (change,), (account,), (total,)
+        for keep, into, extra, whole in zip(self._keeps, account, change, total, strict=True):
             if extra.shape != into.shape:
-                name = self._names[at]
+                name = next(n for n, a in zip(self._names, change, strict=True) if a is extra)
                 raise ValueError(f"worker {owner} committed {name} in the shape {extra.shape}, not {into.shape}")
             if keep:
-                np.add(into, extra, into)
+                add(into, extra, into)
             if plain:
-                np.add(whole, extra, whole)
+                add(whole, extra, whole)
         if not plain:
-            self.total = merge(self._algorithm, self.total, change)
+            self.total = merge(self._algorithm, self.total, change[0] if self._single else change)
 
     def join(self, one: int, other: int) -> None:
         """Points moved between these two at this barrier: their accounts become one."""

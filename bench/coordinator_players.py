@@ -26,6 +26,8 @@ from flegel.runtime.worker import identity
 
 SILENT = 120.0  # seconds without any message: the coordinator hangs
 BEAT = 1.0
+BREATH = 5e-4
+"""Seconds between two looks for θ. Woken by each message, the players would take the processors that they measure."""
 _LONG, _MORE, _COMMAND = 2, 1, 4
 _LEAST = 2  # bytes of the shortest frame
 _SPARE = 1 << 12  # bytes for what may come behind a message
@@ -217,6 +219,8 @@ class Players:
             for fd, _ in ready:
                 if by_socket[fd].receive():
                     missing.discard(fd)
+            if missing:
+                time.sleep(BREATH)
         now = time.monotonic()
         found = [(c, *decode(c.take())) for c in self.connections]
         return now, [(c, envelope, b"".join(a.tobytes() for a in arrays)) for c, envelope, arrays in found]

@@ -8,6 +8,7 @@ reads a clock, opens a socket or starts a thread; when to synchronize is the pol
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,20 +198,11 @@ class Coordinator(Elastic, Suspended):
                 self._watch(now)
             case Timer("checkpoint" | "force" | "leave") | Suspend():
                 self._keep_event(event, now)
-            case Timer("hire"):
-                self.crew.stop_waiting(now, self.patience.hire)
-                self._step(now)
             case Timer("limit"):
                 limit = self.criteria.max_seconds
                 self._end(Verdict(False, f"reached {limit:g} s"), now)
-            case Died(worker, why, fault):
-                self._lost(worker, why, fault, now)
-            case Joined(worker):
-                self._joined(worker, now)
-            case Scale(workers):
-                self._scale(workers, now)
-            case Leave(worker):
-                self._leave((worker,), now)
+            case _:
+                self._crew_event(event, now)
 
     # -- answers -------------------------------------------------------------------------------------------
 
@@ -331,18 +323,12 @@ class Coordinator(Elastic, Suspended):
 
     def _train(self, action: TrainWorkers, now: float) -> None:
         arrays = tuple(tree.flatten(self.parameter))
-        workers, round_, points, seconds, linger = (
-            self.view.workers, self.view.round, action.points, action.seconds, action.linger
-        )  # fmt: skip
+        round_, points, seconds, linger = self.view.round, action.points, action.seconds, action.linger
         for worker in action.workers:
-            seen = workers[worker]
+            seen = self.view.workers[worker]
             seen.phase, seen.stopping = "training", False
-            body = Train(
-                round_,
-                seen.points if points is None else points[worker],
-                None if seconds is None else seconds[worker],
-                linger,
-            )
+            visits = seen.points if points is None else points[worker]
+            body = Train(round_, visits, None if seconds is None else seconds[worker], linger)
             self._out.append(Send(worker, body, arrays))
         self._order.update(dict.fromkeys(action.workers, round_))
         self._ordered_at.update(dict.fromkeys(action.workers, now))
@@ -414,15 +400,17 @@ class Coordinator(Elastic, Suspended):
 
     def _fold(self, workers: tuple[int, ...], now: float) -> tuple[int, float]:
         """Fold held reports into the statistics, make θ new, write a line of the trace."""
-        visits, compute = 0, 0.0
-        for worker in sorted(workers):  # in a fixed order, so that the same reports give the same bits
-            seen = self.view.workers[worker]
-            self._commit(seen, self._held.pop(worker))
+        order, held = self._order, self._held
+        fixed = sorted(workers)  # so that the same reports give the same bits
+        views = [self.view.workers[worker] for worker in fixed]
+        self._commit(views, [held.pop(worker) for worker in fixed])
+        for seen in views:
             seen.phase = "idle"
-            visits += seen.last_visits
-            compute += seen.last_compute
-            behind = self.view.round - self._order[worker]
-            self.staleness[behind] = self.staleness.get(behind, 0) + 1
+        visits = sum([seen.last_visits for seen in views])
+        compute = sum([seen.last_compute for seen in views])
+        for asked, number in Counter([order[worker] for worker in fixed]).items():
+            behind = self.view.round - asked
+            self.staleness[behind] = self.staleness.get(behind, 0) + number
         if self.debug and (gap := self.ledger.discrepancy()) > 1e-10:
             raise ProtocolError(f"Statistics and the sum over owners differ by {gap:.2g} in {self._where()}.")
         value = self._new_parameter()
@@ -458,12 +446,16 @@ class Coordinator(Elastic, Suspended):
         self._reason = ""
         return visits, cost
 
-    def _commit(self, seen: WorkerView, change: Tree) -> None:
-        """Into the statistics; where asked for, with what this report alone does for the objective."""
-        before = self._value() if self.attribute else None
-        self.ledger.commit(seen.id, change)
-        if before is not None and (after := self._value()) is not None and not seen.unseen:
-            seen.gain += (after - before) if self.algorithm.maximize else (before - after)
+    def _commit(self, views: list[WorkerView], changes: list[Tree]) -> None:
+        """Into the statistics; where asked for, with what each report alone does for the objective."""
+        if not self.attribute:
+            self.ledger.commit_all(zip([seen.id for seen in views], changes, strict=True))
+            return
+        for seen, change in zip(views, changes, strict=True):
+            before = self._value()
+            self.ledger.commit(seen.id, change)
+            if before is not None and (after := self._value()) is not None and not seen.unseen:
+                seen.gain += (after - before) if self.algorithm.maximize else (before - after)
 
     def _value(self) -> float | None:
         value = self._hook("objective", self.ledger.total, self.parameter)

@@ -11,6 +11,8 @@ computes what the moved points are worth: docs/adr/moving-a-points-contribution.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from flegel import tree
@@ -35,24 +37,31 @@ class Ledger:
         self.total = tree.copy(zero)
 
     def commit(self, owner: int, change: Tree) -> None:
-        """Add a worker's change to its own account and to the total. Done for every report, so no tree is walked."""
-        number = self._account_of.get(owner)
-        account = self._accounts.get(number) if number is not None else None
-        if account is None:
-            account = self._accounts[self._account(owner)] = tree.copy(self._zero)
-        add, plain, total = np.add, self._plain, self.total
-        if self._single:
-            change, account, total = (change,), (account,), (total,)
-        for keep, into, extra, whole in zip(self._keeps, account, change, total, strict=True):
-            if extra.shape != into.shape:
-                name = next(n for n, a in zip(self._names, change, strict=True) if a is extra)
-                raise ValueError(f"worker {owner} committed {name} in the shape {extra.shape}, not {into.shape}")
-            if keep:
-                add(into, extra, into)
-            if plain:
-                add(whole, extra, whole)
-        if not plain:
-            self.total = merge(self._algorithm, self.total, change[0] if self._single else change)
+        """Add a worker's change to its own account and to the total."""
+        self.commit_all(((owner, change),))
+
+    def commit_all(self, changes: Iterable[tuple[int, Tree]]) -> None:
+        """A barrier's changes, in this order. Done for every report of a job, so no tree is walked."""
+        add, plain, keeps, single = np.add, self._plain, self._keeps, self._single
+        accounts, account_of = self._accounts, self._account_of
+        for owner, change in changes:
+            number = account_of.get(owner)
+            account = accounts.get(number) if number is not None else None
+            if account is None:
+                account = accounts[self._account(owner)] = tree.copy(self._zero)
+            if single:
+                account, change = (account,), (change,)
+            totals = (self.total,) if single else self.total
+            for keep, into, extra, whole in zip(keeps, account, change, totals, strict=True):
+                if extra.shape != into.shape:
+                    name = self._names[[id(a) for a in change].index(id(extra))]
+                    raise ValueError(f"worker {owner} committed {name} in the shape {extra.shape}, not {into.shape}")
+                if keep:
+                    add(into, extra, into)
+                if plain:
+                    add(whole, extra, whole)
+            if not plain:
+                self.total = merge(self._algorithm, self.total, change[0] if single else change)
 
     def join(self, one: int, other: int) -> None:
         """Points moved between these two at this barrier: their accounts become one."""

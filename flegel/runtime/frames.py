@@ -15,6 +15,7 @@ from zmq.backend import Socket as _Compiled
 _MORE = int(zmq.SNDMORE)
 _AT_ONCE = int(zmq.NOBLOCK)
 _send = _Compiled.send
+_recv = _Compiled.recv
 
 
 def shared(part: Any) -> zmq.Frame:
@@ -22,8 +23,13 @@ def shared(part: Any) -> zmq.Frame:
     return zmq.Frame(part, copy=True)
 
 
-def send(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
-    """All frames as one message. Those made by `shared` are not copied, others are."""
+def send(socket: zmq.Socket[bytes], frames: Sequence[Any], route: bytes | None = None) -> None:
+    """All frames as one message, where needed with the name of whom it goes to (from a ROUTER).
+
+    Those made by `shared` are not copied, others are.
+    """
+    if route is not None:
+        _send(socket, route, _MORE, True, False)
     last = len(frames) - 1
     for at, frame in enumerate(frames):
         _send(socket, frame, _MORE if at < last else 0, type(frame) is not zmq.Frame, False)
@@ -31,14 +37,14 @@ def send(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
 
 def receive(socket: zmq.Socket[bytes]) -> list[memoryview]:
     """The frames of the next message, where ZeroMQ put them; raises `zmq.Again` where there is none."""
-    frame = socket.recv(_AT_ONCE, False)
+    frame: Any = _recv(socket, _AT_ONCE, False)
     frames = [memoryview(frame).toreadonly()]
     while frame.more:
-        frame = socket.recv(_AT_ONCE, False)
+        frame = _recv(socket, _AT_ONCE, False)
         frames.append(memoryview(frame).toreadonly())
     return frames
 
 
 def receive_from(socket: zmq.Socket[bytes]) -> tuple[bytes, list[memoryview]]:
     """As `receive`, at a socket that says who speaks (a ROUTER): there is always something after the name."""
-    return socket.recv(_AT_ONCE, True), receive(socket)
+    return _recv(socket, _AT_ONCE, True), receive(socket)

@@ -103,20 +103,21 @@ def decode(frames: Sequence[Any]) -> tuple[Envelope, tuple[Array, ...]]:
     """The message and its arrays: read-only and aligned, views of the received bytes where those lie well."""
     if not 1 <= len(frames) <= MAX_FRAMES + 1:
         raise DecodeError(f"A message has 1 to {MAX_FRAMES + 1} frames, not {len(frames)}.")
-    whole = memoryview(frames[0])
-    packed = whole.nbytes >= 4 and whole[0] == PACKED
-    length = whole[1] << 16 | whole[2] << 8 | whole[3] if packed else whole.nbytes
-    header = whole[4 : 4 + length] if packed else whole
-    if header.nbytes != length or length > MAX_HEADER:
+    whole = frames[0] if type(frames[0]) is memoryview else memoryview(frames[0])
+    size = length = whole.nbytes
+    packed = size >= 4 and whole[0] == PACKED
+    if packed:
+        length = whole[1] << 16 | whole[2] << 8 | whole[3]
+    if length > MAX_HEADER or (packed and length > size - 4):
         raise DecodeError(f"A header has at most {MAX_HEADER} bytes and all that it says, not {length}.")
-    envelope = unpack(_decoder, header)
+    envelope = unpack(_decoder, whole[4 : 4 + length] if packed else whole)
     described = envelope.frames
     if len(described) > MAX_FRAMES:
         raise DecodeError(f"A message has at most {MAX_FRAMES} arrays, not {len(described)}.")
     if packed:
         start = length + 4 + -(length + 4) % ALIGNED
         layout = _layout(described)
-        if len(frames) != 1 or whole.nbytes != start + layout.size or layout.record is None:
+        if len(frames) != 1 or size != start + layout.size or layout.record is None:
             raise DecodeError(f"Packed arrays of {layout.size} bytes were announced and did not come in one frame.")
         return envelope, _cut(layout.record, whole, start)
     if not described and len(frames) == 1:
@@ -145,8 +146,9 @@ def _layout(frames: tuple[Frame, ...]) -> _Layout:
         offset += size + -size % ALIGNED
     if offset > PACK_BELOW + ALIGNED * MAX_FRAMES:
         return _Layout(tuple(places), None, offset)
-    fields = {"names": [str(n) for n in range(len(places))], "offsets": offsets, "itemsize": offset}
-    return _Layout(tuple(places), np.dtype({**fields, "formats": [place[:2] for place in places]}), offset)
+    record: Any = {"names": [str(n) for n in range(len(places))], "offsets": offsets, "itemsize": offset}
+    record["formats"] = [place[:2] for place in places]
+    return _Layout(tuple(places), np.dtype(record), offset)
 
 
 def _cut(described: np.dtype[Any], whole: memoryview, start: int) -> tuple[Array, ...]:

@@ -209,18 +209,18 @@ class LocalCluster:
     def send(self, worker: int, body: Order, parcel: Parcel = EMPTY) -> None:
         socket, voice = self._opened(), self._voices[worker]
         try:
-            frames.send(socket, [identity(worker, voice.incarnation), *voice.wrap(body, parcel)])
+            frames.send(socket, voice.wrap(body, parcel), identity(worker, voice.incarnation))
         except zmq.ZMQError as error:
             why = next((w for n, w, _ in self.deaths() if n == worker), f"cannot be reached ({error})")
             raise WorkerLost(f"Worker {worker} {why}.", why) from None
 
     def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
         """Messages that have arrived, after waiting for the first one at most so long."""
-        socket = self._opened()
+        socket, take = self._opened(), self._take
         waited = False
         while True:
             try:
-                speaker, parts = self._take(socket)
+                speaker, parts = take(socket)
             except zmq.Again:
                 if waited:
                     return
@@ -229,12 +229,13 @@ class LocalCluster:
                 continue
             waited = True
             try:
-                envelope, arrays = decode(parts)
+                message = decode(parts)
             except DecodeError as error:
                 print(f"flegel: dropped a message: {error}", file=sys.stderr)
                 continue
+            envelope = message[0]
             if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
-                yield envelope, arrays
+                yield message
 
     def _take(self, socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
         """Who speaks, and the frames of what it says."""
@@ -300,7 +301,7 @@ class LocalCluster:
         voice = self._former.get((envelope.worker, envelope.incarnation))
         if voice is not None:
             with contextlib.suppress(zmq.ZMQError):
-                frames.send(self._opened(), [identity(envelope.worker, envelope.incarnation), *voice.wrap(Exit())])
+                frames.send(self._opened(), voice.wrap(Exit()), identity(envelope.worker, envelope.incarnation))
 
     def keep_spare(self) -> None:
         """Have a process ready for the next loss."""

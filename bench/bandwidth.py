@@ -195,7 +195,7 @@ def table(bench: suite.Suite, links: Links, cluster: LocalCluster) -> None:
                 ratio = visits_a_second(result.rows, moving) / max(visits_a_second(result.rows, quiet), 1e-9)
                 told.append(f"visits a second while points move / while none do: {ratio:.3f}")
         bench.answer(f"{name}: {', '.join(told)}.")
-    bench.record.charts.append(
+    bench.chart(
         Chart(
             title="Bandwidth of moving points",
             x="limit of each link, Mbit/s (0: none)",

@@ -11,6 +11,7 @@ from race import race
 
 FIGURE = "Fig. 11"
 NEEDS = ("option:straggler", "option:balance", "option:coordination")
+WEIGHT = 2
 
 SYNC = ",".join(
     (
@@ -26,7 +27,8 @@ def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
         who = suite.quarter(bench.workers)
-        cases = [suite.KMEANS] if bench.scale == "smoke" else [suite.KMEANS, *suite.SMALLER]
+        cases = [suite.KMEANS] if bench.scale == "smoke" else suite.LARGER
+        bench.expect(1 if bench.scale == "smoke" else len(cases) + 1)
         race(bench, cases, f"{who}:8x", "injected", sync=SYNC)
         if bench.scale != "smoke":
             race(bench, [suite.KMEANS], f"{who}:natural", "natural", sync=SYNC)

@@ -8,40 +8,47 @@ from typing import Any
 import suite
 
 from flegel.compare import Chart, Comparison, Series, Table
-from flegel.compare.contender import supported
 from flegel.compare.table import seconds
 
-HEAD = "fsp"
-
-
-def contenders() -> str:
-    """The paper's four; where the engine migrates points, fsp does so by itself, and stands in twice."""
-    return suite.FULL_BATCH + (",fsp:balance=off" if supported("balance") else "")
+HEAD = suite.HEAD
 
 
 def race(
-    bench: suite.Suite, cases: Sequence[suite.Case], straggler: str, scenario: str, sync: str = "", **options: Any
+    bench: suite.Suite,
+    cases: Sequence[suite.Case],
+    straggler: str,
+    scenario: str,
+    sync: str = suite.RACE,
+    paper: dict[str, str] | None = None,
+    **options: Any,
 ) -> list[Comparison]:
-    """Hold a contest for each case; then the chart, the table, the ratios and a sentence."""
-    field = sync or contenders()
+    """Hold a contest for each case; after each of them the chart, the table and the ratios are brought up to date."""
     held: list[tuple[suite.Case, Comparison]] = []
     for case in cases:
-        found = bench.contest(case, field, straggler, title=f"{case.name}, {scenario}", **options)
+        found = bench.contest(case, sync, straggler, title=f"{case.name}, {scenario}", **options)
         if found is not None:
             held.append((case, found))
-    if not held:
-        return []
+            _tell(bench, held, scenario, paper or {})
+            bench.save()
+    if held:
+        _sentence(bench, held, *_names(held), scenario)
+    return [found for _, found in held]
+
+
+def _names(held: list[tuple[suite.Case, Comparison]]) -> tuple[list[str], str]:
     names = held[0][1].contenders
-    head = HEAD if HEAD in names else names[0]
-    bench.record.charts.append(_chart(held, names, scenario))
-    bench.record.tables.append(_table(held, names, head, scenario))
+    return names, HEAD if HEAD in names else names[0]
+
+
+def _tell(bench: suite.Suite, held: list[tuple[suite.Case, Comparison]], scenario: str, paper: dict[str, str]) -> None:
+    names, head = _names(held)
+    bench.chart(_chart(held, names, scenario))
+    bench.table(_table(held, names, head, scenario, paper))
     for case, found in held:
         for name in names:
             ratio = found.ratio(name, head)
             if name != head and ratio is not None:
                 bench.record.ratios[f"{case.name} {scenario}: {name} / {head}"] = round(ratio[0], 4)
-    _sentence(bench, held, names, head, scenario)
-    return [found for _, found in held]
 
 
 def _chart(held: list[tuple[suite.Case, Comparison]], names: list[str], scenario: str) -> Chart:
@@ -61,17 +68,22 @@ def _chart(held: list[tuple[suite.Case, Comparison]], names: list[str], scenario
     )
 
 
-def _table(held: list[tuple[suite.Case, Comparison]], names: list[str], head: str, scenario: str) -> Table:
+def _table(
+    held: list[tuple[suite.Case, Comparison]], names: list[str], head: str, scenario: str, paper: dict[str, str]
+) -> Table:
     rows = []
     for case, found in held:
         time = found.times(head)
         ratios = [suite.shown(found.ratio(name, head)) for name in names if name != head]
         rows.append([case.name, seconds(time.median) if time else "–", *ratios])
+    if paper:
+        rows.append(["in the paper", "", *(paper.get(name, "–") for name in names if name != head)])
     return Table(
         title=f"Times as long as {head}, {scenario}",
         columns=["case", head, *(n for n in names if n != head)],
         rows=rows,
-        text="> marks a lower bound: the run was given up at the limit.",
+        text="> marks a lower bound: the run was given up."
+        + (" The paper gives ranges over all its cases, not a figure for each." if paper else ""),
     )
 
 
@@ -79,7 +91,10 @@ def _sentence(
     bench: suite.Suite, held: list[tuple[suite.Case, Comparison]], names: list[str], head: str, scenario: str
 ) -> None:
     for name in names:
-        ratios = [r[0] for _, c in held if (r := c.ratio(name, head)) is not None]
+        ratios = sorted(r for _, c in held if (r := c.ratio(name, head)) is not None)
         if name != head and ratios:
-            spread = f"{min(ratios):.1f}" if len(ratios) == 1 else f"{min(ratios):.1f} to {max(ratios):.1f}"
-            bench.answer(f"{scenario}: {name} took {spread} times as long as {head}.")
+            (low, least), (high, most) = ratios[0], ratios[-1]
+            told = f"{'more than ' if least else ''}{low:.1f}"
+            if len(ratios) > 1:
+                told += f" to {'more than ' if most else ''}{high:.1f}"
+            bench.answer(f"{scenario}: {name} took {told} times as long as {head}.")

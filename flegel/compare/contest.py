@@ -7,8 +7,8 @@ Never drops a bad run: one that diverges, stalls, fails, hits the limit or is di
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from flegel.algorithm import Algorithm
@@ -27,6 +27,8 @@ from flegel.runtime.run import default_workers
 WITHIN = 0.001  # of what bsp converges to: the default target
 STALLED = 1e-9  # relative change over a full pass: nothing happens any more
 LEAST_LIMIT, MOST_LIMIT, LIMIT_FACTOR = 10.0, 120.0, 60.0
+LATE = "The time for this contest was over"
+HEADROOM = 0.1  # seconds that every run gets
 CHECK_EACH_UP_TO = 100_000_000  # values; beyond that one model of each contender is evaluated, not every one
 
 
@@ -43,11 +45,23 @@ class Contest:
     target: float | None = None
     target_note: str = "given"
     within: float = WITHIN
+    gap: float | None = None
+    """Instead of `within`: the target lies so large a share of what bsp gains after its first pass short of its end.
+    Says the same for every algorithm, where a share of the objective may be nothing or everything."""
     tolerance: float = 1e-4
+    max_passes: int | None = None
+    """Of the run that finds the target."""
     max_seconds: float | None = None
     seed: int = 0
     partition: str = "shuffle"
     cluster: LocalCluster | None = None
+    head: str = ""
+    """A contender that runs first, and whose time is the measure for giving up the others."""
+    enough: Mapping[str, float] = field(default_factory=dict)
+    """By synchronization model: after so many times what `head` took a run is given up; "" stands for the rest."""
+    left: Callable[[], float] = lambda: math.inf
+    """Seconds until no further run may begin, nor one of a rival under way go on. Asked first when the target is
+    known, so that the time to find it need not count."""
     say: Callable[[str], None] = lambda text: None
     title: str = ""
     command: str = ""
@@ -102,6 +116,7 @@ class Arena:
         self.attempts: list[Attempt] = []
         self.results: dict[int, tuple[Result, Picture]] = {}
         self.notes: list[str] = [contest.data.note] if contest.data.note else []
+        self.missed: list[str] = []
 
     def hold(self) -> Comparison:
         contest = self.contest
@@ -109,15 +124,17 @@ class Arena:
         self.target, self.limit = target, limit
         contest.say(f"target: {target:.6g} ({note})")
         out: set[str] = set()
-        for number, order in enumerate(turns(contest.contenders, contest.repeat)):
+        for number, order in enumerate(turns(self._headed(), contest.repeat)):
             for contender in order:
-                if contender.label not in out:
+                if contender.label not in out and not self._late(contender, number):
                     attempt = self._attempt(contender, number)
                     if attempt.outcome == "limit":
                         out.add(contender.label)
         if out and contest.repeat > 1:
             names = ", ".join(c.label for c in contest.contenders if c.label in out)
-            self.notes.append(f"Not run again after the limit of {limit:g} s was hit: {names}.")
+            self.notes.append(f"Given up once and not run again: {names}.")
+        if self.missed:
+            self.notes.append(f"{LATE} before these runs: {', '.join(self.missed)}.")
         self._again(out)
         return Comparison(
             title=contest.title or f"{type(contest.algorithm).__name__} on {contest.data.name}",
@@ -138,6 +155,27 @@ class Arena:
             setting=self._setting(),
         )
 
+    def _headed(self) -> list[Contender]:
+        """The contenders, the measure of all others first."""
+        return sorted(self.contest.contenders, key=lambda c: c.label != self.contest.head)
+
+    def _late(self, contender: Contender, number: int) -> bool:
+        if self.contest.left() > 0:
+            return False
+        self.missed.append(f"{contender.label} {number + 1}")
+        return True
+
+    def _limit(self, contender: Contender) -> float:
+        """Seconds after which this run is given up; the measure of all others is not cut short."""
+        contest, limit = self.contest, self.limit
+        times = [a.reached for a in self.attempts if a.contender == contest.head and a.reached is not None]
+        factor = contest.enough.get(contender.sync, contest.enough.get(""))
+        if contender.label == contest.head:
+            return limit
+        if times and factor is not None:
+            limit = min(limit, factor * median(times) + HEADROOM)
+        return max(min(limit, contest.left()), HEADROOM)
+
     def _setting(self) -> Setting | None:
         """Where and when."""
         return setting(self.contest.command)
@@ -149,11 +187,20 @@ class Arena:
             return contest.target, contest.target_note, contest.max_seconds or MOST_LIMIT
         contest.say("finding the target: bsp, without stragglers")
         cap = contest.max_seconds or MOST_LIMIT
-        result = self._run(Contender("bsp", "bsp"), tolerance=contest.tolerance, max_seconds=cap)
+        passes = {"max_iterations": contest.max_passes} if contest.max_passes else {}
+        result = self._run(Contender("bsp", "bsp"), tolerance=contest.tolerance, max_seconds=cap, **passes)
         if result.objective is None:
             raise UsageError(f"{result.name} has no objective, so there is no target to race for.")
         limit = contest.max_seconds or min(max(LIMIT_FACTOR * result.seconds, LEAST_LIMIT), MOST_LIMIT)
         ended = "converged to" if result.converged else "came to"
+        if contest.gap is not None:
+            first = next(row["objective"] for row in result.rows if row["objective"] is not None)
+            note = (
+                f"{100 * contest.gap:.2g} % short of all that bsp without stragglers gained after its first pass, when "
+                f"it {ended} {result.objective:.6g} in this run, in {result.iterations} passes and "
+                f"{result.seconds:.3g} s"
+            )
+            return result.objective + contest.gap * (first - result.objective), note, limit
         note = (
             f"within {100 * contest.within:.2g} % of the {result.objective:.6g} that bsp without stragglers {ended} in "
             f"this run, in {result.iterations} passes and {result.seconds:.3g} s"
@@ -178,7 +225,8 @@ class Arena:
         slowed = {"straggler": self.contest.straggler} if self.contest.straggler else {}
         before = host.reading()
         try:
-            result = self._run(contender, target=self.target, tolerance=STALLED, max_seconds=self.limit, **slowed)
+            limit = self._limit(contender)
+            result = self._run(contender, target=self.target, tolerance=STALLED, max_seconds=limit, **slowed)
         except FlegelError as error:
             attempt = Attempt(contender=contender.label, round=number, outcome="failed", reason=str(error), again=again)
         else:
@@ -247,10 +295,13 @@ class Arena:
             )
             return
         by_label = {c.label: c for c in self.contest.contenders}
-        for attempt in disturbed:
-            if attempt.contender not in out:
+        again = [a for a in disturbed if a.contender not in out]
+        done = 0
+        for attempt in again:
+            if self.contest.left() > 0:
                 self._attempt(by_label[attempt.contender], attempt.round, again=True)
-        self.notes.append(f"{len(disturbed)} runs were disturbed by other programs and run again.")
+                done += 1
+        self.notes.append(f"{len(disturbed)} runs were disturbed by other programs, of which {done} were run again.")
 
     def _pictures(self) -> dict[str, Picture]:
         """Of each contender, the run in the middle."""

@@ -27,7 +27,7 @@ def contest(comparison: Comparison, brief: bool = False) -> str:
             line.time.median if line.time else None,
             line.time.low if line.time else 0.0,
             line.time.high if line.time else 0.0,
-            seconds(line.time.median) if line.time else _why(line.outcome, comparison.limit),
+            seconds(line.time.median) if line.time else _why(line.outcome, line.ran),
             colours[line.contender],
         )
         for line in lines
@@ -44,12 +44,12 @@ def contest(comparison: Comparison, brief: bool = False) -> str:
     return "".join(parts)
 
 
-def _why(outcome: str, limit: float) -> str:
+def _why(outcome: str, ran: float) -> str:
     words = {
         "diverged": "diverged",
         "stalled": "stalled short of it",
         "failed": "failed",
-        "limit": f"not within {limit:g} s",
+        "limit": f"not within {seconds(ran)}",
     }
     return words.get(outcome, outcome)
 

@@ -69,7 +69,8 @@ def _section(item: Item) -> str:
 
 def bench(record: Bench) -> str:
     """Answers first, then figures, then the contests behind them."""
-    parts = [paragraph(text, "lead") for text in record.answer]
+    parts = [note(f"Unfinished: {record.unfinished}")] if record.unfinished else []
+    parts += [paragraph(text, "lead") for text in record.answer]
     parts += [note(f"Left out: {what} ({why})") for what, why in record.skipped]
     for chart in record.charts:
         parts.append(heading(chart.title, level=3))

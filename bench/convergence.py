@@ -11,6 +11,7 @@ from flegel.compare import Chart, Series
 
 FIGURE = "Fig. 14"
 NEEDS = ("sync:asp", "sync:bsp-mini")
+WEIGHT = 2
 
 SYNC = "bsp-mini,fsp,asp:batches=1,asp:batches=32"
 
@@ -18,7 +19,7 @@ SYNC = "bsp-mini,fsp,asp:batches=1,asp:batches=32"
 def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
-        cases = [suite.KMEANS] if bench.scale == "smoke" else [suite.KMEANS, suite.FUZZY_MEANS, suite.LOGISTIC]
+        cases = [suite.SWEEP] if bench.scale == "smoke" else [suite.SWEEP, suite.FUZZY_MEANS, suite.LOGISTIC]
         bench.expect(len(cases))
         for case in cases:
             found = bench.contest(case, SYNC, title=case.name)

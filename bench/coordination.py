@@ -13,6 +13,7 @@ from flegel.compare.table import seconds
 
 FIGURE = "Fig. 13"
 NEEDS = ("option:straggler", "option:coordination", "algorithm:kmeans")
+WEIGHT = 2
 
 SYNC = ("fsp:coordination=centralized", "fsp:coordination=semi")
 
@@ -22,7 +23,7 @@ def main() -> None:
     with suite.Suite(__file__, __doc__, options) as bench:
         who = suite.quarter(bench.workers)
         rows: list[list[str]] = []
-        cases = [suite.KMEANS] if bench.scale == "smoke" else [suite.KMEANS, suite.LOGISTIC]
+        cases = [suite.SWEEP] if bench.scale == "smoke" else [suite.SWEEP, suite.LOGISTIC]
         bench.expect(1 if bench.scale == "smoke" else 4)
         for case in cases:
             for scenario, straggler in (("injected", f"{who}:8x"), ("natural", f"{who}:natural")):

@@ -12,7 +12,7 @@ from flegel.compare import Chart, Comparison, Series
 
 FIGURE = "Fig. 15"
 NEEDS = ("option:straggler", "option:interval", "option:first_interval")
-WEIGHT = 2
+WEIGHT = 3
 
 STEPS = 12
 
@@ -21,7 +21,7 @@ def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
         who = suite.quarter(bench.workers)
-        cases = [suite.KMEANS] if bench.scale == "smoke" else [suite.KMEANS, suite.RATINGS, suite.LOGISTIC]
+        cases = [suite.SWEEP] if bench.scale == "smoke" else [suite.SWEEP, suite.RATINGS, suite.LOGISTIC]
         factors = (8,) if bench.scale == "smoke" else (8, 2)
         bench.expect(len(cases) * len(factors))
         for case in cases:

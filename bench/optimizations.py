@@ -11,7 +11,7 @@ from race import race
 
 FIGURE = "Fig. 11"
 NEEDS = ("option:straggler", "option:balance", "option:coordination")
-WEIGHT = 2
+WEIGHT = 3
 
 SYNC = ",".join(
     (

@@ -24,7 +24,7 @@ def main() -> None:
         for straggler in ("", f"{suite.quarter(bench.workers)}:8x"):
             scenario = f"stragglers {straggler}" if straggler else "no stragglers"
             found = bench.contest(
-                suite.KMEANS, "fsp:balance=off,fsp:balance=async", straggler, title=f"kmeans-higgs, {scenario}"
+                suite.SWEEP, "fsp:balance=off,fsp:balance=async", straggler, title=f"kmeans-higgs, {scenario}"
             )
             if found is None:
                 continue
@@ -55,8 +55,8 @@ def _gains(bench: suite.Suite, straggler: str, scenario: str, target: float) -> 
     series = []
     for mode in ("off", "async"):
         request = Request(
-            algorithm=KMeans(**suite.KMEANS.settings),
-            data=bench.data(suite.KMEANS),
+            algorithm=KMeans(**suite.SWEEP.settings),
+            data=bench.data(suite.SWEEP),
             workers=bench.workers,
             sync=SyncSpec("fsp", balance=mode),
             criteria=Criteria(target=target, max_seconds=suite.LIMIT[bench.scale]),

@@ -10,7 +10,7 @@ from race import race
 
 FIGURE = "Fig. 8"
 NEEDS = ("sync:fsp",)
-WEIGHT = 2
+WEIGHT = 3
 
 PAPER = "The paper: FSPV runs 1.3 times faster on average than its competitors when there are no stragglers."
 

@@ -14,7 +14,7 @@ from race import race
 FIGURE = "Fig. 7"
 NEEDS = ("option:straggler",)
 
-WEIGHT = 8
+WEIGHT = 10
 
 PAPER = "The paper reports FSPV 1.5 to 12 and 3.4 to 170 times faster than BSPB in its two scenarios, 1.3 to 78 times \
 faster than BSPV and 1.0 to 3.0 times faster than FSPB with stragglers."

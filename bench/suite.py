@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 from problems import Shelf
 
 from flegel.api import resolve, run
-from flegel.compare import Bench, Chart, Comparison, Contest, Table, hold, setting, write
+from flegel.compare import Bench, Chart, Comparison, Contest, Table, hold, read, setting, write
 from flegel.compare.contender import parse_contenders
 from flegel.compare.contest import LATE
 from flegel.compare.suite import UNDER_WAY, lacking
@@ -81,6 +81,8 @@ SMALLER = [
 ]
 """The other one."""
 
+SWEEP = LARGER[0]._replace(rows=_rows(20_000, 2_000_000, 11_000_000))
+"""For figures that hold many contests."""
 KMEANS, FUZZY_MEANS, MIXTURE, LOGISTIC, RATINGS = LARGER[:5]
 
 
@@ -237,6 +239,24 @@ class Suite:
             self.say(f"reading {name}")
             self._data = (name, self._shelf.rows(name))
         return self._data[1]
+
+    def earlier(self, name: str, case: Case, straggler: str) -> Comparison | None:
+        """The same contest as another benchmark held it in this run, at this scale and with as many workers."""
+        path = self.options.out / f"{name}.json"
+        try:
+            record = read(path) if path.exists() else None
+        except FlegelError:
+            return None
+        if not isinstance(record, Bench) or record.scale != self.scale:
+            return None
+        if record.setting.commit != self.record.setting.commit:
+            return None
+        rows, seed = case.rows[self.scale], self.options.seed
+        for held in record.contests:
+            same = held.title.startswith(f"{case.name},") and held.dataset["rows"] == rows and held.seed == seed
+            if same and held.straggler == straggler and held.workers == self.workers:
+                return held
+        return None
 
     def a_pass(self, case: Case) -> float:
         """Seconds that a full pass takes without stragglers; 0 where that cannot be had."""

@@ -21,17 +21,20 @@ from flegel.compare.suite import Script
 from flegel.errors import StorageError
 from flegel.runtime import clock
 
+START = 4.0  # seconds in which workers come up and data are read
 LEAST = 2.0  # seconds below which a benchmark is not begun
 GRACE = 8.0  # seconds after its part of the time during which a benchmark may come to its end
 FAREWELL = 10.0  # seconds between being asked to end and being ended
 
 
-def part(left: float, weights: Sequence[float]) -> float:
-    """How many of the seconds that are left the first of some benchmarks gets: as much as its weight says.
+def part(left: float, weights: Sequence[float], start: float = START) -> float:
+    """How many of the seconds that are left the first of some benchmarks gets.
 
-    What one does not use goes to those after it.
+    Each gets what its start takes, and of the rest as much as its weight says; where there is not even time for all
+    starts, each gets the same. What one does not use goes to those after it.
     """
-    return left * weights[0] / sum(weights) if weights and sum(weights) > 0 else 0.0
+    start = max(0.0, min(start, left / len(weights)))
+    return start + max(0.0, left - start * len(weights)) * weights[0] / sum(weights)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ STALLED = 1e-9  # relative change over a full pass: nothing happens any more
 LEAST_LIMIT, MOST_LIMIT, LIMIT_FACTOR = 10.0, 120.0, 60.0
 LATE = "The time for this contest was over"
 HEADROOM = 0.1  # seconds that every run gets
-CHECK_EACH_UP_TO = 100_000_000  # values; beyond that one model of each contender is evaluated, not every one
+CHECK_EACH_UP_TO = 20_000_000  # values; beyond that one model of each contender is evaluated, not every one
 
 
 @dataclass
@@ -136,6 +137,7 @@ class Arena:
         if self.missed:
             self.notes.append(f"{LATE} before these runs: {', '.join(self.missed)}.")
         self._again(out)
+        self._check()
         return Comparison(
             title=contest.title or f"{type(contest.algorithm).__name__} on {contest.data.name}",
             algorithm=type(contest.algorithm).__name__,
@@ -239,7 +241,6 @@ class Arena:
         load = host.load_since(before)
         attempt.foreign, attempt.steal, attempt.load_average = load.foreign, load.steal, load.average
         attempt.disturbed = load.disturbance
-        self._check(attempt)
         self.attempts.append(attempt)
         self.contest.say(_told(attempt, self.contest.repeat))
         return attempt
@@ -271,17 +272,22 @@ class Arena:
             load_seconds=result.load_seconds,
         )
 
-    def _check(self, attempt: Attempt) -> None:
-        """The model against the data, from scratch; outside all measurements."""
-        held = self.results.get(len(self.attempts))
-        size = self.contest.data.rows * self.contest.data.columns
-        before = any(a.contender == attempt.contender and a.checked is not None for a in self.attempts)
-        if held is None or (size > CHECK_EACH_UP_TO and before):
-            return
-        found = self.contest.algorithm.evaluate(self.features, self.labels, held[0].parameter)
-        if found is not None:
-            attempt.checked = _plain(float(found.objective))
-            attempt.metrics = {k: float(v) for k, v in found.metrics.items() if math.isfinite(v)}
+    def _check(self) -> None:
+        """Models against the data, from scratch; outside all measurements, several at a time.
+
+        Of large data only the run in the middle of each contender that got there: a look at it takes seconds.
+        """
+        large = self.contest.data.rows * self.contest.data.columns > CHECK_EACH_UP_TO
+        wanted = (
+            [i for i in self._middles().values() if self.attempts[i].reached is not None] if large else self.results
+        )
+        evaluate = self.contest.algorithm.evaluate
+        with ThreadPoolExecutor(max(1, min(len(host.cores()), len(wanted)))) as pool:
+            found = pool.map(lambda i: evaluate(self.features, self.labels, self.results[i][0].parameter), wanted)
+            for i, evaluation in zip(wanted, found, strict=True):
+                if evaluation is not None:
+                    metrics = {k: float(v) for k, v in evaluation.metrics.items() if math.isfinite(v)}
+                    self.attempts[i].checked, self.attempts[i].metrics = _plain(float(evaluation.objective)), metrics
 
     def _again(self, out: set[str]) -> None:
         """Disturbed runs once more, unless the machine is so busy that it would not help."""
@@ -303,17 +309,19 @@ class Arena:
                 done += 1
         self.notes.append(f"{len(disturbed)} runs were disturbed by other programs, of which {done} were run again.")
 
-    def _pictures(self) -> dict[str, Picture]:
-        """Of each contender, the run in the middle."""
-        found: dict[str, Picture] = {}
+    def _middles(self) -> dict[str, int]:
+        """Of each contender, which run is in the middle."""
+        found: dict[str, int] = {}
         for contender in self.contest.contenders:
             mine = [i for i, a in enumerate(self.attempts) if a.contender == contender.label and i in self.results]
             quiet = [i for i in mine if not self.attempts[i].disturbed] or mine
             if quiet:
                 middle = median([self.attempts[i].seconds for i in quiet])
-                chosen = min(quiet, key=lambda i: abs(self.attempts[i].seconds - middle))
-                found[contender.label] = self.results[chosen][1]
+                found[contender.label] = min(quiet, key=lambda i: abs(self.attempts[i].seconds - middle))
         return found
+
+    def _pictures(self) -> dict[str, Picture]:
+        return {label: self.results[i][1] for label, i in self._middles().items()}
 
 
 def setting(command: str = "") -> Setting:

@@ -13,6 +13,7 @@ import numpy as np
 
 Model = dict[str, Any]
 CHUNK = 16384
+SWEEPS = 40  # of coordinate descent, by which weights are found
 
 
 def single_threaded() -> AbstractContextManager[Any]:
@@ -70,5 +71,25 @@ def log_loss(X: np.ndarray, y: np.ndarray | None, model: Model) -> float:
     return _sum(len(X), part) / len(X)
 
 
-OBJECTIVES = {"kmeans": (inertia, False), "gmm": (log_likelihood, True), "lr": (log_loss, False)}
+def misfit(X: np.ndarray, y: np.ndarray | None, model: Model) -> float:
+    """Factorization: the squared error of all entries, with the weights of each row that fit H best."""
+    H = np.asarray(model["factors"], np.float64) * float(np.ravel(model.get("scale", 1.0))[0])
+    gram = H.T @ H
+
+    def part(chunk: slice) -> float:
+        rows = X[chunk].astype(np.float64)
+        ends = rows @ H
+        W = np.maximum(np.linalg.lstsq(gram, ends.T, rcond=None)[0].T, 0.0)
+        for _ in range(SWEEPS):
+            for f in range(len(gram)):
+                if gram[f, f] > 0:
+                    W[:, f] = np.maximum(W[:, f] + (ends[:, f] - W @ gram[:, f]) / gram[f, f], 0.0)
+        return float(((rows - W @ H.T) ** 2).sum())
+
+    return _sum(len(X), part)
+
+
+OBJECTIVES = {
+    "kmeans": (inertia, False), "gmm": (log_likelihood, True), "lr": (log_loss, False), "nmf": (misfit, False)
+}  # fmt: skip
 """By algorithm: how to compute it, and whether more is better."""

@@ -43,11 +43,12 @@ class Told:
         self.config, self.clock, self.maximize = config, clock, maximize
         self.path = Path(config["result"])
         self.curve: list[tuple[float, float]] = []
+        self.moved = 0.0
 
     def good(self, value: float) -> bool:
         return bool(value >= self.config["target"] if self.maximize else value <= self.config["target"])
 
-    def write(self, value: float | None, note: str, **more: Any) -> None:
+    def write(self, value: float | None, note: str) -> None:
         if value is not None:
             self.curve.append((self.clock.training, value))
         found = {
@@ -55,9 +56,9 @@ class Told:
             "reached": value is not None and self.good(value),
             "seconds": self.clock.training,
             "end_to_end": time.monotonic() - BEGAN - self.clock.looking,
+            "moved": self.moved,
             "note": note,
             "curve": self.curve,
-            **more,
         }
         scratch = self.path.with_suffix(".part")
         scratch.write_text(json.dumps(found))
@@ -101,9 +102,11 @@ def flegel(config: dict[str, Any], X: Any, y: Any, clock: Clock, told: Told, obj
 
 
 def rival(config: dict[str, Any], X: Any, y: Any, start: Any, clock: Clock, told: Told, objective: Any) -> None:
-    from rivals.trainers import RIVALS, Task
+    from rivals.field import FIELDS
+    from rivals.trainers import Task
 
-    made = RIVALS[config["algorithm"]][config["who"]](Task(X, y, start, config["threads"]))
+    made = FIELDS[config["field"]][config["who"]](Task(X, y, start, config["threads"]))
+    told.moved = made.moved
     told.write(None, "did nothing yet")
     try:
         (_whole if made.whole else _steps)(config, made, clock, told, objective)

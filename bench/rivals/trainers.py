@@ -30,6 +30,8 @@ class Rival:
         self.task = task
         self.seen = 0
         """Rows that were looked at."""
+        self.moved = 0.0
+        """Seconds that it took to bring the rows to where they are used."""
 
     def step(self) -> None:
         raise NotImplementedError
@@ -272,9 +274,9 @@ class SklearnSGD(Rival):
 
 
 class SklearnNewton(Rival):
-    """LogisticRegression with its default solver, lbfgs."""
+    """LogisticRegression with its default solver."""
 
-    package = "sklearn"
+    package, solver = "sklearn", "lbfgs"
 
     def __init__(self, task: Task) -> None:
         from sklearn.linear_model import LogisticRegression
@@ -283,7 +285,7 @@ class SklearnNewton(Rival):
         self._make = LogisticRegression
 
     def fit(self, rounds: int) -> None:
-        self._fitted = self._make(C=1e12, max_iter=rounds, tol=1e-12)
+        self._fitted = self._make(C=1e12, max_iter=rounds, tol=1e-12, solver=self.solver)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._fitted.fit(self.task.X, self.task.y)
@@ -292,16 +294,7 @@ class SklearnNewton(Rival):
         return {"weights": self._fitted.coef_, "bias": self._fitted.intercept_}
 
 
-RIVALS: dict[str, dict[str, type[Rival]]] = {
-    "kmeans": {
-        "scikit-learn Lloyd": SklearnLloyd,
-        "scikit-learn MiniBatchKMeans": SklearnMiniBatch,
-        "scikit-learn MiniBatchKMeans, batch 1024": SklearnMiniBatchDefault,
-        "scikit-learn Elkan": SklearnElkan,
-        "PyTorch Lloyd": TorchLloyd,
-        "Dask Lloyd": DaskLloyd,
-        "Ray parameter server": RayServer,
-    },
-    "gmm": {"scikit-learn GaussianMixture": SklearnMixture},
-    "lr": {"scikit-learn SGDClassifier": SklearnSGD, "scikit-learn LogisticRegression": SklearnNewton},
-}
+class SklearnSaga(SklearnNewton):
+    """With the solver that its documentation recommends for many rows."""
+
+    solver = "saga"

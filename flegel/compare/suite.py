@@ -22,6 +22,10 @@ HELPERS = {"suite", "race", "problems", "regress", "picture", "timeline"}
 """Files of bench/ that are no benchmarks, besides those that cannot be run at all."""
 
 
+DEVICES = {"gpu": ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")}
+"""What the system shows where it has such a device."""
+
+
 @dataclass(frozen=True)
 class Script:
     """One file of the suite."""
@@ -133,4 +137,7 @@ def lacking(need: str) -> str:
         return "" if supported(name) else f"flegel.run has no {name} yet"
     if kind == "package":
         return "" if importlib.util.find_spec(name) else f"{name} is not installed"
+    if kind == "device":
+        found = any(Path(place).exists() for place in DEVICES.get(name, ()))
+        return "" if found else f"there is no {name.upper()} here"
     return f"nobody knows what {need!r} is"

@@ -20,18 +20,22 @@ def race(
     scenario: str,
     sync: str = suite.RACE,
     paper: dict[str, str] | None = None,
+    called: dict[str, str] | None = None,
     **options: Any,
 ) -> list[Comparison]:
-    """Hold a contest for each case; after each of them the chart, the table and the ratios are brought up to date."""
+    """Hold a contest for each case; after each of them the chart, the table and the ratios are brought up to date.
+
+    `paper` holds the paper's ratios, `called` shorter names for contenders.
+    """
     held: list[tuple[suite.Case, Comparison]] = []
     for case in cases:
         found = bench.contest(case, sync, straggler, title=f"{case.name}, {scenario}", **options)
         if found is not None:
             held.append((case, found))
-            _tell(bench, held, scenario, paper or {})
+            _tell(bench, held, scenario, paper or {}, called or {})
             bench.save()
     if held:
-        _sentence(bench, held, *_names(held), scenario)
+        _sentence(bench, held, scenario, called or {})
     return [found for _, found in held]
 
 
@@ -40,10 +44,16 @@ def _names(held: list[tuple[suite.Case, Comparison]]) -> tuple[list[str], str]:
     return names, HEAD if HEAD in names else names[0]
 
 
-def _tell(bench: suite.Suite, held: list[tuple[suite.Case, Comparison]], scenario: str, paper: dict[str, str]) -> None:
+def _tell(
+    bench: suite.Suite,
+    held: list[tuple[suite.Case, Comparison]],
+    scenario: str,
+    paper: dict[str, str],
+    called: dict[str, str],
+) -> None:
     names, head = _names(held)
-    bench.chart(_chart(held, names, scenario))
-    bench.table(_table(held, names, head, scenario, paper))
+    bench.chart(_chart(held, names, scenario, called))
+    bench.table(_table(held, names, head, scenario, paper, called))
     for case, found in held:
         for name in names:
             ratio = found.ratio(name, head)
@@ -51,11 +61,11 @@ def _tell(bench: suite.Suite, held: list[tuple[suite.Case, Comparison]], scenari
                 bench.record.ratios[f"{case.name} {scenario}: {name} / {head}"] = round(ratio[0], 4)
 
 
-def _chart(held: list[tuple[suite.Case, Comparison]], names: list[str], scenario: str) -> Chart:
+def _chart(held: list[tuple[suite.Case, Comparison]], names: list[str], scenario: str, called: dict[str, str]) -> Chart:
     series = []
     for name in names:
         points = [(float(i), t.median) for i, (_, c) in enumerate(held) if (t := c.times(name)) is not None]
-        series.append(Series(name=name, points=points))
+        series.append(Series(name=called.get(name, name), points=points))
     return Chart(
         title=f"Time to target, {scenario}",
         x="",
@@ -69,7 +79,12 @@ def _chart(held: list[tuple[suite.Case, Comparison]], names: list[str], scenario
 
 
 def _table(
-    held: list[tuple[suite.Case, Comparison]], names: list[str], head: str, scenario: str, paper: dict[str, str]
+    held: list[tuple[suite.Case, Comparison]],
+    names: list[str],
+    head: str,
+    scenario: str,
+    paper: dict[str, str],
+    called: dict[str, str],
 ) -> Table:
     rows = []
     for case, found in held:
@@ -78,9 +93,10 @@ def _table(
         rows.append([case.name, seconds(time.median) if time else "–", *ratios])
     if paper:
         rows.append(["in the paper", "", *(paper.get(name, "–") for name in names if name != head)])
+    shown = called.get(head, head)
     return Table(
-        title=f"Times as long as {head}, {scenario}",
-        columns=["case", head, *(n for n in names if n != head)],
+        title=f"Times as long as {shown}, {scenario}",
+        columns=["case", shown, *(called.get(n, n) for n in names if n != head)],
         rows=rows,
         text="> marks a lower bound: the run was given up."
         + (" The paper gives ranges over all its cases, not a figure for each." if paper else ""),
@@ -88,8 +104,9 @@ def _table(
 
 
 def _sentence(
-    bench: suite.Suite, held: list[tuple[suite.Case, Comparison]], names: list[str], head: str, scenario: str
+    bench: suite.Suite, held: list[tuple[suite.Case, Comparison]], scenario: str, called: dict[str, str]
 ) -> None:
+    names, head = _names(held)
     for name in names:
         ratios = sorted(r for _, c in held if (r := c.ratio(name, head)) is not None)
         if name != head and ratios:
@@ -97,4 +114,5 @@ def _sentence(
             told = f"{'more than ' if least else ''}{low:.1f}"
             if len(ratios) > 1:
                 told += f" to {'more than ' if most else ''}{high:.1f}"
-            bench.answer(f"{scenario}: {name} took {told} times as long as {head}.")
+            who, measure = called.get(name, name), called.get(head, head)
+            bench.answer(f"{scenario}: {who} took {told} times as long as {measure}.")

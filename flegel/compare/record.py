@@ -59,6 +59,10 @@ class Timeline(msgspec.Struct):
 
     seconds: float
     lanes: list[Lane]
+    moving: list[tuple[float, float]] = []
+    """When points were on their way from one worker to another."""
+    updates: list[float] = []
+    """Moments at which θ was made, where these are few."""
 
 
 class Picture(msgspec.Struct, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -132,7 +133,7 @@ def curves(
 def _nothing(width: float, label: str) -> Canvas:
     """An honest blank: nothing was measured that could be drawn."""
     canvas = Canvas(width, 60, label)
-    canvas.text(width / 2, 34, "nothing to draw: no run reached the target", "middle", "soft")
+    canvas.text(width / 2, 34, "nothing was measured that could be drawn", "middle", "soft")
     return canvas
 
 
@@ -176,6 +177,12 @@ def _draw_legend(canvas: Canvas, placed: Sequence[tuple[float, float, str, int]]
         canvas.text(x + 25, y, name, "start", "small")
 
 
+def round_down(value: float) -> float:
+    """1, 2 or 5 times a power of ten, not above the value."""
+    power = 10.0 ** math.floor(math.log10(value) + 1e-12)
+    return max(m * power for m in (1, 2, 5) if m * power <= value * (1 + 1e-9))
+
+
 def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
     """Standing bars, a group for each name, one colour a series."""
     colours = colours_of([s.name for s in chart.series])
@@ -184,8 +191,9 @@ def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
     values = [v for s in chart.series for _, v in s.points if not chart.log_y or v > 0]
     if not values:
         return _nothing(width, chart.y)
-    low = min(values) / 2 if chart.log_y else min(0.0, *values)
-    y = Scale(low, _above(max(values), low), bottom, top, chart.log_y)
+    low = round_down(min(values) / 1.5) if chart.log_y else min(0.0, *values)
+    high = 1 / round_down(1 / max(values)) if chart.log_y else max(values)
+    y = Scale(low, _above(high, low), bottom, top, chart.log_y)
     canvas = Canvas(width, height + 18 * rows, chart.title)
     axes(canvas, Scale(0, 1, left, right), y, "", chart.y, ticks=False)
     slot = (right - left) / max(len(chart.groups), 1)

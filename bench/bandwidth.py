@@ -29,9 +29,14 @@ from flegel.runtime.local import LocalCluster
 FIGURE = "Table 2"
 NEEDS = ("option:straggler", "option:balance", "algorithm:kmeans")
 
-LIMITS: dict[str, list[int]] = {"smoke": [200], "small": [0, 1000, 200, 50], "paper": [0, 1000, 500, 200, 100, 50]}
+LIMITS: dict[str, list[int]] = {
+    "smoke": [200],
+    "laptop": [1000, 200],
+    "small": [0, 1000, 200, 50],
+    "paper": [0, 1000, 500, 200, 100, 50],
+}
 """Mbit/s; 0: not limited."""
-SECONDS = {"smoke": 1.0, "small": 4.0, "paper": 10.0}
+SECONDS = {"smoke": 1.0, "laptop": 2.0, "small": 4.0, "paper": 10.0}
 """How long a move should take."""
 NETWORK = "10.77.43"
 CLONE_NEWNET = 0x40000000

@@ -14,7 +14,7 @@ FIGURE = "Fig. 15"
 NEEDS = ("option:straggler", "option:interval", "option:first_interval")
 WEIGHT = 3
 
-STEPS = 12
+STEPS = {"smoke": 3, "laptop": 6, "small": 12, "paper": 12}
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
 
 def sweep(a_pass: float, scale: str) -> str:
     """Fixed intervals, then those that search."""
-    count = 3 if scale == "smoke" else STEPS
+    count = STEPS[scale]
     fixed = [a_pass * 0.01 * 200 ** (i / (count - 1)) for i in range(count)]
     firsts = [0.01, 1.0] if scale != "smoke" else []
     words = [f"fsp:interval={1e6 * eta:.0f}us" for eta in fixed]

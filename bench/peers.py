@@ -36,14 +36,17 @@ FIGURE = "Peers"
 NEEDS = ("package:sklearn",)
 WEIGHT = 5
 
-SIZES = {"smoke": (20_000,), "small": (2_000_000, 500_000, 50_000), "paper": (11_000_000, 2_000_000, 500_000, 50_000)}
-KMEANS = suite.Case("kmeans", "higgs", {"k": 10}, {"smoke": 20_000, "small": 2_000_000, "paper": 11_000_000})
+SIZES = {
+    "smoke": (20_000,),
+    "laptop": (1_000_000, 200_000, 50_000, 10_000),
+    "small": (2_000_000, 500_000, 50_000),
+    "paper": (11_000_000, 2_000_000, 500_000, 50_000),
+}
+KMEANS = suite.Case("kmeans", "higgs", {"k": 10}, suite.rows(20_000, 2_000_000, 11_000_000))
 CASES = [
-    suite.Case("gmm", "susy", {"k": 5}, {"smoke": 5_000, "small": 500_000, "paper": 5_000_000}),
-    suite.Case("lr", "higgs", {}, {"smoke": 5_000, "small": 1_000_000, "paper": 11_000_000}),
-    suite.Case(
-        "nmf", "dense", {"rank": 16, "regularization": 0.0}, {"smoke": 2_000, "small": 50_000, "paper": 200_000}
-    ),
+    suite.Case("gmm", "susy", {"k": 5}, suite.rows(5_000, 500_000, 5_000_000)),
+    suite.Case("lr", "higgs", {}, suite.rows(5_000, 1_000_000, 11_000_000)),
+    suite.Case("nmf", "dense", {"rank": 16, "regularization": 0.0}, suite.rows(2_000, 50_000, 200_000)),
 ]
 PARTS = {
     "kmeans": ("centroids",), "gmm": ("weights", "means", "covariances"), "lr": (), "nmf": ("factors", "scale")

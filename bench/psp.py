@@ -15,7 +15,7 @@ from flegel.compare.table import seconds
 FIGURE = "PSP paper"
 NEEDS = ("option:straggler", "sync:psp", "algorithm:lr")
 
-CASE = suite.Case("lr", "mnist", {}, {"smoke": 2_000, "small": 20_000, "paper": 60_000})
+CASE = suite.Case("lr", "mnist", {}, suite.rows(2_000, 20_000, 60_000))
 PAPER = {3: {"bsp": 221, "asp": 258, "ssp": 353, "psp": 204}, 6: {"bsp": 208, "asp": 231, "ssp": 445, "psp": 197}}
 SYNC = "bsp,asp,ssp,psp,fsp"
 LOSS = 0.1  # mean log loss; separable images have no optimum to come within a per mille of

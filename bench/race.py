@@ -74,7 +74,7 @@ def _chart(held: list[tuple[suite.Case, Comparison]], names: list[str], scenario
         log_y=True,
         bars=True,
         groups=[case.name for case, _ in held],
-        text="No bar: the target was not reached.",
+        text="No bar: the target was not reached, or the run was given up before.",
     )
 
 

@@ -23,7 +23,7 @@ def main() -> None:
         repeat = max(1, bench.repeat - 1)
         who = suite.quarter(bench.workers)
         by_factor: dict[float, Comparison] = {}
-        factors = (1, 8) if smoke else (1, 2, 8, 32) if bench.scale == "small" else (1, 2, 4, 8, 16, 32)
+        factors = (1, 8) if smoke else (1, 2, 8, 32) if bench.scale in ("laptop", "small") else (1, 2, 4, 8, 16, 32)
         counts = sorted({max(1, round(bench.workers * share)) for share in (0.07, 0.25, 0.5)})
         counts = counts[:1] if smoke else counts
         bench.expect(len(factors) + len(counts))

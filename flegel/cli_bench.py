@@ -106,6 +106,7 @@ def report(
 Suite = Annotated[
     Path | None, typer.Option("--suite", envvar="FLEGEL_BENCH", help="The folder bench of a checkout of Flegel.")
 ]
+SCALES = ("smoke", "laptop", "small", "paper")
 TOTAL = {"smoke": 100.0}  # seconds for `all` where nobody says
 
 
@@ -126,7 +127,7 @@ def list_benches(suite: Suite = None) -> None:
 @bench_app.command("run")
 def run_benches(
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names, figures (fig9), or all.")],
-    scale: Annotated[str, typer.Option(help="smoke, small or paper.")] = "small",
+    scale: Annotated[str, typer.Option(help="smoke, laptop, small (for some sixteen cores) or paper.")] = "small",
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; one a core by default.")] = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="Runs of each contender.")] = None,
     seed: Annotated[int, typer.Option(help="Of data and start.")] = 0,
@@ -150,8 +151,8 @@ def run_benches(
         from flegel.compare.runner import Evening
         from flegel.compare.suite import choose, folder, scripts
 
-        if scale not in ("smoke", "small", "paper"):
-            raise UsageError(f"--scale {scale!r} must be smoke, small or paper.")
+        if scale not in SCALES:
+            raise UsageError(f"--scale {scale!r} must be one of {', '.join(SCALES)}.")
         if budget is None and names == ["all"]:
             budget = TOTAL.get(scale)
         flags = {"--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--only": only or None}
@@ -189,7 +190,7 @@ def _collect(folder: Path, out: Path | None = None, title: str = "") -> None:
             found.append(item)
     if not found:
         raise UsageError(f"There are no benchmarks in {folder}; run some with flegel bench run NAME.")
-    found.sort(key=lambda item: _order(item.figure) if isinstance(item, Bench) and item.figure else (9, 0))
+    found.sort(key=lambda item: _order(item.figure) if isinstance(item, Bench) and item.figure else (9, 0, ""))
     page = render(found, title or "Flegel: benchmarks")
     print(save(page, out or folder / "report.html"))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flegel.compare.contest import setting
 from flegel.compare.record import Bench, read, write
-from flegel.compare.suite import Script
+from flegel.compare.suite import UNDER_WAY, Script
 from flegel.errors import StorageError
 from flegel.runtime import clock
 
@@ -84,11 +84,14 @@ class Evening:
         except BaseException:
             end(process)
             raise
-        return self._told(script, code)
+        return self._told(script, code, clock.now() - began)
 
-    def _told(self, script: Script, code: int) -> bool:
-        """Whether it went well; a script that died without a word gets a record."""
+    def _told(self, script: Script, code: int, took: float) -> bool:
+        """Whether it went well; a script that died without a word gets a record, or its last one a sentence."""
         path = self.out / f"{script.name}.json"
+        if (kept := self._kept(script)) and kept.unfinished == UNDER_WAY:
+            kept.unfinished = f"it was ended after {took:.0f} s; this is what it had measured by then"
+            write(kept, path)
         if code in (0, 128 + signal.SIGTERM, -signal.SIGTERM, -signal.SIGKILL):
             return True
         if not path.exists() and "--scale" in script.flags:
@@ -97,13 +100,17 @@ class Evening:
 
     def _left_out(self, script: Script, why: str) -> None:
         self.say(f"{script.name}: left out, {why}")
+        kept = self._kept(script)
+        if kept is None or not (kept.contests or kept.tables or kept.charts):
+            write(self._empty(script, why), self.out / f"{script.name}.json")
+
+    def _kept(self, script: Script) -> Bench | None:
         path = self.out / f"{script.name}.json"
         try:
-            kept = read(path) if path.exists() else None
+            found = read(path) if path.exists() else None
         except StorageError:
-            kept = None
-        if not isinstance(kept, Bench) or not (kept.contests or kept.tables or kept.charts):
-            write(self._empty(script, why), path)
+            return None
+        return found if isinstance(found, Bench) else None
 
     def _empty(self, script: Script, why: str) -> Bench:
         return Bench(

@@ -71,9 +71,10 @@ def scripts(place: Path) -> list[Script]:
     return sorted(found, key=lambda s: (not s.figure, _order(s.figure), s.name))
 
 
-def _order(figure: str) -> tuple[int, int]:
+def _order(figure: str) -> tuple[int, int, str]:
     digits = "".join(c if c.isdigit() else " " for c in figure).split()
-    return (0 if figure.startswith("Fig") else 1 if figure.startswith("Table") else 2, int(digits[0]) if digits else 99)
+    kind = 0 if figure.startswith("Fig") else 1 if figure.startswith("Table") else 2
+    return kind, int(digits[0]) if digits else 99, figure
 
 
 def read_script(path: Path) -> Script:

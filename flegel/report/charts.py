@@ -208,7 +208,11 @@ def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
     for i, name in enumerate(chart.groups):
         every = max(1, int(-(-len(name) * LETTER // slot))) if len(chart.groups) > 8 else 1
         if i % every == 0:
-            canvas.text(left + slot * (i + 0.5), bottom + 17, _cut(name, slot + 10), "middle", "soft small")
+            lines = name.split("-", 1) if len(name) * LETTER > slot and "-" in name else [name]
+            for j, line in enumerate(lines):
+                canvas.text(
+                    left + slot * (i + 0.5), bottom + 17 + 13 * j, _cut(line, slot + 10), "middle", "soft small"
+                )
     canvas.text((left + right) / 2, bottom + 34, chart.x, "middle", "small")
     _draw_legend(canvas, legend, solid=True)
     return canvas

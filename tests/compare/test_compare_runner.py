@@ -90,9 +90,9 @@ def test_a_script_that_is_cut_off_leaves_what_it_had(
     path = script(stage, "slow", body)
     assert runner.Evening([read_script(path)], tmp_path / "out", {"--scale": "smoke"}, budget=4.0).run() == []
     kept = read(tmp_path / "out" / "slow.json")
-    assert isinstance(kept, Bench) and kept.contests and "still running" in kept.unfinished
+    assert isinstance(kept, Bench) and kept.contests and "ended after" in kept.unfinished
     page = render([load(tmp_path / "out" / "slow.json")], "All")
-    assert "Unfinished: it was still running" in page
+    assert "Unfinished: it was ended after" in page
 
 
 def test_what_cannot_run_or_fails_is_in_the_report_with_a_sentence(stage: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def main() -> None:
             begin = result.seconds / 2
             shown = excerpt(result.rows, begin, begin + chosen.window)
             title = f"{model}, worker 3 three times slower" if chosen.straggler == "3:3x" else f"{model}, slow workers"
-            canvas = draw([(model, shown)], WIDTH, title, axis="a moment in the middle of training")
+            canvas = draw([("", shown)], WIDTH, title, axis="a moment in the middle of training")
             save(canvas.svg(standalone=True), chosen.out / f"{model}.svg")
             print(f"{model}: utilization {result.utilization:.0%}, {result.iterations} updates")
 

@@ -25,14 +25,17 @@ def draw(
     window: float | None = None,
     axis: str = "time since training began",
 ) -> Canvas:
-    """One panel per run, all on the same axis of time; a run that goes on beyond it ends in an arrow."""
+    """One panel per run, all on the same axis of time; a run that goes on beyond it ends in an arrow.
+
+    A panel without a name is a moment of a run: it says neither how long it took nor that it was done.
+    """
     lanes = max((len(t.lanes) for _, t in panels), default=0)
     thick = 14.0 if lanes <= 8 else 10.0 if lanes <= 16 else max(3.0, 160 / lanes)
     gap = 3.0 if thick >= 10 else 1.0
     left, right, top = 34.0, width - 46, 44.0 if title else 26.0
     span = window or common_window([t.seconds for _, t in panels])
     scale = Scale(0.0, span, left, right)
-    heights = [28 + len(t.lanes) * (thick + gap) + (STRIP if t.moving else 0) for _, t in panels]
+    heights = [(28 if name else 8) + len(t.lanes) * (thick + gap) + (STRIP if t.moving else 0) for name, t in panels]
     canvas = Canvas(width, top + sum(heights) + 40, title or "What each worker did, over time")
     if title:
         canvas.text(8, 18, title, "start", "strong")
@@ -65,8 +68,9 @@ def _legend(canvas: Canvas, x: float, y: float, moves: bool) -> None:
 def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float, thick: float, gap: float) -> None:
     goes_on = timeline.seconds > scale.high * (1 + 1e-9)
     told = f"{name}: {seconds(timeline.seconds)}" + (", goes on" if goes_on else "")
-    canvas.text(8, y + 18, told, "start", "strong")
-    y += 26
+    if name:
+        canvas.text(8, y + 18, told, "start", "strong")
+    y += 26 if name else 6
     every = 1 if thick >= 10 else max(1, len(timeline.lanes) // 8)
     for i, lane in enumerate(timeline.lanes):
         at = y + i * (thick + gap)
@@ -84,7 +88,7 @@ def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float
                        title="points move between workers")  # fmt: skip
     if goes_on:
         canvas.text(scale.end + 5, (y + bottom) / 2 + 5, "⋯", "start", "strong")
-    else:
+    elif name:
         end = scale(timeline.seconds)
         canvas.add("line", x1=end, x2=end, y1=y - 4, y2=bottom + 2, class_="whisker")
         if end < scale.end - 40 or end <= scale.end:

@@ -139,6 +139,19 @@ def save(text: str, path: Path) -> Path:
     return path
 
 
+def chart_picture(record: Bench, title: str = "", width: float = 820) -> str:
+    """A picture of its own: a chart of a benchmark, the first or the one with that title."""
+    chart = next((c for c in record.charts if not title or c.title == title), None)
+    if chart is None:
+        known = "; ".join(c.title for c in record.charts) or "none"
+        raise UsageError(f"{record.name} has no chart {title!r}; it has: {known}.")
+    canvas = draw(chart, width)
+    place = record.setting
+    cores = place.machine.get("cores", "?")
+    canvas.origin = f"{chart.title}: {record.question} {place.date}, commit {place.commit}, {cores} cores."
+    return canvas.svg(standalone=True)
+
+
 def timeline_picture(comparison: Comparison, names: Sequence[str], title: str, width: float = 820) -> str:
     """A picture of its own: the timelines of some contenders on a common axis."""
     panels = [(name, comparison.pictures[name].timeline) for name in names]

@@ -79,22 +79,25 @@ def main() -> None:
     folder = Path(config["folder"])
     clock = Clock()
     told = Told(config, clock, maximize)
-    X = np.load(folder / "X.npy")
     y = np.load(folder / "y.npy") if (folder / "y.npy").exists() else None
     if config["who"] == "flegel":
-        flegel(config, X, y, clock, told, lambda model: objective(X, y, model))
+        flegel(config, folder / "X.npy", y, clock, told, lambda model: objective(np.load(folder / "X.npy"), y, model))
     else:
+        X = np.load(folder / "X.npy")
         with np.load(folder / "start.npz") as stored:
             start = {k: stored[k] for k in stored.files}
         rival(config, X, y, start, clock, told, lambda model: objective(X, y, model))
 
 
-def flegel(config: dict[str, Any], X: Any, y: Any, clock: Clock, told: Told, objective: Any) -> None:
+def flegel(config: dict[str, Any], rows: Path, y: Any, clock: Clock, told: Told, objective: Any) -> None:
+    """Workers read their own parts of the file; rows with labels beside them come as arrays."""
+    import numpy as np
+
     from flegel.api import resolve, run
 
     algorithm = type(resolve(config["algorithm"]))(**config["settings"])
     result = run(
-        algorithm, (X, y) if y is not None else X, workers=config["threads"], sync="fsp", target=config["target"],
+        algorithm, (np.load(rows), y) if y is not None else str(rows), workers=config["threads"], sync="fsp", target=config["target"],
         tolerance=0, max_seconds=config["limit"], seed=config["seed"],
     )  # fmt: skip
     clock.training = result.seconds

@@ -162,15 +162,20 @@ class Arena:
         return sorted(self.contest.contenders, key=lambda c: c.label != self.contest.head)
 
     def _late(self, contender: Contender, number: int) -> bool:
-        if self.contest.left() > 0:
+        """There is no time for it: a rival that is given up sooner than the head was done would tell nothing."""
+        least = median(times) if (times := self._head_times()) and contender.label != self.contest.head else 0.0
+        if self.contest.left() > least:
             return False
         self.missed.append(f"{contender.label} {number + 1}")
         return True
 
+    def _head_times(self) -> list[float]:
+        return [a.reached for a in self.attempts if a.contender == self.contest.head and a.reached is not None]
+
     def _limit(self, contender: Contender) -> float:
         """Seconds after which this run is given up; the measure of all others is not cut short."""
         contest, limit = self.contest, self.limit
-        times = [a.reached for a in self.attempts if a.contender == contest.head and a.reached is not None]
+        times = self._head_times()
         factor = contest.enough.get(contender.sync, contest.enough.get(""))
         if contender.label == contest.head:
             return limit

@@ -112,7 +112,7 @@ def _sentence(
         if name != head and ratios:
             (low, least), (high, most) = ratios[0], ratios[-1]
             told = f"{'more than ' if least else ''}{low:.1f}"
-            if len(ratios) > 1:
+            if f"{high:.1f}" != f"{low:.1f}" or least != most:
                 told += f" to {'more than ' if most else ''}{high:.1f}"
             who, measure = called.get(name, name), called.get(head, head)
             bench.answer(f"{scenario}: {who} took {told} times as long as {measure}.")

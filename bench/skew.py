@@ -33,7 +33,7 @@ def main() -> None:
             found = bench.contest(suite.SWEEP, suite.FULL_BATCH, straggler, title=title, repeat=repeat)
             if found:
                 by_factor[factor] = found
-                _chart(bench, by_factor, "Slowdown of a quarter of the workers", "slowed so many times")
+                _chart(bench, by_factor, "Slowdown of a quarter of the workers", "slowed so many times (logarithmic)")
         _sentences(bench, by_factor, "Slowdown of a quarter of the workers")
         by_count: dict[float, Comparison] = {}
         for count in counts:
@@ -57,7 +57,17 @@ def _chart(bench: suite.Suite, held: dict[float, Comparison], title: str, x: str
             bench.record.ratios[f"{title} {at:g}: bsp / fsp"] = round(ratio[0], 4)
     most, others = suite.ENOUGH["bsp"], suite.ENOUGH[""]
     text = f"A line ends where a run was given up, after {most:g} (bsp) or {others:g} times the time of fsp."
-    bench.chart(Chart(title=title, x=x, y="seconds to target (logarithmic)", series=series, log_y=True, text=text))
+    bench.chart(
+        Chart(
+            title=title,
+            x=x,
+            y="seconds to target (logarithmic)",
+            series=series,
+            log_x="log" in x,
+            log_y=True,
+            text=text,
+        )
+    )
     bench.save()
 
 

@@ -96,9 +96,10 @@ def flegel(config: dict[str, Any], rows: Path, y: Any, clock: Clock, told: Told,
     from flegel.api import resolve, run
 
     algorithm = type(resolve(config["algorithm"]))(**config["settings"])
+    data = (np.load(rows), y) if y is not None else str(rows)
     result = run(
-        algorithm, (np.load(rows), y) if y is not None else str(rows), workers=config["threads"], sync="fsp", target=config["target"],
-        tolerance=0, max_seconds=config["limit"], seed=config["seed"],
+        algorithm, data, workers=config["threads"], sync="fsp", target=config["target"], tolerance=0,
+        max_seconds=config["limit"], seed=config["seed"],
     )  # fmt: skip
     clock.training = result.seconds
     told.write(clock.look(objective, result.parameters), result.reason)

@@ -113,8 +113,9 @@ def curves(
     ys = [y for line in lines for _, y in line.points]
     ys += [level[0]] if level else []
     x = Scale(min(xs) if log_x else min(0.0, *xs), _above(max(xs), min(xs)), left, right, log_x)
-    margin = 0 if log_y else 0.04 * (max(ys) - min(ys))
-    y = Scale(min(ys) - margin, _above(max(ys) + margin, min(ys) - margin), bottom, top, log_y)
+    margin = 0.04 * (max(ys) - min(ys))
+    low, high = (round_down(min(ys)), 1 / round_down(1 / max(ys))) if log_y else (min(ys) - margin, max(ys) + margin)
+    y = Scale(low, _above(high, low), bottom, top, log_y)
     axes(canvas, x, y, x_label, y_label, show_x, show_y)
     if level:
         canvas.add("line", x1=left, x2=right, y1=y(level[0]), y2=y(level[0]), class_="axis", stroke_dasharray="3 3")

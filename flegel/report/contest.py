@@ -103,8 +103,8 @@ def timelines(comparison: Comparison, names: Sequence[str] = (), title: str = "W
         lambda w: timeline.draw(panels, w),
         "A lane for each worker. Waiting: the report is in, the next order has not come. Responding: from being told "
         "to having done it, including the way of the messages. The pauses of a worker that is slowed on purpose count "
-        "as computing. Dashed lines: θ was made. Where barriers are too dense to draw, the height of a colour is its "
-        "share of the time.",
+        "as computing. Moving: points were on their way between workers. Dashed lines: θ was made. Where barriers are "
+        "too dense to draw, the height of a colour is its share of the time.",
     )
 
 

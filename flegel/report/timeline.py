@@ -10,7 +10,7 @@ from flegel.compare.table import seconds
 from flegel.report.svg import Canvas, Scale
 
 FILL = {"compute": "f0", "respond": "f4", "wait": "idle", "move": "f2"}
-WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting", "move": "points moving"}
+WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting", "move": "moving"}
 STRIP = 8.0  # height for the line that tells when points move
 MARKS = 40  # updates of θ that are drawn as lines; more would hide the lanes
 CUT = 3.0  # a panel is at most so many times longer than the shortest one
@@ -61,8 +61,8 @@ def common_window(lengths: Sequence[float]) -> float:
 def _legend(canvas: Canvas, x: float, y: float, moves: bool) -> None:
     for kind in (*KINDS, "move") if moves else KINDS:
         canvas.add("rect", x=x, y=y - 9, width=16, height=10, class_=FILL[kind])
-        canvas.text(x + 21, y, WORDS[kind], "start", "small")
-        x += 40 + 6.4 * len(WORDS[kind])
+        canvas.text(x + 20, y, WORDS[kind], "start", "small")
+        x += 31 + 6.2 * len(WORDS[kind])
 
 
 def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float, thick: float, gap: float) -> None:

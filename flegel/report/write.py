@@ -87,6 +87,7 @@ def _section(item: Item) -> str:
 def bench(record: Bench) -> str:
     """Answers first, then figures, then the contests behind them."""
     parts = [note(f"Unfinished: {record.unfinished}")] if record.unfinished else []
+    parts += [note(text) for text in _disturbance(record)]
     parts += [paragraph(text, "lead") for text in record.answer]
     parts += [note(f"Left out: {what} ({why})") for what, why in record.skipped if why != record.unfinished]
     for chart in record.charts:
@@ -104,6 +105,17 @@ def bench(record: Bench) -> str:
     more = [("scale", record.scale), ("seeds", ", ".join(seeds)), ("took", f"{record.seconds:.0f} s")]
     parts.append(details("Where and how", where(record.setting, more)))
     return "".join(parts)
+
+
+def _disturbance(record: Bench) -> list[str]:
+    """Where most runs were disturbed by other programs, that comes first."""
+    runs = [a for held in record.contests for a in held.attempts]
+    disturbed = sum(1 for a in runs if a.disturbed)
+    if 2 * disturbed <= len(runs):
+        return []
+    return [
+        f"{disturbed} of {len(runs)} runs were disturbed by other programs: take none of these figures for granted."
+    ]
 
 
 def _where_time_went(record: Bench) -> str:

@@ -11,6 +11,7 @@ from flegel.report.svg import Canvas, Scale
 
 FILL = {"compute": "f0", "respond": "f4", "wait": "idle", "move": "f2"}
 WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting", "move": "moving"}
+LETTER = 7.4  # width of a letter in bold, about
 STRIP = 8.0  # height for the line that tells when points move
 MARKS = 40  # updates of θ that are drawn as lines; more would hide the lanes
 CUT = 3.0  # a panel is at most so many times longer than the shortest one
@@ -67,9 +68,11 @@ def _legend(canvas: Canvas, x: float, y: float, moves: bool) -> None:
 
 def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float, thick: float, gap: float) -> None:
     goes_on = timeline.seconds > scale.high * (1 + 1e-9)
-    told = f"{name}: {seconds(timeline.seconds)}" + (", goes on" if goes_on else "")
+    took = f": {seconds(timeline.seconds)}" + (", goes on" if goes_on else "")
     if name:
-        canvas.text(8, y + 18, told, "start", "strong")
+        most = int((canvas.width - 20) / LETTER) - len(took)
+        short = name if len(name) <= most else f"…{name[1 - most :]}"  # what tells contenders apart stands at the end
+        canvas.text(8, y + 18, short + took, "start", "strong")
     y += 26 if name else 6
     every = 1 if thick >= 10 else max(1, len(timeline.lanes) // 8)
     for i, lane in enumerate(timeline.lanes):

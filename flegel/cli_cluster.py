@@ -246,7 +246,8 @@ def submit_to(
         algorithm=algorithm, data=data_word(options["data"]), code=code, label=options["label"],
         name=extra["name"] or "", workers=options["workers"], sync=sync, criteria=criteria, seed=options["seed"],
         partition=options["partition"], scale=options["scale"], straggler=options["straggler"],
-        worker_timeout=parse_seconds(options["worker_timeout"]), replace=options["replace"],
+        worker_timeout=parse_seconds(options["worker_timeout"]),
+        hook_timeout=parse_seconds(options["hook_timeout"]), replace=options["replace"],
         priority=extra["priority"], memory=parse_bytes(extra["memory"]) if extra["memory"] else None,
         retries=extra["retries"],
     )  # fmt: skip

@@ -1,9 +1,10 @@
 """Hostile bytes for the two decoders of the wire: whatever comes in, `DecodeError` is all that may come out.
 
 Valid messages of every type are mutated as bytes (bits, cuts, repeats, splices, lengths that lie, deep nesting) and as
-structures (something else in the place of any part, fields more, fewer and twice), some inputs are made from nothing. Each input goes through the decoder of jobs (runtime/wire.py) and through that of the
-gate (cluster/slips.py). Recorded: what came out, the slowest input per MiB, and the peak of memory, both of which
-have a limit. Appends a JSON line for each batch; started again, it goes on where that file ends.
+structures (something else in the place of any part, fields more, fewer and twice), some inputs are made from nothing.
+Each input goes through the decoder of jobs (runtime/wire.py) or through that of the gate (cluster/slips.py). Recorded:
+what came out, the slowest input per MiB, and the peak of memory, both of which have a limit. Appends a JSON line for
+each batch; started again, it goes on where that file ends.
 
     python bench/chaos/decoder.py --inputs 10000000 --out decoder.jsonl
 """
@@ -120,8 +121,9 @@ def mutate(data: bytes, rng: random.Random, others: list[list[bytes]]) -> bytes:
 
 
 STRANGE: list[Any] = [
-    None, True, -1, 2**63, -(2**63), 2**64 - 1, 0.0, float("nan"), float("-inf"), "", "\0", "type", "é" * 40, b"", b"\xff" * 30,
-    [], {}, [[]], [None] * 40, {"": 0}, {"type": "Load"}, {1: 2}, msgspec.msgpack.Ext(5, b"x"), msgspec.msgpack.Ext(-1, b"\xff" * 12),
+    None, True, -1, 2**63, -(2**63), 2**64 - 1, 0.0, float("nan"), float("-inf"), "", "\0", "type", "é" * 40, b"",
+    b"\xff" * 30, [], {}, [[]], [None] * 40, {"": 0}, {"type": "Load"}, {1: 2}, msgspec.msgpack.Ext(5, b"x"),
+    msgspec.msgpack.Ext(-1, b"\xff" * 12),
 ]  # fmt: skip
 
 
@@ -233,8 +235,8 @@ def batch(number: int, count: int, measure_memory: bool = False) -> dict[str, An
 
 
 def peak(number: int) -> int:
-    """The most memory that a large input takes, above what it is itself: the longest header that is not refused at once,
-    full of each of the small things, for one decoder and then for the other."""
+    """The most memory that a large input takes, above what it is itself: the longest header that is not refused at
+    once, full of each of the small things, for one decoder and then for the other."""
     rng, gate = random.Random(number), bool(number // MEMORY_EVERY % 2)
     return max(traced([bulk(rng, gate, unit, LARGEST)], gate) for unit in BULKS)
 

@@ -78,6 +78,7 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
     from flegel.datasets import open_data
     from flegel.result import glance
     from flegel.runtime.code import instantiate
+    from flegel.runtime.hooks import MODULE
     from flegel.runtime.job import replace
     from flegel.runtime.recall import holds_job
     from flegel.runtime.record import new_record
@@ -107,24 +108,24 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def tell_phase(name: str) -> None:
-        voice.tell(tale.Phase(name))
+    def tell_phase(name: str, hook: str = "") -> None:
+        voice.tell(tale.Phase(name, hook=hook))
 
     try:
         if errand.resume and holds_job(open_vault(errand.checkpoints)):
-            tell_phase("init")
             result = replace(
                 errand.checkpoints,
                 workers=errand.workers,
                 cluster=cluster,
                 worker_timeout=spec.worker_timeout,
+                hook_timeout=spec.hook_timeout,
                 hire_again=spec.replace,
                 watch=watch,
                 say=say,
                 phase=tell_phase,
             )
             return _saved(result, errand, voice)
-        tell_phase("init")
+        tell_phase("init", MODULE)
         algorithm = instantiate(ref)
         tell_phase("reading")
         dataset = open_data(spec.data, label=spec.label)
@@ -142,6 +143,7 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
                 scale=spec.scale,
                 straggler=spec.straggler,
                 worker_timeout=spec.worker_timeout,
+                hook_timeout=spec.hook_timeout,
                 replace=spec.replace,
                 cluster=cluster,
                 record=new_record(errand.checkpoints, CHECKPOINT, spec.data, spec.label),

@@ -29,6 +29,7 @@ from flegel.algorithm import Algorithm, Kernel
 from flegel.runtime.cache import code_folder, write_once
 from flegel.runtime.code import load_class, reference
 from flegel.runtime.flag import new_flag
+from flegel.runtime.hooks import inside
 from flegel.share import DataPoint, Share, Sparse, SparseRow
 from flegel.tree import Array, Tree
 
@@ -91,7 +92,8 @@ def _vote_to_halt(self: Any) -> Any:
 
 def build_kernel(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree, interpret: bool = False) -> Built:
     """The fastest kernel this algorithm has, warmed: called once with the types that training will use."""
-    own = algorithm.kernel(share)
+    with inside("kernel"):
+        own = algorithm.kernel(share)
     if own is not None and not interpret:
         warm(own, share, parameter, zero)
         return Built(own, "hand-written")
@@ -365,7 +367,9 @@ def _works_in_place(algorithm: Algorithm, share: Share, parameter: Tree, zero: T
     probe = probe._replace(state=probe.state.copy())
     target = tree.copy(zero)
     presented = tree.present(as_hooks_see(algorithm, parameter, share))
-    change = algorithm.updateDataPoint(probe, presented, 0)
-    result = algorithm.aggregate(target, change)
+    with inside("updateDataPoint"):
+        change = algorithm.updateDataPoint(probe, presented, 0)
+    with inside("aggregate"):
+        result = algorithm.aggregate(target, change)
     algorithm._halting = False
     return result is None or result is target

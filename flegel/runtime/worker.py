@@ -24,7 +24,7 @@ from flegel.errors import DecodeError, FlegelError
 from flegel.machine import worker as machine
 from flegel.machine.holdings import Holdings
 from flegel.messages import Answer, Beat, Hello, Kept, Load, State, Survey
-from flegel.runtime import clock, doors, frames
+from flegel.runtime import clock, doors, frames, hooks
 from flegel.runtime.curve import private_bytes
 from flegel.runtime.migrate import Mover
 from flegel.runtime.poll import Sleeper
@@ -96,7 +96,7 @@ class WorkerProcess:
             self._do(self._machine.handle(machine.OwnTimer(tag), now))
         if now >= self._beat_at:
             self._beat_at = now + BEAT
-            self._say(Beat(self._trainer.visits))
+            self._say(Beat(self._trainer.visits, hooks.current()))
             if self._contact is not None and (why := self._contact.lost(now)):
                 print(f"flegel worker {self._birth.worker}: {why}; it ends.", file=sys.stderr)
                 self._alive = False

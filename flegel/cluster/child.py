@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import select
 import signal
 import sys
 import tempfile
@@ -71,6 +72,10 @@ def main() -> None:
         from flegel.runtime import run  # noqa: F401
     from flegel.runtime.worker import main as work
 
+    if sys.argv[2] == "any" and not select.select([0], [], [], 0)[0]:
+        from flegel.runtime.compile import wake_compiler
+
+        wake_compiler()  # half a second that a job would have to wait for
     bounds = msgspec.json.decode(read_line(), type=Bounds)
     take_on(bounds)
     if bounds.role == "worker":

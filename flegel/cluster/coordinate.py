@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -48,6 +49,7 @@ def listen(cluster: Any) -> None:
 def main() -> None:
     """Entry point of the process (by way of `flegel.cluster.child`)."""
     os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # so that KeyboardInterrupt comes from user code alone
     errand = msgspec.json.decode(read_line(), type=tale.Errand)
     pen = int(os.environ.pop("FLEGEL_REPORTS"))
     os.set_inheritable(pen, False)
@@ -60,7 +62,7 @@ def main() -> None:
         finished = tale.Finished(False, str(error), usage=isinstance(error, UsageError))
     except MemoryError:
         finished = tale.Finished(False, "The coordinator ran out of memory; give the job more --memory, or less data.")
-    except Exception as error:  # noqa: BLE001 - whatever it is, the owner of the job must read it
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the owner of the job must read it
         finished = tale.Finished(False, f"{type(error).__name__}: {error}", own_traceback(error))
     voice.tell(finished)
     print(finished.why, file=sys.stderr, flush=True)

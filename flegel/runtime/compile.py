@@ -107,6 +107,11 @@ def build_kernel(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree
     return Built(interpreted(algorithm), "interpreted", "as asked")
 
 
+def wake_compiler() -> None:
+    """The first thing that numba compiles, or loads from its cache, has it read its own tables; here there is time."""
+    numba.njit(nogil=True)(lambda value: value)(0)
+
+
 def warm(kernel: Kernel, share: Share, parameter: Tree, zero: Tree) -> None:
     """Compile or load from the cache without training: the flag is up, so no point is touched."""
     flag = new_flag()

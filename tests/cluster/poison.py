@@ -30,7 +30,7 @@ DEEDS = {
 }
 EXPECTED = {
     "raise": "BOOM", "exit": "exit code 3", "segfault": "SIGSEGV", "loop": "return?", "bomb": "emory",
-    "abort": "SIGABRT", "system-exit": "", "interrupt": "", "hog": "", "recursion": "ecursion",
+    "abort": "SIGABRT", "system-exit": "", "interrupt": "KeyboardInterrupt", "hog": "", "recursion": "ecursion",
     "suicide": "SIGBUS", "threads": "BOOM", "child": "BOOM", "daemon": "exit code 4", "stop-parent": "BOOM",
     "shout": "BOOM", "close-all": "", "chdir": "BOOM",
 }  # fmt: skip
@@ -39,7 +39,7 @@ EXPECTED = {
 HOOKS = ("module", "initParameter", "initState", "updateDataPoint", "aggregate", "updateParameter", "objective")
 PLACES = ("anywhere", "worker")
 HOOK_TIMEOUT = 4.0
-"""Seconds after which endless hooks of these jobs strike their limit: on workers by this, elsewhere by --max-seconds."""
+"""Seconds after which endless hooks of these jobs strike their limit on workers; elsewhere --max-seconds does that."""
 
 TEMPLATE = """import ctypes, os, signal, subprocess, sys, threading, time
 import numpy as np

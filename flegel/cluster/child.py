@@ -7,18 +7,16 @@ when the host runs out of memory, the kernel takes it before it takes anybody el
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import select
-import signal
 import sys
 import tempfile
 from pathlib import Path
 
 import msgspec
 
-_PR_SET_PDEATHSIG = 1
+from flegel.runtime.offspring import die_with_parent
 
 
 class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +30,7 @@ class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def bind_to(parent: int) -> None:
     """From its first moment: it ends with its slave, leaves no core, and goes first when memory runs out."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         if os.getppid() != parent:
             os._exit(1)  # the slave died before that
         with contextlib.suppress(OSError):

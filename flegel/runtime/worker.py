@@ -27,6 +27,7 @@ from flegel.messages import Answer, Beat, Hello, Kept, Load, State, Survey
 from flegel.runtime import clock, doors, frames, hooks
 from flegel.runtime.curve import private_bytes
 from flegel.runtime.migrate import Mover
+from flegel.runtime.offspring import die_with_parent
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.trainer import Trainer
 from flegel.runtime.wire import Numbered, Parcel, decode
@@ -229,6 +230,8 @@ def identity(worker: int, incarnation: int) -> bytes:
 
 def main() -> None:
     """Entry point of the process."""
+    if len(sys.argv) < 2:
+        die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     sys.setswitchinterval(0.0005)
     try:

@@ -213,13 +213,19 @@ def batch(number: int, count: int, measure_memory: bool = False) -> dict[str, An
         gate = rng.random() < 0.5
         frames = make(rng, gates if gate else jobs, gate)
         size = sum(map(len, frames))
-        start = clock()
+        taken, decode = float("inf"), gate_decoder if gate else jobs_decoder
         try:
-            outcomes[(gate_decoder if gate else jobs_decoder)(frames)] += 1
+            for _ in range(3):  # slow is what is slow again; the processor itself is held up now and then
+                start = clock()
+                outcome = decode(frames)
+                taken = min(taken, clock() - start)
+                if taken <= MAX_SECONDS / 2 * max(size / 2**20, 1 / 16):
+                    break
         except BaseException:
             print(f"the {'gate' if gate else 'job'} decoder let something else out, input: {frames!r}", file=sys.stderr)
             raise
-        slowest = max(slowest, (clock() - start) / max(size / 2**20, 1 / 16))
+        outcomes[outcome] += 1
+        slowest = max(slowest, taken / max(size / 2**20, 1 / 16))
         largest = max(largest, size)
     found = {
         "batch": number,

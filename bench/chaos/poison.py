@@ -28,7 +28,7 @@ from flegel.algorithms.kmeans import KMeans
 WORKERS_HOOKS = ("initState", "updateDataPoint", "aggregate")
 PROMISE = 10.0
 SILENCE = 3 * 10.0
-"""A worker that says nothing is lost after --worker-timeout; the third one in a row that loads its share ends the job."""
+"""A worker that says nothing is lost after --worker-timeout; the third in a row that loads its share ends the job."""
 
 
 def limit_of(hook: str, deed: str, where: str) -> float:

@@ -112,8 +112,8 @@ def main() -> None:
         low, high = each["quartiles"]
         print(
             f"{each['job']}: {each['ratio']:.3f} times as long (quartiles {low:.3f} to {high:.3f}, "
-            f"{each['processor_ratio']:.3f} times the processor time) with a checkpoint of {each['bytes'] / 1e6:.1f} MB "
-            f"every {given.every:g} s; {each['ratio_every_30_s']:.4f} every 30 s"
+            f"{each['processor_ratio']:.3f} times the processor time) with a checkpoint of "
+            f"{each['bytes'] / 1e6:.1f} MB every {given.every:g} s; {each['ratio_every_30_s']:.4f} every 30 s"
         )
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=1) + "\n")

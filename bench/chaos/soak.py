@@ -7,7 +7,8 @@ slave s1 (which is started again) and, during the warm-up, the master (likewise)
 master go through the whole rest, so that growth shows. Memory and open files of the daemons are written down every five
 seconds. Growth is the slope through a life's samples after the warm-up, a quarter of the time (Theil and Sen: the
 median of the slopes of all pairs, which no single jump can bend); open files are compared at their quietest in the
-first and in the last minute of that. Lives with less than half of the rest are shown, but prove nothing.
+first and in the last minute of that. Lives with less than half of the rest are shown, but prove nothing. The master
+begins with as many finished jobs in its books as it keeps; from then on each new one takes the place of an old one.
 
 Exit code 0: each job is done, once, and nothing is left, has grown or stays open. A run that was broken off is begun
 anew; its lines stay.
@@ -33,6 +34,11 @@ from lines import Lines, quantile
 from town import Town
 
 from flegel.algorithms.kmeans import KMeans
+from flegel.cluster.facts import Ended, Placed, Submitted
+from flegel.cluster.journal import Journal
+from flegel.cluster.master import KEEP
+from flegel.cluster.words import JobSpec
+from flegel.runtime.code import reference
 
 SAMPLE = 5.0
 MAX_GROWTH = 1.0  # MB an hour
@@ -92,6 +98,24 @@ class Diary:
             life.files.append(seen.num_fds())
             found[name] = (round(life.memory[-1], 3), life.files[-1])
         return found
+
+
+def fill_books(home: Path) -> None:
+    """As if the master had worked for a long time: its books are full of jobs that are over."""
+    (home / "master").mkdir(parents=True, mode=0o700)
+    journal = Journal(home / "master" / "journal")
+    spec = JobSpec(reference(KMeans(k=2, init="first")), "blobs:500", workers=1)
+    for number in range(KEEP):
+        name, at = f"old-{number}", 1e9 + number
+        facts = [
+            Submitted(name, at, f"old-ticket-{number}", "somebody", spec),
+            Placed(name, at, 1, "s0", "boot", {"s0": 1}),
+            Ended(name, at, 1, "done", "stopped: reached 3 iterations"),
+        ]
+        for fact in facts:
+            journal.books.apply(fact)
+    journal.compact()
+    journal.close()
 
 
 def kill_something(town: Town, what: str, rng: random.Random) -> str:
@@ -163,7 +187,7 @@ def soak(options: argparse.Namespace, lines: Lines, town: Town, client: Any) -> 
         town.no_orphans()
     lives = [life.after(warm_up) for life in diary.lives.values()]
     long = [life for life in lives if life.seconds >= (seconds - warm_up) / 2]
-    views = client.jobs()
+    views = [view for view in client.jobs() if not view.job.startswith("old-")]
     return {
         "name": f"end of {run}", "minutes": options.minutes, "kills": kills, "jobs": len(submitted),
         "listed": len(views), "done": states.count("done"), "others": sorted(set(states) - {"done"}),
@@ -175,6 +199,15 @@ def soak(options: argparse.Namespace, lines: Lines, town: Town, client: Any) -> 
         "left_on_slaves": sum(len(list((town.folder / name / "jobs").glob("*"))) for name in town.slaves),
         "load": [round(x, 1) for x in os.getloadavg()],
     }  # fmt: skip
+
+
+def in_town(folder: Path, options: argparse.Namespace, lines: Lines) -> dict[str, Any]:
+    with Town(folder) as town, town.client() as client:
+        end = soak(options, lines, town, client)
+        lines.add(**end)
+        if not holds(end):
+            print(town.story()[-4000:], file=sys.stderr)
+        return end
 
 
 def holds(end: dict[str, Any]) -> bool:
@@ -195,11 +228,9 @@ def main() -> None:
     parser.add_argument("--daemons-live", action="store_true", help="kill processes of jobs only, to measure growth")
     options = parser.parse_args()
     lines = Lines(options.out)
-    with tempfile.TemporaryDirectory() as folder, Town(Path(folder)) as town, town.client() as client:
-        end = soak(options, lines, town, client)
-        lines.add(**end)
-        if not holds(end):
-            print(town.story()[-4000:], file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        fill_books(Path(folder) / "home")
+        end = in_town(Path(folder), options, lines)
     grown = {name: (w["mb_per_hour"], w["files_more"]) for name, w in end["whole"].items()}
     print(
         f"{end['done']} of {end['jobs']} jobs done, {end['listed']} listed, {end['kills']} kills, MB an hour and files "

@@ -6,9 +6,10 @@ Short jobs are submitted evenly over the time. Once a minute something dies: pro
 slave s1 (which is started again) and, during the warm-up, the master (likewise). Slave s0 and the last life of the
 master go through the whole rest, so that growth shows. Memory and open files of the daemons are written down every five
 seconds. Growth is the slope through a life's samples after the warm-up, a quarter of the time (Theil and Sen: the
-median of the slopes of all pairs, which no single jump can bend); open files are compared at their quietest in the
-first and in the last minute of that. Lives with less than half of the rest are shown, but prove nothing. The master
-begins with as many finished jobs in its books as it keeps; from then on each new one takes the place of an old one.
+median of the slopes of all pairs, which no single jump can bend). Open files are counted when no job is about: at the
+end of the warm-up, where submitting pauses until all is done, and at the end. The first minute of a life is its own
+warm-up; lives with less than half of the rest are shown, but prove nothing. The master begins with as many finished jobs in its books as it keeps; from then on each new one takes the place of an old one. A job
+that was lost with its slave leaves its checkpoints there, of which a slave keeps some; they are shown, not judged.
 
 Exit code 0: each job is done, once, and nothing is left, has grown or stays open. A run that was broken off is begun
 anew; its lines stay.
@@ -41,6 +42,8 @@ from flegel.cluster.words import JobSpec
 from flegel.runtime.code import reference
 
 SAMPLE = 5.0
+QUIET = 3  # looks in a quiet moment
+OWN_WARM_UP = 60.0
 MAX_GROWTH = 1.0  # MB an hour
 MAX_FILES = 5
 PATIENCE = 300.0  # seconds for a job, after which it hangs
@@ -56,6 +59,7 @@ class Life:
     files: list[int] = field(default_factory=list)
 
     def after(self, moment: float) -> Life:
+        moment = max(moment, self.at[0] + OWN_WARM_UP)
         keep = [i for i, at in enumerate(self.at) if at >= moment]
         return Life(self.name, *([values[i] for i in keep] for values in (self.at, self.memory, self.files)))
 
@@ -69,9 +73,8 @@ class Life:
         return 3600 * statistics.median((self.memory[j] - self.memory[i]) / (self.at[j] - self.at[i]) for i, j in far)
 
     def opened(self) -> int:
-        """Files more at the end than at the beginning, both at their quietest."""
-        first = min(f for at, f in zip(self.at, self.files, strict=True) if at <= self.at[0] + 60)
-        return min(f for at, f in zip(self.at, self.files, strict=True) if at >= self.at[-1] - 60) - first
+        """Files more in the quiet at the end than in that at the beginning."""
+        return min(self.files[-QUIET:]) - min(self.files[:QUIET])
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -154,6 +157,16 @@ def ends(town: Town, client: Any, jobs: list[str]) -> list[str]:
     return states
 
 
+def look_in_quiet(diary: Diary, began: float) -> float:
+    """Some looks while no job is about; when the first of them was."""
+    time.sleep(4)
+    first = time.monotonic() - began
+    for _ in range(QUIET):
+        diary.look(time.monotonic() - began)
+        time.sleep(2)
+    return first
+
+
 def soak(options: argparse.Namespace, lines: Lines, town: Town, client: Any) -> dict[str, Any]:
     rng = random.Random(len(lines.rows))
     run = f"run {sum(r['name'].startswith('end of') for r in lines.rows)}"
@@ -162,6 +175,7 @@ def soak(options: argparse.Namespace, lines: Lines, town: Town, client: Any) -> 
     submitted: list[str] = []
     shared = set(os.listdir("/dev/shm"))  # noqa: PTH208
     next_kill, next_sample, kills = 60.0, 0.0, 0
+    quiet_at: float | None = None
     while (now := time.monotonic() - began) < seconds:
         if len(submitted) < options.jobs * now / seconds:
             ticket = f"soak-ticket-{len(submitted)}"
@@ -170,6 +184,10 @@ def soak(options: argparse.Namespace, lines: Lines, town: Town, client: Any) -> 
                     KMeans(k=2, init="first"), "blobs:500", client, workers=1, max_iterations=3, ticket=ticket
                 )
             )  # fmt: skip
+        if quiet_at is None and now >= warm_up:
+            ends(town, client, submitted)
+            quiet_at = look_in_quiet(diary, began)
+            lines.add(f"{run} quiet", at=round(quiet_at, 1))
         if now >= next_kill:
             next_kill += 60.0
             what = kill_something(town, choose(kills, now > warm_up - 30, options.daemons_live), rng)
@@ -180,13 +198,12 @@ def soak(options: argparse.Namespace, lines: Lines, town: Town, client: Any) -> 
             lines.add(f"{run} sample", at=round(now, 1), daemons=diary.look(now))
         time.sleep(0.1)
     states = ends(town, client, submitted)
-    for _ in range(3):  # when all is quiet
-        time.sleep(2)
-        diary.look(time.monotonic() - began)
+    look_in_quiet(diary, began)
     with contextlib.suppress(AssertionError):  # counted below
         town.no_orphans()
-    lives = [life.after(warm_up) for life in diary.lives.values()]
+    lives = [life.after(quiet_at or warm_up) for life in diary.lives.values()]
     long = [life for life in lives if life.seconds >= (seconds - warm_up) / 2]
+    left = [path for name in town.slaves for path in (town.folder / name / "jobs").glob("*/*")]
     views = [view for view in client.jobs() if not view.job.startswith("old-")]
     return {
         "name": f"end of {run}", "minutes": options.minutes, "kills": kills, "jobs": len(submitted),
@@ -196,7 +213,7 @@ def soak(options: argparse.Namespace, lines: Lines, town: Town, client: Any) -> 
         "whole": {life.name: life.summary() for life in long},
         "short": [{"name": life.name, **life.summary()} for life in lives if life.seconds > 60 and life not in long],
         "orphans": len(town.processes()), "shared_memory": len(set(os.listdir("/dev/shm")) - shared),  # noqa: PTH208
-        "left_on_slaves": sum(len(list((town.folder / name / "jobs").glob("*"))) for name in town.slaves),
+        "left_on_slaves": sum(path.name != "checkpoints" for path in left), "checkpoints_left": len(left),
         "load": [round(x, 1) for x in os.getloadavg()],
     }  # fmt: skip
 

@@ -8,8 +8,9 @@ master go through the whole rest, so that growth shows. Memory and open files of
 seconds. Growth is the slope through a life's samples after the warm-up, a quarter of the time (Theil and Sen: the
 median of the slopes of all pairs, which no single jump can bend). Open files are counted when no job is about: at the
 end of the warm-up, where submitting pauses until all is done, and at the end. The first minute of a life is its own
-warm-up; lives with less than half of the rest are shown, but prove nothing. The master begins with as many finished jobs in its books as it keeps; from then on each new one takes the place of an old one. A job
-that was lost with its slave leaves its checkpoints there, of which a slave keeps some; they are shown, not judged.
+warm-up; lives with less than half of the rest are shown, but prove nothing. The master begins with as many finished
+jobs in its books as it keeps; from then on each new one takes the place of an old one. A job that was lost with its
+slave leaves its checkpoints there, of which a slave keeps some; they are shown, not judged.
 
 Exit code 0: each job is done, once, and nothing is left, has grown or stays open. A run that was broken off is begun
 anew; its lines stay.

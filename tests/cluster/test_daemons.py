@@ -195,6 +195,8 @@ POISON = [
     ("updateDataPoint", "exit", "worker"),
     ("updateParameter", "loop", "anywhere"),
     ("initState", "bomb", "worker"),
+    ("initState", "loop", "worker"),
+    ("initParameter", "interrupt", "anywhere"),
     ("module", "raise", "anywhere"),
     ("objective", "daemon", "anywhere"),
 ]

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from flegel.machine.agenda import Transfer
 from flegel.share import TILE
 
-AIM = 0.02  # seconds that a window should be on its way
+AIM = 0.1  # seconds that a window should be on its way; on a busy host small ones would cost more than they carry
+CREDITS = 4  # windows that may be on their way at once
 
 # -- commands ----------------------------------------------------------------------------------------------
 
@@ -100,7 +101,7 @@ class Giving:
     """Points of the largest window."""
     first: int = 0
     """Points of the first window, while nothing is known of the link; 0: as the largest."""
-    credits: int = 4
+    credits: int = CREDITS
     """Windows that may be on their way at once: what the target must be able to hold, and what is locked."""
     patience: float = 2.0
     """Seconds of silence after which unanswered windows are sent again; follows the answers that come."""

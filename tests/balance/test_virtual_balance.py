@@ -104,6 +104,15 @@ def test_lazy_data_reach_the_same_objective_sooner() -> None:
     assert median(faster) >= 1.3
 
 
+def test_workers_that_sleep_now_and_then_are_predicted_too() -> None:
+    """Everybody waits at barriers for those that are asleep; who counts that for nobody believes in faster workers."""
+    for seed in (0, 1):
+        trace = train("async", clustered(), straggler="0-3:2ms/1000", seed=seed)[0].trace
+        second_half = trace[len(trace) // 2 :]
+        assert spread(second_half[-1].passes) <= 1.0
+        assert max(spread(r.passes) for r in second_half) <= 4.0
+
+
 def test_no_visit_is_lost_or_invented(jobs: dict[str, Coordinator]) -> None:
     for job in jobs.values():
         workers = list(job.view.workers.values())

@@ -1,7 +1,8 @@
 """Workers on this host: started, watched and ended by the process that uses them. Decides nothing about training.
 
 A `LocalCluster` keeps its workers warm for many jobs. Whatever happens to the owning process, its workers see their
-standard input close and end; nothing has a name in the file system that could be left behind.
+standard input close and end, and the kernel ends those that can see nothing; nothing has a name in the file system that
+could be left behind.
 
 A process that is to replace a lost one takes a second to start. So from the first loss on a spare one waits, everything
 imported, for the line that tells it who it is.
@@ -31,6 +32,7 @@ from flegel.runtime import clock, doors, frames
 from flegel.runtime.far import ServedArray
 from flegel.runtime.host import io_threads
 from flegel.runtime.memory import SharedArray
+from flegel.runtime.offspring import nursery
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
 from flegel.runtime.worker import Birth, identity
@@ -209,18 +211,18 @@ class LocalCluster:
     def send(self, worker: int, body: Order, parcel: Parcel = EMPTY) -> None:
         socket, voice = self._opened(), self._voices[worker]
         try:
-            frames.send(socket, [identity(worker, voice.incarnation), *voice.wrap(body, parcel)])
+            frames.send(socket, voice.wrap(body, parcel), identity(worker, voice.incarnation))
         except zmq.ZMQError as error:
             why = next((w for n, w, _ in self.deaths() if n == worker), f"cannot be reached ({error})")
             raise WorkerLost(f"Worker {worker} {why}.", why) from None
 
     def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
         """Messages that have arrived, after waiting for the first one at most so long."""
-        socket = self._opened()
+        socket, take = self._opened(), self._take
         waited = False
         while True:
             try:
-                speaker, parts = self._take(socket)
+                speaker, parts = take(socket)
             except zmq.Again:
                 if waited:
                     return
@@ -229,12 +231,13 @@ class LocalCluster:
                 continue
             waited = True
             try:
-                envelope, arrays = decode(parts)
+                message = decode(parts)
             except DecodeError as error:
                 print(f"flegel: dropped a message: {error}", file=sys.stderr)
                 continue
+            envelope = message[0]
             if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
-                yield envelope, arrays
+                yield message
 
     def _take(self, socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
         """Who speaks, and the frames of what it says."""
@@ -300,7 +303,7 @@ class LocalCluster:
         voice = self._former.get((envelope.worker, envelope.incarnation))
         if voice is not None:
             with contextlib.suppress(zmq.ZMQError):
-                frames.send(self._opened(), [identity(envelope.worker, envelope.incarnation), *voice.wrap(Exit())])
+                frames.send(self._opened(), voice.wrap(Exit()), identity(envelope.worker, envelope.incarnation))
 
     def keep_spare(self) -> None:
         """Have a process ready for the next loss."""
@@ -345,12 +348,14 @@ def start_process() -> subprocess.Popen[bytes]:
     """A process that waits to be told which worker it is."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "flegel.runtime.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,
+    return nursery.start(
+        lambda: subprocess.Popen(
+            [sys.executable, "-P", "-m", "flegel.runtime.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
     )
 
 

@@ -16,7 +16,6 @@ import zmq
 from flegel.runtime.curve import Doorman, guard, harden, key_of, new_pair
 from flegel.runtime.doors import LARGEST, QUEUE, Doors, Keys
 from flegel.runtime.far import ArrayServer, ServedArray
-from flegel.runtime.frames import aligned
 from flegel.runtime.host import io_threads
 from flegel.runtime.local import LocalCluster, Process, launch
 from flegel.runtime.memory import SharedArray
@@ -82,7 +81,7 @@ class RemoteCluster(LocalCluster):
             parts.append(frame)
         speaker = self._speakers.get(key_of(parts[0]) if parts else "", b"")
         known = speaker if speaker == route.bytes else b""
-        return known, [aligned(f) for f in parts] if known else []
+        return known, [memoryview(f).toreadonly() for f in parts] if known else []
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
         if self._server is None:

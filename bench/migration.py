@@ -4,8 +4,8 @@
 
 Two kinds of figures. On *virtual* time (exact, the same on every machine): k-means trained for real by `--workers`
 workers of which a quarter are slow, with the data shuffled and with each share knowing only some clusters; spread of
-passes and time to the same objective for balance off, async and sync, and for shares that fit the speeds from the
-beginning, which is what a perfect plan could reach. On *real* processes (`moving.py`): bandwidth of a migration through
+passes and time to the same objective for balance off, async and sync, and, for reference, for shares that fit the
+speeds from the beginning. On *real* processes (`moving.py`): bandwidth of a migration through
 shared memory and through sockets, against a plain socket in the same run; training throughput while points move, and
 what moving takes of the processors; the bytes of the way back.
 """
@@ -59,7 +59,7 @@ def even_shares(rows: int, workers: int) -> list[np.ndarray]:
 
 def fitting_shares(rows: int, workers: int, slow: Stragglers) -> list[np.ndarray]:
     """Shares in proportion to the speeds: slow workers have given the end of theirs to the fast ones, before anything
-    was trained. No plan can do better by moving points."""
+    was trained. A reference, not a bound: speeds are those of computing, without what waiting at barriers takes."""
     shares, spare = even_shares(rows, workers), 1_000_000
     speeds = [spare / Pace(RATE, slow, w, workers).seconds_for(spare, 0.0) for w in range(workers)]
     fast = [w for w in range(workers) if speeds[w] == max(speeds)]

@@ -52,7 +52,10 @@ PARTS = {
     "kmeans": ("centroids",), "gmm": ("weights", "means", "covariances"), "lr": (), "nmf": ("factors", "scale")
 }  # fmt: skip
 WITHIN = {"nmf": 0.01}  # it has many optima; elsewhere the target is within 0.001 of what full passes converge to
-EXTRA = [("--within", {"type": float, "default": None, "help": "how far the target is from the best; 0.001"})]
+EXTRA = [
+    ("--within", {"type": float, "default": None, "help": "how far the target is from the best; 0.001"}),
+    ("--rivals", {"default": "", "help": "packages with commas between, such as sklearn,torch; all by default"}),
+]
 COLUMNS = ["who", "training", "× Flegel", "end to end", "× Flegel", "memory", "objective", "remark"]
 
 
@@ -111,7 +114,8 @@ def contest(bench: suite.Suite, case: suite.Case, seconds: float, field: str = "
     until = time.monotonic() + seconds
     names = ["flegel"]
     for name, made in FIELDS[field].items():
-        if bench.scale == "smoke" and len(names) > SMOKE:
+        wanted = bench.options.rivals.split(",") if bench.options.rivals else [made.package]
+        if made.package not in wanted or (bench.scale == "smoke" and len(names) > SMOKE):
             continue
         why = lacking(f"package:{made.package}")
         if not why:

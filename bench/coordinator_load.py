@@ -2,13 +2,16 @@
 
     python bench/coordinator_load.py                            the curve: 16 to 4,096 workers, θ of 1 kB to 64 MB
     python bench/coordinator_load.py --one 1024 --theta 10kB    one point of it, with figures in detail
+    python bench/coordinator_load.py --one 1024 --dry           the same without sockets: processor time alone
+    python bench/coordinator_load.py --draw BEFORE.json AFTER.json --out PICTURE.svg
 
 Each point runs in a process of its own: the real coordinator machine, driver, cluster class and wire against players
 (coordinator_players.py) in a second process, every one of them with its own connection and identity. All reports of a
 round are sent at once, which is the worst case, or strewn over --spread seconds. Measured is the time from the last
 report (taken by the kernel) until the last worker has the new θ, what the coordinator's thread computes for each
-worker and barrier, and the memory at its peak. A lost, doubled or changed message, or a sum that is not exact, ends the
-measurement with an error.
+worker and barrier, the memory at its peak, and how much of the machine other programs took meanwhile: where that is not
+little, processor time says something and the clock does not. A lost, doubled or changed message, or a sum that is not
+exact, ends the measurement with an error.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from coordinator_dry import DryCluster
+from coordinator_picture import picture
 from coordinator_players import Part, Played, statistics
 
 from flegel.algorithm import Algorithm
@@ -99,20 +104,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One point of the curve, in this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    workers, barriers = options.one, options.barriers
+    workers = options.one
     theta, size = bytes_of(options.theta), bytes_of(options.aggregator or options.theta)
-    sums, counts = statistics(size)
-    zero = Sums(np.zeros(sums), np.zeros(counts))
-    algorithm = Load_()
-    form = Form("array", ())
-    loads = {
-        w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, Form("Sums", Sums._fields)) for w in range(workers)
-    }
-    machine = Coordinator(
-        algorithm, make_policy(SyncSpec("bsp")), Criteria(max_iterations=barriers + WARM_UP, tolerance=0),
-        np.zeros(max(theta // 8, 1)), Ledger(algorithm, zero), loads,
-    )  # fmt: skip
-    base = _memory("VmRSS")
+    machine = coordinator(workers, options.barriers, theta, size)
+    if options.dry:
+        return {**_dry(machine, workers, size), "workers": workers, "theta": theta, "aggregator": size}
+    base, busy = _memory("VmRSS"), _busy()
     profile = _profiler(options.profile)
     with PlayedCluster(
         workers, options.players, aggregator=size, think=options.think, spread=options.spread
@@ -127,14 +124,41 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         peak = _memory("VmHWM")
         cluster.close()
         lines = [p.stdout.read() for p in cluster.players if p.stdout]
+        others = _others(busy, _busy())
     if profile:
         _show(profile)
     played = [msgspec.json.decode(line, type=Played) for line in lines]
-    _check(machine, played, workers)
+    errors = [e for p in played for e in p.errors]
+    if any(len(p.sent) != machine.iteration for p in played):
+        errors.append(f"{machine.iteration} rounds were folded in, {[len(p.sent) for p in played]} were reported")
+    _check(machine, errors, workers)
     return {**_figures(played), **_per_message(thread, process, workers, machine.iteration), **{
         "workers": workers, "theta": theta, "aggregator": size, "spread": options.spread,
-        "memory_mb": peak / 1e6, "base_mb": base / 1e6,
+        "memory_mb": peak / 1e6, "base_mb": base / 1e6, "others": others,
     }}  # fmt: skip
+
+
+def coordinator(workers: int, barriers: int, theta: int, size: int) -> Coordinator:
+    sums, counts = statistics(size)
+    zero = Sums(np.zeros(sums), np.zeros(counts))
+    algorithm = Load_()
+    form = Form("array", ())
+    loads = {
+        w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, Form("Sums", Sums._fields)) for w in range(workers)
+    }
+    return Coordinator(
+        algorithm, make_policy(SyncSpec("bsp")), Criteria(max_iterations=barriers + WARM_UP, tolerance=0),
+        np.zeros(max(theta // 8, 1)), Ledger(algorithm, zero), loads,
+    )  # fmt: skip
+
+
+def _dry(machine: Coordinator, workers: int, size: int) -> dict[str, float]:
+    """Without sockets: processor time alone."""
+    cluster = DryCluster(workers, size)
+    drive(machine, cluster)
+    _check(machine, [], workers)
+    best, median = np.percentile(cluster.rounds[WARM_UP:-1], [0, 50]) * 1e6 / workers
+    return {"best_us": float(best), "median_us": float(median)}
 
 
 def _figures(played: list[Played]) -> dict[str, float]:
@@ -151,14 +175,10 @@ def _per_message(thread: float, process: float, workers: int, barriers: int) -> 
     return {"thread_us": thread * each, "io_us": (process - thread) * each}
 
 
-def _check(machine: Coordinator, played: list[Played], workers: int) -> None:
-    errors = [e for p in played for e in p.errors]
-    rounds = machine.iteration
-    total = machine.ledger.total
+def _check(machine: Coordinator, errors: list[str], workers: int) -> None:
+    rounds, total = machine.iteration, machine.ledger.total
     if not (total.counts == rounds * workers).all() or not (total.sums == rounds * workers * (workers + 1) / 2).all():
-        errors.append("the sums are not those of every report once")
-    if any(len(p.sent) != rounds for p in played):
-        errors.append(f"{rounds} rounds were folded in, {[len(p.sent) for p in played]} were reported")
+        errors = [*errors, "the sums are not those of every report once"]
     if errors:
         raise SystemExit(f"{len(errors)} errors; the first: {errors[0]}")
 
@@ -169,6 +189,19 @@ def _memory(field: str) -> float:
         if line.startswith(field):
             return float(line.split()[1]) * 1024
     return 0.0
+
+
+def _busy() -> tuple[float, float, float]:
+    """Seconds since the machine and this process began: of all processors, in use, and in use by us and our players."""
+    ticks = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    each, own = os.sysconf("SC_CLK_TCK"), os.times()
+    return sum(ticks) / each, (sum(ticks) - ticks[3] - ticks[4]) / each, sum(own[:4])
+
+
+def _others(before: tuple[float, float, float], after: tuple[float, float, float]) -> float:
+    """The share of all processors that other programs had between two looks."""
+    whole, used, own = (b - a for a, b in zip(before, after, strict=True))
+    return max(0.0, used - own) / max(whole, 1e-9)
 
 
 def _profiler(wanted: bool) -> Any:
@@ -203,7 +236,7 @@ def need(workers: int, size: int) -> float:
 def curve(options: argparse.Namespace) -> None:
     numbers = [int(n) for n in options.workers.split(",")]
     rows = []
-    print(f"{'workers':>8} {'θ':>7} {'barrier':>12} {'p90':>9} {'thread':>9} {'I/O':>8} {'memory':>9}")
+    print(f"{'workers':>8} {'θ':>7} {'barrier':>12} {'p90':>9} {'thread':>9} {'I/O':>8} {'memory':>9} {'others':>7}")
     for workers, size in points(numbers, options.sizes.split(","), options.deep):
         if need(workers, bytes_of(size)) > MOST_MEMORY:
             print(f"{workers:8} {size:>7}   left out: needs about {need(workers, bytes_of(size)) / 1e9:.0f} GB")
@@ -219,15 +252,27 @@ def curve(options: argparse.Namespace) -> None:
         row = json.loads(done.stdout)
         rows.append(row)
         print(_line(row, size), flush=True)
-    if options.out:
+        if not options.out:
+            continue
         found = {"cores": os.cpu_count(), "machine": platform.machine(), "players": options.players, "rows": rows}
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
+def draw(before: Path, after: Path, out: Path | None, size: str) -> None:
+    if out is None:
+        raise UsageError("Say where the picture should go: --out PICTURE.svg.")
+    old, new = (json.loads(path.read_text()) for path in (before, after))
+    origin = f"{after.name} against {before.name}, {new['cores']} cores ({new['machine']})"
+    out.write_text(picture(old["rows"], new["rows"], bytes_of(size), origin) + "\n")
+
+
 def _line(row: dict[str, Any], size: str) -> str:
+    if "best_us" in row:
+        return f"{row['workers']:8} {size:>7}   {row['best_us']:.1f} µs at best, {row['median_us']:.1f} µs (median)"
     return (
         f"{row['workers']:8} {size:>7} {row['median_ms']:9.2f} ms {row['p90_ms']:6.1f} ms "
-        f"{row['thread_us']:6.1f} µs {row['io_us']:5.1f} µs {row['memory_mb']:6.0f} MB"
+        f"{row['thread_us']:6.1f} µs {row['io_us']:5.1f} µs {row['memory_mb']:6.0f} MB "
+        f"{row['others']:6.0%}"
     )
 
 
@@ -240,18 +285,28 @@ def main() -> None:
     parser.add_argument("--think", type=float, default=0.05, help="seconds between θ and the reports")
     parser.add_argument("--spread", type=float, default=0.0, help="seconds over which reports are strewn")
     parser.add_argument("--players", type=int, default=1, help="processes that play the workers")
-    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    parser.add_argument("--draw", type=Path, nargs=2, metavar="JSON", help="draw two curves, the older one first")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON (with --draw: the picture)")
     parser.add_argument("--one", type=int, help="measure this number of workers only")
     parser.add_argument("--theta", default="10kB", help="with --one: bytes of θ")
     parser.add_argument("--aggregator", help="with --one: bytes of the statistics, if not those of θ")
+    parser.add_argument("--dry", action="store_true", help="with --one: without sockets, processor time alone")
     parser.add_argument("--profile", action="store_true", help="with --one: where the coordinator's thread computes")
     parser.add_argument("--json", action="store_true", help="with --one: print JSON")
-    options = parser.parse_args()
-    if not options.one:
+    try:
+        act(parser.parse_args())
+    except UsageError as error:
+        raise SystemExit(str(error)) from None
+
+
+def act(options: argparse.Namespace) -> None:
+    if options.draw:
+        draw(*options.draw, options.out, options.deep)
+    elif not options.one:
         curve(options)
-        return
-    found = measure(options)
-    print(json.dumps(found) if options.json else _line(found, options.theta))
+    else:
+        found = measure(options)
+        print(json.dumps(found) if options.json else _line(found, options.theta))
 
 
 if __name__ == "__main__":

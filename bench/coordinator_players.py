@@ -10,6 +10,7 @@ Reads one line of JSON (a `Part`) from standard input, and writes one line of JS
 
 from __future__ import annotations
 
+import gc
 import select
 import socket
 import struct
@@ -25,7 +26,11 @@ from flegel.runtime.worker import identity
 
 SILENT = 120.0  # seconds without any message: the coordinator hangs
 BEAT = 1.0
+BREATH = 5e-4
+"""Seconds between two looks for θ. Woken by each message, the players would take the processors that they measure."""
 _LONG, _MORE, _COMMAND = 2, 1, 4
+_LEAST = 2  # bytes of the shortest frame
+_SPARE = 1 << 12  # bytes for what may come behind a message
 
 
 class Part(msgspec.Struct):
@@ -72,26 +77,28 @@ def dial(address: str) -> socket.socket:
     kind, _, place = address.partition("://")
     if kind == "ipc":
         found = socket.socket(socket.AF_UNIX)
-        found.settimeout(SILENT)
         found.connect("\0" + place[1:] if place.startswith("@") else place)
-        return found
-    host, _, port = place.rpartition(":")
-    found = socket.create_connection((host, int(port)), timeout=SILENT)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    else:
+        host, _, port = place.rpartition(":")
+        found = socket.create_connection((host, int(port)))
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    deadline = struct.pack("@ll", int(SILENT), 0)  # kept by the kernel; Python's own asks `poll` before every call
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, deadline)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, deadline)
     return found
 
 
 class Connection:
-    """One worker."""
+    """One worker. Its buffer is kept from round to round: memory that is new each time costs more than the message."""
 
     def __init__(self, part: Part, worker: int) -> None:
         self.worker = worker
         self.round = -1
         self.voice = Numbered(part.token, 0, worker, 0)
         self.socket = dial(part.address)
-        self._held: list[bytes] = []
-        self._size = 0
-        self._wanted = 0
+        self._buffer = bytearray(1 << 14)
+        self._here = 0
+        self._wanted = _LEAST
         name = identity(worker, 0)
         ready = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
         ready += b"\x08Identity" + struct.pack(">I", len(name)) + name
@@ -128,47 +135,53 @@ class Connection:
         for piece in pieces:
             self.socket.sendall(piece)
 
-    def receive(self) -> list[list[bytes]]:
-        """Whole messages that are here now."""
+    def receive(self) -> bool:
+        """Takes what is here now; True where that makes a message whole."""
+        here = self._here
         try:
-            data = self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return []
-        if not data:
-            self._gone()
-        self._held.append(data)
-        self._size += len(data)
-        if self._size < self._wanted:
-            return []
-        buffer = data if len(self._held) == 1 else b"".join(self._held)
-        messages, at = self._cut(buffer)
-        rest = buffer[at:] if at else buffer
-        self._held, self._size = ([rest], len(rest)) if rest else ([], 0)
-        return messages
-
-    def _cut(self, buffer: bytes) -> tuple[list[list[bytes]], int]:
-        messages: list[list[bytes]] = []
-        done, at, frames = 0, 0, []
-        self._wanted = 0
-        while at + 2 <= len(buffer):
-            flags = buffer[at]
-            if flags & _LONG:
-                if at + 9 > len(buffer):
-                    break
-                size, body = int.from_bytes(buffer[at + 1 : at + 9], "big"), at + 9
+            if here:
+                got = self.socket.recv_into(memoryview(self._buffer)[here:], 0, socket.MSG_DONTWAIT)
             else:
-                size, body = buffer[at + 1], at + 2
-            if body + size > len(buffer):
-                self._wanted = body + size - done
-                break
-            at = body + size
+                got = self.socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        if not got:
+            self._gone()
+        self._here = here = here + got
+        return here >= self._wanted and self.whole()
+
+    def whole(self) -> bool:
+        """Is there a whole message? Else the buffer is made large enough for what is known of it."""
+        at = 0
+        while True:
+            head = at + (9 if at < self._here and self._buffer[at] & _LONG else 2)
+            if self._here < head:
+                self._wanted = head
+                return False
+            more = self._buffer[at] & _MORE
+            at = head + int.from_bytes(self._buffer[at + 1 : head], "big")
+            if at > self._here:
+                self._wanted = at
+                if at + _SPARE > len(self._buffer):
+                    self._buffer.extend(bytes(at + _SPARE - len(self._buffer)))
+                return False
+            if not more:
+                return True
+
+    def take(self) -> list[memoryview]:
+        """The frames of the message that is whole; commands of the protocol are left out."""
+        frames, at, more = [], 0, _MORE
+        whole = memoryview(bytes(memoryview(self._buffer)[: self._here]))
+        while more:
+            flags = whole[at]
+            more, head = flags & _MORE, at + (9 if flags & _LONG else 2)
+            body, at = head, head + int.from_bytes(whole[at + 1 : head], "big")
             if not flags & _COMMAND:
-                frames.append(buffer[body:at])
-            if not flags & _MORE:
-                if frames:
-                    messages.append(frames)
-                done, frames = at, []
-        return messages, done
+                frames.append(whole[body:at])
+        rest = self._here - at
+        self._buffer[:rest] = self._buffer[at : self._here]
+        self._here, self._wanted = rest, _LEAST
+        return frames
 
 
 class Players:
@@ -196,19 +209,21 @@ class Players:
             pass
 
     def gather(self) -> tuple[float, list[tuple[Connection, Envelope, bytes]]]:
-        """One message to every worker; when the last of them was here."""
-        found: list[tuple[Connection, list[bytes]]] = []
-        while len(found) < len(self.connections):
-            ready = self.epoll.poll(SILENT)
+        """One message to every worker; when the last of them was here. Nothing is decoded before that."""
+        missing = {fd for fd, c in self.by_socket.items() if not c.whole()}
+        poll, by_socket = self.epoll.poll, self.by_socket
+        while missing:
+            ready = poll(SILENT)
             if not ready:
-                raise SystemExit(f"{len(self.connections) - len(found)} workers have waited for {SILENT:.0f} s.")
+                raise SystemExit(f"{len(missing)} workers have waited for {SILENT:.0f} s.")
             for fd, _ in ready:
-                connection = self.by_socket[fd]
-                for message in connection.receive():
-                    found.append((connection, message))
+                if by_socket[fd].receive():
+                    missing.discard(fd)
+            if missing:
+                time.sleep(BREATH)
         now = time.monotonic()
-        decoded = [(c, *decode(m)) for c, m in found]
-        return now, [(c, envelope, b"".join(a.tobytes() for a in arrays)) for c, envelope, arrays in decoded]
+        found = [(c, *decode(c.take())) for c in self.connections]
+        return now, [(c, envelope, b"".join(a.tobytes() for a in arrays)) for c, envelope, arrays in found]
 
     def answer_loads(self) -> None:
         _, messages = self.gather()
@@ -263,6 +278,8 @@ class Players:
 def main() -> None:
     part = msgspec.json.decode(sys.stdin.buffer.readline(), type=Part)
     players = Players(part)
+    gc.freeze()
+    gc.disable()  # its looks around would be measured
     players.run()
     sys.stdout.buffer.write(msgspec.json.encode(players.played) + b"\n")
 

@@ -33,7 +33,7 @@ def flatten(value: Tree) -> list[Array]:
 
 def unflatten(like: Tree, arrays: Sequence[Array]) -> Tree:
     """Arrays put back into the shape of `like`."""
-    return type(like)(*arrays) if is_bundle(like) else arrays[0]
+    return arrays[0] if isinstance(like, np.ndarray) or not is_bundle(like) else type(like)(*arrays)
 
 
 def as_float64(value: Tree) -> Tree:

@@ -8,6 +8,7 @@ reads a clock, opens a socket or starts a thread; when to synchronize is the pol
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,12 +176,21 @@ class Coordinator(Elastic, Suspended):
         self._out = []
         if self.phase == "over":
             return self._out
-        if type(event) is not FromWorker or type(event.body) not in (Report, Beat):
+        if type(event) is FromWorker:
+            worker, body = event.worker, event.body
+            self.watch.hear(worker, body, now)
+            if type(body) is Report and self.phase == "training" and worker in self.view.workers:
+                self._on_report(worker, body, event.arrays, now)
+            elif type(body) is not Beat:
+                self._tally.stale = True
+                self._answer(worker, body, event.arrays, now)
+        else:
             self._tally.stale = True
+            self._happen(event, now)
+        return self._out
+
+    def _happen(self, event: Happening, now: float) -> None:
         match event:
-            case FromWorker(worker, body, arrays):
-                self.watch.hear(worker, body, now)
-                self._answer(worker, body, arrays, now)
             case Timer("policy", tag):
                 if self.phase == "training" and self.verdict is None and self._steady():
                     self._decide(Woken(tag), now)
@@ -188,30 +198,17 @@ class Coordinator(Elastic, Suspended):
                 self._watch(now)
             case Timer("checkpoint" | "force" | "leave") | Suspend():
                 self._keep_event(event, now)
-            case Timer("hire"):
-                self.crew.stop_waiting(now, self.patience.hire)
-                self._step(now)
             case Timer("limit"):
                 limit = self.criteria.max_seconds
                 self._end(Verdict(False, f"reached {limit:g} s"), now)
-            case Died(worker, why, fault):
-                self._lost(worker, why, fault, now)
-            case Joined(worker):
-                self._joined(worker, now)
-            case Scale(workers):
-                self._scale(workers, now)
-            case Leave(worker):
-                self._leave((worker,), now)
-        return self._out
+            case _:
+                self._crew_event(event, now)
 
     # -- answers -------------------------------------------------------------------------------------------
 
     def _answer(self, worker: int, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
+        """Everything but reports and beats."""
         match body:
-            case Report() if self.phase == "training" and worker in self.view.workers:
-                self._on_report(worker, body, arrays, now)
-            case Beat():
-                pass
             case Loaded() if self.phase == "loading":
                 self._on_loaded(worker, body, now)
             case Loaded() if worker in self.crew.hired:
@@ -282,16 +279,8 @@ class Coordinator(Elastic, Suspended):
         if worker in self._held:  # it was asked for the rest, for the crew changes
             change = merge(self.algorithm, tree.copy(self._held[worker]), change)
         self._held[worker] = change
-        seen.phase, seen.stopping = "reported", False
-        seen.clock += 1
-        seen.visits += body.visits
+        seen.hear(body.visits, body.compute, body.respond, body.wait)
         seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
-        seen.last_visits, seen.last_compute = body.visits, body.compute
-        seen.compute += body.compute
-        seen.respond += body.respond
-        seen.wait += body.wait
-        if body.visits and body.compute > 0:
-            seen.note_rate(body.visits, body.compute)
         if len(self.view.workers) <= SPANS_UP_TO:
             sent, here = self._ordered_at[worker] - self.began, now - self.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
@@ -334,16 +323,17 @@ class Coordinator(Elastic, Suspended):
 
     def _train(self, action: TrainWorkers, now: float) -> None:
         arrays = tuple(tree.flatten(self.parameter))
+        round_, points, seconds, linger = self.view.round, action.points, action.seconds, action.linger
         for worker in action.workers:
             seen = self.view.workers[worker]
-            points = seen.points if action.points is None else action.points[worker]
             seen.phase, seen.stopping = "training", False
-            self._order[worker] = self.view.round
-            self._ordered_at[worker] = now
-            (self._lingering.add if action.linger else self._lingering.discard)(worker)
-            self.watch.expect(worker, now)
-            seconds = None if action.seconds is None else action.seconds[worker]
-            self._out.append(Send(worker, Train(self.view.round, points, seconds, action.linger), arrays))
+            visits = seen.points if points is None else points[worker]
+            body = Train(round_, visits, None if seconds is None else seconds[worker], linger)
+            self._out.append(Send(worker, body, arrays))
+        self._order.update(dict.fromkeys(action.workers, round_))
+        self._ordered_at.update(dict.fromkeys(action.workers, now))
+        (self._lingering.update if linger else self._lingering.difference_update)(action.workers)
+        self.watch.expect_all(action.workers, now)
 
     def _stop(self, workers: tuple[int, ...], now: float) -> None:
         for worker in workers:
@@ -410,15 +400,17 @@ class Coordinator(Elastic, Suspended):
 
     def _fold(self, workers: tuple[int, ...], now: float) -> tuple[int, float]:
         """Fold held reports into the statistics, make θ new, write a line of the trace."""
-        visits, compute = 0, 0.0
-        for worker in sorted(workers):  # in a fixed order, so that the same reports give the same bits
-            seen = self.view.workers[worker]
-            self._commit(seen, self._held.pop(worker))
+        order, held = self._order, self._held
+        fixed = sorted(workers)  # so that the same reports give the same bits
+        views = [self.view.workers[worker] for worker in fixed]
+        self._commit(views, [held.pop(worker) for worker in fixed])
+        for seen in views:
             seen.phase = "idle"
-            visits += seen.last_visits
-            compute += seen.last_compute
-            behind = self.view.round - self._order[worker]
-            self.staleness[behind] = self.staleness.get(behind, 0) + 1
+        visits = sum([seen.last_visits for seen in views])
+        compute = sum([seen.last_compute for seen in views])
+        for asked, number in Counter([order[worker] for worker in fixed]).items():
+            behind = self.view.round - asked
+            self.staleness[behind] = self.staleness.get(behind, 0) + number
         if self.debug and (gap := self.ledger.discrepancy()) > 1e-10:
             raise ProtocolError(f"Statistics and the sum over owners differ by {gap:.2g} in {self._where()}.")
         value = self._new_parameter()
@@ -454,12 +446,16 @@ class Coordinator(Elastic, Suspended):
         self._reason = ""
         return visits, cost
 
-    def _commit(self, seen: WorkerView, change: Tree) -> None:
-        """Into the statistics; where asked for, with what this report alone does for the objective."""
-        before = self._value() if self.attribute else None
-        self.ledger.commit(seen.id, change)
-        if before is not None and (after := self._value()) is not None and not seen.unseen:
-            seen.gain += (after - before) if self.algorithm.maximize else (before - after)
+    def _commit(self, views: list[WorkerView], changes: list[Tree]) -> None:
+        """Into the statistics; where asked for, with what each report alone does for the objective."""
+        if not self.attribute:
+            self.ledger.commit_all(zip([seen.id for seen in views], changes, strict=True))
+            return
+        for seen, change in zip(views, changes, strict=True):
+            before = self._value()
+            self.ledger.commit(seen.id, change)
+            if before is not None and (after := self._value()) is not None and not seen.unseen:
+                seen.gain += (after - before) if self.algorithm.maximize else (before - after)
 
     def _value(self) -> float | None:
         value = self._hook("objective", self.ledger.total, self.parameter)

@@ -15,7 +15,20 @@ from flegel import tree
 from flegel.errors import FlegelError, WorkerLost
 from flegel.machine.balancing import Balancing
 from flegel.machine.crew import Crew, Incident, newcomer
-from flegel.machine.events import Command, Expel, Note, Patience, Send, SetTimer, Timer
+from flegel.machine.events import (
+    Command,
+    Died,
+    Expel,
+    Joined,
+    Leave,
+    Note,
+    Patience,
+    Scale,
+    Send,
+    SetTimer,
+    Timer,
+)
+from flegel.machine.events import Event as Happening
 from flegel.machine.keeping import Keeping
 from flegel.machine.ledger import Ledger
 from flegel.machine.tally import Tally
@@ -77,7 +90,7 @@ class Elastic:
     def _update(self, workers: tuple[int, ...], now: float) -> None:
         raise NotImplementedError
 
-    def _commit(self, seen: WorkerView, change: Tree) -> None:
+    def _commit(self, views: list[WorkerView], changes: list[Tree]) -> None:
         raise NotImplementedError
 
     def _send_all(self, orders: list[tuple[int, Order]]) -> None:
@@ -92,6 +105,21 @@ class Elastic:
     def _steady(self) -> bool:
         """The crew is not about to change, and not recovering from it."""
         return not self.crew.phase and self._catching is None
+
+    def _crew_event(self, event: Happening, now: float) -> None:
+        """Somebody came, went or is to go."""
+        match event:
+            case Timer("hire"):
+                self.crew.stop_waiting(now, self.patience.hire)
+                self._step(now)
+            case Died(worker, why, fault):
+                self._lost(worker, why, fault, now)
+            case Joined(worker):
+                self._joined(worker, now)
+            case Scale(workers):
+                self._scale(workers, now)
+            case Leave(worker):
+                self._leave((worker,), now)
 
     # -- coming and going ----------------------------------------------------------------------------------
 
@@ -243,7 +271,7 @@ class Elastic:
             seen, change = self.view.workers[worker], self._held.pop(worker)
             seen.phase = "idle"
             if worker not in again:
-                self._commit(seen, change)
+                self._commit([seen], [change])
         for worker in sorted(again):
             seen = self.view.workers[worker]
             seen.unseen, seen.halted = seen.points, 0

@@ -41,16 +41,19 @@ class Tally:
                 self._find_slowest()
 
     def _recount(self) -> None:
-        self._known = {w.id: (w.unseen, w.halted) for w in self._view.workers.values()}
-        self.unseen = sum(w.unseen for w in self._view.workers.values())
-        self.halted = sum(w.halted for w in self._view.workers.values())
-        self.points = sum(w.points for w in self._view.workers.values())
+        everybody = self._view.workers.values()
+        known = [(w.unseen, w.halted) for w in everybody]
+        self._known = dict(zip(self._view.workers, known, strict=True))
+        self.unseen = sum([unseen for unseen, _ in known])
+        self.halted = sum([halted for _, halted in known])
+        self.points = sum([w.points for w in everybody])
         self._find_slowest()
         self.stale = False
 
     def _find_slowest(self) -> None:
         """Reports tend to come in order, so that of several the last will stay slowest for longest."""
-        self._slowest, self.slowest_pass = -1, 0.0
+        slowest, least = -1, 0.0
         for w in reversed(self._view.workers.values()):
-            if w.points and (self._slowest < 0 or w.passes < self.slowest_pass):
-                self._slowest, self.slowest_pass = w.id, w.passes
+            if w.points and ((passes := (w.visits + w.carried) / w.points) < least or slowest < 0):
+                slowest, least = w.id, passes
+        self._slowest, self.slowest_pass = slowest, least

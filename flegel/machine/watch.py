@@ -7,6 +7,8 @@ single point has code that does not return, which no other worker would do bette
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flegel.machine.events import Patience
 from flegel.messages import Answer, Beat
 from flegel.sync.base import View
@@ -37,9 +39,17 @@ class Watch:
 
     def expect(self, worker: int, now: float) -> None:
         """The worker was told to do something."""
-        self.asked_at[worker] = now
-        self._heard_at.setdefault(worker, now)
-        self._visits[worker] = (self._visits.get(worker, (-1, now, 0))[0], now, 0)
+        self.expect_all((worker,), now)
+
+    def expect_all(self, workers: Iterable[int], now: float) -> None:
+        visits, heard = self._visits, self._heard_at
+        for worker in workers:
+            self.asked_at[worker] = now
+            if worker in visits:
+                visits[worker] = (visits[worker][0], now, 0)
+            else:
+                visits[worker] = (-1, now, 0)
+                heard.setdefault(worker, now)
 
     def hear(self, worker: int, body: Answer, now: float) -> None:
         self._heard_at[worker] = now

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 
-
-def now() -> float:
-    """Seconds on a clock that never goes back; comparable between processes of one host."""
-    return time.monotonic()
+now = time.monotonic
+"""Seconds on a clock that never goes back; comparable between processes of one host."""
 
 
 def sleep(seconds: float) -> float:

@@ -6,6 +6,7 @@ the machine, and a worker that speaks although it was expelled is told to end.
 
 from __future__ import annotations
 
+import gc
 import heapq
 import itertools
 from collections import deque
@@ -169,9 +170,11 @@ class Drive:
             self._execute(self._machine.start(self._now()))
             self._follow_up()
             look_at = self._now()
+            woken = True
             while self._done is None:
                 now = self._now()
-                self._bury(now)
+                if woken or now >= look_at:  # not after each message: it is a look at every process
+                    self._bury(now)
                 if now >= look_at:
                     look_at = now + LOOK_AROUND
                     self._look_around(now)
@@ -179,8 +182,7 @@ class Drive:
                 if self._done is not None:
                     break
                 due = min(look_at, self._timers[0][0] if self._timers else look_at)
-                for envelope, arrays in self._cluster.receive(due - self._now()):
-                    self._take(envelope, arrays)
+                woken = not self._hear(due - self._now())
             over = self._done is not None and self._done.error is None
         finally:
             if last or not over:
@@ -190,8 +192,28 @@ class Drive:
         if self._watch:
             self._watch()
 
+    def _hear(self, timeout: float) -> int:
+        """Everything that has arrived, after waiting for it; how many messages. Without any, something else woke us.
+
+        The garbage collector rests meanwhile: a barrier of a thousand workers makes some ten thousand objects, all at
+        once, that live until it is over.
+        """
+        messages = 0
+        resting = False
+        try:
+            for envelope, arrays in self._cluster.receive(timeout):
+                if not messages and gc.isenabled():
+                    gc.disable()
+                    resting = True
+                messages += 1
+                self._take(envelope, arrays)
+        finally:
+            if resting:
+                gc.enable()
+        return messages
+
     def _take(self, envelope: Envelope, arrays: tuple[Array, ...]) -> None:
-        if isinstance(envelope.body, Hello):
+        if type(envelope.body) is Hello:
             if self._cluster.greet(envelope) and envelope.worker in self._hired:
                 self._admit(envelope.worker)
                 self._follow_up()
@@ -203,8 +225,10 @@ class Drive:
 
     def _tell(self, event: Event) -> None:
         """What follows from an event; what follows from that comes after it, never in the middle."""
-        self._next.append(event)
-        self._follow_up()
+        if self._done is None and (commands := self._machine.handle(event, self._now())):
+            self._execute(commands)
+        if self._next:
+            self._follow_up()
 
     def _follow_up(self) -> None:
         while self._next and self._done is None:
@@ -239,11 +263,12 @@ class Drive:
 
     def _execute(self, commands: list[Command]) -> None:
         for command in commands:
+            if type(command) is Send:
+                if command.arrays is not self._arrays:  # θ goes to everybody: made ready once
+                    self._arrays, self._parcel = command.arrays, Parcel(command.arrays).broadcast(frames.shared)
+                self._send(command.worker, command.body)
+                continue
             match command:
-                case Send(worker, body, arrays):
-                    if arrays is not self._arrays:  # θ goes to everybody: made ready once
-                        self._arrays, self._parcel = arrays, Parcel(arrays).broadcast(frames.shared)
-                    self._send(worker, body)
                 case SetTimer(at, timer):
                     heapq.heappush(self._timers, (at, next(self._count), timer))
                 case Hire(worker):

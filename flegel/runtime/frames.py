@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import zmq
 from zmq.backend import Socket as _Compiled
 
-COPY_BELOW = 64 << 10
-ALIGNMENT = 8
 _MORE = int(zmq.SNDMORE)
 _AT_ONCE = int(zmq.NOBLOCK)
 _send = _Compiled.send
+_recv = _Compiled.recv
 
 
 def shared(part: Any) -> zmq.Frame:
@@ -25,34 +23,28 @@ def shared(part: Any) -> zmq.Frame:
     return zmq.Frame(part, copy=True)
 
 
-def send(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
-    """All frames as one message. Those made by `shared` are not copied, others are."""
+def send(socket: zmq.Socket[bytes], frames: Sequence[Any], route: bytes | None = None) -> None:
+    """All frames as one message, where needed with the name of whom it goes to (from a ROUTER).
+
+    Those made by `shared` are not copied, others are.
+    """
+    if route is not None:
+        _send(socket, route, _MORE, True, False)
     last = len(frames) - 1
     for at, frame in enumerate(frames):
         _send(socket, frame, _MORE if at < last else 0, type(frame) is not zmq.Frame, False)
 
 
-def receive(socket: zmq.Socket[bytes]) -> list[bytes]:
-    """The frames of the next message; raises `zmq.Again` where there is none.
-
-    Each is copied once, because arrays must begin at an aligned address and a received frame may not.
-    """
-    frame = socket.recv(_AT_ONCE, False)
-    frames = [frame.bytes]
+def receive(socket: zmq.Socket[bytes]) -> list[memoryview]:
+    """The frames of the next message, where ZeroMQ put them; raises `zmq.Again` where there is none."""
+    frame: Any = _recv(socket, _AT_ONCE, False)
+    frames = [memoryview(frame).toreadonly()]
     while frame.more:
-        frame = socket.recv(_AT_ONCE, False)
-        frames.append(frame.bytes)
+        frame = _recv(socket, _AT_ONCE, False)
+        frames.append(memoryview(frame).toreadonly())
     return frames
 
 
-def receive_from(socket: zmq.Socket[bytes]) -> tuple[bytes, list[bytes]]:
+def receive_from(socket: zmq.Socket[bytes]) -> tuple[bytes, list[memoryview]]:
     """As `receive`, at a socket that says who speaks (a ROUTER): there is always something after the name."""
-    return socket.recv(_AT_ONCE, True), receive(socket)
-
-
-def aligned(frame: zmq.Frame) -> Any:
-    """The bytes of a frame where arrays can begin: large ones as they are if they lie well, others copied."""
-    if len(frame) < COPY_BELOW:
-        return frame.bytes
-    view = frame.buffer
-    return view.toreadonly() if np.frombuffer(view, np.uint8).ctypes.data % ALIGNMENT == 0 else frame.bytes
+    return _recv(socket, _AT_ONCE, True), receive(socket)

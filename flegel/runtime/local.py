@@ -29,6 +29,7 @@ from flegel.machine.events import Leave, Scale
 from flegel.messages import Answer, Envelope, Exit, Hello, Order, Release
 from flegel.runtime import clock, doors, frames
 from flegel.runtime.far import ServedArray
+from flegel.runtime.host import io_threads
 from flegel.runtime.memory import SharedArray
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
@@ -94,7 +95,7 @@ class LocalCluster:
                 self._spawn(worker)
 
     def _open(self) -> None:
-        self._context = zmq.Context()
+        self._context = zmq.Context(io_threads())
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -208,18 +209,18 @@ class LocalCluster:
     def send(self, worker: int, body: Order, parcel: Parcel = EMPTY) -> None:
         socket, voice = self._opened(), self._voices[worker]
         try:
-            frames.send(socket, [identity(worker, voice.incarnation), *voice.wrap(body, parcel)])
+            frames.send(socket, voice.wrap(body, parcel), identity(worker, voice.incarnation))
         except zmq.ZMQError as error:
             why = next((w for n, w, _ in self.deaths() if n == worker), f"cannot be reached ({error})")
             raise WorkerLost(f"Worker {worker} {why}.", why) from None
 
     def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
         """Messages that have arrived, after waiting for the first one at most so long."""
-        socket = self._opened()
+        socket, take = self._opened(), self._take
         waited = False
         while True:
             try:
-                speaker, parts = self._take(socket)
+                speaker, parts = take(socket)
             except zmq.Again:
                 if waited:
                     return
@@ -228,12 +229,13 @@ class LocalCluster:
                 continue
             waited = True
             try:
-                envelope, arrays = decode(parts)
+                message = decode(parts)
             except DecodeError as error:
                 print(f"flegel: dropped a message: {error}", file=sys.stderr)
                 continue
+            envelope = message[0]
             if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
-                yield envelope, arrays
+                yield message
 
     def _take(self, socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
         """Who speaks, and the frames of what it says."""
@@ -299,7 +301,7 @@ class LocalCluster:
         voice = self._former.get((envelope.worker, envelope.incarnation))
         if voice is not None:
             with contextlib.suppress(zmq.ZMQError):
-                frames.send(self._opened(), [identity(envelope.worker, envelope.incarnation), *voice.wrap(Exit())])
+                frames.send(self._opened(), voice.wrap(Exit()), identity(envelope.worker, envelope.incarnation))
 
     def keep_spare(self) -> None:
         """Have a process ready for the next loss."""

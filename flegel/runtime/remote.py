@@ -16,7 +16,7 @@ import zmq
 from flegel.runtime.curve import Doorman, guard, harden, key_of, new_pair
 from flegel.runtime.doors import LARGEST, QUEUE, Doors, Keys
 from flegel.runtime.far import ArrayServer, ServedArray
-from flegel.runtime.frames import aligned
+from flegel.runtime.host import io_threads
 from flegel.runtime.local import LocalCluster, Process, launch
 from flegel.runtime.memory import SharedArray
 from flegel.runtime.poll import Sleeper
@@ -44,7 +44,7 @@ class RemoteCluster(LocalCluster):
         self._server: ArrayServer | None = None
 
     def _open(self) -> None:
-        self._context = zmq.Context()
+        self._context = zmq.Context(io_threads())
         self._doorman = Doorman(self._context, self._speakers.__contains__)
         self._socket = self._context.socket(zmq.ROUTER)
         harden(self._socket, LARGEST, QUEUE)
@@ -81,7 +81,7 @@ class RemoteCluster(LocalCluster):
             parts.append(frame)
         speaker = self._speakers.get(key_of(parts[0]) if parts else "", b"")
         known = speaker if speaker == route.bytes else b""
-        return known, [aligned(f) for f in parts] if known else []
+        return known, [memoryview(f).toreadonly() for f in parts] if known else []
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
         if self._server is None:

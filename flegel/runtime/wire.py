@@ -100,66 +100,78 @@ def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
 
 
 def decode(frames: Sequence[Any]) -> tuple[Envelope, tuple[Array, ...]]:
-    """The message and its arrays, which are read-only views of the received bytes."""
+    """The message and its arrays: read-only and aligned, views of the received bytes where those lie well."""
     if not 1 <= len(frames) <= MAX_FRAMES + 1:
         raise DecodeError(f"A message has 1 to {MAX_FRAMES + 1} frames, not {len(frames)}.")
-    first = memoryview(frames[0])
-    packed = first.nbytes >= 4 and first[0] == PACKED
-    length = first[1] << 16 | first[2] << 8 | first[3] if packed else first.nbytes
-    header = first[4 : 4 + length] if packed else first
-    if header.nbytes != length or length > MAX_HEADER:
-        raise DecodeError(f"A header has at most {MAX_HEADER} bytes and all that it says, not {length}.")
-    envelope = unpack(_decoder, header)
-    if len(envelope.frames) > MAX_FRAMES:
-        raise DecodeError(f"A message has at most {MAX_FRAMES} arrays, not {len(envelope.frames)}.")
+    whole = frames[0] if type(frames[0]) is memoryview else memoryview(frames[0])
+    size = length = whole.nbytes
+    packed = size >= 4 and whole[0] == PACKED
     if packed:
-        return envelope, _cut(envelope, frames, length + 4 + -(length + 4) % ALIGNED)
-    if not envelope.frames and len(frames) == 1:
+        length = whole[1] << 16 | whole[2] << 8 | whole[3]
+    if length > MAX_HEADER or (packed and length > size - 4):
+        raise DecodeError(f"A header has at most {MAX_HEADER} bytes and all that it says, not {length}.")
+    envelope = unpack(_decoder, whole[4 : 4 + length] if packed else whole)
+    described = envelope.frames
+    if len(described) > MAX_FRAMES:
+        raise DecodeError(f"A message has at most {MAX_FRAMES} arrays, not {len(described)}.")
+    if packed:
+        start = length + 4 + -(length + 4) % ALIGNED
+        layout = _layout(described)
+        if len(frames) != 1 or size != start + layout.size or layout.record is None:
+            raise DecodeError(f"Packed arrays of {layout.size} bytes were announced and did not come in one frame.")
+        return envelope, _cut(layout.record, whole, start)
+    if not described and len(frames) == 1:
         return envelope, ()
-    return envelope, _arrays(envelope, frames[1:])
+    return envelope, _arrays(_layout(described), frames[1:])
 
 
-def _cut(envelope: Envelope, frames: Sequence[Any], start: int) -> tuple[Array, ...]:
-    """Arrays that follow the header in its own frame."""
-    places, size = _layout(envelope.frames)
-    if len(frames) != 1 or memoryview(frames[0]).nbytes != start + size:
-        raise DecodeError(f"Packed arrays of {size} bytes were announced and did not come in one frame.")
-    whole = frames[0]
-    return tuple([_readonly(place, whole, start + place.offset) for place in places])
+class _Layout(NamedTuple):
+    """Arrays that lie one after the other: each of them, all of them as one record, and their bytes together."""
 
-
-def _arrays(envelope: Envelope, frames: Sequence[Any]) -> tuple[Array, ...]:
-    """Arrays in a frame each."""
-    places, _ = _layout(envelope.frames)
-    if len(places) != len(frames):
-        raise DecodeError(f"{len(places)} arrays were announced, {len(frames)} came.")
-    for place, frame in zip(places, frames, strict=True):
-        if memoryview(frame).nbytes != place.size:
-            raise DecodeError(f"An array of {place.size} bytes was announced, {memoryview(frame).nbytes} came.")
-    return tuple([_readonly(place, frame, 0) for place, frame in zip(places, frames, strict=True)])
-
-
-class _Place(NamedTuple):
-    """What an array is, and where it lies if arrays follow each other."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    places: tuple[tuple[np.dtype[Any], tuple[int, ...], int], ...]
+    """Type, shape and bytes."""
+    record: np.dtype[Any] | None
+    """None where they are too large to be packed."""
     size: int
-    offset: int
 
 
 @lru_cache(maxsize=64)
-def _layout(frames: tuple[Frame, ...]) -> tuple[tuple[_Place, ...], int]:
-    """Places of arrays that lie one after the other, and their size together.
-
-    Remembered, because all reports of a job look alike; the memory is bounded, whatever a stranger sends.
-    """
-    places, offset = [], 0
+def _layout(frames: tuple[Frame, ...]) -> _Layout:
+    """Remembered, because all reports of a job look alike; the memory is bounded, whatever a stranger sends."""
+    places, offsets, offset = [], [], 0
     for frame in frames:
         size = _size(frame)
-        places.append(_Place(np.dtype(frame.dtype), frame.shape, size, offset))
+        places.append((np.dtype(frame.dtype), frame.shape, size))
+        offsets.append(offset)
         offset += size + -size % ALIGNED
-    return tuple(places), offset
+    if offset > PACK_BELOW + ALIGNED * MAX_FRAMES:
+        return _Layout(tuple(places), None, offset)
+    record: Any = {"names": [str(n) for n in range(len(places))], "offsets": offsets, "itemsize": offset}
+    record["formats"] = [place[:2] for place in places]
+    return _Layout(tuple(places), np.dtype(record), offset)
+
+
+def _cut(described: np.dtype[Any], whole: memoryview, start: int) -> tuple[Array, ...]:
+    """Arrays that follow the header in its own frame. One record, then its fields: cheaper than array by array."""
+    record: Array = np.ndarray((), described, whole, start)
+    if not record.flags.aligned:
+        record = record.copy()
+        record.flags.writeable = False
+    return tuple([record[name] for name in described.names or ()])
+
+
+def _arrays(layout: _Layout, frames: Sequence[Any]) -> tuple[Array, ...]:
+    """Arrays in a frame each."""
+    if len(layout.places) != len(frames):
+        raise DecodeError(f"{len(layout.places)} arrays were announced, {len(frames)} came.")
+    arrays = []
+    for (dtype, shape, size), frame in zip(layout.places, frames, strict=True):
+        if memoryview(frame).nbytes != size:
+            raise DecodeError(f"An array of {size} bytes was announced, {memoryview(frame).nbytes} came.")
+        array: Array = np.ndarray(shape, dtype, frame) if size else np.zeros(shape, dtype)
+        arrays.append(array if array.flags.aligned else array.copy())
+        arrays[-1].flags.writeable = False
+    return tuple(arrays)
 
 
 def _size(frame: Frame) -> int:
@@ -174,13 +186,6 @@ def _size(frame: Frame) -> int:
         if size > MAX_FRAME:
             raise DecodeError(f"An array has at most {MAX_FRAME} bytes.")
     return size
-
-
-def _readonly(place: _Place, frame: Any, offset: int) -> Array:
-    if not place.size:
-        return np.zeros(place.shape, place.dtype)
-    array: Array = np.ndarray(place.shape, place.dtype, frame, offset)
-    return array
 
 
 class Numbered:

@@ -46,6 +46,18 @@ class WorkerView:
     gain: float = 0.0
     """What its reports did for the objective, where that is kept."""
 
+    def hear(self, visits: int, compute: float, respond: float, wait: float) -> None:
+        """It has reported so many visits, and where its seconds went."""
+        self.phase, self.stopping = "reported", False
+        self.clock += 1
+        self.visits += visits
+        self.last_visits, self.last_compute = visits, compute
+        self.compute += compute
+        self.respond += respond
+        self.wait += wait
+        if visits and compute > 0:
+            self.note_rate(visits, compute)
+
     def note_rate(self, visits: int, seconds: float) -> None:
         """So many points took so long. A few points say little: most of their time is that of getting started."""
         fresh, weight = visits / seconds, min(1.0, ENOUGH_OF_A_PASS * visits / max(self.points, 1))

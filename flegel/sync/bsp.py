@@ -24,8 +24,9 @@ class BSP:
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
         match event:
+            case Reported():
+                if view.all_reported():
+                    return Decision((Update(tuple(view.workers)),), "every worker finished its pass")
             case Started() | Updated():
                 return Decision((TrainWorkers(tuple(view.workers)),), f"pass {view.round + 1}")
-            case Reported() if view.all_reported():
-                return Decision((Update(tuple(view.workers)),), "every worker finished its pass")
         return NOTHING

@@ -1,0 +1,62 @@
+"""The curves of coordinator_load.py as a picture: before and after, by workers and by size. Draws, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flegel.report.svg import DASHES, Canvas, Scale, axes
+
+Row = dict[str, Any]
+Line = tuple[str, int, list[tuple[float, float]]]
+"""Name, number of its colour, and points."""
+
+WIDE, HIGH = 400, 300
+AIM = (1024, 50.0)
+"""Workers, and milliseconds that a barrier may take with them."""
+
+
+def picture(before: Sequence[Row], after: Sequence[Row], size: int, origin: str) -> str:
+    """Left: a barrier by the number of workers. Right: the coordinator's thread by the size of θ, 256 workers."""
+    canvas = Canvas(2 * WIDE + 150, HIGH + 130, "Barriers of one coordinator, before and after", origin)
+    told = f"{size // 1000} kB"
+    barriers = [(n, c, _points(rows, "median_ms", size)) for n, c, rows in (("before", 7, before), ("after", 0, after))]
+    canvas.text(60, 24, f"Barrier by number of workers, θ and statistics of {told}", class_="strong")
+    x, y = _panel(canvas, 60, barriers, "workers", "ms, median (log)", AIM[1])
+    canvas.add("line", x1=x.begin, x2=x.end, y1=y(AIM[1]), y2=y(AIM[1]), class_="s1", stroke_dasharray="2 3")
+    canvas.text(x.begin + 6, y(AIM[1]) - 5, f"aim at {AIM[0]} workers: {AIM[1]:g} ms", class_="soft small")
+    places = (("before", 7, before), ("after", 0, after))
+    threads = [
+        (n, c, sorted((r["theta"], r["thread_us"]) for r in rows if r["workers"] == 256)) for n, c, rows in places
+    ]
+    canvas.text(WIDE + 130, 24, "Processor time of the coordinator's thread, 256 workers", class_="strong")
+    _panel(canvas, WIDE + 130, threads, "bytes of θ and of the statistics", "µs for each worker and barrier (log)")
+    canvas.text(60, HIGH + 120, origin, class_="soft small")
+    return canvas.svg(standalone=True)
+
+
+def _points(rows: Sequence[Row], field: str, size: int) -> list[tuple[float, float]]:
+    return sorted((r["workers"], r[field]) for r in rows if r["theta"] == size)
+
+
+def _panel(
+    canvas: Canvas, left: int, lines: Sequence[Line], x_label: str, y_label: str, more: float | None = None
+) -> tuple[Scale, Scale]:
+    points = [p for _, _, line in lines for p in line]
+    heights = [h for _, h in points] + ([more] if more else [])
+    x = Scale(min(p[0] for p in points), max(p[0] for p in points), left, left + WIDE, log=True)
+    y = Scale(min(heights) * 0.7, max(heights) * 1.3, HIGH + 50, 60, log=True)
+    axes(canvas, x, y, x_label, y_label, show_x=lambda v: f"{v:,.0f}", ticks=False)
+    for at in sorted({p[0] for p in points}):
+        canvas.add("line", x1=x(at), x2=x(at), y1=y.begin, y2=y.begin + 4, class_="axis")
+        canvas.text(x(at), y.begin + 17, f"{at:,.0f}", "middle", "soft small")
+    for name, colour, line in lines:
+        path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line)
+        dash = DASHES[1] if name == "before" else None
+        canvas.add("polyline", points=path, class_=f"line s{colour}", stroke_dasharray=dash)
+        for a, b in line:
+            canvas.add("circle", cx=x(a), cy=y(b), r=3, class_=f"f{colour}", title=f"{name}, {a:,.0f}: {b:.3g}")
+        if line:
+            a, b = line[-1]
+            canvas.text(x(a) + 7, y(b) + 4, name, class_=f"small f{colour}")
+    return x, y

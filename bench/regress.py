@@ -2,9 +2,10 @@
 
     python bench/regress.py RESULTS [--floors bench/floors.json] [--record] [--scale small]
 
-RESULTS is a folder of JSON that benchmarks wrote. `--record` writes new floors, at nine tenths of what was measured, so
-that noise alone does not trip them. Ratios inside one run are compared, never seconds of different machines. A floor
-whose benchmark is not among the results is named, and fails nothing.
+RESULTS is a folder of JSON that benchmarks wrote (of bench/load.py, what it printed, as load.jsonl). `--record` writes
+new floors, at nine tenths of what was measured, so that noise alone does not trip them. Ratios inside one run are
+compared, never seconds of different machines. A floor whose benchmark is not among the results is named, and fails
+nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ FLOORS = Path(__file__).with_name("floors.json")
 def ratios(folder: Path, scale: str) -> dict[str, float]:
     """All named figures of benchmarks at this scale."""
     found: dict[str, float] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        found |= loads(path)
     for path in sorted(folder.glob("*.json")):
         try:
             record = read(path)
         except FlegelError:
-            found |= kernels(path) | races(path)
+            found |= kernels(path) | races(path) | barriers(path)
             continue
         if isinstance(record, Bench) and record.scale == scale:
             found |= {f"{record.name}: {key}": value for key, value in record.ratios.items()}
@@ -53,6 +56,24 @@ def races(path: Path) -> dict[str, float]:
         for model, run in models.items()
         if model != "fsp" and models.get("fsp", {}).get("reached")
     }
+
+
+def barriers(path: Path) -> dict[str, float]:
+    """What bench/barrier.py wrote: the cost of a barrier with few workers over that with many."""
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    costs = raw.get("barrier") if isinstance(raw, dict) else None
+    known = {int(n): c["median_us"] for n, c in costs.items() if "median_us" in c} if isinstance(costs, dict) else {}
+    if len(known) < 2:
+        return {}
+    few, many = min(known), max(known)
+    return {f"barrier: {few} workers / {many} workers": known[few] / known[many]}
+
+
+def loads(path: Path) -> dict[str, float]:
+    """What bench/load.py printed: seconds of a library's own reader over those of workers that read their parts."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    known = [line for line in lines if "speed_against_library" in line]
+    return {f"load: {line['format']}: library / flegel": line["speed_against_library"] for line in known}
 
 
 def check(floors: dict[str, float], measured: dict[str, float]) -> tuple[list[str], list[str]]:

@@ -18,8 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
-from problems import Shelf
+from problems import with_one_start
+from shelf import Shelf
 
+from flegel.algorithm import Algorithm
 from flegel.api import resolve, run
 from flegel.compare import Bench, Chart, Comparison, Contest, Table, hold, read, setting, write
 from flegel.compare.contender import parse_contenders
@@ -50,7 +52,8 @@ class Case(NamedTuple):
     settings: dict[str, Any]
     rows: dict[str, int]
     gap: float = 0.02
-    """How far short of bsp's end the target lies, as a share of what bsp gains after its first pass."""
+    """How far short of bsp's end the target lies, as a share of what bsp gains after its first pass. Optima that
+    k-means reaches from different starts differ by 4 % of that, so its target is no nearer than 7 %."""
 
     @property
     def name(self) -> str:
@@ -64,9 +67,9 @@ def rows(smoke: int, small: int, paper: int) -> dict[str, int]:
 
 FUZZY = {"k": 10, "m": 1.3}  # with m = 2 all memberships in 28 columns are alike, and a few passes end it
 LARGER = [
-    Case("kmeans", "higgs", {"k": 50}, rows(20_000, 4_000_000, 11_000_000)),
+    Case("kmeans", "higgs", {"k": 50}, rows(20_000, 8_000_000, 11_000_000), 0.07),
     Case("fcm", "higgs", FUZZY, rows(5_000, 2_000_000, 11_000_000), 0.005),
-    Case("gmm", "susy", {"k": 5}, rows(10_000, 5_000_000, 5_000_000), 0.03),
+    Case("gmm", "susy", {"k": 5}, rows(10_000, 5_000_000, 5_000_000), 0.04),
     Case("lr", "nbaiot", {}, rows(4_000, 1_000_000, 6_739_534), 0.003),
     Case("nmf", "ml10m", {}, rows(2_000, 20_000, 69_878), 0.03),
     Case("cnn", "mnist", {}, rows(1_000, 10_000, 60_000)),
@@ -74,7 +77,7 @@ LARGER = [
 """One data set for each of the paper's algorithms (its Table 1), with enough passes for a race."""
 
 SMALLER = [
-    Case("kmeans", "hepmass", {"k": 50}, rows(20_000, 3_000_000, 7_000_000)),
+    Case("kmeans", "hepmass", {"k": 50}, rows(20_000, 6_000_000, 7_000_000), 0.07),
     Case("fcm", "hepmass", FUZZY, rows(5_000, 1_500_000, 7_000_000), 0.005),
     Case("gmm", "puf", {"k": 5}, rows(4_000, 500_000, 6_000_000), 0.01),
     Case("lr", "higgs", {}, rows(10_000, 4_000_000, 11_000_000), 0.001),
@@ -83,7 +86,7 @@ SMALLER = [
 ]
 """The other one."""
 
-SWEEP = LARGER[0]._replace(rows=rows(20_000, 2_000_000, 11_000_000))
+SWEEP = LARGER[0]._replace(rows=rows(20_000, 4_000_000, 11_000_000))
 """For figures that hold many contests."""
 KMEANS, FUZZY_MEANS, MIXTURE, LOGISTIC, RATINGS = LARGER[:5]
 
@@ -136,6 +139,7 @@ class Suite:
         self._data: tuple[str, Dataset] | None = None
         self._shelf = Shelf(options.shelf)
         self._targets: dict[str, tuple[float, str]] = {}
+        self._algorithms: dict[str, Algorithm] = {}
         self._expected = 0
         self._over = False
 
@@ -159,6 +163,7 @@ class Suite:
         print(path)
         for cluster in self._clusters.values():
             cluster.close()
+        self._shelf.close()
 
     def save(self) -> Path:
         """The record as it stands; done after every contest, so that nothing is lost when the script is ended."""
@@ -243,6 +248,13 @@ class Suite:
             self._data = (name, self._shelf.rows(name))
         return self._data[1]
 
+    def _algorithm(self, case: Case) -> Algorithm:
+        """One instance for a case, which finds its start once: all runs begin alike, and at once."""
+        key = f"{case.algorithm} {case.data} {case.rows[self.scale]} {case.settings}"
+        if key not in self._algorithms:
+            self._algorithms = {key: with_one_start(type(resolve(case.algorithm))(**case.settings))}
+        return self._algorithms[key]
+
     def earlier(self, name: str, case: Case, straggler: str) -> Comparison | None:
         """The same contest as another benchmark held it in this run, at this scale and with as many workers."""
         path = self.options.out / f"{name}.json"
@@ -265,9 +277,10 @@ class Suite:
         """Seconds that a full pass takes without stragglers; 0 where that cannot be had."""
         if lacking(f"algorithm:{case.algorithm}") or self.left() <= 0:
             return 0.0
-        algorithm = type(resolve(case.algorithm))(**case.settings)
-        found = run(algorithm, self.data(case), workers=self.workers, sync="bsp", cluster=self.cluster(self.workers),
-                    max_iterations=5, tolerance=0, max_seconds=LIMIT[self.scale], seed=self.options.seed)  # fmt: skip
+        found = run(
+            self._algorithm(case), self.data(case), workers=self.workers, sync="bsp", max_iterations=5, tolerance=0,
+            cluster=self.cluster(self.workers), max_seconds=LIMIT[self.scale], seed=self.options.seed,
+        )  # fmt: skip
         return float(found.seconds / max(found.iterations, 1))
 
     def contest(self, case: Case, sync: str, straggler: str = "", **options: Any) -> Comparison | None:
@@ -288,8 +301,7 @@ class Suite:
         own = "target" not in options
         contenders = parse_contenders(sync)
         try:
-            algorithm = resolve(case.algorithm)
-            algorithm = type(algorithm)(**case.settings)
+            algorithm = self._algorithm(case)
             self.say(what)
             data, cluster = self.data(case), self.cluster(workers)
             found = hold(

@@ -8,9 +8,9 @@ from typing import Any
 from flegel.compare.record import Lane, Picture, Timeline
 from flegel.compare.stats import thinned
 
-CURVE = 400  # points of a curve
-SEGMENTS = 2500  # of a timeline; beyond that, shares in slices
-SLICES = 360
+CURVE = 200  # points of a curve
+SEGMENTS = 1200  # of a timeline; beyond that, shares in slices
+SLICES = 180
 UPDATES = 120  # of θ that are kept; more could not be told apart
 REASONS = 60
 KINDS = ("compute", "respond", "wait")
@@ -136,4 +136,4 @@ def shares(lane: Sequence[tuple[float, float, str]], length: float, slices: int)
         for i in range(max(0, int(begin / width)), min(slices - 1, int(end / width)) + 1):
             covered = min(end, (i + 1) * width) - max(begin, i * width)
             sums[i][which] += max(0.0, covered) / width
-    return [(round(a, 4), round(b, 4), round(c, 4)) for a, b, c in sums]
+    return [(round(a, 3), round(b, 3), round(c, 3)) for a, b, c in sums]

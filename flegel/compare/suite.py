@@ -18,7 +18,7 @@ from flegel.compare.contender import supported
 from flegel.errors import UsageError, nearest
 
 UNDER_WAY = "it was still running when this was written"
-HELPERS = {"suite", "race", "problems", "regress", "picture", "timeline"}
+HELPERS = {"suite", "race", "problems", "shelf", "regress", "picture", "timeline"}
 """Files of bench/ that are no benchmarks, besides those that cannot be run at all."""
 
 

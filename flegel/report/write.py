@@ -100,7 +100,7 @@ def bench(record: Bench) -> str:
             parts.append(paragraph(listed.text, "soft"))
     parts.append(_where_time_went(record))
     for held in record.contests:
-        parts.append(details(held.title, contest(held, brief=len(record.contests) > 4)))
+        parts.append(details(held.title, contest(held, brief=len(record.contests) > 2)))
     seeds = sorted({str(c.seed) for c in record.contests})
     more = [("scale", record.scale), ("seeds", ", ".join(seeds)), ("took", f"{record.seconds:.0f} s")]
     parts.append(details("Where and how", where(record.setting, more)))

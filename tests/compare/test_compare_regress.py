@@ -41,6 +41,20 @@ def test_ratios_of_kernels_are_read_too(tmp_path: Path) -> None:
     assert regress(str(tmp_path), "--floors", str(floors)).returncode == 1
 
 
+def test_barriers_and_loading_are_ratios_too(tmp_path: Path) -> None:
+    costs = {"4": {"median_us": 900.0}, "16": {"median_us": 1800.0}}
+    (tmp_path / "barrier.raw.json").write_text(json.dumps({"cores": 16, "barrier": costs}))
+    lines = [{"format": "csv", "speed_against_library": 1.5}, {"generate": "higgs"}]
+    (tmp_path / "load.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    floors = tmp_path / "floors" / "floors.json"
+    floors.parent.mkdir()
+    common = (str(tmp_path), "--floors", str(floors))
+    assert regress(*common, "--record").returncode == 0
+    wanted = {"barrier: 4 workers / 16 workers": 0.45, "load: csv: library / flegel": 1.35}
+    assert json.loads(floors.read_text()) == wanted
+    assert regress(*common).returncode == 0
+
+
 def test_no_results_are_no_success(tmp_path: Path) -> None:
     assert regress(str(tmp_path)).returncode == 2
 

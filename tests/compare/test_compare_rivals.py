@@ -27,7 +27,7 @@ def imported(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("name", ["higgs:3000", "nbaiot:700", "puf:1500", "ml10m:600"])
 def test_threads_make_the_same_rows_as_one_does(name: str) -> None:
-    made, labels = imported("problems").load(name, threads=3).load()
+    made, labels = imported("shelf").load(name, threads=3).load()
     wanted, answers = open_data(name).load()
     if isinstance(wanted, Sparse):
         assert made.columns == wanted.columns
@@ -40,7 +40,7 @@ def test_threads_make_the_same_rows_as_one_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["susy:900", "ml10m:300"])
 def test_a_shelf_gives_back_what_was_put_there(name: str, tmp_path: Path) -> None:
-    shelf = imported("problems").Shelf(tmp_path / "shelf")
+    shelf = imported("shelf").Shelf(tmp_path / "shelf")
     first, again = shelf.rows(name), shelf.rows(name)
     assert (again.name, again.rows, again.columns, again.stand_in) == (
         first.name, first.rows, first.columns, first.stand_in

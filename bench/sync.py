@@ -3,10 +3,10 @@
     python bench/sync.py --workers 16 --out sync.json
     python bench/sync.py --workers 4 --parts race --algorithms kmeans --stragglers 8x --repeats 1
 
-Parts: `race` (every model, with and without stragglers, same start, same target), `sweep` (fixed intervals against
-the one that fsp finds, whatever the first), `semi` (synchronization cost with own clocks and with the coordinator's
-signal), `psp` (utilization with speeds 1:2:3). Ratios are of medians inside one run; times that hit the limit are
-lower bounds and marked with >.
+Parts: `race` (every model, with and without stragglers, same target, each repeat from another start), `sweep`
+(fixed intervals against the one that fsp finds, whatever the first), `semi` (synchronization cost with own clocks and
+with the coordinator's signal), `psp` (utilization with speeds 1:2:3). Ratios are of medians inside one run; times that
+hit the limit are lower bounds and marked with >.
 """
 
 from __future__ import annotations
@@ -18,63 +18,18 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from problems import ALGORITHMS, SIZE, WITHIN, Problem, Problems
 
 import flegel
-from flegel.datasets import open_data
 from flegel.errors import FlegelError
 from flegel.runtime.find import find_algorithm
 from flegel.runtime.local import LocalCluster
 
 MODELS = ("bsp", "bsp-mini", "ssp", "asp", "psp", "fsp-binary", "fsp")
-ALGORITHMS = ("kmeans", "gmm", "fcm", "lr", "nmf")
-
-
-def mixture(rows: int, columns: int, centres: int, apart: float = 3.5, seed: int = 0) -> np.ndarray:
-    """Clouds whose centres are about `apart` standard deviations from each other: they overlap."""
-    rng = np.random.default_rng(seed)
-    means = rng.normal(scale=apart / np.sqrt(2 * columns), size=(centres, columns)).astype(np.float32)
-    data = means[rng.integers(centres, size=rows)]
-    data += rng.standard_normal(size=data.shape, dtype=np.float32)
-    return data
-
-
-def collisions(rows: int) -> np.ndarray:
-    """Measurements like those of HIGGS: 28 columns, no gaps between clusters, some long tails."""
-    rng = np.random.default_rng(1)
-    data = rng.standard_normal(size=(rows, 28), dtype=np.float32)
-    data *= np.geomspace(1.5, 0.2, 28, dtype=np.float32)
-    data[:, ::3] = np.exp(0.5 * data[:, ::3])
-    return data
-
-
-SIZE = {"kmeans": 1.0, "gmm": 0.5, "fcm": 1.0, "lr": 0.25, "nmf": 0.5}  # of --rows, for passes of comparable length
-WITHIN = {"kmeans": 0.02, "gmm": 0.03, "fcm": 0.005, "lr": 0.005, "nmf": 0.03}
-
-
-@lru_cache(maxsize=1)
-def problem(name: str, rows: int) -> tuple[Any, Any]:
-    """An algorithm and data whose training takes some ten to fifty passes of bsp; for nmf, rows are ratings."""
-    cls = find_algorithm(name)
-    rng = np.random.default_rng(1)
-    match name:
-        case "kmeans":
-            return cls(k=50), collisions(rows)
-        case "gmm":
-            return cls(k=16), mixture(rows, 32, 20, apart=2.0)
-        case "fcm":
-            return cls(k=10), mixture(rows, 8, 12, apart=4.0)
-        case "lr":
-            data = mixture(rows, 200, 6)
-            score = data @ rng.normal(size=200).astype(np.float32) * 0.2 + rng.logistic(size=rows)
-            return cls(), (data, (score > 0).astype(np.float64))
-        case "nmf":
-            return cls(), open_data(f"ratings:{rows}").load()[0]
-    return cls(), mixture(rows, 18, 10)
 
 
 @dataclass
@@ -82,26 +37,28 @@ class Bench:
     """Warm workers, a limit for each run, and all that was measured."""
 
     cluster: LocalCluster
+    problems: Problems
     limit: float
     repeats: int
     within: float | None
     deadline: float
     targets: dict[tuple[str, int], float] = field(default_factory=dict)
 
-    def run(self, algorithm: Any, data: Any, **options: Any) -> flegel.Result:
+    def run(self, on: Problem, **options: Any) -> flegel.Result:
         options.setdefault("max_seconds", self.limit)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return flegel.run(algorithm, data, cluster=self.cluster, **options)
+            return flegel.run(on.algorithm, on.data, cluster=self.cluster, **options)
 
-    def target(self, name: str, rows: int, algorithm: Any, data: Any) -> float:
+    def target(self, on: Problem) -> float:
         """What bsp converges to, less a small part of all that it gained after its first pass."""
-        if (name, rows) not in self.targets:
-            done = self.run(algorithm, data, sync="bsp", tolerance=1e-6, max_iterations=150)
+        key = on.name, on.data.rows
+        if key not in self.targets:
+            done = self.run(on, sync="bsp", tolerance=1e-6, max_iterations=60)
             first = next(row["objective"] for row in done.rows if row["objective"] is not None)
-            within = self.within if self.within is not None else WITHIN[name]
-            self.targets[name, rows] = done.objective + within * (first - done.objective)
-        return self.targets[name, rows]
+            within = self.within if self.within is not None else WITHIN[on.name]
+            self.targets[key] = done.objective + within * (first - done.objective)
+        return self.targets[key]
 
     @property
     def late(self) -> bool:
@@ -143,51 +100,54 @@ def show(label: str, found: dict[str, Any], base: float | None = None) -> None:
 
 
 ENOUGH = {"bsp": 13.0, "bsp-mini": 4.0}  # times the seconds of fsp, after which a rival is cut off
+CLEAR = 2.0  # times the seconds of fsp: a rival that needed so much is not asked again
 
 
 def race(bench: Bench, name: str, rows: int, straggler: str, models: list[str]) -> dict[str, Any]:
-    algorithm, data = problem(name, rows)
-    target = bench.target(name, rows, algorithm, data)
+    began = time.monotonic()
+    on = bench.problems.get(name, rows)
+    target = bench.target(on)
     print(f"{name}, {rows} points, straggler {straggler or 'none'}, target {target:.6g}", flush=True)
     order = sorted(models, key=lambda model: model != "fsp")  # fsp first: what it needs is the measure for the others
     runs: dict[str, list[dict[str, Any]]] = {model: [] for model in order}
-    for _ in range(bench.repeats):
+    for seed in range(bench.repeats):
         for model in order:
-            slow_before = runs[model] and not runs[model][-1]["reached"]
-            if bench.late or slow_before:
+            best = runs["fsp"][-1]["seconds"] if runs.get("fsp") else bench.limit
+            last = runs[model][-1] if runs[model] else None
+            if bench.late or (last and (not last["reached"] or last["seconds"] > CLEAR * best)):
                 continue
-            limit = bench.limit
-            if model != "fsp" and runs.get("fsp"):
-                limit = min(limit, ENOUGH.get(model, 1.6) * runs["fsp"][-1]["seconds"] + 0.1)
+            limit = bench.limit if model == "fsp" else min(bench.limit, ENOUGH.get(model, 1.6) * best + 0.1)
             result = bench.run(
-                algorithm, data, sync=model, target=target, tolerance=0, straggler=straggler, max_seconds=limit
+                on, sync=model, target=target, tolerance=0, straggler=straggler, max_seconds=limit, seed=seed
             )
             runs[model].append(figures(result, limit))
     found = {model: middle(each) for model, each in runs.items() if each}
     base = found["fsp"]["seconds"] if "fsp" in found else None
     for model, each in found.items():
         show(model, each, base)
+    print(f"  all in {time.monotonic() - began:.0f} s", flush=True)
     return {"rows": rows, "target": target, "straggler": straggler, "models": found}
 
 
 def sweep(bench: Bench, name: str, rows: int, straggler: str) -> dict[str, Any]:
-    algorithm, data = problem(name, rows)
-    target = bench.target(name, rows, algorithm, data)
+    on = bench.problems.get(name, rows)
+    target = bench.target(on)
     options = {"sync": "fsp", "target": target, "tolerance": 0, "straggler": straggler}
     print(f"{name}, {rows} points, straggler {straggler or 'none'}: fixed intervals against the adjuster", flush=True)
     fixed: dict[str, list[dict[str, Any]]] = {}
     free: dict[str, list[dict[str, Any]]] = {}
     for _ in range(bench.repeats):
-        for eta in np.geomspace(0.001, 0.5, 14):
-            if not bench.late:
-                result = bench.run(algorithm, data, interval=float(eta), **options)
-                fixed.setdefault(f"{eta * 1e3:.3g} ms", []).append(figures(result, bench.limit))
         for first in (None, "10ms", "200ms", "5s"):
             if not bench.late:
-                result = bench.run(algorithm, data, first_interval=first, **options)
+                result = bench.run(on, first_interval=first, **options)
                 free.setdefault(f"first {first or 'measured'}", []).append(figures(result, bench.limit))
+        limit = min(bench.limit, 2 * min(runs[-1]["seconds"] for runs in free.values()))
+        for eta in np.geomspace(0.001, 0.5, 14):
+            if not bench.late:
+                result = bench.run(on, interval=float(eta), max_seconds=limit, **options)
+                fixed.setdefault(f"{eta * 1e3:.3g} ms", []).append(figures(result, limit))
     found = {"fixed": {k: middle(v) for k, v in fixed.items()}, "adjuster": {k: middle(v) for k, v in free.items()}}
-    best = min(each["seconds"] for each in found["fixed"].values())
+    best = min((each["seconds"] for each in found["fixed"].values() if each["reached"]), default=float("nan"))
     for kind in found.values():
         for label, each in kind.items():
             show(label, each)
@@ -198,7 +158,7 @@ def sweep(bench: Bench, name: str, rows: int, straggler: str) -> dict[str, Any]:
 
 
 def semi(bench: Bench, rows: int, straggler: str) -> dict[str, Any]:
-    algorithm, data = problem("kmeans", rows)
+    on = bench.problems.get("kmeans", rows)
     found: dict[str, Any] = {"straggler": straggler}
     print(f"kmeans, {rows} points, straggler {straggler or 'none'}: cost of synchronization", flush=True)
     for eta in ("20ms", "50ms", "100ms"):
@@ -206,7 +166,7 @@ def semi(bench: Bench, rows: int, straggler: str) -> dict[str, Any]:
             runs = []
             for _ in range(bench.repeats):
                 result = bench.run(
-                    algorithm, data, sync="fsp", interval=eta, coordination=coordination, straggler=straggler,
+                    on, sync="fsp", interval=eta, coordination=coordination, straggler=straggler,
                     tolerance=0, max_iterations=60,
                 )  # fmt: skip
                 used = list(result.rows[10:])
@@ -223,18 +183,29 @@ def semi(bench: Bench, rows: int, straggler: str) -> dict[str, Any]:
 
 def psp(bench: Bench, rows: int, workers: int) -> dict[str, Any]:
     """Speeds 1 : ½ : ⅓ in three groups."""
-    algorithm, data = problem("kmeans", rows)
+    on = bench.problems.get("kmeans", rows)
     third = max(workers // 3, 1)
     middle_, slow = f"{third}-{2 * third - 1}", f"{2 * third}-{3 * third - 1}"
     straggler = f"{middle_}:2x,{slow}:3x"
     found = {}
     for model in ("bsp", "ssp", "psp", "fsp"):
-        result = bench.run(
-            algorithm, data, sync=model, straggler=straggler, workers=3 * third, tolerance=0, max_seconds=4.0
-        )
+        result = bench.run(on, sync=model, straggler=straggler, workers=3 * third, tolerance=0, max_seconds=4.0)
         found[model] = result.utilization
         print(f"  {model:8} utilization {result.utilization:.1%} with {straggler}", flush=True)
     return {"straggler": straggler, "utilization": found}
+
+
+class Report(dict[str, Any]):
+    """What was found, kept in a file after each entry, so that a run that is cut off loses nothing."""
+
+    def __init__(self, path: str, **start: Any) -> None:
+        super().__init__(start)
+        self.path = path
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        if self.path:
+            Path(self.path).write_text(json.dumps(self, indent=1))
 
 
 def words(text: str) -> list[str]:
@@ -258,10 +229,10 @@ def main() -> None:
     chosen = options.parse_args()
     slow = f"0-{max(chosen.workers // 4, 1) - 1}"
     patterns = ["" if s == "none" else f"{slow}:{s}" for s in chosen.stragglers]
-    report: dict[str, Any] = {"workers": chosen.workers, "python": sys.version.split()[0]}
-    with LocalCluster(chosen.workers) as cluster:
+    report = Report(chosen.out, workers=chosen.workers, python=sys.version.split()[0], repeats=chosen.repeats)
+    with LocalCluster(chosen.workers) as cluster, Problems() as problems:
         deadline = time.monotonic() + 60 * chosen.minutes
-        bench = Bench(cluster, chosen.limit, chosen.repeats, chosen.within, deadline)
+        bench = Bench(cluster, problems, chosen.limit, chosen.repeats, chosen.within, deadline)
         for name in chosen.algorithms:
             try:
                 find_algorithm(name)
@@ -279,8 +250,6 @@ def main() -> None:
                 report[f"semi {pattern}"] = semi(bench, chosen.rows * chosen.workers, pattern)
         if "psp" in chosen.parts and not bench.late:
             report["psp"] = psp(bench, chosen.rows * chosen.workers, chosen.workers)
-    if chosen.out:
-        Path(chosen.out).write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ Only whole tiles move, so that they can travel in either layout as they are.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -50,9 +52,12 @@ class Segment:
 
     def joins(self, other: Segment) -> bool:
         """Nothing but the border tells the two apart."""
-        return (self.share, self.end) == (other.share, other.start) and (
-            (self.passes, self.status, self.parcel, self.transfer, self.seen, self.anew)
-            == (other.passes, other.status, other.parcel, other.transfer, other.seen, other.anew)
+        return (
+            self.end == other.start
+            and self.passes == other.passes
+            and self.parcel == other.parcel
+            and (self.share, self.status, self.transfer, self.seen, self.anew)
+            == (other.share, other.status, other.transfer, other.seen, other.anew)
         )
 
 
@@ -70,6 +75,9 @@ class Agenda:
 
     def __init__(self, points: int) -> None:
         self.segments = [Segment(0, 0, points, 0)] if points else []
+        self._waiting: list[Segment] | None = None
+        """What can be trained under this θ, the next one last; None: not looked up since something came, went or was
+        locked. A worker may hold thousands of parcels, so that a look at all of them for each would be dear."""
 
     # -- what it holds -------------------------------------------------------------------------------------
 
@@ -99,7 +107,7 @@ class Agenda:
 
     def resume(self, runs: Iterable[tuple[int, int]]) -> None:
         """The points of share 0 have been traversed so often already."""
-        self.segments, at = [], 0
+        self.segments, self._waiting, at = [], None, 0
         for points, passes in runs:
             self.segments.append(Segment(0, at, at + points, passes))
             at += points
@@ -118,14 +126,16 @@ class Agenda:
 
     def next(self, most: int) -> Run | None:
         """The next run of at most so many points; None when all were visited under this θ."""
-        best = -1
-        for i, s in enumerate(self.segments):
-            if s.status == "active" and not s.seen and (best < 0 or s.passes < self.segments[best].passes):
-                best = i
-        if best < 0:
+        if self._waiting is None:
+            able = [s for s in reversed(self.segments) if s.status == "active" and not s.seen]
+            self._waiting = sorted(able, key=lambda s: -s.passes)
+        while self._waiting and self._waiting[-1].seen:
+            self._waiting.pop()
+        if not self._waiting:
             return None
-        first = last = self.segments[best]
-        for s in self.segments[best + 1 :]:  # parcels that lie side by side make one run
+        first = last = self._waiting[-1]
+        for at in range(self._index(first.share, first.start) + 1, len(self.segments)):
+            s = self.segments[at]  # parcels that lie side by side make one run
             if (s.share, s.start) != (last.share, last.end) or s.status != "active" or s.seen:
                 break
             if (s.passes, s.anew) != (first.passes, first.anew) or last.end - first.start >= most:
@@ -155,10 +165,13 @@ class Agenda:
         Parcels that the target still has a copy of (`cheap`) go first, because they need not be sent. A parcel moves
         whole. At least a tile stays active, because a worker without points would end every round at once.
         """
-        room = min(most, self.active - TILE)
+        active = self.active
+        room = min(most, active - TILE)
+        pieces = Counter(s.parcel for s in self.segments)
         best: Segment | None = None
         for s in reversed(self.segments):
-            if s.status == "active" and not s.anew and self._fits(s, room):
+            whole = pieces[s.parcel] == 1  # one that was stopped at half has two segments until its pass is done
+            if s.status == "active" and not s.anew and _fits(s, room, active, whole):
                 rank = (s.parcel in cheap, s.passes)
                 if best is None or rank > (best.parcel in cheap, best.passes):
                     best = s
@@ -171,21 +184,13 @@ class Agenda:
             self._split(at, end)
             best = self.segments[at]
         best.status, best.transfer = "locked", transfer
+        self._waiting = None
         return best
-
-    def _fits(self, s: Segment, room: int) -> bool:
-        if s.parcel is not None:
-            return s.points < 2 * room and s.points < self.active and self._whole(s)
-        return room >= TILE and s.end // TILE * TILE - (-(-s.start // TILE) * TILE) >= TILE
 
     def _halfway(self, cheap: Collection[Parcel], room: int) -> bool:
         """The target has a copy of just such points, and their pass is not over: rather fewer than sending others."""
         active = [s for s in self.segments if s.parcel in cheap and s.status == "active"]
         return bool(active) and 2 * sum(s.points for s in active) >= room
-
-    def _whole(self, s: Segment) -> bool:
-        """A parcel that was stopped at half has two segments until its pass is done."""
-        return sum(other.parcel == s.parcel for other in self.segments) == 1
 
     def unlock(self, move: int) -> None:
         """The move was called off: what has not changed hands is trained here again."""
@@ -214,13 +219,14 @@ class Agenda:
         segment = self.copy_of(parcel)
         assert segment is not None, f"there is no copy of parcel {parcel} here"
         segment.status, segment.passes, segment.seen = "active", passes, False
+        self._waiting = None
         return segment
 
     def admit(self, parcel: Parcel | None, share: int, points: int, passes: int, start: int = 0) -> Segment:
         """Points that came from another worker, or (without a parcel) were loaded anew, at this place of a share."""
         segment = Segment(share, start, start + points, passes, parcel=parcel)
-        at = next((i for i, s in enumerate(self.segments) if (s.share, s.start) > (share, start)), len(self.segments))
-        self.segments.insert(at, segment)
+        self._waiting = None
+        insort(self.segments, segment, key=lambda s: (s.share, s.start))
         return segment
 
     # -- handing over at a barrier -------------------------------------------------------------------------
@@ -240,6 +246,7 @@ class Agenda:
             at = self._split(self._index(s.share, s.start), start)
             s = self.segments[at]
             s.status, s.transfer = "away", None
+            self._waiting = None
             gone.append(s)
             left -= s.points
         return gone
@@ -248,13 +255,14 @@ class Agenda:
         """Every point of this worker counts as not visited."""
         for s in self.held():
             s.anew, s.seen = True, False
+        self._waiting = None
 
     # -- borders -------------------------------------------------------------------------------------------
 
     def _index(self, share: int, position: int) -> int:
-        for i, s in enumerate(self.segments):
-            if s.share == share and s.start <= position < s.end:
-                return i
+        at = bisect_right(self.segments, (share, position), key=lambda s: (s.share, s.start)) - 1
+        if at >= 0 and self.segments[at].share == share and position < self.segments[at].end:
+            return at
         raise ProtocolError(f"Point {position} of share {share} has no segment; {self._story()}.")
 
     def _story(self) -> str:
@@ -271,6 +279,7 @@ class Agenda:
         rest = Segment(s.share, position, s.end, s.passes, s.status, s.parcel, s.transfer, s.seen, s.anew)
         s.end = position
         self.segments.insert(at + 1, rest)
+        self._waiting = None
         return at + 1
 
     def _join(self, at: int) -> None:
@@ -280,7 +289,19 @@ class Agenda:
                 self.segments[left].end = self.segments.pop(left + 1).end
 
     def _tidy(self) -> None:
-        at = len(self.segments) - 2
-        while at >= 0:
-            self._join(at)
-            at -= 1
+        """Drop all such borders."""
+        self._waiting = None
+        tidied: list[Segment] = []
+        for s in self.segments:
+            if tidied and tidied[-1].joins(s):
+                tidied[-1].end = s.end
+            else:
+                tidied.append(s)
+        self.segments = tidied
+
+
+def _fits(s: Segment, room: int, active: int, whole: bool) -> bool:
+    """The segment, or some tiles of it, can go in a window of about `room` of all `active` points."""
+    if s.parcel is not None:
+        return s.points < 2 * room and s.points < active and whole
+    return room >= TILE and s.end // TILE * TILE - (-(-s.start // TILE) * TILE) >= TILE

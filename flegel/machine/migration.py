@@ -6,7 +6,7 @@ spoken the source holds the window locked and the target holds it inactive, so w
 on the way, nobody trains a point that another one trains.
 
 The size of a window follows the link: it grows while answers come fast and shrinks where they are slow, so that a
-window is locked for about `AIM` seconds whatever the bandwidth.
+window is locked for about `AIM` seconds whatever the bandwidth, but not below a part of the move.
 
 Source:   cutting ⇄ shipping (at most `credits` windows without an answer) → sent → closed
 Target:   open (each window kept once, answered as often as it comes) → closed
@@ -21,6 +21,7 @@ from flegel.machine.agenda import Transfer
 from flegel.share import TILE
 
 AIM = 0.02  # seconds that a window should be on its way
+PIECES = 64  # parts of a move below which no window is cut: points that came in crumbs cost time in every later round
 
 # -- commands ----------------------------------------------------------------------------------------------
 
@@ -102,6 +103,8 @@ class Giving:
     """Points of the first window, while nothing is known of the link; 0: as the largest."""
     credits: int = 4
     """Windows that may be on their way at once: what the target must be able to hold, and what is locked."""
+    pieces: int = PIECES
+    """Windows are not cut smaller than such a part of the move."""
     patience: float = 2.0
     """Seconds of silence after which unanswered windows are sent again; follows the answers that come."""
 
@@ -153,7 +156,7 @@ class Giving:
         took = now - max(flight.sent_at, self._heard)
         fitting = flight.points * AIM / took if took > 0 else math.inf
         size = int(min(max(fitting, self.size / 2), 2 * self.size, self.window))
-        self.size = max(size // TILE * TILE, TILE)
+        self.size = max(size, min(self.points // self.pieces, self.window), TILE) // TILE * TILE
 
     def tick(self, now: float) -> list[Command]:
         """Send again what has been without an answer for too long, unless answers to others come: it waits its turn."""

@@ -57,6 +57,12 @@ def cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def io_threads() -> int:
+    """Threads that move a coordinator's bytes. Connections are dealt to them: with a large θ, one thread that copies it
+    to sixteen workers and their changes back would be most of a barrier."""
+    return max(1, min(4, len(cores()) // 4))
+
+
 def reading() -> Reading | None:
     """The counters now; None where the system does not tell."""
     try:

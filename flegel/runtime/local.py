@@ -29,6 +29,7 @@ from flegel.machine.events import Leave, Scale
 from flegel.messages import Answer, Envelope, Exit, Hello, Order, Release
 from flegel.runtime import clock, doors, frames
 from flegel.runtime.far import ServedArray
+from flegel.runtime.host import io_threads
 from flegel.runtime.memory import SharedArray
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
@@ -94,7 +95,7 @@ class LocalCluster:
                 self._spawn(worker)
 
     def _open(self) -> None:
-        self._context = zmq.Context()
+        self._context = zmq.Context(io_threads())
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

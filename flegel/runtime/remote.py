@@ -16,6 +16,7 @@ import zmq
 from flegel.runtime.curve import Doorman, guard, harden, key_of, new_pair
 from flegel.runtime.doors import LARGEST, QUEUE, Doors, Keys
 from flegel.runtime.far import ArrayServer, ServedArray
+from flegel.runtime.host import io_threads
 from flegel.runtime.local import LocalCluster, Process, launch
 from flegel.runtime.memory import SharedArray
 from flegel.runtime.poll import Sleeper
@@ -43,7 +44,7 @@ class RemoteCluster(LocalCluster):
         self._server: ArrayServer | None = None
 
     def _open(self) -> None:
-        self._context = zmq.Context()
+        self._context = zmq.Context(io_threads())
         self._doorman = Doorman(self._context, self._speakers.__contains__)
         self._socket = self._context.socket(zmq.ROUTER)
         harden(self._socket, LARGEST, QUEUE)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +121,7 @@ operations = st.lists(
     st.one_of(
         st.tuples(st.just("train"), st.integers(1, 12 * TILE)),
         st.tuples(st.just("stop"), st.integers(0, 5 * TILE)),
+        st.tuples(st.just("disturb"), st.integers(1, 6 * TILE)),
         st.tuples(st.just("cut"), st.integers(1, 4 * TILE)),
         st.tuples(st.just("unlock"), st.integers(0, 9)),
         st.tuples(st.just("retire"), st.integers(0, 9)),
@@ -139,6 +142,9 @@ def test_whatever_happens_points_and_passes_are_kept(points: int, script: list[t
     shares, moves = 1, 0
 
     def visit(run: Run, reached: int) -> None:
+        hidden = {key for keys in (*flying.values(), *away.values()) for key in keys}
+        waiting = [(p, *key) for key, p in count.items() if key not in hidden and key not in seen]
+        assert min(waiting)[1:] == (run.share, run.start), "fewest passes first, equal ones in their order"
         agenda.advance(run, reached)
         for i in range(run.start, reached):
             assert (run.share, i) not in seen
@@ -154,6 +160,18 @@ def test_whatever_happens_points_and_passes_are_kept(points: int, script: list[t
                 reached = run.end if what == "train" else min(run.end, run.start + left)
                 visit(run, reached)
                 left -= reached - run.start
+        elif what == "disturb":  # in the middle of a round one move begins and another is called off
+            seen = set()
+            agenda.begin()
+            for step in range(4):
+                if run := agenda.next(n):
+                    visit(run, run.start + -(-(run.end - run.start) // 2))
+                if step == 1 and (window := agenda.cut((moves, 0), n)):
+                    flying[(moves, 0)] = [(window.share, i) for i in range(window.start, window.end)]
+                if step == 2 and flying:
+                    agenda.unlock(min(flying)[0])
+                    del flying[min(flying)]
+            moves += 1
         elif what == "cut":
             window = agenda.cut((moves, 0), n)
             if window:
@@ -187,3 +205,36 @@ def test_whatever_happens_points_and_passes_are_kept(points: int, script: list[t
         covered = sorted((s.share, s.start, s.end) for s in agenda.segments)
         for one, two in itertools.pairwise(covered):
             assert one[0] < two[0] or one[2] == two[1]
+
+
+class Counted(list[Any]):
+    """Says how often it was gone through."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_the_work_of_a_cut_grows_with_the_number_of_parcels_not_with_its_square() -> None:
+    agenda = Agenda(TILE)
+    for n in range(200):
+        agenda.admit((n, 0), 1, TILE, n % 3, start=n * TILE)
+    agenda.segments = segments = Counted(agenda.segments)
+    assert agenda.cut((999, 0), 5 * TILE) is not None
+    assert segments.looks < 10
+
+
+def test_a_parcel_that_is_cut_in_the_middle_of_a_round_is_not_trained() -> None:
+    agenda = Agenda(4 * TILE)
+    agenda.admit((7, 0), 1, 2 * TILE, 3)
+    agenda.begin()
+    first = agenda.next(4 * TILE)
+    assert first is not None and first.share == 0
+    window = agenda.cut((9, 0), 2 * TILE, cheap={(7, 0)})
+    assert window is not None and window.parcel == (7, 0)
+    agenda.advance(first, first.end)
+    assert agenda.next(4 * TILE) is None
+    agenda.unlock(9)
+    assert agenda.next(4 * TILE) == Run(1, 0, 2 * TILE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.machine.migration import AIM, Answer, Cut, Giving, Keep, Ship, Taking, TellSent
+from flegel.machine.migration import AIM, PIECES, Answer, Cut, Giving, Keep, Ship, Taking, TellSent
 from flegel.machine.moves import Moves
 from flegel.messages import Arrived, Ready, Refused, Sent
 from flegel.plan.balance import Proposal
@@ -78,7 +78,7 @@ def test_what_is_kept_is_kept_once_and_answered_as_often_as_it_comes() -> None:
 @given(bandwidth=st.floats(1e3, 1e9), delay=st.floats(0, 0.005))
 def test_windows_come_to_fit_the_link(bandwidth: float, delay: float) -> None:
     """Whatever the points a second of the link: a window is under way for about AIM, or is the largest or smallest."""
-    machine = Giving(1, 10**9, window=10**6 // TILE * TILE, first=1024)
+    machine = Giving(1, 10**9, window=10**6 // TILE * TILE, first=1024, pieces=10**9)
     now, free, line = 0.0, 0.0, []
 
     def send(commands: list[object]) -> None:
@@ -96,6 +96,19 @@ def test_windows_come_to_fit_the_link(bandwidth: float, delay: float) -> None:
     takes = machine.size / bandwidth
     largest, smallest = machine.size == machine.window, machine.size == TILE
     assert largest or smallest or AIM / 4 <= takes <= 2 * AIM
+
+
+def test_a_slow_link_does_not_grind_a_move_to_crumbs() -> None:
+    machine = giving(points=6400 * TILE, window=400 * TILE)
+    flying = cut_all(machine, machine.start())
+    now = 0.0
+    while flying and machine.windows < 6400:
+        ship = flying.pop(0)
+        assert isinstance(ship, Ship)
+        now += 60.0
+        more = cut_all(machine, machine.answered(ship.transfer[1], False, now), now)  # type: ignore[arg-type]
+        flying += [command for command in more if isinstance(command, Ship)]
+    assert machine.phase == "sent" and machine.size == 100 * TILE and machine.windows <= PIECES + 4
 
 
 def test_a_window_that_waits_for_its_turn_is_not_sent_again() -> None:

@@ -2,7 +2,7 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-.PHONY: demo test nightly faults chaos lint clean
+.PHONY: demo test smoke nightly faults chaos lint clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -18,6 +18,9 @@ demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexibl
 
 test: $(VENV)/.dev lint  ## everything that CI runs, two files of tests at a time
 	$(PY) -m pytest -n 2 --dist loadfile
+
+smoke: $(VENV)/.dev  ## the whole benchmark suite in small, under two minutes; shows that it works
+	$(PY) -m flegel bench run all --scale smoke --out runs/smoke
 
 nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import suite
-from migration import Script, moves_of, point_bytes, scripted, visits_a_second
+from moving import Script, moves_of, point_bytes, scripted, visits_a_second
 
 from flegel.compare import Chart, Series
 from flegel.runtime.local import LocalCluster
@@ -29,9 +29,14 @@ from flegel.runtime.local import LocalCluster
 FIGURE = "Table 2"
 NEEDS = ("option:straggler", "option:balance", "algorithm:kmeans")
 
-LIMITS: dict[str, list[int]] = {"smoke": [200], "small": [0, 1000, 200, 50], "paper": [0, 1000, 500, 200, 100, 50]}
+LIMITS: dict[str, list[int]] = {
+    "smoke": [200],
+    "laptop": [1000, 200],
+    "small": [0, 1000, 200, 50],
+    "paper": [0, 1000, 500, 200, 100, 50],
+}
 """Mbit/s; 0: not limited."""
-SECONDS = {"smoke": 1.0, "small": 4.0, "paper": 10.0}
+SECONDS = {"smoke": 1.0, "laptop": 2.0, "small": 4.0, "paper": 10.0}
 """How long a move should take."""
 NETWORK = "10.77.43"
 CLONE_NEWNET = 0x40000000
@@ -195,7 +200,7 @@ def table(bench: suite.Suite, links: Links, cluster: LocalCluster) -> None:
                 ratio = visits_a_second(result.rows, moving) / max(visits_a_second(result.rows, quiet), 1e-9)
                 told.append(f"visits a second while points move / while none do: {ratio:.3f}")
         bench.answer(f"{name}: {', '.join(told)}.")
-    bench.record.charts.append(
+    bench.chart(
         Chart(
             title="Bandwidth of moving points",
             x="limit of each link, Mbit/s (0: none)",

@@ -11,6 +11,7 @@ from flegel.compare import Chart, Series
 
 FIGURE = "Fig. 14"
 NEEDS = ("sync:asp", "sync:bsp-mini")
+WEIGHT = 2
 
 SYNC = "bsp-mini,fsp,asp:batches=1,asp:batches=32"
 
@@ -18,8 +19,9 @@ SYNC = "bsp-mini,fsp,asp:batches=1,asp:batches=32"
 def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
-        cases = [suite.KMEANS, suite.LARGER[2]]
-        for case in cases[:1] if bench.scale == "smoke" else [*cases, suite.SMALLER[3]]:
+        cases = [suite.SWEEP] if bench.scale == "smoke" else [suite.SWEEP, suite.FUZZY_MEANS, suite.LOGISTIC]
+        bench.expect(len(cases))
+        for case in cases:
             found = bench.contest(case, SYNC, title=case.name)
             if found is None:
                 continue
@@ -27,9 +29,7 @@ def main() -> None:
                 Series(name=name, points=[(t, v) for t, v, _ in shown.curve if v is not None])
                 for name, shown in found.pictures.items()
             ]
-            bench.record.charts.append(
-                Chart(title=f"Objective against time, {case.name}", x="seconds", y="objective", series=series)
-            )
+            bench.chart(Chart(title=f"Objective against time, {case.name}", x="seconds", y="objective", series=series))
             for line in found.lines():
                 bench.answer(f"{case.name}, {line.contender}: {line.outcome}.")
         bench.answer("The paper: fsp and bsp-mini are monotone; asp diverges for k-means.")

@@ -11,25 +11,26 @@ from race import race
 
 FIGURE = "Fig. 11"
 NEEDS = ("option:straggler", "option:balance", "option:coordination")
+WEIGHT = 3
 
-SYNC = ",".join(
-    (
-        "fsp:coordination=centralized:balance=off",
-        "fsp:coordination=centralized:balance=sync",
-        "fsp:coordination=centralized:balance=async",
-        "fsp:coordination=semi:balance=async",
-    )
-)
+CALLED = {
+    "fsp:coordination=centralized:balance=off": "baseline",
+    "fsp:coordination=centralized:balance=sync": "sync migration",
+    "fsp:coordination=centralized:balance=async": "async migration",
+    "fsp:coordination=semi:balance=async": "async + semi",
+}
+SYNC = ",".join(CALLED)
 
 
 def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
         who = suite.quarter(bench.workers)
-        cases = [suite.KMEANS] if bench.scale == "smoke" else [suite.KMEANS, *suite.SMALLER]
-        race(bench, cases, f"{who}:8x", "injected", sync=SYNC)
+        cases = [suite.KMEANS] if bench.scale == "smoke" else suite.LARGER
+        bench.expect(1 if bench.scale == "smoke" else len(cases) + 1)
+        race(bench, cases, f"{who}:8x", "injected", sync=SYNC, called=CALLED)
         if bench.scale != "smoke":
-            race(bench, [suite.KMEANS], f"{who}:natural", "natural", sync=SYNC)
+            race(bench, [suite.KMEANS], f"{who}:natural", "natural", sync=SYNC, called=CALLED)
         bench.answer(
             "The paper: asynchronous migration saves up to 55.8 % of the baseline's time, synchronous migration may "
             "cost 35.9 %, semi-centralized coordination saves up to another 32.5 %."

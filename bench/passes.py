@@ -20,10 +20,11 @@ NEEDS = ("option:straggler", "option:balance", "algorithm:kmeans")
 def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
+        bench.expect(2)
         for straggler in ("", f"{suite.quarter(bench.workers)}:8x"):
             scenario = f"stragglers {straggler}" if straggler else "no stragglers"
             found = bench.contest(
-                suite.KMEANS, "fsp:balance=off,fsp:balance=async", straggler, title=f"kmeans-higgs, {scenario}"
+                suite.SWEEP, "fsp:balance=off,fsp:balance=async", straggler, title=f"kmeans-higgs, {scenario}"
             )
             if found is None:
                 continue
@@ -31,7 +32,7 @@ def main() -> None:
                 Series(name=name, points=[(float(i), w["passes"]) for i, w in enumerate(shown.workers)])
                 for name, shown in found.pictures.items()
             ]
-            bench.record.charts.append(
+            bench.chart(
                 Chart(
                     title=f"Passes of each worker, {scenario}",
                     x="worker",
@@ -54,8 +55,8 @@ def _gains(bench: suite.Suite, straggler: str, scenario: str, target: float) -> 
     series = []
     for mode in ("off", "async"):
         request = Request(
-            algorithm=KMeans(**suite.KMEANS.settings),
-            data=bench.data(suite.KMEANS),
+            algorithm=KMeans(**suite.SWEEP.settings),
+            data=bench.data(suite.SWEEP),
             workers=bench.workers,
             sync=SyncSpec("fsp", balance=mode),
             criteria=Criteria(target=target, max_seconds=suite.LIMIT[bench.scale]),
@@ -68,7 +69,7 @@ def _gains(bench: suite.Suite, straggler: str, scenario: str, target: float) -> 
         series.append(Series(name=f"fsp:balance={mode}", points=[(float(i), g) for i, g in enumerate(gains)]))
         bench.answer(f"{scenario}, balance {mode}: the workers' shares of the progress add up to {sum(gains):.4g}.")
     groups = [str(i) for i in range(bench.workers)]
-    bench.record.charts.append(
+    bench.chart(
         Chart(
             title=f"Fall of the objective by worker, {scenario}",
             x="worker",

@@ -15,7 +15,7 @@ from flegel.compare.table import seconds
 FIGURE = "PSP paper"
 NEEDS = ("option:straggler", "sync:psp", "algorithm:lr")
 
-CASE = suite.Case("lr", "mnist", {}, {"smoke": 2_000, "small": 20_000, "paper": 60_000})
+CASE = suite.Case("lr", "mnist", {}, suite.rows(2_000, 20_000, 60_000))
 PAPER = {3: {"bsp": 221, "asp": 258, "ssp": 353, "psp": 204}, 6: {"bsp": 208, "asp": 231, "ssp": 445, "psp": 197}}
 SYNC = "bsp,asp,ssp,psp,fsp"
 LOSS = 0.1  # mean log loss; separable images have no optimum to come within a per mille of
@@ -32,7 +32,9 @@ def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
         rows: list[list[str]] = []
-        for workers in (3,) if bench.scale == "smoke" else (3, 6):
+        sizes = (3,) if bench.scale == "smoke" else (3, 6)
+        bench.expect(len(sizes))
+        for workers in sizes:
             title = f"{CASE.name}, {workers} workers"
             found = bench.contest(
                 CASE, SYNC, speeds(workers), workers=workers, title=title, target=LOSS, target_note="a mean log loss"
@@ -60,9 +62,9 @@ def main() -> None:
                 for name, shown in found.pictures.items()
             ]
             chart = Chart(title=f"Objective against time, {title}", x="seconds", y="objective", series=series)
-            bench.record.charts.append(chart)
+            bench.chart(chart)
         columns = ["model", "time to target", "times as long as psp", "in the paper", "utilization", "accuracy"]
-        bench.record.tables.append(Table(title="Logistic regression on MNIST", columns=columns, rows=rows))
+        bench.table(Table(title="Logistic regression on MNIST", columns=columns, rows=rows))
         bench.skip("VGG-11 on CIFAR-10", "no such network is built in")
 
 

@@ -10,25 +10,36 @@ import argparse
 import ast
 import os
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from flegel.api import resolve
-from flegel.compare import Bench, Comparison, Contest, hold, in_memory, setting, write
+from problems import Shelf
+
+from flegel.api import resolve, run
+from flegel.compare import Bench, Chart, Comparison, Contest, Table, hold, read, setting, write
 from flegel.compare.contender import parse_contenders
-from flegel.compare.suite import lacking
-from flegel.datasets import Dataset, open_data
+from flegel.compare.contest import LATE
+from flegel.compare.suite import UNDER_WAY, lacking
+from flegel.datasets import Dataset
 from flegel.errors import FlegelError
 from flegel.runtime.local import LocalCluster
 
-BUDGET = {"smoke": 12.0, "small": 270.0, "paper": 3000.0}  # seconds after which no further contest begins
-LIMIT = {"smoke": 4.0, "small": 20.0, "paper": 120.0}  # seconds after which a run is given up
-REPEAT = {"smoke": 1, "small": 3, "paper": 5}
+BUDGET = {"smoke": 12.0, "laptop": 120.0, "small": 270.0, "paper": 3000.0}  # seconds for all contests of a benchmark
+LIMIT = {"smoke": 4.0, "laptop": 15.0, "small": 30.0, "paper": 180.0}  # seconds after which a run is given up
+REPEAT = {"smoke": 1, "laptop": 3, "small": 3, "paper": 5}
 FULL_BATCH = "bsp,bsp-mini,fsp-binary,fsp"
+RACE = "bsp,bsp-mini,asp,fsp-binary,fsp"
+HEAD = "fsp"
+ENOUGH = {"bsp": 13.0, "": 4.0}
+"""After so many times what fsp took a rival is given up; its time is then a lower bound."""
+LAPTOP = 64  # part of `small` that a laptop gets
+PASSES = 150  # at most, of bsp when it finds the target
+TOLERANCE = 1e-6  # of bsp when it finds the target
 
 
 class Case(NamedTuple):
@@ -38,39 +49,43 @@ class Case(NamedTuple):
     data: str
     settings: dict[str, Any]
     rows: dict[str, int]
-    within: float = 0.001
-    """How far from what bsp converges to the target lies; more where the last per mille takes most of the time."""
+    gap: float = 0.02
+    """How far short of bsp's end the target lies, as a share of what bsp gains after its first pass."""
 
     @property
     def name(self) -> str:
         return f"{self.algorithm}-{self.data}"
 
 
-def _rows(smoke: int, small: int, paper: int) -> dict[str, int]:
-    return {"smoke": smoke, "small": small, "paper": paper}
+def rows(smoke: int, small: int, paper: int) -> dict[str, int]:
+    """By scale: `small` suits some sixteen cores, `laptop` two to four that have other things to do."""
+    return {"smoke": smoke, "laptop": max(smoke, small // LAPTOP), "small": small, "paper": paper}
 
 
+FUZZY = {"k": 10, "m": 1.3}  # with m = 2 all memberships in 28 columns are alike, and a few passes end it
 LARGER = [
-    Case("gmm", "puf", {"k": 5}, _rows(4_000, 200_000, 6_000_000)),
-    Case("kmeans", "higgs", {"k": 10}, _rows(20_000, 4_000_000, 11_000_000)),
-    Case("fcm", "higgs", {"k": 10}, _rows(10_000, 1_000_000, 11_000_000)),
-    Case("lr", "nbaiot", {}, _rows(5_000, 400_000, 6_739_534), 0.05),
-    Case("nmf", "ml25m", {}, _rows(2_000, 10_000, 162_541), 0.005),
-    Case("cnn", "mnist", {}, _rows(1_000, 10_000, 60_000)),
+    Case("kmeans", "higgs", {"k": 50}, rows(20_000, 4_000_000, 11_000_000)),
+    Case("fcm", "higgs", FUZZY, rows(5_000, 2_000_000, 11_000_000), 0.005),
+    Case("gmm", "susy", {"k": 5}, rows(10_000, 5_000_000, 5_000_000), 0.03),
+    Case("lr", "nbaiot", {}, rows(4_000, 1_000_000, 6_739_534), 0.003),
+    Case("nmf", "ml10m", {}, rows(2_000, 20_000, 69_878), 0.03),
+    Case("cnn", "mnist", {}, rows(1_000, 10_000, 60_000)),
 ]
-"""The paper's larger tuple, LDT (its Table 1)."""
+"""One data set for each of the paper's algorithms (its Table 1), with enough passes for a race."""
 
 SMALLER = [
-    Case("gmm", "susy", {"k": 5}, _rows(10_000, 500_000, 5_000_000)),
-    Case("kmeans", "hepmass", {"k": 10}, _rows(20_000, 3_000_000, 7_000_000)),
-    Case("fcm", "hepmass", {"k": 10}, _rows(10_000, 700_000, 7_000_000)),
-    Case("lr", "higgs", {}, _rows(10_000, 2_000_000, 11_000_000)),
-    Case("nmf", "ml10m", {}, _rows(2_000, 10_000, 69_878), 0.005),
-    Case("cnn", "syn", {}, _rows(1_000, 20_000, 120_000)),
+    Case("kmeans", "hepmass", {"k": 50}, rows(20_000, 3_000_000, 7_000_000)),
+    Case("fcm", "hepmass", FUZZY, rows(5_000, 1_500_000, 7_000_000), 0.005),
+    Case("gmm", "puf", {"k": 5}, rows(4_000, 500_000, 6_000_000), 0.01),
+    Case("lr", "higgs", {}, rows(10_000, 4_000_000, 11_000_000), 0.001),
+    Case("nmf", "ml25m", {}, rows(2_000, 20_000, 162_541), 0.03),
+    Case("cnn", "syn", {}, rows(1_000, 20_000, 120_000)),
 ]
-"""The smaller one, SDT."""
+"""The other one."""
 
-KMEANS = LARGER[1]
+SWEEP = LARGER[0]._replace(rows=rows(20_000, 2_000_000, 11_000_000))
+"""For figures that hold many contests."""
+KMEANS, FUZZY_MEANS, MIXTURE, LOGISTIC, RATINGS = LARGER[:5]
 
 
 def arguments(doc: str | None, extra: Sequence[tuple[str, dict[str, Any]]] = ()) -> argparse.Namespace:
@@ -81,11 +96,19 @@ def arguments(doc: str | None, extra: Sequence[tuple[str, dict[str, Any]]] = ())
     parser.add_argument("--repeat", type=int, default=None)
     parser.add_argument("--out", type=Path, default=Path("runs/bench"), help="folder for NAME.json")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--budget", type=float, default=None, help="seconds after which no further contest begins")
+    parser.add_argument("--budget", type=_positive, default=None, help="seconds for all contests together")
+    parser.add_argument("--shelf", type=Path, default=None, help="folder for rows and targets that other scripts use")
     parser.add_argument("--only", default="", help="names of algorithms with commas between; all by default")
     for name, options in extra:
         parser.add_argument(name, **options)
     return parser.parse_args()
+
+
+def _positive(word: str) -> float:
+    value = float(word)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{word} seconds are no time")
+    return value
 
 
 class Suite:
@@ -97,7 +120,7 @@ class Suite:
         self.workers = options.workers or (2 if self.scale == "smoke" else cores)
         self.repeat = options.repeat or REPEAT[self.scale]
         self.budget = options.budget or BUDGET[self.scale]
-        self.began = time.monotonic()
+        self.began = time.monotonic() - _age()
         command = shlex.join(["python", f"bench/{Path(script).name}", *sys.argv[1:]])
         question = (doc or "").splitlines()[0]
         self.record = Bench(
@@ -108,25 +131,59 @@ class Suite:
             seconds=0.0,
             setting=setting(command),
         )
+        self.record.unfinished = UNDER_WAY
         self._clusters: dict[int, LocalCluster] = {}
         self._data: tuple[str, Dataset] | None = None
+        self._shelf = Shelf(options.shelf)
         self._targets: dict[str, tuple[float, str]] = {}
+        self._expected = 0
+        self._over = False
 
     def __enter__(self) -> Suite:
+        signal.signal(signal.SIGTERM, _terminated)
+        self.save()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:
+            self.record.unfinished = f"the {self.budget:.0f} s for this benchmark were over" if self._over else ""
+        elif isinstance(error, SystemExit | KeyboardInterrupt):
+            self.record.unfinished = f"it was ended after {time.monotonic() - self.began:.0f} s"
+        else:
+            self.record.unfinished = f"it failed: {kind.__name__}: {error}"
+        path = self.save()  # before anything that takes time: whoever asked us to end will not wait for long
+        for text in self.record.answer:
+            print(text)
+        for what, why in self.record.skipped:
+            print(f"left out: {what} ({why})")
+        print(path)
         for cluster in self._clusters.values():
             cluster.close()
+
+    def save(self) -> Path:
+        """The record as it stands; done after every contest, so that nothing is lost when the script is ended."""
         self.record.seconds = time.monotonic() - self.began
-        if kind is None:
-            path = self.options.out / f"{self.record.name}.json"
-            write(self.record, path)
-            for text in self.record.answer:
-                print(text)
-            for what, why in self.record.skipped:
-                print(f"left out: {what} ({why})")
-            print(path)
+        path: Path = self.options.out / f"{self.record.name}.json"
+        write(self.record, path)
+        return path
+
+    # -- telling -----------------------------------------------------------------------------------------------
+
+    def chart(self, chart: Chart) -> None:
+        """Put it into the record; one with the same title gives way."""
+        self.record.charts = [c for c in self.record.charts if c.title != chart.title] + [chart]
+
+    def table(self, table: Table) -> None:
+        self.record.tables = [t for t in self.record.tables if t.title != table.title] + [table]
+
+    def answer(self, text: str) -> None:
+        """A sentence about what came out."""
+        if text not in self.record.answer:
+            self.record.answer.append(text)
+
+    def expect(self, contests: int) -> None:
+        """So many contests are still to come; each may take an equal part of the time that is left."""
+        self._expected = contests
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -134,18 +191,30 @@ class Suite:
         if text:
             print(f"  [{time.monotonic() - self.began:5.0f} s] {text}", file=sys.stderr)
 
-    def answer(self, text: str) -> None:
-        """A sentence about what came out."""
-        self.record.answer.append(text)
-
     def skip(self, what: str, why: str) -> None:
         self.say(f"left out: {what} ({why})")
         self.record.skipped.append((what, why))
 
+    def left(self) -> float:
+        """Seconds of the budget that are left."""
+        return float(self.began + self.budget - time.monotonic())
+
+    def _part(self, share: float) -> Callable[[], float]:
+        """Seconds left of a part of the budget; it begins to run out when it is first asked for."""
+        ends: list[float] = []
+
+        def left() -> float:
+            if not ends:
+                ends.append(time.monotonic() + share * self.left())
+            return ends[0] - time.monotonic()
+
+        return left
+
     def over(self, what: str) -> bool:
         """The time for this benchmark is up; what would come next is named as left out."""
-        if time.monotonic() - self.began < self.budget:
+        if self.left() > 0:
             return False
+        self._over = True
         self.skip(what, f"the {self.budget:.0f} s for this benchmark were over")
         return True
 
@@ -171,8 +240,35 @@ class Suite:
         if self._data is None or self._data[0] != name:
             self._data = None
             self.say(f"reading {name}")
-            self._data = (name, in_memory(open_data(name)))
+            self._data = (name, self._shelf.rows(name))
         return self._data[1]
+
+    def earlier(self, name: str, case: Case, straggler: str) -> Comparison | None:
+        """The same contest as another benchmark held it in this run, at this scale and with as many workers."""
+        path = self.options.out / f"{name}.json"
+        try:
+            record = read(path) if path.exists() else None
+        except FlegelError:
+            return None
+        if not isinstance(record, Bench) or record.scale != self.scale:
+            return None
+        if record.setting.commit != self.record.setting.commit:
+            return None
+        rows, seed = case.rows[self.scale], self.options.seed
+        for held in record.contests:
+            same = held.title.startswith(f"{case.name},") and held.dataset["rows"] == rows and held.seed == seed
+            if same and held.straggler == straggler and held.workers == self.workers:
+                return held
+        return None
+
+    def a_pass(self, case: Case) -> float:
+        """Seconds that a full pass takes without stragglers; 0 where that cannot be had."""
+        if lacking(f"algorithm:{case.algorithm}") or self.left() <= 0:
+            return 0.0
+        algorithm = type(resolve(case.algorithm))(**case.settings)
+        found = run(algorithm, self.data(case), workers=self.workers, sync="bsp", cluster=self.cluster(self.workers),
+                    max_iterations=5, tolerance=0, max_seconds=LIMIT[self.scale], seed=self.options.seed)  # fmt: skip
+        return float(found.seconds / max(found.iterations, 1))
 
     def contest(self, case: Case, sync: str, straggler: str = "", **options: Any) -> Comparison | None:
         """Hold one, unless it cannot be, or the time is up; then that is in the record."""
@@ -181,29 +277,41 @@ class Suite:
         if only and case.algorithm not in only.split(","):
             return None
         workers = options.pop("workers", self.workers)
+        share = 1.0 / max(self._expected, 1)
+        self._expected -= 1
         if not self.has(f"algorithm:{case.algorithm}", for_=what) or self.over(what):
             return None
-        if case.name in self._targets and "target" not in options:
-            options["target"], options["target_note"] = self._targets[case.name]
+        key = f"{case.name} {case.rows[self.scale]} {case.settings} {case.gap} {self.options.seed}"
+        known = self._targets.get(key) or self._shelf.target(key)
+        if known and "target" not in options:
+            options["target"], options["target_note"] = known
+        own = "target" not in options
+        contenders = parse_contenders(sync)
         try:
             algorithm = resolve(case.algorithm)
             algorithm = type(algorithm)(**case.settings)
             self.say(what)
+            data, cluster = self.data(case), self.cluster(workers)
             found = hold(
                 Contest(
                     algorithm,
-                    self.data(case),
-                    parse_contenders(sync),
+                    data,
+                    contenders,
                     workers,
                     straggler=straggler,
                     title=what,
-                    cluster=self.cluster(workers),
+                    cluster=cluster,
                     seed=self.options.seed,
                     say=lambda text: self.say(f"    {text}"),
+                    left=self._part(share),
                     **{
                         "repeat": self.repeat,
                         "max_seconds": LIMIT[self.scale],
-                        "within": 0.01 if self.scale == "smoke" else case.within,
+                        "gap": case.gap,
+                        "tolerance": TOLERANCE,
+                        "max_passes": PASSES,
+                        "head": HEAD if any(c.label == HEAD for c in contenders) else "",
+                        "enough": ENOUGH,
                         **options,
                     },
                 )
@@ -211,9 +319,27 @@ class Suite:
         except FlegelError as error:
             self.skip(what, str(error))
             return None
-        self._targets.setdefault(case.name, (found.target, found.target_note))
+        if own:
+            self._targets[key] = (found.target, found.target_note)
+            self._shelf.keep_target(key, found.target, found.target_note)
+        if any(note.startswith(LATE) for note in found.notes):
+            self._over = True
         self.record.contests.append(found)
+        self.save()
         return found
+
+
+def _age() -> float:
+    """Seconds since this process was started: imports take time too, on a busy machine much."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, AttributeError, IndexError):
+        return 0.0
+
+
+def _terminated(*_: object) -> NoReturn:
+    raise SystemExit(143)
 
 
 def _figure(path: Path) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -104,15 +103,22 @@ def report(
         print(save(render([load(path) for path in sources], title), out))
 
 
+Suite = Annotated[
+    Path | None, typer.Option("--suite", envvar="FLEGEL_BENCH", help="The folder bench of a checkout of Flegel.")
+]
+SCALES = ("smoke", "laptop", "small", "paper")
+TOTAL = {"smoke": 100.0}  # seconds for `all` where nobody says
+
+
 @bench_app.command("list")
-def list_benches() -> None:
-    """What the suite can answer, and what it cannot yet."""
+def list_benches(suite: Suite = None) -> None:
+    """What the suite can answer, and what it cannot here. Those with a figure are what `run all` runs."""
     from flegel.cli import sentences
 
     with sentences():
         from flegel.compare.suite import folder, scripts
 
-        for script in scripts(folder()):
+        for script in scripts(folder(suite)):
             print(f"{script.name:19} {script.figure:10} {script.question}")
             for why in script.missing:
                 print(f"{'':30} unavailable: {why}")
@@ -121,40 +127,36 @@ def list_benches() -> None:
 @bench_app.command("run")
 def run_benches(
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names, figures (fig9), or all.")],
-    scale: Annotated[str, typer.Option(help="smoke, small or paper.")] = "small",
-    workers: Annotated[int | None, typer.Option(help="Worker processes; one a core by default.")] = None,
-    repeat: Annotated[int | None, typer.Option(help="Runs of each contender.")] = None,
+    scale: Annotated[str, typer.Option(help="smoke, laptop, small (for some sixteen cores) or paper.")] = "small",
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; one a core by default.")] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Runs of each contender.")] = None,
     seed: Annotated[int, typer.Option(help="Of data and start.")] = 0,
+    only: Annotated[str, typer.Option(help="Algorithms with commas between; all by default.")] = "",
+    budget: Annotated[
+        float | None,
+        typer.Option(min=1, help="Seconds for everything, shared out; what does not fit is named as left out."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for NAME.json and the report.")] = Path("runs/bench"),
+    suite: Suite = None,
 ) -> None:
-    """Run benchmarks one after the other, then write one report of all that lie in the folder."""
+    """Run benchmarks one after the other, then write one report of all that lie in the folder.
+
+    For example, the whole evaluation in nine minutes:
+
+        flegel bench run all --scale small --workers 16 --budget 540 --out runs/bench
+    """
     from flegel.cli import sentences
 
     with sentences():
+        from flegel.compare.runner import Evening
         from flegel.compare.suite import choose, folder, scripts
 
-        if scale not in ("smoke", "small", "paper"):
-            raise UsageError(f"--scale {scale!r} must be smoke, small or paper.")
-        failed = []
-        for script in choose(scripts(folder()), names):
-            if script.missing:
-                _say(f"{script.name}: left out, {script.missing[0]}")
-                continue
-            given = {
-                "--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--out": out,
-                "--json": out / f"{script.name}.raw.json",
-                "--out FILE": out / f"{script.name}.raw.json",
-            }  # fmt: skip
-            words = [
-                str(w)
-                for flag, v in given.items()
-                if flag in script.flags and v is not None
-                for w in (flag.split()[0], v)
-            ]
-            out.mkdir(parents=True, exist_ok=True)
-            _say(f"{script.name}: {script.question}")
-            if subprocess.run([sys.executable, str(script.path), *words], check=False).returncode:
-                failed.append(script.name)
+        if scale not in SCALES:
+            raise UsageError(f"--scale {scale!r} must be one of {', '.join(SCALES)}.")
+        if budget is None and names == ["all"]:
+            budget = TOTAL.get(scale)
+        flags = {"--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--only": only or None}
+        failed = Evening(choose(scripts(folder(suite)), names), out, flags, budget, _say).run()
         _collect(out)
         if failed:
             raise FlegelError(f"These benchmarks failed: {', '.join(failed)}.")
@@ -188,7 +190,7 @@ def _collect(folder: Path, out: Path | None = None, title: str = "") -> None:
             found.append(item)
     if not found:
         raise UsageError(f"There are no benchmarks in {folder}; run some with flegel bench run NAME.")
-    found.sort(key=lambda item: _order(item.figure) if isinstance(item, Bench) and item.figure else (9, 0))
+    found.sort(key=lambda item: _order(item.figure) if isinstance(item, Bench) and item.figure else (9, 0, ""))
     page = render(found, title or "Flegel: benchmarks")
     print(save(page, out or folder / "report.html"))
 

@@ -21,6 +21,7 @@ LAYERS = [
     {
         "api",
         "cli",
+        "__main__",
         "cli_bench",
         "cli_cluster",
         "cli_data",

@@ -1,6 +1,7 @@
 """One rival, or Flegel, in a process of its own: `python run.py CONFIG.json`.
 
-Writes what it measured to the file named in the configuration. The clock stands still while an objective is computed.
+Writes what it measured to the file named in the configuration, again after every look. The clock stands still while
+an objective is computed.
 End to end is everything else, from the start of the process.
 """
 
@@ -35,6 +36,35 @@ class Clock:
         return found
 
 
+class Told:
+    """What is known so far, in a file: whoever is ended before the target leaves an honest lower bound."""
+
+    def __init__(self, config: dict[str, Any], clock: Clock, maximize: bool) -> None:
+        self.config, self.clock, self.maximize = config, clock, maximize
+        self.path = Path(config["result"])
+        self.curve: list[tuple[float, float]] = []
+        self.moved = 0.0
+
+    def good(self, value: float) -> bool:
+        return bool(value >= self.config["target"] if self.maximize else value <= self.config["target"])
+
+    def write(self, value: float | None, note: str) -> None:
+        if value is not None:
+            self.curve.append((self.clock.training, value))
+        found = {
+            "objective": value,
+            "reached": value is not None and self.good(value),
+            "seconds": self.clock.training,
+            "end_to_end": time.monotonic() - BEGAN - self.clock.looking,
+            "moved": self.moved,
+            "note": note,
+            "curve": self.curve,
+        }
+        scratch = self.path.with_suffix(".part")
+        scratch.write_text(json.dumps(found))
+        scratch.replace(self.path)
+
+
 def main() -> None:
     config = json.loads(Path(sys.argv[1]).read_text())
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -48,71 +78,66 @@ def main() -> None:
     objective, maximize = OBJECTIVES[config["algorithm"]]
     folder = Path(config["folder"])
     clock = Clock()
-    X = np.load(folder / "X.npy")
+    told = Told(config, clock, maximize)
     y = np.load(folder / "y.npy") if (folder / "y.npy").exists() else None
-
-    def good(value: float) -> bool:
-        return bool(value >= config["target"] if maximize else value <= config["target"])
-
     if config["who"] == "flegel":
-        found = flegel(config, X, y, clock)
+        flegel(config, folder / "X.npy", y, clock, told, lambda model: objective(np.load(folder / "X.npy"), y, model))
     else:
+        X = np.load(folder / "X.npy")
         with np.load(folder / "start.npz") as stored:
             start = {k: stored[k] for k in stored.files}
-        found = rival(config, X, y, start, clock, lambda model: objective(X, y, model), good)
-    ended = time.monotonic()
-    value = objective(X, y, found.pop("model"))
-    found |= {
-        "objective": value,
-        "reached": good(value),
-        "seconds": clock.training,
-        "end_to_end": ended - BEGAN - clock.looking,
-    }
-    Path(config["result"]).write_text(json.dumps(found))
+        rival(config, X, y, start, clock, told, lambda model: objective(X, y, model))
 
 
-def flegel(config: dict[str, Any], X: Any, y: Any, clock: Clock) -> dict[str, Any]:
+def flegel(config: dict[str, Any], rows: Path, y: Any, clock: Clock, told: Told, objective: Any) -> None:
+    """Workers read their own parts of the file; rows with labels beside them come as arrays."""
+    import numpy as np
+
     from flegel.api import resolve, run
 
     algorithm = type(resolve(config["algorithm"]))(**config["settings"])
+    data = (np.load(rows), y) if y is not None else str(rows)
     result = run(
-        algorithm, (X, y) if y is not None else X, workers=config["threads"], sync="fsp", target=config["target"],
-        tolerance=0, max_seconds=config["limit"], seed=config["seed"],
+        algorithm, data, workers=config["threads"], sync="fsp", target=config["target"], tolerance=0,
+        max_seconds=config["limit"], seed=config["seed"],
     )  # fmt: skip
     clock.training = result.seconds
-    return {"model": result.parameters, "note": result.reason}
+    told.write(clock.look(objective, result.parameters), result.reason)
 
 
-def rival(
-    config: dict[str, Any], X: Any, y: Any, start: Any, clock: Clock, objective: Any, good: Any
-) -> dict[str, Any]:
-    from rivals.trainers import RIVALS, Task
+def rival(config: dict[str, Any], X: Any, y: Any, start: Any, clock: Clock, told: Told, objective: Any) -> None:
+    from rivals.field import FIELDS
+    from rivals.trainers import Task
 
-    made = RIVALS[config["algorithm"]][config["who"]](Task(X, y, start, config["threads"]))
+    made = FIELDS[config["field"]][config["who"]](Task(X, y, start, config["threads"]))
+    told.moved = made.moved
+    told.write(None, "did nothing yet")
     try:
-        if made.whole:
-            return _whole(config, made, clock, objective, good)
-        steps = 0
-        while clock.training < config["limit"]:
-            clock.train(made.step)
-            steps += 1
-            if good(clock.look(lambda: objective(made.model()))):
-                break
-        return {"model": made.model(), "note": f"{steps / made.steps_a_pass:g} passes"}
+        (_whole if made.whole else _steps)(config, made, clock, told, objective)
     finally:
         clock.look(made.close)
 
 
-def _whole(config: dict[str, Any], made: Any, clock: Clock, objective: Any, good: Any) -> dict[str, Any]:
+def _steps(config: dict[str, Any], made: Any, clock: Clock, told: Told, objective: Any) -> None:
+    while clock.training < config["limit"]:
+        clock.train(made.step)
+        value = clock.look(lambda: objective(made.model()))
+        told.write(value, made.told())
+        if told.good(value):
+            return
+
+
+def _whole(config: dict[str, Any], made: Any, clock: Clock, told: Told, objective: Any) -> None:
     """Tries rounds until the target is reached; only the last try counts."""
     rounds = max(1, config["rounds"] - 1)
     while True:
         clock.looking += clock.training
         clock.training = 0.0
         clock.train(made.fit, rounds)
-        reached = good(clock.look(lambda: objective(made.model())))
-        if reached or clock.training > config["limit"] or rounds >= 64 * config["rounds"]:
-            return {"model": made.model(), "note": f"{rounds} rounds"}
+        value = clock.look(lambda: objective(made.model()))
+        told.write(value, f"{rounds} rounds")
+        if told.good(value) or clock.training > config["limit"] or rounds >= 64 * config["rounds"]:
+            return
         rounds += 1 if rounds < config["rounds"] + 3 else rounds // 4 + 1
 
 

@@ -6,7 +6,6 @@ Imports stand in the constructors: they count end to end, but not as training.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,13 @@ class Rival:
     """Takes steps (a pass, or part of one); `model` is what it has learned so far."""
 
     package = ""
-    steps_a_pass = 1
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        self.seen = 0
+        """Rows that were looked at."""
+        self.moved = 0.0
+        """Seconds that it took to bring the rows to where they are used."""
 
     def step(self) -> None:
         raise NotImplementedError
@@ -41,6 +43,10 @@ class Rival:
     def model(self) -> Model:
         raise NotImplementedError
 
+    def told(self) -> str:
+        """How far it went."""
+        return f"{self.seen / len(self.task.X):.3g} passes"
+
     def close(self) -> None:
         """Nothing to do for most."""
 
@@ -50,7 +56,7 @@ class Rival:
 
 
 class SklearnLloyd(Rival):
-    package = "sklearn"
+    package, algorithm = "sklearn", "lloyd"
 
     def __init__(self, task: Task) -> None:
         from sklearn.cluster import KMeans
@@ -60,38 +66,53 @@ class SklearnLloyd(Rival):
 
     def fit(self, rounds: int) -> None:
         start = self.task.start["centroids"].astype(self.task.X.dtype)
-        self._fitted = self._make(len(start), init=start, n_init=1, max_iter=rounds, tol=0, algorithm="lloyd")
-        self._fitted.fit(self.task.X)
+        self._fitted = self._make(len(start), init=start, n_init=1, max_iter=rounds, tol=0, algorithm=self.algorithm)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns that it has not converged; that is the idea
+            self._fitted.fit(self.task.X)
 
     def model(self) -> Model:
         return {"centroids": self._fitted.cluster_centers_}
 
 
+class SklearnElkan(SklearnLloyd):
+    algorithm = "elkan"
+
+
 class SklearnMiniBatch(Rival):
-    """partial_fit on shuffled batches of the size that its documentation recommends: 256 a core, at least 1024."""
+    """Batches drawn as its `fit` draws them, of 1,024 rows a core; looked at ever more rarely."""
 
-    package, steps_a_pass = "sklearn", 4
+    package = "sklearn"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, batch: int | None = None) -> None:
         from sklearn.cluster import MiniBatchKMeans
 
         super().__init__(task)
         start = task.start["centroids"].astype(task.X.dtype)
-        self._batch = max(1024, 256 * task.threads)
+        self._batch = batch or 1024 * task.threads
         self._fitted = MiniBatchKMeans(len(start), init=start, n_init=1, batch_size=self._batch, random_state=0)
-        self._order, self._at = np.random.default_rng(0).permutation(len(task.X)), 0
+        self._rng = np.random.default_rng(0)
+        self._done = 0
 
     def step(self) -> None:
-        end = self._at + len(self._order) // self.steps_a_pass
-        while self._at < end:
-            rows = self._order[self._at : min(self._at + self._batch, end)]
-            self._fitted.partial_fit(self.task.X[rows])
-            self._at += len(rows)
-        if self._at + self._batch > len(self._order):
-            self._at = 0
+        from sklearn import config_context
+
+        count = max(1, self._done // 8)
+        with config_context(assume_finite=True):  # its `fit` checks the rows once, not batch by batch
+            for _ in range(count):
+                self._fitted.partial_fit(self.task.X[self._rng.integers(0, len(self.task.X), self._batch)])
+        self._done += count
+        self.seen += count * self._batch
 
     def model(self) -> Model:
         return {"centroids": self._fitted.cluster_centers_}
+
+
+class SklearnMiniBatchDefault(SklearnMiniBatch):
+    """With the batch of 1,024 rows that it has by default."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task, 1024)
 
 
 class TorchLloyd(Rival):
@@ -106,6 +127,7 @@ class TorchLloyd(Rival):
         self._centres = torch.from_numpy(task.start["centroids"].astype(task.X.dtype))
 
     def step(self) -> None:
+        self.seen += len(self._X)
         torch, k = self._torch, len(self._centres)
         sums, counts = torch.zeros_like(self._centres, dtype=torch.float64), torch.zeros(k, dtype=torch.float64)
         norms = (self._centres**2).sum(1)
@@ -144,6 +166,7 @@ class DaskLloyd(Rival):
         self._parts = da.from_array(task.X, chunks=(size, -1)).to_delayed().ravel()
 
     def step(self) -> None:
+        self.seen += len(self.task.X)
         found = self._dask.compute(*(self._dask.delayed(statistics)(part, self._centres) for part in self._parts))
         sums, counts = sum(s for s, _ in found), sum(c for _, c in found)
         self._centres[counts > 0] = sums[counts > 0] / counts[counts > 0, None]
@@ -193,6 +216,7 @@ class RayServer(Rival):
         self._workers = [Worker.remote(part) for part in np.array_split(task.X, task.threads)]
 
     def step(self) -> None:
+        self.seen += len(self.task.X)
         parts = [worker.work.remote(self._centres) for worker in self._workers]
         self._centres = self._ray.get(self._server.apply.remote(*parts))
 
@@ -228,14 +252,14 @@ class SklearnMixture(Rival):
 
 
 class SklearnSGD(Rival):
-    package, steps_a_pass = "sklearn", 4
+    package, PARTS = "sklearn", 16
 
     def __init__(self, task: Task) -> None:
         from sklearn.linear_model import SGDClassifier
 
         super().__init__(task)
         self._fitted = SGDClassifier(loss="log_loss", penalty=None, average=True, random_state=0)
-        self._parts = np.array_split(np.random.default_rng(0).permutation(len(task.X)), self.steps_a_pass)
+        self._parts = np.array_split(np.random.default_rng(0).permutation(len(task.X)), self.PARTS)
         self._turn = 0
 
     def step(self) -> None:
@@ -243,15 +267,16 @@ class SklearnSGD(Rival):
         assert self.task.y is not None
         self._fitted.partial_fit(self.task.X[rows], self.task.y[rows], classes=[0.0, 1.0])
         self._turn += 1
+        self.seen += len(rows)
 
     def model(self) -> Model:
         return {"weights": self._fitted.coef_, "bias": self._fitted.intercept_}
 
 
 class SklearnNewton(Rival):
-    """LogisticRegression with its default solver, lbfgs."""
+    """LogisticRegression with its default solver."""
 
-    package = "sklearn"
+    package, solver = "sklearn", "lbfgs"
 
     def __init__(self, task: Task) -> None:
         from sklearn.linear_model import LogisticRegression
@@ -260,7 +285,7 @@ class SklearnNewton(Rival):
         self._make = LogisticRegression
 
     def fit(self, rounds: int) -> None:
-        self._fitted = self._make(C=1e12, max_iter=rounds, tol=1e-12)
+        self._fitted = self._make(C=1e12, max_iter=rounds, tol=1e-12, solver=self.solver)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._fitted.fit(self.task.X, self.task.y)
@@ -269,14 +294,7 @@ class SklearnNewton(Rival):
         return {"weights": self._fitted.coef_, "bias": self._fitted.intercept_}
 
 
-RIVALS: dict[str, dict[str, Callable[[Task], Rival]]] = {
-    "kmeans": {
-        "scikit-learn Lloyd": SklearnLloyd,
-        "scikit-learn MiniBatchKMeans": SklearnMiniBatch,
-        "PyTorch Lloyd": TorchLloyd,
-        "Dask Lloyd": DaskLloyd,
-        "Ray parameter server": RayServer,
-    },
-    "gmm": {"scikit-learn GaussianMixture": SklearnMixture},
-    "lr": {"scikit-learn SGDClassifier": SklearnSGD, "scikit-learn LogisticRegression": SklearnNewton},
-}
+class SklearnSaga(SklearnNewton):
+    """With the solver that its documentation recommends for many rows."""
+
+    solver = "saga"

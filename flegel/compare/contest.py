@@ -7,8 +7,9 @@ Never drops a bad run: one that diverges, stalls, fails, hits the limit or is di
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from flegel.algorithm import Algorithm
@@ -27,7 +28,9 @@ from flegel.runtime.run import default_workers
 WITHIN = 0.001  # of what bsp converges to: the default target
 STALLED = 1e-9  # relative change over a full pass: nothing happens any more
 LEAST_LIMIT, MOST_LIMIT, LIMIT_FACTOR = 10.0, 120.0, 60.0
-CHECK_EACH_UP_TO = 100_000_000  # values; beyond that one model of each contender is evaluated, not every one
+LATE = "The time for this contest was over"
+HEADROOM = 0.1  # seconds that every run gets
+CHECK_EACH_UP_TO = 20_000_000  # values; beyond that one model of each contender is evaluated, not every one
 
 
 @dataclass
@@ -43,11 +46,23 @@ class Contest:
     target: float | None = None
     target_note: str = "given"
     within: float = WITHIN
+    gap: float | None = None
+    """Instead of `within`: the target lies so large a share of what bsp gains after its first pass short of its end.
+    Says the same for every algorithm, where a share of the objective may be nothing or everything."""
     tolerance: float = 1e-4
+    max_passes: int | None = None
+    """Of the run that finds the target."""
     max_seconds: float | None = None
     seed: int = 0
     partition: str = "shuffle"
     cluster: LocalCluster | None = None
+    head: str = ""
+    """A contender that runs first, and whose time is the measure for giving up the others."""
+    enough: Mapping[str, float] = field(default_factory=dict)
+    """By synchronization model: after so many times what `head` took a run is given up; "" stands for the rest."""
+    left: Callable[[], float] = lambda: math.inf
+    """Seconds until no further run may begin, nor one of a rival under way go on. Asked first when the target is
+    known, so that the time to find it need not count."""
     say: Callable[[str], None] = lambda text: None
     title: str = ""
     command: str = ""
@@ -102,6 +117,7 @@ class Arena:
         self.attempts: list[Attempt] = []
         self.results: dict[int, tuple[Result, Picture]] = {}
         self.notes: list[str] = [contest.data.note] if contest.data.note else []
+        self.missed: list[str] = []
 
     def hold(self) -> Comparison:
         contest = self.contest
@@ -109,16 +125,19 @@ class Arena:
         self.target, self.limit = target, limit
         contest.say(f"target: {target:.6g} ({note})")
         out: set[str] = set()
-        for number, order in enumerate(turns(contest.contenders, contest.repeat)):
+        for number, order in enumerate(turns(self._headed(), contest.repeat)):
             for contender in order:
-                if contender.label not in out:
+                if contender.label not in out and not self._late(contender, number):
                     attempt = self._attempt(contender, number)
                     if attempt.outcome == "limit":
                         out.add(contender.label)
         if out and contest.repeat > 1:
             names = ", ".join(c.label for c in contest.contenders if c.label in out)
-            self.notes.append(f"Not run again after the limit of {limit:g} s was hit: {names}.")
+            self.notes.append(f"Given up once and not run again: {names}.")
+        if self.missed:
+            self.notes.append(f"{LATE} before these runs: {', '.join(self.missed)}.")
         self._again(out)
+        self._check()
         return Comparison(
             title=contest.title or f"{type(contest.algorithm).__name__} on {contest.data.name}",
             algorithm=type(contest.algorithm).__name__,
@@ -138,6 +157,32 @@ class Arena:
             setting=self._setting(),
         )
 
+    def _headed(self) -> list[Contender]:
+        """The contenders, the measure of all others first."""
+        return sorted(self.contest.contenders, key=lambda c: c.label != self.contest.head)
+
+    def _late(self, contender: Contender, number: int) -> bool:
+        """There is no time for it: a rival that is given up sooner than the head was done would tell nothing."""
+        least = median(times) if (times := self._head_times()) and contender.label != self.contest.head else 0.0
+        if self.contest.left() > least:
+            return False
+        self.missed.append(f"{contender.label} {number + 1}")
+        return True
+
+    def _head_times(self) -> list[float]:
+        return [a.reached for a in self.attempts if a.contender == self.contest.head and a.reached is not None]
+
+    def _limit(self, contender: Contender) -> float:
+        """Seconds after which this run is given up; the measure of all others is not cut short."""
+        contest, limit = self.contest, self.limit
+        times = self._head_times()
+        factor = contest.enough.get(contender.sync, contest.enough.get(""))
+        if contender.label == contest.head:
+            return limit
+        if times and factor is not None:
+            limit = min(limit, factor * median(times) + HEADROOM)
+        return max(min(limit, contest.left()), HEADROOM)
+
     def _setting(self) -> Setting | None:
         """Where and when."""
         return setting(self.contest.command)
@@ -149,11 +194,20 @@ class Arena:
             return contest.target, contest.target_note, contest.max_seconds or MOST_LIMIT
         contest.say("finding the target: bsp, without stragglers")
         cap = contest.max_seconds or MOST_LIMIT
-        result = self._run(Contender("bsp", "bsp"), tolerance=contest.tolerance, max_seconds=cap)
+        passes = {"max_iterations": contest.max_passes} if contest.max_passes else {}
+        result = self._run(Contender("bsp", "bsp"), tolerance=contest.tolerance, max_seconds=cap, **passes)
         if result.objective is None:
             raise UsageError(f"{result.name} has no objective, so there is no target to race for.")
         limit = contest.max_seconds or min(max(LIMIT_FACTOR * result.seconds, LEAST_LIMIT), MOST_LIMIT)
         ended = "converged to" if result.converged else "came to"
+        if contest.gap is not None:
+            first = next(row["objective"] for row in result.rows if row["objective"] is not None)
+            note = (
+                f"{100 * contest.gap:.2g} % short of all that bsp without stragglers gained after its first pass, when "
+                f"it {ended} {result.objective:.6g} in this run, in {result.iterations} passes and "
+                f"{result.seconds:.3g} s"
+            )
+            return result.objective + contest.gap * (first - result.objective), note, limit
         note = (
             f"within {100 * contest.within:.2g} % of the {result.objective:.6g} that bsp without stragglers {ended} in "
             f"this run, in {result.iterations} passes and {result.seconds:.3g} s"
@@ -178,7 +232,8 @@ class Arena:
         slowed = {"straggler": self.contest.straggler} if self.contest.straggler else {}
         before = host.reading()
         try:
-            result = self._run(contender, target=self.target, tolerance=STALLED, max_seconds=self.limit, **slowed)
+            limit = self._limit(contender)
+            result = self._run(contender, target=self.target, tolerance=STALLED, max_seconds=limit, **slowed)
         except FlegelError as error:
             attempt = Attempt(contender=contender.label, round=number, outcome="failed", reason=str(error), again=again)
         else:
@@ -191,7 +246,6 @@ class Arena:
         load = host.load_since(before)
         attempt.foreign, attempt.steal, attempt.load_average = load.foreign, load.steal, load.average
         attempt.disturbed = load.disturbance
-        self._check(attempt)
         self.attempts.append(attempt)
         self.contest.say(_told(attempt, self.contest.repeat))
         return attempt
@@ -223,17 +277,22 @@ class Arena:
             load_seconds=result.load_seconds,
         )
 
-    def _check(self, attempt: Attempt) -> None:
-        """The model against the data, from scratch; outside all measurements."""
-        held = self.results.get(len(self.attempts))
-        size = self.contest.data.rows * self.contest.data.columns
-        before = any(a.contender == attempt.contender and a.checked is not None for a in self.attempts)
-        if held is None or (size > CHECK_EACH_UP_TO and before):
-            return
-        found = self.contest.algorithm.evaluate(self.features, self.labels, held[0].parameter)
-        if found is not None:
-            attempt.checked = _plain(float(found.objective))
-            attempt.metrics = {k: float(v) for k, v in found.metrics.items() if math.isfinite(v)}
+    def _check(self) -> None:
+        """Models against the data, from scratch; outside all measurements, several at a time.
+
+        Of large data only the run in the middle of each contender that got there: a look at it takes seconds.
+        """
+        large = self.contest.data.rows * self.contest.data.columns > CHECK_EACH_UP_TO
+        wanted = (
+            [i for i in self._middles().values() if self.attempts[i].reached is not None] if large else self.results
+        )
+        evaluate = self.contest.algorithm.evaluate
+        with ThreadPoolExecutor(max(1, min(len(host.cores()), len(wanted)))) as pool:
+            found = pool.map(lambda i: evaluate(self.features, self.labels, self.results[i][0].parameter), wanted)
+            for i, evaluation in zip(wanted, found, strict=True):
+                if evaluation is not None:
+                    metrics = {k: float(v) for k, v in evaluation.metrics.items() if math.isfinite(v)}
+                    self.attempts[i].checked, self.attempts[i].metrics = _plain(float(evaluation.objective)), metrics
 
     def _again(self, out: set[str]) -> None:
         """Disturbed runs once more, unless the machine is so busy that it would not help."""
@@ -247,22 +306,27 @@ class Arena:
             )
             return
         by_label = {c.label: c for c in self.contest.contenders}
-        for attempt in disturbed:
-            if attempt.contender not in out:
+        again = [a for a in disturbed if a.contender not in out]
+        done = 0
+        for attempt in again:
+            if self.contest.left() > 0:
                 self._attempt(by_label[attempt.contender], attempt.round, again=True)
-        self.notes.append(f"{len(disturbed)} runs were disturbed by other programs and run again.")
+                done += 1
+        self.notes.append(f"{len(disturbed)} runs were disturbed by other programs, of which {done} were run again.")
 
-    def _pictures(self) -> dict[str, Picture]:
-        """Of each contender, the run in the middle."""
-        found: dict[str, Picture] = {}
+    def _middles(self) -> dict[str, int]:
+        """Of each contender, which run is in the middle."""
+        found: dict[str, int] = {}
         for contender in self.contest.contenders:
             mine = [i for i, a in enumerate(self.attempts) if a.contender == contender.label and i in self.results]
             quiet = [i for i in mine if not self.attempts[i].disturbed] or mine
             if quiet:
                 middle = median([self.attempts[i].seconds for i in quiet])
-                chosen = min(quiet, key=lambda i: abs(self.attempts[i].seconds - middle))
-                found[contender.label] = self.results[chosen][1]
+                found[contender.label] = min(quiet, key=lambda i: abs(self.attempts[i].seconds - middle))
         return found
+
+    def _pictures(self) -> dict[str, Picture]:
+        return {label: self.results[i][1] for label, i in self._middles().items()}
 
 
 def setting(command: str = "") -> Setting:

@@ -11,6 +11,7 @@ from flegel.compare.stats import thinned
 CURVE = 400  # points of a curve
 SEGMENTS = 2500  # of a timeline; beyond that, shares in slices
 SLICES = 360
+UPDATES = 120  # of θ that are kept; more could not be told apart
 REASONS = 60
 KINDS = ("compute", "respond", "wait")
 
@@ -25,7 +26,7 @@ def picture(rows: Sequence[dict[str, Any]], workers: list[dict[str, Any]], stale
     note = "" if spans or not rows else "The trace holds no spans of the workers, so there is no timeline."
     return Picture(
         curve=[(r["seconds"], r["objective"], r["interval"]) for r in thinned(rows, CURVE)],
-        timeline=timeline(spans, length),
+        timeline=timeline(spans, length, moving(rows), [r["seconds"] for r in rows]),
         workers=workers,
         reasons=[(r["seconds"], r["reason"]) for r in _telling(rows)],
         staleness={str(k): v for k, v in staleness.items()},
@@ -45,20 +46,62 @@ def _telling(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return thinned(found, REASONS)
 
 
-def timeline(spans: Iterable[Span], length: float) -> Timeline:
-    """What each worker did when."""
-    by_worker: dict[int, list[Span]] = {}
+def moving(rows: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """When points were under way: rounds at whose end some were, joined where they follow each other closely."""
+    close = 0.002 * float(rows[-1]["seconds"]) if rows else 0.0
+    found: list[tuple[float, float]] = []
+    before = 0.0
+    for row in rows:
+        if row.get("in_flight"):
+            if found and before - found[-1][1] <= close:
+                found[-1] = (found[-1][0], row["seconds"])
+            else:
+                found.append((before, row["seconds"]))
+        before = row["seconds"]
+    return [(round(a, 6), round(b, 6)) for a, b in found]
+
+
+def excerpt(rows: Sequence[dict[str, Any]], begin: float, end: float) -> Timeline:
+    """A window of a run, its beginning as time zero."""
+    spans = [s for row in rows for s in row.get("spans", ()) if s[2] > begin and s[1] < end]
+
+    def clipped(a: float, b: float) -> tuple[float, float]:
+        return max(a, begin) - begin, min(b, end) - begin
+
+    lanes = []
+    for worker, mine in _by_worker(spans).items():
+        inside = [(*clipped(a, b), kind) for a, b, kind in segments(mine) if a < end and b > begin]
+        if inside and end - begin - inside[-1][1] > 1e-9:
+            inside.append((inside[-1][1], end - begin, "wait"))
+        lanes.append(Lane(worker, inside))
+    updates = [r["seconds"] - begin for r in rows if begin <= r["seconds"] <= end]
+    return Timeline(end - begin, lanes, [clipped(a, b) for a, b in moving(rows) if a < end and b > begin], updates)
+
+
+def _by_worker(spans: Iterable[Span]) -> dict[int, list[Span]]:
+    found: dict[int, list[Span]] = {}
     for span in sorted(spans, key=lambda s: (s[0], s[1])):
-        by_worker.setdefault(int(span[0]), []).append(span)
-    lanes = {worker: segments(mine) for worker, mine in sorted(by_worker.items())}
+        found.setdefault(int(span[0]), []).append(span)
+    return found
+
+
+def timeline(
+    spans: Iterable[Span], length: float, moving: Sequence[tuple[float, float]] = (), updates: Sequence[float] = ()
+) -> Timeline:
+    """What each worker did when."""
+    lanes = {worker: segments(mine) for worker, mine in _by_worker(spans).items()}
     length = max([length, *(lane[-1][1] for lane in lanes.values() if lane)])
     for lane in lanes.values():
         if lane and length - lane[-1][1] > 1e-9:
             lane.append((lane[-1][1], length, "wait"))  # its last report is in, those of others are not
     if sum(map(len, lanes.values())) <= SEGMENTS:
         short = {w: [(round(a, 6), round(b, 6), k) for a, b, k in lane] for w, lane in lanes.items()}
-        return Timeline(length, [Lane(w, lane) for w, lane in short.items()])
-    return Timeline(length, [Lane(w, [], shares(lane, length, SLICES)) for w, lane in lanes.items()])
+        found = Timeline(length, [Lane(w, lane) for w, lane in short.items()])
+    else:
+        found = Timeline(length, [Lane(w, [], shares(lane, length, SLICES)) for w, lane in lanes.items()])
+    found.moving = list(moving)
+    found.updates = [round(at, 6) for at in updates] if len(updates) <= UPDATES else []
+    return found
 
 
 def segments(spans: Sequence[Span]) -> list[tuple[float, float, str]]:

@@ -59,6 +59,10 @@ class Timeline(msgspec.Struct):
 
     seconds: float
     lanes: list[Lane]
+    moving: list[tuple[float, float]] = []
+    """When points were on their way from one worker to another."""
+    updates: list[float] = []
+    """Moments at which θ was made, where these are few."""
 
 
 class Picture(msgspec.Struct, kw_only=True):
@@ -125,14 +129,17 @@ class Comparison(msgspec.Struct, kw_only=True, tag_field="kind", tag="compare"):
         return [line for c in self.contenders if (line := _line(c, self.of(c), known[c], best))]
 
     def ratio(self, slow: str, fast: str) -> tuple[float, bool] | None:
-        """How many times longer `slow` takes; with True where that is only a lower bound."""
+        """How many times longer `slow` takes; with True where that is only a lower bound.
+
+        None where nothing is known: a run that was given up sooner than `fast` was done says nothing.
+        """
         quick, other = self.times(fast), self.times(slow)
         if quick is None or quick.median <= 0:
             return None
         if other is not None:
             return other.median / quick.median, False
         ran = [a.seconds for a in self.of(slow) if a.outcome == "limit"]
-        return (median(ran) / quick.median, True) if ran else None
+        return (median(ran) / quick.median, True) if ran and median(ran) >= quick.median else None
 
 
 class Line(msgspec.Struct, kw_only=True):
@@ -142,6 +149,8 @@ class Line(msgspec.Struct, kw_only=True):
     time: Spread | None
     ratio: float | None
     """To the best; a lower bound where `time` is None."""
+    ran: float
+    """Median seconds of its runs, whether they reached the target or not."""
     outcome: str
     barriers: float
     utilization: float
@@ -159,7 +168,7 @@ def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | Non
         return None
     ratio = time.median / best if time and best else None
     if time is None and best and (ran := [a.seconds for a in mine if a.outcome == "limit"]):
-        ratio = median(ran) / best
+        ratio = median(ran) / best if median(ran) >= best else None
     checked = [a.checked for a in mine if a.checked is not None]
     stated = [a.objective for a in mine if a.objective is not None]
     values = checked or stated
@@ -168,6 +177,7 @@ def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | Non
         contender=name,
         time=time,
         ratio=ratio,
+        ran=median([a.seconds for a in mine]),
         outcome=max(sorted(set(outcomes)), key=outcomes.count),
         barriers=median([a.barriers for a in mine]),
         utilization=median([a.utilization for a in mine]),
@@ -229,6 +239,8 @@ class Bench(msgspec.Struct, kw_only=True, tag_field="kind", tag="bench"):
     contests: list[Comparison] = []
     skipped: list[tuple[str, str]] = []
     """What was left out, and why."""
+    unfinished: str = ""
+    """Why this is not all that the benchmark was to measure; empty where it is."""
     ratios: dict[str, float] = {}
     """Named figures for the check against recorded floors."""
 

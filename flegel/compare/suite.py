@@ -1,7 +1,8 @@
 """The benchmark suite as files: which there are, what they answer, what they need. Reads sources; runs nothing.
 
 A benchmark is a script in `bench/`. Its docstring's first line is the question it answers; `FIGURE` names the paper's
-figure, and `NEEDS` what the engine must have, such as "algorithm:gmm", "sync:psp", "option:balance", "package:torch".
+figure, `NEEDS` what the engine must have, such as "algorithm:gmm", "sync:psp", "option:balance", "package:torch", and
+`WEIGHT` how large a part of the time for all it should get.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from pathlib import Path
 from flegel.compare.contender import supported
 from flegel.errors import UsageError, nearest
 
-HELPERS = {"suite", "race", "regress", "picture", "timeline"}
+UNDER_WAY = "it was still running when this was written"
+HELPERS = {"suite", "race", "problems", "regress", "picture", "timeline"}
 """Files of bench/ that are no benchmarks, besides those that cannot be run at all."""
+
+
+DEVICES = {"gpu": ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")}
+"""What the system shows where it has such a device."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +37,30 @@ class Script:
     needs: tuple[str, ...]
     flags: tuple[str, ...]
     """Options that it understands, of those that `flegel bench run` may pass on."""
+    weight: float = 1.0
 
     @property
     def missing(self) -> list[str]:
         return [why for need in self.needs if (why := lacking(need))]
 
 
-FLAGS = ("--scale", "--workers", "--repeat", "--out", "--seed", "--json")
+FLAGS = ("--scale", "--workers", "--repeat", "--out", "--seed", "--budget", "--shelf", "--only", "--json")
+OURS = FLAGS[:-1]
 
 
-def folder() -> Path:
-    """Where the suite lies: beside the package in a checkout, or in the current folder."""
+def folder(given: Path | None = None) -> Path:
+    """Where the suite lies: as told, beside the package in a checkout, or in the current folder."""
     import flegel
 
     beside = Path(flegel.__file__).resolve().parents[1] / "bench"
-    for place in (beside, Path("bench")):
+    for place in (given,) if given is not None else (beside, Path("bench")):
         if (place / "suite.py").is_file():
-            return place
+            return place.resolve()
+    if given is not None:
+        raise UsageError(f"{given} holds no benchmark suite; give the folder bench of a checkout of Flegel.")
     raise UsageError(
-        "There is no bench/ here; the benchmark suite comes with a checkout of Flegel, not with the package."
+        "There is no bench/ here; the benchmark suite comes with a checkout of Flegel, not with the package. Name its "
+        "folder with --suite, or in the environment as FLEGEL_BENCH."
     )
 
 
@@ -60,9 +71,10 @@ def scripts(place: Path) -> list[Script]:
     return sorted(found, key=lambda s: (not s.figure, _order(s.figure), s.name))
 
 
-def _order(figure: str) -> tuple[int, int]:
+def _order(figure: str) -> tuple[int, int, str]:
     digits = "".join(c if c.isdigit() else " " for c in figure).split()
-    return (0 if figure.startswith("Fig") else 1 if figure.startswith("Table") else 2, int(digits[0]) if digits else 99)
+    kind = 0 if figure.startswith("Fig") else 1 if figure.startswith("Table") else 2
+    return kind, int(digits[0]) if digits else 99, figure
 
 
 def read_script(path: Path) -> Script:
@@ -72,11 +84,11 @@ def read_script(path: Path) -> Script:
     named: dict[str, object] = {}
     for node in tree.body:
         match node:
-            case ast.Assign(targets=[ast.Name(id="FIGURE" | "NEEDS" as name)], value=value):
+            case ast.Assign(targets=[ast.Name(id="FIGURE" | "NEEDS" | "WEIGHT" as name)], value=value):
                 named[name] = ast.literal_eval(value)
     question = re.split(r"(?<=[.?])\s", ast.get_docstring(tree) or path.stem)[0]
     ours = any(isinstance(n, ast.ImportFrom | ast.Import) and "suite" in ast.dump(n) for n in tree.body)
-    flags = FLAGS[:5] if ours else tuple(f for f in FLAGS[1:] if f'"{f}"' in text and f != "--out")
+    flags = OURS if ours else tuple(f for f in FLAGS[1:] if f'"{f}"' in text and f != "--out")
     if not ours and re.search(r"--out \S+\.json", ast.get_docstring(tree) or ""):
         flags = (*flags, "--out FILE")
     needs = named.get("NEEDS", ())
@@ -87,13 +99,14 @@ def read_script(path: Path) -> Script:
         str(named.get("FIGURE", "")),
         tuple(map(str, needs)) if isinstance(needs, tuple) else (),
         flags,
+        float(str(named.get("WEIGHT", 1))),
     )
 
 
 def choose(all_scripts: Sequence[Script], words: Sequence[str]) -> list[Script]:
-    """By name, or by figure: `skew`, `fig9`; `all` is every one."""
+    """By name, or by figure: `skew`, `fig9`; `all` is the whole evaluation, every one that answers a figure."""
     if list(words) == ["all"]:
-        return list(all_scripts)
+        return [script for script in all_scripts if script.figure]
     chosen: list[Script] = []
     for word in words:
         wanted = word.lower()
@@ -125,4 +138,7 @@ def lacking(need: str) -> str:
         return "" if supported(name) else f"flegel.run has no {name} yet"
     if kind == "package":
         return "" if importlib.util.find_spec(name) else f"{name} is not installed"
+    if kind == "device":
+        found = any(Path(place).exists() for place in DEVICES.get(name, ()))
+        return "" if found else f"there is no {name.upper()} here"
     return f"nobody knows what {need!r} is"

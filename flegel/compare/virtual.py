@@ -291,6 +291,11 @@ class VirtualArena(Arena):
         self.last = self.stage.run(contender, Criteria(**criteria), straggler, self._dice, watch)
         return self.last
 
+    def _check(self) -> None:
+        """Only where points were trained, and few enough to look at them all."""
+        if self.stage.real and self.contest.data.rows * self.contest.data.columns <= CHECK_EACH_UP_TO:
+            super()._check()
+
     def _attempt(self, contender: Contender, number: int, again: bool = False) -> Attempt:
         contest = self.contest
         self._dice = contest.seed + 1000 * number
@@ -306,8 +311,6 @@ class VirtualArena(Arena):
             shown = picture(result.rows, thinned(result.worker, SHOWN), result.staleness)
             self.results[len(self.attempts)] = (result, shown)
             self.runs.setdefault(contender.label, result)
-        if self.stage.real and contest.data.rows * contest.data.columns <= CHECK_EACH_UP_TO:
-            self._check(attempt)
         self.attempts.append(attempt)
         contest.say(_told(attempt, contest.repeat))
         return attempt

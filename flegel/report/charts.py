@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -112,8 +113,9 @@ def curves(
     ys = [y for line in lines for _, y in line.points]
     ys += [level[0]] if level else []
     x = Scale(min(xs) if log_x else min(0.0, *xs), _above(max(xs), min(xs)), left, right, log_x)
-    margin = 0 if log_y else 0.04 * (max(ys) - min(ys))
-    y = Scale(min(ys) - margin, _above(max(ys) + margin, min(ys) - margin), bottom, top, log_y)
+    margin = 0.04 * (max(ys) - min(ys))
+    low, high = (round_down(min(ys)), 1 / round_down(1 / max(ys))) if log_y else (min(ys) - margin, max(ys) + margin)
+    y = Scale(low, _above(high, low), bottom, top, log_y)
     axes(canvas, x, y, x_label, y_label, show_x, show_y)
     if level:
         canvas.add("line", x1=left, x2=right, y1=y(level[0]), y2=y(level[0]), class_="axis", stroke_dasharray="3 3")
@@ -132,7 +134,7 @@ def curves(
 def _nothing(width: float, label: str) -> Canvas:
     """An honest blank: nothing was measured that could be drawn."""
     canvas = Canvas(width, 60, label)
-    canvas.text(width / 2, 34, "nothing to draw: no run reached the target", "middle", "soft")
+    canvas.text(width / 2, 34, "nothing was measured that could be drawn", "middle", "soft")
     return canvas
 
 
@@ -176,6 +178,12 @@ def _draw_legend(canvas: Canvas, placed: Sequence[tuple[float, float, str, int]]
         canvas.text(x + 25, y, name, "start", "small")
 
 
+def round_down(value: float) -> float:
+    """1, 2 or 5 times a power of ten, not above the value."""
+    power = 10.0 ** math.floor(math.log10(value) + 1e-12)
+    return max(m * power for m in (1, 2, 5) if m * power <= value * (1 + 1e-9))
+
+
 def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
     """Standing bars, a group for each name, one colour a series."""
     colours = colours_of([s.name for s in chart.series])
@@ -184,8 +192,9 @@ def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
     values = [v for s in chart.series for _, v in s.points if not chart.log_y or v > 0]
     if not values:
         return _nothing(width, chart.y)
-    low = min(values) / 2 if chart.log_y else min(0.0, *values)
-    y = Scale(low, _above(max(values), low), bottom, top, chart.log_y)
+    low = round_down(min(values) / 1.5) if chart.log_y else min(0.0, *values)
+    high = 1 / round_down(1 / max(values)) if chart.log_y else max(values)
+    y = Scale(low, _above(high, low), bottom, top, chart.log_y)
     canvas = Canvas(width, height + 18 * rows, chart.title)
     axes(canvas, Scale(0, 1, left, right), y, "", chart.y, ticks=False)
     slot = (right - left) / max(len(chart.groups), 1)
@@ -200,7 +209,11 @@ def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
     for i, name in enumerate(chart.groups):
         every = max(1, int(-(-len(name) * LETTER // slot))) if len(chart.groups) > 8 else 1
         if i % every == 0:
-            canvas.text(left + slot * (i + 0.5), bottom + 17, _cut(name, slot + 10), "middle", "soft small")
+            lines = name.split("-", 1) if len(name) * LETTER > slot and "-" in name else [name]
+            for j, line in enumerate(lines):
+                canvas.text(
+                    left + slot * (i + 0.5), bottom + 17 + 13 * j, _cut(line, slot + 10), "middle", "soft small"
+                )
     canvas.text((left + right) / 2, bottom + 34, chart.x, "middle", "small")
     _draw_legend(canvas, legend, solid=True)
     return canvas

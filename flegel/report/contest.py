@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flegel.compare.record import Comparison, Picture, Setting
@@ -27,7 +28,7 @@ def contest(comparison: Comparison, brief: bool = False) -> str:
             line.time.median if line.time else None,
             line.time.low if line.time else 0.0,
             line.time.high if line.time else 0.0,
-            seconds(line.time.median) if line.time else _why(line.outcome, comparison.limit),
+            seconds(line.time.median) if line.time else _why(line.outcome, line.ran),
             colours[line.contender],
         )
         for line in lines
@@ -44,12 +45,12 @@ def contest(comparison: Comparison, brief: bool = False) -> str:
     return "".join(parts)
 
 
-def _why(outcome: str, limit: float) -> str:
+def _why(outcome: str, ran: float) -> str:
     words = {
         "diverged": "diverged",
         "stalled": "stalled short of it",
         "failed": "failed",
-        "limit": f"not within {limit:g} s",
+        "limit": f"not within {seconds(ran)}",
     }
     return words.get(outcome, outcome)
 
@@ -92,17 +93,18 @@ def objective(comparison: Comparison) -> str:
     )
 
 
-def timelines(comparison: Comparison) -> str:
-    """What workers did, one panel a contender on a common axis."""
+def timelines(comparison: Comparison, names: Sequence[str] = (), title: str = "Where the time went") -> str:
+    """What workers did, one panel a contender on a common axis; all contenders, or those named."""
     shown = {name: p for name, p in comparison.pictures.items() if p.timeline.lanes}
-    panels = [(name, shown[name].timeline) for name in comparison.contenders if name in shown]
+    panels = [(name, shown[name].timeline) for name in names or comparison.contenders if name in shown]
     if not panels:
         return "".join(note(p.note) for p in comparison.pictures.values() if p.note)
-    return heading("Where the time went", level=3) + figure(
+    return heading(title, level=3) + figure(
         lambda w: timeline.draw(panels, w),
         "A lane for each worker. Waiting: the report is in, the next order has not come. Responding: from being told "
         "to having done it, including the way of the messages. The pauses of a worker that is slowed on purpose count "
-        "as computing. Where barriers are too dense to draw, the height of a colour is its share of the time.",
+        "as computing. Moving: points were on their way between workers. Dashed lines: θ was made. Where barriers are "
+        "too dense to draw, the height of a colour is its share of the time.",
     )
 
 

@@ -34,7 +34,10 @@ def _rules(scope: str, colours: list[str], greys: tuple[str, str, str, str, str]
     found = [f"{scope} .f{i}{{fill:{c}}}{scope} .s{i}{{stroke:{c}}}" for i, c in enumerate(colours)]
     found.append(f"{scope} text,{scope} .ink{{fill:{ink}}}{scope} .soft{{fill:{soft}}}")
     found.append(f"{scope} .grid{{stroke:{grid};stroke-width:1}}{scope} .axis{{stroke:{soft};stroke-width:1}}")
-    found.append(f"{scope} .paper{{fill:{paper}}}{scope} .idle{{fill:{idle}}}{scope} .whisker{{stroke:{ink}}}")
+    found.append(
+        f"{scope} .paper{{fill:{paper}}}{scope} .idle{{fill:{idle}}}{scope} .whisker{{stroke:{ink}}}"
+        f"{scope} .mark{{stroke:{ink};stroke-width:.8;stroke-dasharray:3 2;opacity:.75}}"
+    )
     return "".join(found)
 
 

@@ -9,26 +9,38 @@ from flegel.compare.record import Lane, Timeline
 from flegel.compare.table import seconds
 from flegel.report.svg import Canvas, Scale
 
-FILL = {"compute": "f0", "respond": "f4", "wait": "idle"}
-WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting"}
+FILL = {"compute": "f0", "respond": "f4", "wait": "idle", "move": "f2"}
+WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting", "move": "moving"}
+LETTER = 7.4  # width of a letter in bold, about
+STRIP = 8.0  # height for the line that tells when points move
+MARKS = 40  # updates of θ that are drawn as lines; more would hide the lanes
 CUT = 3.0  # a panel is at most so many times longer than the shortest one
 
 Panel = tuple[str, Timeline]
 
 
-def draw(panels: Sequence[Panel], width: float, title: str = "", window: float | None = None) -> Canvas:
-    """One panel per run, all on the same axis of time; a run that goes on beyond it ends in an arrow."""
+def draw(
+    panels: Sequence[Panel],
+    width: float,
+    title: str = "",
+    window: float | None = None,
+    axis: str = "time since training began",
+) -> Canvas:
+    """One panel per run, all on the same axis of time; a run that goes on beyond it ends in an arrow.
+
+    A panel without a name is a moment of a run: it says neither how long it took nor that it was done.
+    """
     lanes = max((len(t.lanes) for _, t in panels), default=0)
     thick = 14.0 if lanes <= 8 else 10.0 if lanes <= 16 else max(3.0, 160 / lanes)
     gap = 3.0 if thick >= 10 else 1.0
     left, right, top = 34.0, width - 46, 44.0 if title else 26.0
     span = window or common_window([t.seconds for _, t in panels])
     scale = Scale(0.0, span, left, right)
-    heights = [28 + len(t.lanes) * (thick + gap) for _, t in panels]
+    heights = [(28 if name else 8) + len(t.lanes) * (thick + gap) + (STRIP if t.moving else 0) for name, t in panels]
     canvas = Canvas(width, top + sum(heights) + 40, title or "What each worker did, over time")
     if title:
         canvas.text(8, 18, title, "start", "strong")
-    _legend(canvas, 8, top - 8)
+    _legend(canvas, 8, top - 8, any(t.moving for _, t in panels))
     y = top
     for (name, timeline), height in zip(panels, heights, strict=True):
         _panel(canvas, name, timeline, scale, y, thick, gap)
@@ -37,7 +49,7 @@ def draw(panels: Sequence[Panel], width: float, title: str = "", window: float |
         canvas.add("line", x1=scale(tick), x2=scale(tick), y1=y, y2=y + 4, class_="axis")
         canvas.text(scale(tick), y + 17, seconds(tick) if tick else "0", "middle", "soft small")
     canvas.add("line", x1=left, x2=right, y1=y, y2=y, class_="axis")
-    canvas.text((left + right) / 2, y + 33, "time since training began", "middle", "small")
+    canvas.text((left + right) / 2, y + 33, axis, "middle", "small")
     return canvas
 
 
@@ -47,18 +59,21 @@ def common_window(lengths: Sequence[float]) -> float:
     return min(max(known), CUT * min(known)) if len(known) > 1 else known[0]
 
 
-def _legend(canvas: Canvas, x: float, y: float) -> None:
-    for kind in KINDS:
+def _legend(canvas: Canvas, x: float, y: float, moves: bool) -> None:
+    for kind in (*KINDS, "move") if moves else KINDS:
         canvas.add("rect", x=x, y=y - 9, width=16, height=10, class_=FILL[kind])
-        canvas.text(x + 21, y, WORDS[kind], "start", "small")
-        x += 40 + 6.4 * len(WORDS[kind])
+        canvas.text(x + 20, y, WORDS[kind], "start", "small")
+        x += 31 + 6.2 * len(WORDS[kind])
 
 
 def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float, thick: float, gap: float) -> None:
     goes_on = timeline.seconds > scale.high * (1 + 1e-9)
-    told = f"{name}: {seconds(timeline.seconds)}" + (", goes on" if goes_on else "")
-    canvas.text(8, y + 18, told, "start", "strong")
-    y += 26
+    took = f": {seconds(timeline.seconds)}" + (", goes on" if goes_on else "")
+    if name:
+        most = int((canvas.width - 20) / LETTER) - len(took)
+        short = name if len(name) <= most else f"…{name[1 - most :]}"  # what tells contenders apart stands at the end
+        canvas.text(8, y + 18, short + took, "start", "strong")
+    y += 26 if name else 6
     every = 1 if thick >= 10 else max(1, len(timeline.lanes) // 8)
     for i, lane in enumerate(timeline.lanes):
         at = y + i * (thick + gap)
@@ -66,9 +81,17 @@ def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float
             canvas.text(scale.begin - 6, at + min(thick, 12) - 1, str(lane.worker), "end", "soft small")
         _lane(canvas, lane, timeline.seconds, scale, at, thick)
     bottom = y + len(timeline.lanes) * (thick + gap) - gap
+    seen = [at for at in timeline.updates if at <= scale.high]
+    for at in seen if len(seen) <= MARKS else ():
+        canvas.add("line", x1=scale(at), x2=scale(at), y1=y - 2, y2=bottom + 1, class_="mark", title="θ was made")
+    for begin, end in timeline.moving:
+        if begin < scale.high:
+            x, stop = scale(begin), scale(min(end, scale.high))
+            canvas.add("rect", x=x, y=bottom + 2.5, width=max(stop - x, 0.6), height=4, class_=FILL["move"],
+                       title="points move between workers")  # fmt: skip
     if goes_on:
         canvas.text(scale.end + 5, (y + bottom) / 2 + 5, "⋯", "start", "strong")
-    else:
+    elif name:
         end = scale(timeline.seconds)
         canvas.add("line", x1=end, x2=end, y1=y - 4, y2=bottom + 2, class_="whisker")
         if end < scale.end - 40 or end <= scale.end:

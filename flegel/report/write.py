@@ -11,7 +11,7 @@ from flegel.compare.record import Bench, Chart, Comparison, read
 from flegel.errors import StorageError, UsageError
 from flegel.report import single, timeline
 from flegel.report.charts import Curve, colours_of, curves, groups
-from flegel.report.contest import contest, where
+from flegel.report.contest import contest, timelines, where
 from flegel.report.page import details, figure, heading, note, page, paragraph, table
 from flegel.report.single import Single
 from flegel.report.svg import Canvas
@@ -40,12 +40,29 @@ def render(items: Sequence[Item], title: str = "") -> str:
     """One page for all of them."""
     names = [_name(item) for item in items]
     anchors = [f"s{i}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}" for i, name in enumerate(names)]
-    body: list[str] = []
+    body: list[str] = [_place(items)]
     for item, name, anchor in zip(items, names, anchors, strict=True):
         if len(items) > 1 or title:
             body.append(heading(name, anchor))
         body.append(_section(item))
     return page(title or (names[0] if len(names) == 1 else "Flegel"), body, list(zip(anchors, names, strict=True)))
+
+
+def _place(items: Sequence[Item]) -> str:
+    """Where all benchmarks were measured, where that is one place."""
+    benches = [item for item in items if isinstance(item, Bench)]
+    places = {tuple(sorted(b.setting.machine.items())) for b in benches}
+    if len(benches) < 2 or len(places) > 1:
+        return ""
+    machine, first = benches[0].setting.machine, benches[0].setting
+    commits = " and ".join(sorted({b.setting.commit for b in benches if b.setting.commit})) or "unknown"
+    scales = " and ".join(sorted({b.scale for b in benches if b.scale}))
+    return paragraph(
+        f"Measured on {machine.get('processor', 'an unknown processor')}, {machine.get('cores', '?')} cores, "
+        f"{machine.get('memory', '?')} of memory, {first.date[:10]}, commit {commits}, scale {scales}. All time is "
+        "training time unless a figure says otherwise; ratios are taken inside one run.",
+        "soft",
+    )
 
 
 def _name(item: Item) -> str:
@@ -69,8 +86,10 @@ def _section(item: Item) -> str:
 
 def bench(record: Bench) -> str:
     """Answers first, then figures, then the contests behind them."""
-    parts = [paragraph(text, "lead") for text in record.answer]
-    parts += [note(f"Left out: {what} ({why})") for what, why in record.skipped]
+    parts = [note(f"Unfinished: {record.unfinished}")] if record.unfinished else []
+    parts += [note(text) for text in _disturbance(record)]
+    parts += [paragraph(text, "lead") for text in record.answer]
+    parts += [note(f"Left out: {what} ({why})") for what, why in record.skipped if why != record.unfinished]
     for chart in record.charts:
         parts.append(heading(chart.title, level=3))
         parts.append(figure(lambda w, c=chart: draw(c, w), chart.text))  # type: ignore[misc]
@@ -79,12 +98,34 @@ def bench(record: Bench) -> str:
         parts.append(table(listed.columns, listed.rows))
         if listed.text:
             parts.append(paragraph(listed.text, "soft"))
+    parts.append(_where_time_went(record))
     for held in record.contests:
         parts.append(details(held.title, contest(held, brief=len(record.contests) > 4)))
     seeds = sorted({str(c.seed) for c in record.contests})
     more = [("scale", record.scale), ("seeds", ", ".join(seeds)), ("took", f"{record.seconds:.0f} s")]
     parts.append(details("Where and how", where(record.setting, more)))
     return "".join(parts)
+
+
+def _disturbance(record: Bench) -> list[str]:
+    """Where most runs were disturbed by other programs, that comes first."""
+    runs = [a for held in record.contests for a in held.attempts]
+    disturbed = sum(1 for a in runs if a.disturbed)
+    if 2 * disturbed <= len(runs):
+        return []
+    return [
+        f"{disturbed} of {len(runs)} runs were disturbed by other programs: take none of these figures for granted."
+    ]
+
+
+def _where_time_went(record: Bench) -> str:
+    """Workers of the first contest with stragglers, under at most three models: the first, the one in question, bsp."""
+    for held in record.contests:
+        if held.straggler and len(held.pictures) > 1:
+            liked = [name for name in ("bsp", "bsp-mini", "fsp") if name in held.pictures]
+            names = liked if len(liked) > 1 else list(held.pictures)[:3]
+            return timelines(held, names, f"Where the time went: {held.title}")
+    return ""
 
 
 def draw(chart: Chart, width: float) -> Canvas:
@@ -108,6 +149,19 @@ def save(text: str, path: Path) -> Path:
         scratch.unlink(missing_ok=True)
         raise StorageError(f"Could not write {path}: {error.strerror or error}.") from None
     return path
+
+
+def chart_picture(record: Bench, title: str = "", width: float = 820) -> str:
+    """A picture of its own: a chart of a benchmark, the first or the one with that title."""
+    chart = next((c for c in record.charts if not title or c.title == title), None)
+    if chart is None:
+        known = "; ".join(c.title for c in record.charts) or "none"
+        raise UsageError(f"{record.name} has no chart {title!r}; it has: {known}.")
+    canvas = draw(chart, width)
+    place = record.setting
+    cores = place.machine.get("cores", "?")
+    canvas.origin = f"{chart.title}: {record.question} {place.date}, commit {place.commit}, {cores} cores."
+    return canvas.svg(standalone=True)
 
 
 def timeline_picture(comparison: Comparison, names: Sequence[str], title: str, width: float = 820) -> str:

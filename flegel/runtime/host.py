@@ -155,13 +155,13 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit that runs, with + where files differ from it; empty outside a checkout."""
+    """The commit that runs, with + where files differ from it; outside a checkout what `FLEGEL_COMMIT` says."""
     here = Path(__file__).resolve().parent
     try:
         name = _git(here, "rev-parse", "--short=12", "HEAD")
         return name + ("+" if name and _git(here, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
-        return ""
+        return os.environ.get("FLEGEL_COMMIT", "")
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -21,7 +21,7 @@ def a_picture(length: float, workers: int = 3) -> Picture:
     ]  # fmt: skip
     return Picture(
         curve=[(0.1 * length, None, 0.01), (0.5 * length, 12.0, 0.02), (length, 10.0, 0.01)],
-        timeline=timeline(spans, length),
+        timeline=timeline(spans, length, [(0.3 * length, 0.4 * length)], [0.5 * length, length]),
         workers=accounts,
         reasons=[(0.1, "because a < b & c > d")],
         staleness={"0": 3, "2": 1},

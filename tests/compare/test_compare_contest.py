@@ -77,3 +77,43 @@ def test_loads_are_known_or_said_to_be_unknown() -> None:
 def test_the_machine_has_a_description() -> None:
     assert {"processor", "cores", "python"} <= host.machine().keys()
     assert host.versions()["flegel"]
+
+
+@pytest.mark.processes
+def test_a_contest_that_runs_out_of_time_keeps_what_it_has_and_says_so(cluster: Any, points: np.ndarray) -> None:
+    asked = iter(range(1000))
+
+    def left() -> float:  # asked before each run, and for the limit of each rival's
+        return 100.0 if next(asked) < 3 else 0.0
+
+    lost = compare(
+        KMeans(k=4), points, "bsp,fsp", workers=2, repeat=2, cluster=cluster, head="fsp", enough={"": 1000.0}, left=left
+    )
+    assert [a.contender for a in lost.attempts] == ["fsp", "bsp"]  # the measure of the others runs first
+    (told,) = [note for note in lost.notes if note.startswith("The time for this contest was over before these runs")]
+    assert "bsp 2" in told and "fsp 2" in told
+
+
+def test_rivals_are_given_up_by_the_measure_of_the_head(points: np.ndarray) -> None:
+    from flegel.compare.contender import parse_contenders
+    from flegel.compare.contest import HEADROOM, Arena, Contest
+    from flegel.datasets import open_data
+    from tests.compare.samples import attempt
+
+    bsp, mini, fsp = parse_contenders("bsp,bsp-mini,fsp")
+    contest = Contest(KMeans(k=4), open_data(points), [bsp, mini, fsp], 2, head="fsp", enough={"bsp": 13.0, "": 4.0})
+    arena = Arena(contest, None)
+    arena.limit = 60.0
+    assert arena._limit(bsp) == 60.0  # nothing is known of fsp yet
+    arena.attempts = [attempt("fsp", 0, 2.0)]
+    assert arena._limit(bsp) == 26.0 + HEADROOM and arena._limit(mini) == 8.0 + HEADROOM and arena._limit(fsp) == 60.0
+    contest.left = lambda: 5.0
+    assert arena._limit(bsp) == 5.0 and arena._limit(fsp) == 60.0
+
+
+@pytest.mark.processes
+def test_a_gap_is_a_share_of_what_bsp_gains_after_its_first_pass(cluster: Any, points: np.ndarray) -> None:
+    found = compare(KMeans(k=4), points, "bsp", workers=2, repeat=1, cluster=cluster, gap=0.5, max_passes=20)
+    first, last = found.pictures["bsp"].curve[0][1], found.attempts[0].objective
+    assert first is not None and last is not None and last <= found.target < first
+    assert "50 % short of all that bsp" in found.target_note

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.compare.picture import SEGMENTS, picture, segments, shares, timeline
+from flegel.compare.picture import SEGMENTS, excerpt, moving, picture, segments, shares, timeline
 
 part = st.floats(0, 1)
 
@@ -73,3 +73,25 @@ def test_reasons_that_differ_only_in_numbers_are_told_once() -> None:
         for i, why in enumerate(["probe", "probe", "hold", "hold", "probe"])
     ]
     assert [text for _, text in picture(rows, [], {}).reasons] == ["probe 0", "hold 2", "probe 4"]
+
+
+def row(seconds: float, in_flight: int = 0, spans: tuple[object, ...] = ()) -> dict[str, object]:
+    return {"seconds": seconds, "in_flight": in_flight, "spans": spans}
+
+
+def test_rounds_in_which_points_move_are_joined() -> None:
+    rows = [row(1.0), row(2.0, 5), row(3.0, 2), row(4.0), row(5.0, 1)]
+    assert moving(rows) == [(1.0, 3.0), (4.0, 5.0)]
+    assert moving([]) == []
+
+
+def test_an_excerpt_begins_at_zero_and_holds_only_its_window() -> None:
+    spans = [(0, a, a + 0.8, 1, 0.6, 0.2, 0.0) for a in (0.0, 1.0, 2.0, 3.0)]
+    rows = [row(s[2] + 0.1, int(s[1] == 1.0), (s,)) for s in spans]
+    found = excerpt(rows, 1.5, 3.5)
+    (lane,) = found.lanes
+    assert found.seconds == 2.0 and lane.segments[0][0] == 0.0 and lane.segments[-1][1] == 2.0
+    assert all(a < b for a, b, _ in lane.segments)
+    assert sum(b - a for a, b, _ in lane.segments) == pytest.approx(2.0)
+    assert [round(at, 6) for at in found.updates] == [0.4, 1.4]
+    assert found.moving == [(0.0, pytest.approx(0.4))]

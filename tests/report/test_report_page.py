@@ -19,7 +19,7 @@ from flegel.report.page import NARROW, WIDE
 from flegel.report.single import of_result
 from flegel.report.svg import Scale, log_ticks, nice_ticks, short
 from flegel.report.timeline import common_window, draw
-from flegel.report.write import load, render, timeline_picture
+from flegel.report.write import chart_picture, load, render, timeline_picture
 from tests.compare.samples import a_picture, bench, comparison
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -199,3 +199,18 @@ def test_other_files_are_refused_with_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "y.json").write_text("{}")
     with pytest.raises(StorageError, match="lacks"):
         load(tmp_path / "y.json")
+
+
+def test_long_names_of_contenders_fit_above_their_lanes() -> None:
+    name = "fsp:coordination=centralized:balance=async"
+    drawn = draw([(name, a_picture(1.0).timeline)], NARROW)
+    said = [t.text or "" for t in ET.fromstring(drawn.svg(standalone=True)).iter(f"{SVG}text")]
+    (head,) = [text for text in said if text.endswith(": 1 s")]
+    assert head.startswith("…") and "balance=async" in head and len(head) * 7 < NARROW
+
+
+def test_a_chart_of_a_benchmark_is_a_picture_of_its_own() -> None:
+    root = ET.fromstring(chart_picture(bench(), "lines"))
+    assert root.find(f"{SVG}style") is not None
+    with pytest.raises(UsageError, match="it has: lines"):
+        chart_picture(bench(), "no such chart")

@@ -546,7 +546,8 @@ class Coordinator(Elastic, Suspended):
         """Every wait has a deadline and names its peer."""
         self.watch.look(now)
         for worker, why in self.watch.silent(now):
-            self._lost(worker, why, self.phase == "loading", now)  # then it is a hook that holds the interpreter
+            loading = self.phase == "loading"
+            self._lost(worker, why, loading, now, silent=loading)
         for worker in self.crew.late(now, self.patience.start):
             self._lost(worker, f"did not start within {self.patience.start:.0f} s", False, now)
         if self.balancing is not None:

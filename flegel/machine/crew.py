@@ -28,6 +28,10 @@ from flegel.tree import Array
 FAULTS_IN_A_ROW = 3  # crashes without a whole pass over the lost points in between: the code's own fault
 FAULTS = 10  # crashes in all
 KILLS_IN_A_ROW = 10
+SILENT = (
+    f", as were {FAULTS_IN_A_ROW} of its lives in a row; its code may hold the interpreter (initState, or what that "
+    "calls), or its host is out of reach"
+)
 
 
 @dataclass
@@ -69,6 +73,7 @@ class Crew:
         self._maps: dict[int, Array] = {}
         self._need: dict[int, int] = {}
         self._faults = self._faults_in_a_row = self._kills_in_a_row = 0
+        self._silences: dict[int, int] = {}
 
     # -- coming and going ----------------------------------------------------------------------------------
 
@@ -82,8 +87,11 @@ class Crew:
         self.hired.pop(worker, None)
         self.replacing.discard(worker)
 
-    def lose(self, worker: int, fault: bool) -> str:
-        """A worker is gone; says where that has happened too often."""
+    def lose(self, worker: int, fault: bool, silent: bool = False) -> str:
+        """A worker is gone; says where that has happened too often.
+
+        Of one that fell `silent` while it loaded nobody knows whether its code holds the interpreter or its host is out
+        of reach; when that happens to all its lives, it does not matter."""
         self.unhire(worker)
         self._owed.pop(worker, None)
         self.newcomers.discard(worker)
@@ -93,6 +101,9 @@ class Crew:
         if not fault:
             self._kills_in_a_row += 1
             return f"; that was loss {KILLS_IN_A_ROW} in a row" if self._kills_in_a_row >= KILLS_IN_A_ROW else ""
+        if silent:
+            self._silences[worker] = self._silences.get(worker, 0) + 1
+            return SILENT if self._silences[worker] >= FAULTS_IN_A_ROW else ""
         self._faults += 1
         self._faults_in_a_row += 1
         cause = "the fault is in the code that it runs: initState, updateDataPoint or what these call"
@@ -103,6 +114,7 @@ class Crew:
     def passed(self) -> None:
         """The points of the lost were visited anew: the place of the crash is behind."""
         self._faults_in_a_row = self._kills_in_a_row = 0
+        self._silences.clear()
 
     def stop_waiting(self, now: float, patience: float) -> None:
         """Replacements that are still not here will be given points when they come."""

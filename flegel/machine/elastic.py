@@ -123,7 +123,7 @@ class Elastic:
 
     # -- coming and going ----------------------------------------------------------------------------------
 
-    def _lost(self, worker: int, why: str, fault: bool, now: float) -> None:
+    def _lost(self, worker: int, why: str, fault: bool, now: float, silent: bool = False) -> None:
         """Nothing that the worker has not committed counts, and what it committed is subtracted."""
         crew = self.crew
         known = worker in (self.loads if self.phase == "loading" else self.view.workers)
@@ -134,7 +134,7 @@ class Elastic:
             self.keeping.lost()
         self._out.append(Expel(worker, why))
         self.watch.forget(worker)
-        too_often = crew.lose(worker, fault)
+        too_often = crew.lose(worker, fault, silent)
         if too_often:
             self._fail(WorkerLost(f"Worker {worker} {why} in {where}{too_often}.", why))
             return

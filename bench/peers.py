@@ -287,7 +287,11 @@ def _lines(bench: suite.Suite, what: str, runs: dict[str, list[dict[str, Any]]])
         )  # fmt: skip
     text = "> : given up or stopped short of the objective, so the time is a lower bound. "
     text += "The objective is computed from the final model and all rows in plain NumPy, for everybody alike."
-    bench.table(Table(title=f"Time to the same objective: {what}", columns=COLUMNS, rows=rows, text=text))
+    bench.table(
+        Table(
+            title=f"Time to the same objective: {what}", columns=COLUMNS, rows=rows, text=text, words=[len(COLUMNS) - 1]
+        )
+    )
     rivals = {name: a for name, a in answers.items() if name != "flegel" and a.reached}
     if base and rivals:
         for kind, mine, of in (
@@ -302,9 +306,8 @@ def _lines(bench: suite.Suite, what: str, runs: dict[str, list[dict[str, Any]]])
             bench.answer(
                 f"{what}: {kind}, the fastest rival is {best} with {seconds(other)}, {told} Flegel's {seconds(mine)}."
             )
-    for name, answer in answers.items():
-        if not answer.reached:
-            bench.answer(f"{what}: {name} did not reach the objective ({answer.note[:90]}).")
+    if short := [name for name, answer in answers.items() if not answer.reached]:
+        bench.answer(f"{what}: not there when they were given up: {'; '.join(short)}.")
 
 
 def _crossover(bench: suite.Suite, by_size: dict[int, dict[str, Answer]]) -> None:

@@ -95,7 +95,7 @@ def bench(record: Bench) -> str:
         parts.append(figure(lambda w, c=chart: draw(c, w), chart.text))  # type: ignore[misc]
     for listed in record.tables:
         parts.append(heading(listed.title, level=3))
-        parts.append(table(listed.columns, listed.rows))
+        parts.append(table(listed.columns, listed.rows, words=listed.words))
         if listed.text:
             parts.append(paragraph(listed.text, "soft"))
     parts.append(_where_time_went(record))

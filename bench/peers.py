@@ -287,11 +287,7 @@ def _lines(bench: suite.Suite, what: str, runs: dict[str, list[dict[str, Any]]])
         )  # fmt: skip
     text = "> : given up or stopped short of the objective, so the time is a lower bound. "
     text += "The objective is computed from the final model and all rows in plain NumPy, for everybody alike."
-    bench.table(
-        Table(
-            title=f"Time to the same objective: {what}", columns=COLUMNS, rows=rows, text=text, words=[len(COLUMNS) - 1]
-        )
-    )
+    bench.table(Table(title=f"Time to the same objective: {what}", columns=COLUMNS, rows=rows, text=text))
     rivals = {name: a for name, a in answers.items() if name != "flegel" and a.reached}
     if base and rivals:
         for kind, mine, of in (

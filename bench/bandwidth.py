@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import suite
-from migration import Script, moves_of, point_bytes, scripted, visits_a_second
+from moving import Script, moves_of, point_bytes, scripted, visits_a_second
 
 from flegel.compare import Chart, Series
 from flegel.runtime.local import LocalCluster

@@ -1,23 +1,26 @@
-"""What do checkpoints cost? The same work with and without them, in turns; the answer is a ratio of training times.
+"""What do checkpoints cost? The same work with and without them, in pairs; the answer is a ratio of training times.
 
     python bench/checkpoint.py --workers 2 --out checkpoint.json
 
 k-means and mixtures under `bsp` do exactly the same work in both cases. A checkpoint is written every second, thirty
 times as often as by default, so that each run has several; the file says how large they are and what one costs.
+Processor seconds are given beside: other programs lengthen a run, but add hardly anything to these.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 import flegel
 from flegel import LocalCluster
@@ -34,31 +37,56 @@ def trained(make: Any, data: np.ndarray, rounds: int, cluster: LocalCluster, pla
     )  # fmt: skip
 
 
+class Turn(NamedTuple):
+    """One run: seconds of training, and processor seconds of coordinator and workers for it."""
+
+    seconds: float
+    processor: float
+
+
+def processor() -> float:
+    """Processor seconds so far: of this process, where checkpoints are written, and of its workers."""
+    found = [psutil.Process(), *psutil.Process().children()]
+    return sum(sum(process.cpu_times()[:2]) for process in found)
+
+
+def measured(make: Any, data: np.ndarray, rounds: int, cluster: LocalCluster, place: Path | None, every: float) -> Turn:
+    before = processor()
+    seconds = trained(make, data, rounds, cluster, place, every).seconds
+    return Turn(seconds, processor() - before)
+
+
 def compare(name: str, make: Any, data: np.ndarray, given: argparse.Namespace, cluster: LocalCluster) -> dict[str, Any]:
-    probe = trained(make, data, 5, cluster, None, 1.0)
-    rounds = max(10, round(given.seconds / (probe.seconds / 5)))
-    plain: list[float] = []
-    kept: list[float] = []
-    size = count = 0
+    """Pairs of runs right after one another, in changing order; the answer is the median of the pairs' ratios."""
+    probe = trained(make, data, 10, cluster, None, 1.0)
+    rounds = max(10, round(given.seconds / (probe.seconds / 10)))
+    plain: list[Turn] = []
+    kept: list[Turn] = []
+    counts: list[int] = []
+    size = 0
     with tempfile.TemporaryDirectory(prefix="flegel-bench-", dir=given.folder) as scratch:
         for turn in range(given.turns):
             place = Path(scratch) / str(turn)
             for with_checkpoints in (turn % 2 == 0, turn % 2 == 1):
                 if with_checkpoints:
-                    kept.append(trained(make, data, rounds, cluster, place, given.every).seconds)
+                    kept.append(measured(make, data, rounds, cluster, place, given.every))
                     found = read(Folder(place))
                     assert found.manifest is not None
-                    count = found.manifest.number
+                    counts.append(found.manifest.number)
                     size = sum(entry[0] for entry in found.manifest.files.values())
                     shutil.rmtree(place)
                 else:
-                    plain.append(trained(make, data, rounds, cluster, None, given.every).seconds)
-    ratio = statistics.median(kept) / statistics.median(plain)
-    each = (statistics.median(kept) - statistics.median(plain)) / max(count, 1)
+                    plain.append(measured(make, data, rounds, cluster, None, given.every))
+    pairs = list(zip(kept, plain, strict=True))
+    ratios = sorted(k.seconds / p.seconds for k, p in pairs)
+    each = statistics.median((k.seconds - p.seconds) / n for (k, p), n in zip(pairs, counts, strict=True))
     return {
-        "job": name, "rows": len(data), "rounds": rounds, "checkpoints": count, "bytes": size,
-        "seconds_without": plain, "seconds_with": kept, "ratio": ratio, "seconds_each": each,
-        "ratio_every_30_s": 1.0 + max(each, 0.0) / 30.0,
+        "job": name, "rows": len(data), "rounds": rounds, "checkpoints": counts, "bytes": size,
+        "without": plain, "with": kept, "ratio": statistics.median(ratios),
+        "quartiles": [ratios[len(ratios) // 4], ratios[3 * len(ratios) // 4]],
+        "processor_ratio": statistics.median(k.processor / p.processor for k, p in pairs),
+        "seconds_each": each, "ratio_every_30_s": 1.0 + max(each, 0.0) / 30.0,
+        "load": [round(x, 1) for x in os.getloadavg()],
     }  # fmt: skip
 
 
@@ -66,9 +94,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of training a run")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of training a run")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two checkpoints")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=11, help="pairs of runs")
     parser.add_argument("--folder", type=Path, default=None, help="where to write; a disk, not a RAM disk")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
@@ -81,9 +109,11 @@ def main() -> None:
             compare("gmm k=8", lambda: GMM(k=8), data, given, cluster),
         ]
     for each in found:
+        low, high = each["quartiles"]
         print(
-            f"{each['job']}: {each['ratio']:.3f} times as long with a checkpoint of {each['bytes'] / 1e6:.1f} MB every "
-            f"{given.every:g} s ({each['checkpoints']} a run); {each['ratio_every_30_s']:.4f} every 30 s"
+            f"{each['job']}: {each['ratio']:.3f} times as long (quartiles {low:.3f} to {high:.3f}, "
+            f"{each['processor_ratio']:.3f} times the processor time) with a checkpoint of "
+            f"{each['bytes'] / 1e6:.1f} MB every {given.every:g} s; {each['ratio_every_30_s']:.4f} every 30 s"
         )
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=1) + "\n")

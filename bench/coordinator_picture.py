@@ -17,22 +17,31 @@ AIM = (1024, 50.0)
 
 
 def picture(before: Sequence[Row], after: Sequence[Row], size: int, origin: str) -> str:
-    """Left: a barrier by the number of workers. Right: the coordinator's thread by the size of θ, 256 workers."""
-    canvas = Canvas(2 * WIDE + 150, HIGH + 130, "Barriers of one coordinator, before and after", origin)
-    told = f"{size // 1000} kB"
-    barriers = [(n, c, _points(rows, "median_ms", size)) for n, c, rows in (("before", 7, before), ("after", 0, after))]
-    canvas.text(60, 24, f"Barrier by number of workers, θ and statistics of {told}", class_="strong")
-    x, y = _panel(canvas, 60, barriers, "workers", "ms, median (log)", AIM[1])
+    """By the number of workers. Left: a barrier by the clock. Right: processor time of the coordinator's thread."""
+    canvas = Canvas(2 * WIDE + 190, HIGH + 150, "Barriers of one coordinator, before and after", origin)
+    sides = (("before", 7, before), ("after", 0, after))
+    told = f"θ and statistics of {size // 1000} kB"
+    canvas.text(60, 24, f"Barrier by the clock, {told}", class_="strong")
+    clock = [(name, colour, _points(rows, "median_ms", size)) for name, colour, rows in sides]
+    x, y = _panel(canvas, 60, clock, "workers", "ms, median (log)", AIM[1])
     canvas.add("line", x1=x.begin, x2=x.end, y1=y(AIM[1]), y2=y(AIM[1]), class_="s1", stroke_dasharray="2 3")
-    canvas.text(x.begin + 6, y(AIM[1]) - 5, f"aim at {AIM[0]} workers: {AIM[1]:g} ms", class_="soft small")
-    places = (("before", 7, before), ("after", 0, after))
-    threads = [
-        (n, c, sorted((r["theta"], r["thread_us"]) for r in rows if r["workers"] == 256)) for n, c, rows in places
-    ]
-    canvas.text(WIDE + 130, 24, "Processor time of the coordinator's thread, 256 workers", class_="strong")
-    _panel(canvas, WIDE + 130, threads, "bytes of θ and of the statistics", "µs for each worker and barrier (log)")
-    canvas.text(60, HIGH + 120, origin, class_="soft small")
+    canvas.text(x.end, y(AIM[1]) + 14, f"aim at {AIM[0]:,} workers: {AIM[1]:g} ms", "end", "soft small")
+    canvas.text(WIDE + 150, 24, "Processor time of the coordinator's thread", class_="strong")
+    thread = [(name, colour, _points(rows, "thread_us", size)) for name, colour, rows in sides]
+    _panel(canvas, WIDE + 150, thread, "workers", "µs for each worker and barrier (log)")
+    canvas.text(60, HIGH + 118, origin, class_="soft small")
+    canvas.text(60, HIGH + 136, _disturbed(sides), class_="soft small")
     return canvas.svg(standalone=True)
+
+
+def _disturbed(sides: Sequence[tuple[str, int, Sequence[Row]]]) -> str:
+    """How far the clock can be trusted."""
+    told = []
+    for name, _, rows in sides:
+        shares = [r["others"] for r in rows if "others" in r]
+        known = f"{min(shares):.0%} to {max(shares):.0%}" if shares else "an unknown part"
+        told.append(f"{name}: {known}")
+    return f"Other programs took of the machine meanwhile, {', '.join(told)}."
 
 
 def _points(rows: Sequence[Row], field: str, size: int) -> list[tuple[float, float]]:

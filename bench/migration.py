@@ -4,9 +4,10 @@
 
 Two kinds of figures. On *virtual* time (exact, the same on every machine): k-means trained for real by `--workers`
 workers of which a quarter are slow, with the data shuffled and with each share knowing only some clusters; spread of
-passes and time to the same objective for balance off, async and sync. On *real* processes: bandwidth of a migration
-through shared memory and through sockets, against a plain socket in the same run; training throughput while points
-move; the bytes of the way back. Once with one pair of workers and once with a worker on every core.
+passes and time to the same objective for balance off, async and sync, and, for reference, for shares that fit the
+speeds from the beginning. On *real* processes (`moving.py`): bandwidth of a migration through
+shared memory and through sockets, against a plain socket in the same run; training throughput while points move, and
+what moving takes of the processors; the bytes of the way back.
 """
 
 from __future__ import annotations
@@ -14,35 +15,32 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from moving import real_moves
 
-from flegel import LocalCluster, Result, run, tree
+from flegel import tree
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.machine.balancing import Balancing
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.events import Patience
 from flegel.machine.ledger import Ledger
-from flegel.machine.parcels import bytes_per_point
 from flegel.messages import Form, Load
-from flegel.plan.balance import Plan, Proposal, Rules
-from flegel.plan.straggler import parse_stragglers
+from flegel.plan.straggler import Stragglers, parse_stragglers
 from flegel.runtime.compile import build_kernel
 from flegel.runtime.flag import new_flag
-from flegel.share import TILE, make_share
+from flegel.share import make_share
 from flegel.sim.cluster import Costs, simulate
 from flegel.sim.trainer import KernelLearner, Pace
 from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 from flegel.sync import make_policy
 
-MODES = ("off", "async", "sync")
+MODES = ("off", "async", "sync", "ideal")
+RATE = 2e6  # points a second of a worker that nobody slows
 
 
 # -- virtual time ------------------------------------------------------------------------------------------
@@ -55,16 +53,39 @@ def clouds(rows: int, columns: int, clustered: bool) -> np.ndarray:
     return rng.normal(scale=1.2, size=(20, columns))[which] + rng.normal(size=(rows, columns))
 
 
+def even_shares(rows: int, workers: int) -> list[np.ndarray]:
+    return [np.arange(rows * w // workers, rows * (w + 1) // workers) for w in range(workers)]
+
+
+def fitting_shares(rows: int, workers: int, slow: Stragglers) -> list[np.ndarray]:
+    """Shares in proportion to the speeds: slow workers have given the end of theirs to the fast ones, before anything
+    was trained. A reference, not a bound: speeds are those of computing, without what waiting at barriers takes."""
+    shares, spare = even_shares(rows, workers), 1_000_000
+    speeds = [spare / Pace(RATE, slow, w, workers).seconds_for(spare, 0.0) for w in range(workers)]
+    fast = [w for w in range(workers) if speeds[w] == max(speeds)]
+    given = []
+    for w in range(workers):
+        keep = int(rows * speeds[w] / sum(speeds))
+        if w not in fast:
+            shares[w], rest = shares[w][:keep], shares[w][keep:]
+            given.append(rest)
+    parts = np.array_split(np.concatenate(given), len(fast)) if given else []
+    for w, part in zip(fast, parts, strict=False):
+        shares[w] = np.concatenate([shares[w], part])
+    return shares
+
+
 def virtual_job(
     mode: str, data: np.ndarray, workers: int, straggler: str, seconds: float, bandwidth: float, seed: int = 0
 ) -> Coordinator:
+    """`mode`: one of `--balance`, or "ideal": nothing moves, because shares fit the speeds from the beginning."""
     algorithm, rng = KMeans(k=10, init="random"), np.random.default_rng(seed)
     sample = Sample(data, None, len(data), data.shape[1])
     theta = tree.as_float64(algorithm.initParameter(sample, rng))
     zero = tree.zeros_like(algorithm.initAggregator(sample, theta))
-    learners = {}
-    for w in range(workers):
-        ids = np.arange(len(data) * w // workers, len(data) * (w + 1) // workers)
+    learners, slow = {}, parse_stragglers(straggler, workers)
+    shares = fitting_shares(len(data), workers, slow) if mode == "ideal" else even_shares(len(data), workers)
+    for w, ids in enumerate(shares):
         share = make_share(data[ids], None, algorithm.initState(len(ids), data.shape[1], rng), algorithm.layout, ids)
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
@@ -73,22 +94,21 @@ def virtual_job(
     job = Coordinator(
         algorithm, make_policy(SyncSpec("fsp")), criteria, theta, Ledger(algorithm, zero),
         {w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
-        patience=for_ever, balancing=None if mode == "off" else Balancing(mode, criteria), attribute=True,
+        patience=for_ever, balancing=Balancing(mode, criteria) if mode in ("async", "sync") else None, attribute=True,
     )  # fmt: skip
-    slow = parse_stragglers(straggler, workers)
-    paces = {w: Pace(2e6, slow, w, workers) for w in range(workers)}
+    paces = {w: Pace(RATE, slow, w, workers) for w in range(workers)}
     return simulate(job, paces, dict(learners), Costs(bandwidth=bandwidth))
 
 
-LIMIT = 12  # seconds of the real-process jobs
-SEEDS = 3
+SEEDS = 5
 SECONDS = 0.4
 
 
 def compare(workers: int, straggler: str, clustered: bool, bandwidth: float) -> dict[str, Any]:
     """Medians over several starting points; the objective to reach is one that every mode does reach."""
     data = clouds(6_000 * workers, 8, clustered)
-    ratios: dict[str, list[float]] = {"async": [], "sync": []}
+    ratios: dict[str, list[float]] = {mode: [] for mode in MODES if mode != "off"}
+    spreads: dict[str, list[float]] = {mode: [] for mode in MODES}
     rows: dict[str, Any] = {}
     for seed in range(SEEDS):
         jobs = {mode: virtual_job(mode, data, workers, straggler, SECONDS, bandwidth, seed) for mode in MODES}
@@ -98,9 +118,12 @@ def compare(workers: int, straggler: str, clustered: bool, bandwidth: float) -> 
         for mode, found in ratios.items():
             found.append(reached["off"] / reached[mode])
         rows = {mode: describe(job, reached[mode]) for mode, job in jobs.items()}
+        for mode, row in rows.items():
+            spreads[mode].append(row["spread_at_end"])
     for mode, found in ratios.items():
         rows[f"off_over_{mode}"] = statistics.median(found)
         rows[f"off_over_{mode}_each"] = found
+    rows["spreads_at_end"] = spreads
     return rows
 
 
@@ -121,157 +144,6 @@ def describe(job: Coordinator, reached: float) -> dict[str, Any]:
     }
 
 
-# -- real processes ----------------------------------------------------------------------------------------
-
-
-class Script:
-    """A plan that makes these moves one after the other, in every pair of workers at once, with pauses between."""
-
-    GAP = 4
-
-    def __init__(self, pairs: int, *moves: tuple[int, int, int]) -> None:
-        self.pairs, self.left, self.rules = pairs, list(moves), Rules()
-        self._quiet = -10
-
-    def due(self, now: float) -> bool:
-        return True
-
-    def plan(self, loads: Any, remaining: float, now: float, carriage: Any = None) -> Plan:
-        self._quiet = 0 if any(w.busy for w in loads) else self._quiet + 1
-        if not self.left or self._quiet < self.GAP or min(w.passes for w in loads) < 3:
-            return Plan((), "scripted")
-        self._quiet = 0
-        source, target, points = self.left.pop(0)
-        made = [Proposal(2 * i + source, 2 * i + target, points, "scripted") for i in range(self.pairs)]
-        return Plan(tuple(made), "scripted")
-
-
-class Watched(Balancing):
-    """Notes when each window arrives."""
-
-    def __init__(self, mode: str, criteria: Criteria, script: Script) -> None:
-        super().__init__(mode, criteria)
-        self._balance = script  # type: ignore[assignment]
-        self.arrivals: list[tuple[int, float, int, int]] = []
-
-    def answer(self, worker: int, body: Any, now: float) -> Any:
-        if hasattr(body, "bytes"):
-            self.arrivals.append((body.move, now, body.points, body.bytes))
-        elif hasattr(body, "address"):
-            self.arrivals.append((body.move, now, 0, 0))
-        return super().answer(worker, body, now)
-
-
-def scripted(
-    cluster: LocalCluster, data: np.ndarray, script: Script, mode: str, seconds: float
-) -> tuple[Result, Watched]:
-    """A k-means job of so many seconds in which points move as the script says."""
-    import flegel.runtime.run as engine
-
-    watched = Watched(mode, Criteria(max_seconds=seconds, tolerance=0), script)
-    before, engine._balancing = engine._balancing, lambda request: watched
-    options: dict[str, Any] = {"tolerance": 0, "max_seconds": seconds, "interval": "25ms", "balance": mode}
-    try:
-        return run("kmeans", data, cluster=cluster, workers=2 * script.pairs, **options), watched
-    finally:
-        engine._balancing = before
-
-
-def point_bytes(data: np.ndarray) -> float:
-    """What a point of k-means takes, with label, number and state."""
-    return bytes_per_point(make_share(data[:TILE], None, np.zeros((TILE, 1), np.int32), "tiles"))
-
-
-def real_moves(rows: int, pairs: int, transport: str, mode: str = "async") -> dict[str, Any]:
-    """Pairs of workers: half a share goes over and comes back, then smaller parts; training is watched meanwhile.
-
-    `transport`: "memory", where neighbours lend each other their points, or "socket", where every byte travels. Under
-    `mode` "sync" nobody trains while points move, so that the bandwidth is that of the transport alone.
-    """
-    data = np.random.default_rng(0).standard_normal((rows, 28), dtype=np.float32)
-    share = rows // (2 * pairs)
-    out = [(0, 1, share // 2), (1, 0, share // 2)]
-    parts = [(0, 1, share // 16)] * 6 + [(1, 0, share // 16)] * 6
-    script = Script(pairs, *out, *parts)
-    os.environ["FLEGEL_MOVE"] = "socket" if transport == "socket" else ""
-    try:
-        with LocalCluster(workers=2 * pairs) as cluster:
-            result, watched = scripted(cluster, data, script, mode, LIMIT)
-    finally:
-        os.environ.pop("FLEGEL_MOVE")
-    each = point_bytes(data)
-    rest = result.rows[10:]
-    quiet, moving = ([r for r in rest if bool(r["in_flight"]) == moves] for moves in (False, True))
-    speed = {name: visits_a_second(result.rows, part) for name, part in (("quiet", quiet), ("moving", moving))}
-    there, back = (moves_of(watched.arrivals, range(k * pairs, (k + 1) * pairs)) for k in (0, 1))
-    raw = raw_socket(max(int(there["points"] * each), 1 << 20))
-    carried = there["points"] * each / max(there["seconds"], 1e-9) / 1e6
-    return {
-        "transport": transport,
-        "mode": mode,
-        "pairs": pairs,
-        "points_out": there["points"],
-        "bytes_a_point": each,
-        "bytes_sent_out": there["bytes"],
-        "bytes_sent_back": back["bytes"],
-        "back_over_out": back["bytes"] / max(there["points"] * each, 1),
-        "seconds_out": there["seconds"],
-        "megabytes_of_points_a_second": carried,
-        "raw_socket_megabytes_a_second": raw,
-        "over_raw_socket": carried / raw,
-        "visits_a_second_quiet": speed["quiet"],
-        "visits_a_second_while_moving": speed["moving"],
-        "rounds_quiet": len(quiet),
-        "rounds_while_moving": len(moving),
-        "moves_left_over": len(script.left),
-        "moving_over_quiet": speed["moving"] / speed["quiet"] if moving and speed["quiet"] else None,
-    }
-
-
-def moves_of(arrivals: list[tuple[int, float, int, int]], numbers: range) -> dict[str, float]:
-    """Of moves that were made side by side."""
-    mine = [(at, points, size) for number, at, points, size in arrivals if number in numbers]
-    if not mine:
-        return {"points": 0, "bytes": 0, "seconds": 0.0}
-    times = [at for at, _, _ in mine]
-    return {
-        "points": sum(points for _, points, _ in mine),
-        "bytes": sum(size for _, _, size in mine),
-        "seconds": max(times) - min(times),
-    }
-
-
-def visits_a_second(rows: list[dict[str, Any]], part: list[dict[str, Any]]) -> float:
-    at = {r["iteration"]: r["seconds"] for r in rows}
-    spans = [(r["visits"], r["seconds"] - at[r["iteration"] - 1]) for r in part if r["iteration"] - 1 in at]
-    return sum(v for v, _ in spans) / max(sum(s for _, s in spans), 1e-9)
-
-
-def raw_socket(size: int, window: int = 4 << 20) -> float:
-    """Megabytes a second of one plain TCP connection on loopback, received into fresh memory."""
-    server = socket.create_server(("127.0.0.1", 0))
-    payload = os.urandom(window)
-
-    def send() -> None:
-        with socket.create_connection(server.getsockname()) as link:
-            for _ in range(-(-size // window)):
-                link.sendall(payload)
-
-    threading.Thread(target=send, daemon=True).start()
-    link, _ = server.accept()
-    began, got = time.monotonic(), 0
-    while got < -(-size // window) * window:
-        room = bytearray(window)
-        filled = 0
-        while filled < window:
-            filled += link.recv_into(memoryview(room)[filled:])
-        got += filled
-    took = time.monotonic() - began
-    link.close()
-    server.close()
-    return got / took / 1e6
-
-
 def virtual(workers: int) -> dict[str, Any]:
     """Off, async and sync on virtual time: two kinds of slowness, two kinds of shares, slow links."""
     slow = max(workers // 4, 1) - 1
@@ -283,7 +155,8 @@ def virtual(workers: int) -> dict[str, Any]:
             found[key] = row = compare(workers, straggler, clustered, 1e9)
             print(
                 f"{key}: off/async {row['off_over_async']:.2f}, off/sync {row['off_over_sync']:.2f}, "
-                + ", ".join(f"spread {m} {row[m]['spread_at_end']:.2f}" for m in MODES),
+                f"off/ideal {row['off_over_ideal']:.2f}, "
+                + ", ".join(f"largest spread {m} {max(row['spreads_at_end'][m]):.2f}" for m in MODES),
                 flush=True,
             )
     key = "no stragglers, shuffled"
@@ -299,20 +172,28 @@ def virtual(workers: int) -> dict[str, Any]:
     return found
 
 
+REAL = (  # transport, mode, clusters, rows as a part, moves
+    ("memory", "async", 10, 1.0, 6),
+    ("socket", "async", 10, 1.0, 6),
+    ("socket", "async", 100, 0.5, 6),
+    ("memory", "sync", 10, 1.0, 3),
+    ("socket", "sync", 10, 1.0, 3),
+)
+
+
 def real(rows: int) -> list[dict[str, Any]]:
-    """One pair of workers, and a worker on every core; lent points and points that travel."""
+    """One pair of workers: lent points and points that travel, light and heavy visits, and nobody training."""
     found = []
-    for transport in ("memory", "socket"):
-        for pairs in sorted({1, max((os.cpu_count() or 2) // 2, 1)}):
-            found.append(real_moves(rows, pairs, transport))
-            print(json.dumps(found[-1], indent=1), flush=True)
+    for transport, mode, k, part, moves in REAL:
+        found.append(real_moves(int(rows * part), 1, transport, mode, k, moves))
+        print(json.dumps(found[-1], indent=1), flush=True)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the real-process part")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="rows of the real-process part")
     parser.add_argument("--virtual-only", action="store_true")
     parser.add_argument("--real-only", action="store_true")
     parser.add_argument("--out", type=Path)

@@ -13,7 +13,7 @@ from flegel.runtime.job import UNSET
 from flegel.runtime.job import resume as resume_job
 from flegel.runtime.local import LocalCluster
 from flegel.runtime.record import EVERY, new_record
-from flegel.runtime.run import WORKER_TIMEOUT, Request, default_workers, execute
+from flegel.runtime.run import HOOK_TIMEOUT, WORKER_TIMEOUT, Request, default_workers, execute
 from flegel.spec import Criteria, SyncSpec, parse_seconds
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def run(
     scale: str = "none",
     collect_state: bool = False,
     worker_timeout: float | str = WORKER_TIMEOUT,
+    hook_timeout: float | str = HOOK_TIMEOUT,
     replace: bool = True,
     attribute: bool = False,
     out: str | os.PathLike[str] | None = None,
@@ -72,7 +73,8 @@ def run(
     stay warm between runs, and `cluster.scale(n)` from another thread changes their number while a job runs.
 
     A worker that dies, or gives no sign of life for `worker_timeout`, is replaced by a new process; without `replace`
-    the others take its points over (see docs/faults.md).
+    the others take its points over (see docs/faults.md). A hook that does not return within `hook_timeout`, or a point
+    that takes longer, ends the job.
 
     `checkpoint` is a folder, or an address such as s3://bucket/job, where the state of the job is kept, every
     `checkpoint_every` (seconds, or text such as "30s"); `flegel.resume` goes on from there. Ctrl-C and SIGTERM then
@@ -109,6 +111,7 @@ def run(
             straggler=straggler,
             collect_state=collect_state,
             worker_timeout=_seconds(worker_timeout) or 0.0,
+            hook_timeout=_seconds(hook_timeout) or 0.0,
             replace=replace,
             attribute=attribute,
             cluster=cluster,

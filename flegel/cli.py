@@ -113,9 +113,10 @@ def submit(
         str, typer.Option(help="Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.")
     ] = "shuffle",
     scale: Annotated[str, typer.Option(help="Scale the columns: none, standard or minmax.")] = "none",
-    worker_timeout: Annotated[
-        str, typer.Option(help="A worker without a sign of life, or without a point done, for so long is lost.")
-    ] = "10s",
+    worker_timeout: Annotated[str, typer.Option(help="A worker without a sign of life for so long is lost.")] = "10s",
+    hook_timeout: Annotated[
+        str, typer.Option(help="A hook, or a single point, that takes longer is endless; the job then fails.")
+    ] = "30s",
     replace: Annotated[
         bool,
         typer.Option(
@@ -171,7 +172,7 @@ def submit(
             "first_interval": first_interval, "coordination": coordination,
             "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
             "straggler": straggler, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every,
-            "attribute": attribute, "worker_timeout": worker_timeout, "replace": replace,
+            "attribute": attribute, "worker_timeout": worker_timeout, "hook_timeout": hook_timeout, "replace": replace,
         }  # fmt: skip
         _check_targets(folder, json_to)
         on_cluster = {"name": name, "priority": priority, "memory": memory, "retries": retries}

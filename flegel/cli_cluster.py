@@ -81,7 +81,9 @@ def master(
     from flegel.cluster import keys
     from flegel.cluster.serve import MasterDaemon
     from flegel.cluster.words import RIGHTS
+    from flegel.runtime.heap import share_heap
 
+    share_heap()
     pair = None if insecure else keys.first_start()
     registry = None if insecure else keys.Registry()
     with gates.listen(listen, RIGHTS, pair=pair, registry=registry, insecure=insecure) as gate:
@@ -117,8 +119,10 @@ def slave(
     from flegel.cluster.lodging import default_folder
     from flegel.cluster.slave import Settings, Slave
     from flegel.cluster.words import TO_SLAVE, check_name
+    from flegel.runtime.heap import share_heap
     from flegel.runtime.host import cores
 
+    share_heap()
     called = check_name(name or socket.gethostname().split(".")[0], "slave")
     count = slots or len(cores())
     if insecure:
@@ -246,7 +250,8 @@ def submit_to(
         algorithm=algorithm, data=data_word(options["data"]), code=code, label=options["label"],
         name=extra["name"] or "", workers=options["workers"], sync=sync, criteria=criteria, seed=options["seed"],
         partition=options["partition"], scale=options["scale"], straggler=options["straggler"],
-        worker_timeout=parse_seconds(options["worker_timeout"]), replace=options["replace"],
+        worker_timeout=parse_seconds(options["worker_timeout"]),
+        hook_timeout=parse_seconds(options["hook_timeout"]), replace=options["replace"],
         priority=extra["priority"], memory=parse_bytes(extra["memory"]) if extra["memory"] else None,
         retries=extra["retries"],
     )  # fmt: skip

@@ -196,6 +196,8 @@ class Beat(_Message):
     """I am alive, and my trainer has visited so many points in all."""
 
     visits: int
+    hook: str = ""
+    """The hook that it is in now; empty while it rests, reads or compiles."""
 
 
 class Ready(_Message):

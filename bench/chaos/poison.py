@@ -4,23 +4,38 @@
 
 One neighbour trains all the time; after each kind it must still train in its first attempt, both slaves must live, and
 no process of the job may be left. Resumable: kinds that the output file has are not tried again.
+
+`seconds` is from submission to FAILED. Code that fails by itself has 10 seconds for that. Code that never returns is
+ended by a limit that was configured; there the 10 seconds count from the submission plus that `limit`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import tempfile
 import time
 from itertools import product
 from pathlib import Path
 
 from lines import Lines, quantile
-from poison import DEEDS, EXPECTED, HOOKS, poison
+from poison import DEEDS, EXPECTED, HOOK_TIMEOUT, HOOKS, poison
 from town import Town
 
 from flegel.algorithms.kmeans import KMeans
 
 WORKERS_HOOKS = ("initState", "updateDataPoint", "aggregate")
+PROMISE = 10.0
+SILENCE = 3 * 10.0
+"""A worker that says nothing is lost after --worker-timeout; the third in a row that loads its share ends the job."""
+
+
+def limit_of(hook: str, deed: str, where: str) -> float:
+    """Seconds until a limit strikes that the job was given; none for code that fails by itself."""
+    if deed == "hog" and where == "worker":
+        return SILENCE
+    return HOOK_TIMEOUT if deed in ("loop", "hog") else 0.0
 
 
 def kinds() -> list[tuple[str, str, str]]:
@@ -29,6 +44,7 @@ def kinds() -> list[tuple[str, str, str]]:
     found = [(hook, deed, "anywhere") for hook, deed in product(HOOKS, classic)]
     found += [("initParameter", deed, "anywhere") for deed in DEEDS if deed not in classic]
     found += [(hook, deed, "worker") for hook, deed in product(WORKERS_HOOKS, classic)]
+    found += [("initState", "hog", "worker")]
     found += [("updateDataPoint", deed, "worker") for deed in ("abort", "system-exit", "daemon", "threads")]
     return found
 
@@ -50,14 +66,11 @@ def main() -> None:
                 continue
             began = time.monotonic()
             job = client.submit(*poison(*kind))
-            running = None
             view = client.job(job)
             while view.state in ("queued", "running") and time.monotonic() - began < 120:
-                if running is None and view.glance.get("iteration") is not None:
-                    running = time.monotonic()
                 time.sleep(0.1)
                 view = client.job(job)
-            seconds = (view.ended or 0) - view.submitted
+            seconds = (view.ended or view.submitted + 120) - view.submitted
             if view.state in ("queued", "running"):
                 client.cancel(job)
             beside = client.job(neighbour)
@@ -67,10 +80,10 @@ def main() -> None:
             except AssertionError:
                 orphans = len(town.processes()) - 2
             lines.add(
-                name, state=view.state, why=view.reason[:200], seconds=round(seconds, 2),
+                name, state=view.state, why=view.reason[:200], seconds=round(seconds, 2), limit=limit_of(*kind),
                 cause=EXPECTED[kind[1]] in view.reason, orphans=orphans,
                 neighbour=beside.state == "running" and beside.attempt == 1,
-                slaves=sum(p.poll() is None for p in town.slaves.values()),
+                slaves=sum(p.poll() is None for p in town.slaves.values()), load=round(os.getloadavg()[0], 1),
             )  # fmt: skip
             for slave in [name for name, process in town.slaves.items() if process.poll() is not None]:
                 print(town.story(), flush=True)
@@ -80,14 +93,17 @@ def main() -> None:
         town.no_orphans()
     rows = lines.rows
     failed = [r for r in rows if r["state"] == "failed"]
-    times = [r["seconds"] for r in failed]
+    times = [r["seconds"] - r["limit"] for r in failed]
+    good = [r for r in failed if r["cause"] and r["neighbour"] and not r["orphans"] and r["slaves"] == 2]
+    in_time = [seconds for seconds in times if seconds <= PROMISE]
     print(
         f"{len(rows)} kinds: {len(failed)} failed as they should, {sum(r['cause'] for r in rows)} with the cause, "
-        f"seconds p50 {quantile(times, 0.5):.1f} p99 {quantile(times, 0.99):.1f} max {max(times, default=0):.1f}, "
-        f"{sum(r['seconds'] <= 10 for r in failed)} within 10 s, "
+        f"seconds (beyond limits) p50 {quantile(times, 0.5):.1f} p90 {quantile(times, 0.9):.1f} "
+        f"max {max(times, default=0):.1f}, {len(in_time)} within {PROMISE:.0f} s, "
         f"neighbour unharmed {sum(r['neighbour'] for r in rows)}, "
         f"orphans {sum(r['orphans'] for r in rows)}"
     )
+    sys.exit(not len(rows) == len(good) == len(in_time))
 
 
 if __name__ == "__main__":

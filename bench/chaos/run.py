@@ -52,7 +52,8 @@ STEPS = [
          {"--inputs": 10_000_000}),
     Step("slow-peer", "a stopped peer: sent = acknowledged + pending, bounded memory", "slow_peer",
          {"--messages": 1_000_000}, out=""),
-    Step("soak", "a kill a minute and 200 jobs: no growth, no leaked descriptor", "soak", {"--minutes": 20}),
+    Step("soak", "a kill a minute and 200 jobs: no growth, no leaked descriptor", "soak",
+         {"--minutes": 20, "--jobs": 200}),
 ]  # fmt: skip
 
 

@@ -7,17 +7,16 @@ when the host runs out of memory, the kernel takes it before it takes anybody el
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
-import signal
+import select
 import sys
 import tempfile
 from pathlib import Path
 
 import msgspec
 
-_PR_SET_PDEATHSIG = 1
+from flegel.runtime.offspring import die_with_parent
 
 
 class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +30,7 @@ class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def bind_to(parent: int) -> None:
     """From its first moment: it ends with its slave, leaves no core, and goes first when memory runs out."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         if os.getppid() != parent:
             os._exit(1)  # the slave died before that
         with contextlib.suppress(OSError):
@@ -71,6 +70,10 @@ def main() -> None:
         from flegel.runtime import run  # noqa: F401
     from flegel.runtime.worker import main as work
 
+    if sys.argv[2] == "any" and not select.select([0], [], [], 0)[0]:
+        from flegel.runtime.compile import wake_compiler
+
+        wake_compiler()  # half a second that a job would have to wait for
     bounds = msgspec.json.decode(read_line(), type=Bounds)
     take_on(bounds)
     if bounds.role == "worker":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -48,6 +49,7 @@ def listen(cluster: Any) -> None:
 def main() -> None:
     """Entry point of the process (by way of `flegel.cluster.child`)."""
     os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # so that KeyboardInterrupt comes from user code alone
     errand = msgspec.json.decode(read_line(), type=tale.Errand)
     pen = int(os.environ.pop("FLEGEL_REPORTS"))
     os.set_inheritable(pen, False)
@@ -60,7 +62,7 @@ def main() -> None:
         finished = tale.Finished(False, str(error), usage=isinstance(error, UsageError))
     except MemoryError:
         finished = tale.Finished(False, "The coordinator ran out of memory; give the job more --memory, or less data.")
-    except Exception as error:  # noqa: BLE001 - whatever it is, the owner of the job must read it
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the owner of the job must read it
         finished = tale.Finished(False, f"{type(error).__name__}: {error}", own_traceback(error))
     voice.tell(finished)
     print(finished.why, file=sys.stderr, flush=True)
@@ -78,6 +80,7 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
     from flegel.datasets import open_data
     from flegel.result import glance
     from flegel.runtime.code import instantiate
+    from flegel.runtime.hooks import MODULE
     from flegel.runtime.job import replace
     from flegel.runtime.recall import holds_job
     from flegel.runtime.record import new_record
@@ -107,24 +110,24 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def tell_phase(name: str) -> None:
-        voice.tell(tale.Phase(name))
+    def tell_phase(name: str, hook: str = "") -> None:
+        voice.tell(tale.Phase(name, hook=hook))
 
     try:
         if errand.resume and holds_job(open_vault(errand.checkpoints)):
-            tell_phase("init")
             result = replace(
                 errand.checkpoints,
                 workers=errand.workers,
                 cluster=cluster,
                 worker_timeout=spec.worker_timeout,
+                hook_timeout=spec.hook_timeout,
                 hire_again=spec.replace,
                 watch=watch,
                 say=say,
                 phase=tell_phase,
             )
             return _saved(result, errand, voice)
-        tell_phase("init")
+        tell_phase("init", MODULE)
         algorithm = instantiate(ref)
         tell_phase("reading")
         dataset = open_data(spec.data, label=spec.label)
@@ -142,6 +145,7 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
                 scale=spec.scale,
                 straggler=spec.straggler,
                 worker_timeout=spec.worker_timeout,
+                hook_timeout=spec.hook_timeout,
                 replace=spec.replace,
                 cluster=cluster,
                 record=new_record(errand.checkpoints, CHECKPOINT, spec.data, spec.label),

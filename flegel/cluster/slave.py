@@ -26,6 +26,7 @@ from flegel.cluster import children, tale
 from flegel.cluster.children import Child, Egg, Log, Name
 from flegel.cluster.fence import forbidden
 from flegel.cluster.fitting import fitted, short
+from flegel.cluster.hours import Hours
 from flegel.cluster.line import Line
 from flegel.cluster.lodging import check_folder, is_plain, tidy
 from flegel.cluster.slips import ROOM, Limits
@@ -55,10 +56,6 @@ from flegel.runtime.poll import Sleeper
 BEAT = 1.0
 MEASURE = 0.5
 """Seconds between two looks at the memory of the children."""
-OVERTIME = 3.0
-"""Seconds that a job may take beyond its own limit before it is ended."""
-COMPILING = 120.0
-"""Seconds that compiling may take beyond that."""
 SHIP_AGAIN = 5.0
 SPARE_AFTER = 2.0
 """Seconds after the last start when the next process is made ready: jobs have the processors first."""
@@ -93,9 +90,7 @@ class Case:
     dead: dict[tuple[int, int], Part] = field(default_factory=dict)
     door: Door | None = None
     spec: JobSpec | None = None
-    since: float = 0.0
-    """When the coordinator's phase began; while workers load, when its loop was last seen to turn."""
-    looped: bool = False
+    hours: Hours = field(default_factory=Hours)
     finished: tale.Finished | None = None
     shipped: dict[str, int] = field(default_factory=dict)
     """File → bytes that the master has; the log's name is empty."""
@@ -337,7 +332,8 @@ class Slave:
         if refusal:
             self._refuse(case, refusal, usage=True)
             return
-        case.spec, case.since = order.spec, clock.now()
+        case.spec = order.spec
+        case.hours = Hours(order.spec.criteria.max_seconds, order.spec.hook_timeout)
         case.door = Door(order.job, order.attempt)
         shutil.rmtree(case.result, ignore_errors=True)
         if not order.resume:  # of an older job that had the same name
@@ -446,13 +442,12 @@ class Slave:
         match report:
             case tale.Wanted(wants=wants, births=births, trouble=trouble):
                 change = {"wants": wants, "births": births, "trouble": trouble}
-            case tale.Phase(name=name, elastic=elastic):
+            case tale.Phase(name=name, elastic=elastic, hook=hook):
                 change = {"phase": name, "elastic": elastic}
-                case.since, case.looped = clock.now(), False
+                case.hours.told(name, hook, clock.now())
             case tale.Seen(glance=glance):
                 change = {"glance": glance}
-                if case.door.phase == "loading":
-                    case.since, case.looped = clock.now(), True
+                case.hours.turned(clock.now())
             case tale.Saved():
                 change = {"saved": case.door.saved + 1}
             case tale.Finished():
@@ -493,16 +488,10 @@ class Slave:
                 children.ask(child, f"used more memory than its limit of {bound} (--memory)", at_once=True)
         for case in self._cases.values():
             chief = case.children.get((COORDINATOR, 0))
-            limit = case.spec.criteria.max_seconds if case.spec else None
-            if chief is None or not chief.alive or limit is None or case.door is None:
+            if chief is None or not chief.alive or case.door is None:
                 continue
-            phase = case.door.phase
-            more = COMPILING if phase == "compiling" else OVERTIME
-            timed = phase in ("init", "compiling", "training") or case.looped
-            if timed and now - case.since > limit + more:
-                text = f"did not end within --max-seconds {limit:g} and {more:.0f} s more (phase: {phase})"
-                hint = f"before that, {case.door.trouble}" if case.door.trouble else "does every hook return?"
-                children.ask(chief, f"{text}; {hint}")
+            if why := case.hours.verdict(now, case.door.trouble):
+                children.ask(chief, why)
 
     # -- what the master gets ------------------------------------------------------------------------------------
 

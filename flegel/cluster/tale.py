@@ -44,6 +44,8 @@ class Phase(_Line):
 
     name: str
     elastic: bool = False
+    hook: str = ""
+    """The hook that is entered now, in the phase before training."""
 
 
 class Seen(_Line):

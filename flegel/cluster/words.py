@@ -73,6 +73,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     straggler: str = ""
     worker_timeout: float = 10.0
     """Seconds without a sign of life after which a worker is lost."""
+    hook_timeout: float = 30.0
+    """Seconds in one call of a hook after which it counts as endless."""
     replace: bool = True
     """A lost worker is replaced; else the others take its points over."""
     priority: int = 0

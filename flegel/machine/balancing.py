@@ -11,7 +11,7 @@ from collections.abc import Collection
 from flegel.machine.ledger import Ledger
 from flegel.machine.moves import Change, Moves
 from flegel.messages import Arrived, Order, Ready, Refused, Sent
-from flegel.plan.balance import Balance, Carriage, Rules, Speed, WorkerLoad
+from flegel.plan.balance import Balance, Carriage, Duty, Rules, Speed, WorkerLoad
 from flegel.plan.horizon import Horizon
 from flegel.spec import Criteria
 from flegel.sync.base import View
@@ -35,8 +35,8 @@ class Balancing:
         self._balance = plan or Balance(rules or Rules())
         self._horizon = Horizon(criteria)
         self._speeds: dict[int, Speed] = {}
+        self._duties: dict[int, Duty] = {}
         self._now = 0.0
-        self._duty = 1.0
         self._round = 0.0
         """Seconds from barrier to barrier."""
         self._barriers = 0
@@ -55,7 +55,10 @@ class Balancing:
 
     def settle(self, view: View, ledger: Ledger, committed: Collection[int], now: float) -> Orders:
         """Windows change hands between workers that have both committed: points, passes, accounts, in one step."""
+        waited = self.waits()
         changes, settles = self.moves.settle(committed, now)
+        if waited and not self.waits():
+            self._now = now  # the time in which nobody was to train says nothing about anybody's speed
         for change in changes:
             _hand_over(view, change)
             ledger.join(change.source, change.target)
@@ -71,15 +74,17 @@ class Balancing:
         """What the round that just ended says about speeds and about the time that is left."""
         self._barriers += 1
         self._horizon.note(seconds, iteration, objective, slowest_pass)
-        self._speeds = {w: self._speeds.get(w) or Speed(self._balance.rules) for w in view.workers}
-        for w in view.workers.values():
-            self._speeds[w.id].note(w.last_visits, w.last_compute)
-        busiest = max((w.last_compute for w in view.workers.values()), default=0.0)
+        rules, workers = self._balance.rules, view.workers.values()
+        self._speeds = {w: self._speeds.get(w) or Speed(rules) for w in view.workers}
+        self._duties = {w: self._duties.get(w) or Duty(rules.long_memory) for w in view.workers}
         took, self._now = now - self._now, now
+        longest = max((w.last_compute for w in workers), default=0.0)
+        for w in workers:
+            self._speeds[w.id].note(w.last_visits, w.last_compute)
+            if took > 0:
+                self._duties[w.id].note(took, longest if w.exhausted else w.last_compute)
         if took > 0:
-            memory = self._balance.rules.memory
-            self._duty = memory * self._duty + (1 - memory) * min(busiest / took, 1.0)
-            self._round = memory * self._round + (1 - memory) * took if self._round else took
+            self._round = rules.memory * self._round + (1 - rules.memory) * took if self._round else took
 
     def plan(self, view: View, now: float) -> Orders:
         """Begin new moves where the plan wants some; `reason` says why or why not."""
@@ -107,13 +112,13 @@ class Balancing:
         return known if known.lag or known.each else Carriage(lag=2 * self._round)
 
     def _loads(self, view: View) -> list[WorkerLoad]:
-        """V is what a point takes of the time that passes: computing, stretched by what barriers cost everybody."""
+        """V is what a point takes of the time that passes: computing, stretched by what barriers cost that worker."""
         busy = self.moves.busy()
         return [
             WorkerLoad(
                 worker=w.id,
                 points=w.points,
-                seconds=self._speeds[w.id].seconds / max(self._duty, 1e-3),
+                seconds=self._speeds[w.id].seconds / max(self._duties[w.id].value, 1e-3),
                 passes=w.passes,
                 doubt=self._speeds[w.id].doubt,
                 busy=w.id in busy,

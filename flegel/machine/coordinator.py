@@ -546,7 +546,7 @@ class Coordinator(Elastic, Suspended):
         """Every wait has a deadline and names its peer."""
         self.watch.look(now)
         for worker, why in self.watch.silent(now):
-            self._lost(worker, why, False, now)
+            self._lost(worker, why, self.phase == "loading", now)  # then it is a hook that holds the interpreter
         for worker in self.crew.late(now, self.patience.start):
             self._lost(worker, f"did not start within {self.patience.start:.0f} s", False, now)
         if self.balancing is not None:
@@ -554,7 +554,7 @@ class Coordinator(Elastic, Suspended):
             self._go_on(self.balancing, now)
         if self.phase == "over":
             return
-        late = self._late(now) or (self.watch.stuck(self.view, now) if self.phase == "training" else None)
+        late = self._late(now) or self.watch.stuck(self._where(), now)
         if late:
             self._out.append(Expel(late[0], "does not get on"))  # the next job should not have to wait for it
             self._fail(ProtocolError(late[1]))

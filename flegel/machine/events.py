@@ -169,8 +169,8 @@ class Patience:
     silence: float = 30.0
     """Without any word of a worker: then it counts as lost."""
     report: float = 60.0
-    progress: float = 60.0
-    """Without a single point done by a worker that is alive: then its code does not return."""
+    hook: float = 30.0
+    """In one hook, without a single point done, by a worker that is alive: then its code does not return."""
     hire: float = 2.5
     """For a process to start in place of a lost one: then the others take over, and it gets points when it comes."""
     start: float = 120.0

@@ -72,7 +72,7 @@ class Holdings:
     @property
     def halted(self) -> int:
         held = self.agenda.held()
-        return sum(int(np.count_nonzero(self.shares[s.share].halted[s.start : s.end])) for s in held)
+        return sum(int(np.count_nonzero(self.shares[s.share].halted[s.start : s.end].view(np.bool_))) for s in held)
 
     def collect(self) -> tuple[Array, Array]:
         """Hidden states as rows, and the numbers of their points; each point that is this worker's, once."""

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from flegel.machine.agenda import Transfer
 from flegel.share import TILE
 
-AIM = 0.02  # seconds that a window should be on its way
+AIM = 0.1  # seconds that a window should be on its way; on a busy host small ones would cost more than they carry
+CREDITS = 4  # windows that may be on their way at once
 PIECES = 64  # parts of a move below which no window is cut: points that came in crumbs cost time in every later round
 
 # -- commands ----------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ class Giving:
     """Points of the largest window."""
     first: int = 0
     """Points of the first window, while nothing is known of the link; 0: as the largest."""
-    credits: int = 4
+    credits: int = CREDITS
     """Windows that may be on their way at once: what the target must be able to hold, and what is locked."""
     pieces: int = PIECES
     """Windows are not cut smaller than such a part of the move."""

@@ -95,7 +95,10 @@ class Incoming:
 
 
 def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> Incoming:
-    """Header and small frames; `Berth.place` takes the rest. Raises `DecodeError` where they do not fit."""
+    """Header and small frames, which are kept as they came; `Berth.place` takes the rest.
+
+    Raises `DecodeError` where they do not fit.
+    """
     points = window.points
     wanted = 3 if window.changed else 2
     alone = window.copied or window.lent is not None
@@ -104,13 +107,13 @@ def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> Incoming:
     halted = arrays[wanted - 1]
     if halted.size not in (0, points):
         raise DecodeError(f"Window {window.move}.{window.number} has {halted.size} votes for {points} points.")
-    votes = np.zeros(points, np.uint8) if not halted.size else np.array(halted)
+    votes = np.zeros(points, np.uint8) if not halted.size else halted
     if not window.changed:
-        return Incoming(window, peer, np.array(arrays[0]), None, votes)
+        return Incoming(window, peer, arrays[0], None, votes)
     which = np.flatnonzero(np.unpackbits(arrays[0], count=points))
     if len(which) != len(arrays[1]):
         raise DecodeError(f"Window {window.move}.{window.number} names {len(which)} changes, {len(arrays[1])} came.")
-    return Incoming(window, peer, np.array(arrays[1]), which, votes)
+    return Incoming(window, peer, arrays[1], which, votes)
 
 
 def berth_in(window: Window, incoming: Incoming, share: Share | None) -> tuple[Share, int]:
@@ -167,7 +170,7 @@ class Berth:
         lead = points // TILE if native.layout == "tiles" else points
         self._features = self._make((lead, *native.features.shape[1:]), native.features.dtype)
         self._labels = np.zeros(points, native.labels.dtype)
-        self._ids = np.zeros(points, native.ids.dtype)
+        self._ids = self._make((points,), native.ids.dtype)
         return Share(
             features=_as(native.features, self._features),
             labels=_as(native.labels, self._labels),

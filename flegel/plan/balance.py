@@ -177,6 +177,26 @@ class Speed:
         return self._long.doubt
 
 
+class Duty:
+    """The part of the time that passes in which one worker can train; the rest goes to barriers and to waiting there.
+
+    Each worker has its own: those that are asleep or at work when a round ends keep the others waiting, not themselves.
+    """
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self._passed = self._open = 0.0
+
+    def note(self, passed: float, open_: float) -> None:
+        """A round took so long, and for so much of it the worker trained, or could have if it had had more points."""
+        self._passed = self._memory * self._passed + passed
+        self._open = self._memory * self._open + min(open_, passed)
+
+    @property
+    def value(self) -> float:
+        return self._open / self._passed if self._open > 0 else 1.0
+
+
 def super_workers(loads: Sequence[WorkerLoad], rules: Rules) -> list[SuperWorker]:
     """Group workers whose N, V and P agree within the tolerance, in the order of their predicted speed."""
     groups: list[list[WorkerLoad]] = []
@@ -331,11 +351,10 @@ def _in_time(delta: float, remaining: float, rules: Rules, carriage: Carriage) -
 
 
 def hand_out(slow: SuperWorker, fast: SuperWorker, delta: float) -> list[tuple[int, int, int]]:
-    """Each slow worker gives Δ, each fast one gets βΔ: (source, target, points), whole tiles, none left empty."""
+    """Each slow worker gives Δ, each fast one gets βΔ, to a tile: (source, target, points), nobody left empty."""
     gives = [min(max(_tiles(delta + TILE / 2), TILE), max(_tiles(m.points - TILE), 0)) for m in slow.members]
-    total = sum(gives)
-    quota = [total // len(fast.members) // TILE * TILE for _ in fast.members]
-    quota[-1] += total - sum(quota)
+    whole, over = divmod(sum(gives) // TILE, len(fast.members))
+    quota = [(whole + (i < over)) * TILE for i in range(len(fast.members))]
     moves: list[tuple[int, int, int]] = []
     at = 0
     for member, give in zip(slow.members, gives, strict=True):

@@ -29,6 +29,7 @@ from flegel.algorithm import Algorithm, Kernel
 from flegel.runtime.cache import code_folder, write_once
 from flegel.runtime.code import load_class, reference
 from flegel.runtime.flag import new_flag
+from flegel.runtime.hooks import inside
 from flegel.share import DataPoint, Share, Sparse, SparseRow
 from flegel.tree import Array, Tree
 
@@ -91,7 +92,8 @@ def _vote_to_halt(self: Any) -> Any:
 
 def build_kernel(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree, interpret: bool = False) -> Built:
     """The fastest kernel this algorithm has, warmed: called once with the types that training will use."""
-    own = algorithm.kernel(share)
+    with inside("kernel"):
+        own = algorithm.kernel(share)
     if own is not None and not interpret:
         warm(own, share, parameter, zero)
         return Built(own, "hand-written")
@@ -103,6 +105,11 @@ def build_kernel(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree
         except Exception as error:  # noqa: BLE001 - the flag is up: no hook ran, so it is numba that gave up
             return Built(interpreted(algorithm), "interpreted", _first_line(error))
     return Built(interpreted(algorithm), "interpreted", "as asked")
+
+
+def wake_compiler() -> None:
+    """The first thing that numba compiles, or loads from its cache, has it read its own tables; here there is time."""
+    numba.njit(nogil=True)(lambda value: value)(0)
 
 
 def warm(kernel: Kernel, share: Share, parameter: Tree, zero: Tree) -> None:
@@ -365,7 +372,9 @@ def _works_in_place(algorithm: Algorithm, share: Share, parameter: Tree, zero: T
     probe = probe._replace(state=probe.state.copy())
     target = tree.copy(zero)
     presented = tree.present(as_hooks_see(algorithm, parameter, share))
-    change = algorithm.updateDataPoint(probe, presented, 0)
-    result = algorithm.aggregate(target, change)
+    with inside("updateDataPoint"):
+        change = algorithm.updateDataPoint(probe, presented, 0)
+    with inside("aggregate"):
+        result = algorithm.aggregate(target, change)
     algorithm._halting = False
     return result is None or result is target

@@ -19,9 +19,10 @@ from flegel.result import Result
 from flegel.runtime.checkpoint import JobRecord
 from flegel.runtime.code import in_json, instantiate, made, plain_hyper, same_code
 from flegel.runtime.find import find_algorithm
+from flegel.runtime.hooks import MODULE
 from flegel.runtime.recall import Found, read
 from flegel.runtime.record import CheckpointWarning, Record, whereabouts
-from flegel.runtime.run import WORKER_TIMEOUT, Request, execute
+from flegel.runtime.run import HOOK_TIMEOUT, WORKER_TIMEOUT, Request, execute
 from flegel.runtime.vault import open_vault
 from flegel.sync import MODELS
 
@@ -38,10 +39,11 @@ def replace(
     workers: int | None = None,
     cluster: LocalCluster | None = None,
     worker_timeout: float = WORKER_TIMEOUT,
+    hook_timeout: float = HOOK_TIMEOUT,
     hire_again: bool = True,
     watch: Callable[[Coordinator], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
-    phase: Callable[[str], None] = lambda name: None,
+    phase: Callable[[str, str], None] = lambda name, hook: None,
 ) -> Result:
     """A new coordinator in place of one that is lost: from the last commit, with everything as it was submitted.
 
@@ -50,8 +52,8 @@ def replace(
     record, because it was trusted when it was submitted.
     """
     return resume(
-        place, workers=workers, cluster=cluster, worker_timeout=worker_timeout, hire_again=hire_again, watch=watch,
-        say=say, phase=phase, exact=False, trust_code=True, take_over=True,
+        place, workers=workers, cluster=cluster, worker_timeout=worker_timeout, hook_timeout=hook_timeout,
+        hire_again=hire_again, watch=watch, say=say, phase=phase, exact=False, trust_code=True, take_over=True,
     )  # fmt: skip
 
 
@@ -71,10 +73,11 @@ def resume(
     checkpoint_every: float | None = None,
     cluster: LocalCluster | None = None,
     worker_timeout: float = WORKER_TIMEOUT,
+    hook_timeout: float = HOOK_TIMEOUT,
     hire_again: bool = True,
     watch: Callable[[Coordinator], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
-    phase: Callable[[str], None] = lambda name: None,
+    phase: Callable[[str, str], None] = lambda name, hook: None,
     take_over: bool = False,
 ) -> Result:
     """Go on with a job; see `flegel.resume`."""
@@ -87,7 +90,9 @@ def resume(
     try:
         for text in found.skipped:
             warnings.warn(text, CheckpointWarning, stacklevel=2)
+        phase("init", MODULE)
         chosen = _algorithm(found, algorithm, trust_code)
+        phase("reading", "")
         dataset, spec, label = _data(job, data, label, vault.place)
         if dataset.note:
             say(dataset.note)
@@ -108,6 +113,7 @@ def resume(
             scale=job.scale,
             collect_state=job.collect_state,
             worker_timeout=worker_timeout,
+            hook_timeout=hook_timeout,
             replace=hire_again,
             cluster=cluster,
             record=record,

@@ -1,7 +1,8 @@
 """Workers on this host: started, watched and ended by the process that uses them. Decides nothing about training.
 
 A `LocalCluster` keeps its workers warm for many jobs. Whatever happens to the owning process, its workers see their
-standard input close and end; nothing has a name in the file system that could be left behind.
+standard input close and end, and the kernel ends those that can see nothing; nothing has a name in the file system that
+could be left behind.
 
 A process that is to replace a lost one takes a second to start. So from the first loss on a spare one waits, everything
 imported, for the line that tells it who it is.
@@ -31,6 +32,7 @@ from flegel.runtime import clock, doors, frames
 from flegel.runtime.far import ServedArray
 from flegel.runtime.host import io_threads
 from flegel.runtime.memory import SharedArray
+from flegel.runtime.offspring import nursery
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
 from flegel.runtime.worker import Birth, identity
@@ -346,12 +348,14 @@ def start_process() -> subprocess.Popen[bytes]:
     """A process that waits to be told which worker it is."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "flegel.runtime.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,
+    return nursery.start(
+        lambda: subprocess.Popen(
+            [sys.executable, "-P", "-m", "flegel.runtime.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import zmq
 
 from flegel.errors import DecodeError, own_traceback
@@ -97,6 +98,7 @@ class Mover:
     # -- in the mover thread -------------------------------------------------------------------------------
 
     def _loop(self) -> None:
+        memory.keep_buffers(2 * WINDOW_BYTES, 2 * migration.CREDITS * WINDOW_BYTES)
         try:
             while self._step():
                 pass
@@ -289,7 +291,7 @@ class Mover:
         for command in inbound.machine.came(window.number, usable):
             match command:
                 case migration.Keep():
-                    halted = int(holdings.lay_aside(window, arrays, worker, lent).halted.sum())
+                    halted = int(np.count_nonzero(holdings.lay_aside(window, arrays, worker, lent).halted))
                     told = Arrived(window.move, window.number, window.points, window.passes, halted, size)
                     self._tell(told)
                 case migration.Answer((move, number), lacking):

@@ -45,6 +45,7 @@ SAMPLE_ROWS = 100_000
 HEAD_ROWS = 1024
 PROBE_ROWS = 256
 WORKER_TIMEOUT = 10.0
+HOOK_TIMEOUT = 30.0
 LEAST_TIMEOUT = 2.0  # two beats
 
 
@@ -68,6 +69,8 @@ class Request:
     """Keep each worker's share of the progress of the objective."""
     worker_timeout: float = WORKER_TIMEOUT
     """Seconds without a sign of life after which a worker counts as lost."""
+    hook_timeout: float = HOOK_TIMEOUT
+    """Seconds in one call of a hook (in training: in one point) after which it counts as endless."""
     replace: bool = True
     """Start another process in place of a lost worker; otherwise the others take its points over."""
     scale: str = "none"
@@ -77,8 +80,8 @@ class Request:
     """Where its state is kept, and what it goes on from."""
     watch: Callable[[Coordinator], None] | None = None
     say: Callable[[str], None] = lambda text: None
-    phase: Callable[[str], None] = lambda name: None
-    """Told what the job does now: init (the user's hooks before training), compiling, loading, training."""
+    phase: Callable[[str, str], None] = lambda name, hook: None
+    """Told what the job does now: reading, init (and which hook), compiling, loading, training."""
 
 
 def default_workers() -> int:
@@ -104,13 +107,13 @@ def execute(request: Request) -> Result:
             if record.found is not None:
                 cluster.start()  # somebody waits for this job to go on: processes come up while data are opened
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
-        request.phase("init")
+        request.phase("reading", "")
         plan = Plan(request, scaling)
         parts = record.parts(request.workers) if record else []
         cluster.start()  # processes come up while the kernel is compiled
-        request.phase("compiling")
+        request.phase("compiling", "")
         built = plan.compile()
-        request.phase("loading")
+        request.phase("loading", "")
         if request.data.in_memory:
             features, labels = request.data.load()
             owners = [part.ids for part in parts]
@@ -210,7 +213,7 @@ def _balancing(request: Request) -> Balancing | None:
 
 
 def _patience(request: Request) -> Patience:
-    return Patience(silence=request.worker_timeout, progress=request.worker_timeout)
+    return Patience(silence=request.worker_timeout, hook=request.hook_timeout)
 
 
 def check_numbers(request: Request) -> None:
@@ -220,6 +223,10 @@ def check_numbers(request: Request) -> None:
     if not LEAST_TIMEOUT <= request.worker_timeout < 86400:
         raise UsageError(
             f"--worker-timeout {request.worker_timeout:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day."
+        )
+    if not LEAST_TIMEOUT <= request.hook_timeout < 86400:
+        raise UsageError(
+            f"--hook-timeout {request.hook_timeout:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day."
         )
     if not 0 <= request.seed < 2**63:
         raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {request.seed}.")
@@ -277,6 +284,7 @@ class Plan:
             rows = self.sample.features
             own = rows if isinstance(rows, Sparse) else rows.copy()
             self.sample = self.sample._replace(features=scale.apply(own, scaling))
+        request.phase("init", "validate")
         self.algorithm.validate(self.sample)
         former = record.parameter(self.algorithm) if record is not None else None
         fresh = self._hook("initParameter", self.sample, rng) if former is None else former
@@ -289,8 +297,10 @@ class Plan:
         check_state(self.state, count)
         default = type(self.algorithm).initAggregator is Algorithm.initAggregator
         hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
+        request.phase("init", hook)
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = tree.zeros_like(made)
+        request.phase("init", "aggregate")
         self._guard("aggregate", lambda: fold_change(self.algorithm, tree.copy(self.zero), self.zero))
         halts = "voteToHalt" in type(self.algorithm).updateDataPoint.__code__.co_names
         halts = halts or type(self.algorithm).terminationCheck is not Algorithm.terminationCheck
@@ -323,6 +333,7 @@ class Plan:
         return built
 
     def _hook(self, name: str, *args: Any) -> Any:
+        self.request.phase("init", name)
         return self._guard(name, lambda: getattr(self.algorithm, name)(*args))
 
     def _guard(self, name: str, call: Callable[[], Any]) -> Any:
@@ -364,6 +375,7 @@ def _result(
 ) -> Result:
     algorithm, data = request.algorithm, request.data
     assert machine.verdict is not None
+    request.phase("result", "warnings")
     workers = worker_rows(machine)
     values = (row.estimate for row in reversed(machine.trace))
     return Result(

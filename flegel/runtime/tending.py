@@ -13,6 +13,7 @@ from flegel.machine import estate
 from flegel.machine.holdings import Holdings
 from flegel.machine.worker import Tended
 from flegel.messages import Adopt, Adopted, Census, Held, Load, Part, Parted, Reset, Tending
+from flegel.runtime.hooks import inside
 from flegel.runtime.rows import open_ids
 from flegel.share import Share, make_share
 from flegel.tree import Array
@@ -56,4 +57,5 @@ class Tender:
         return make_share(features, labels if self._algorithm.supervised else None, states, self._layout, found)
 
     def _states(self, points: int, columns: int) -> Array:
-        return self._algorithm.initState(points, columns, self._rng)
+        with inside("initState"):
+            return self._algorithm.initState(points, columns, self._rng)

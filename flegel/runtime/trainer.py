@@ -42,6 +42,7 @@ from flegel.runtime.code import instantiate
 from flegel.runtime.compile import build_kernel
 from flegel.runtime.drag import Drag
 from flegel.runtime.flag import new_flag
+from flegel.runtime.hooks import MODULE, inside
 from flegel.runtime.rows import open_ids, open_rows
 from flegel.runtime.tending import Tender
 from flegel.share import TILE, make_share
@@ -160,7 +161,8 @@ class Trainer:
                     self._guarded(-1, lambda load=load, arrays=arrays: self._load(load, arrays))
                 case BeginTrain():
                     self._doing = "updateDataPoint"
-                    self._guarded(command.round, lambda c=command: self._train(c))
+                    with inside("updateDataPoint"):
+                        self._guarded(command.round, lambda c=command: self._train(c))
 
     def _guarded(self, round_: int, work: Any) -> None:
         try:
@@ -229,7 +231,8 @@ class Trainer:
 
     def _load(self, load: Load, arrays: tuple[Array, ...]) -> ShareReady:
         began = clock.now()
-        algorithm = instantiate(load.algorithm)
+        with inside(MODULE):
+            algorithm = instantiate(load.algorithm)
         kept, wanted, pending = load.kept, None, list[Array]()
         if kept is not None:
             behind = 3 + (max(len(load.statistics.fields), 1) if kept.visits else 0)
@@ -240,7 +243,8 @@ class Trainer:
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         rng = np.random.default_rng([load.seed, load.index])
         self._doing = "initState"
-        state = algorithm.initState(points, columns, rng) if kept is None else np.array(old_state)
+        with inside("initState"):
+            state = algorithm.initState(points, columns, rng) if kept is None else np.array(old_state)
         self._doing = "loading"
         layout = "rows" if load.interpret else algorithm.layout
         lend = load.lend and lending.wanted()

@@ -148,7 +148,7 @@ def _layout(frames: tuple[Frame, ...]) -> _Layout:
         return _Layout(tuple(places), None, offset)
     record: Any = {"names": [str(n) for n in range(len(places))], "offsets": offsets, "itemsize": offset}
     record["formats"] = [place[:2] for place in places]
-    return _Layout(tuple(places), np.dtype(record), offset)
+    return _Layout(tuple(places), np.dtype(record, align=True), offset)
 
 
 def _cut(described: np.dtype[Any], whole: memoryview, start: int) -> tuple[Array, ...]:

@@ -24,9 +24,10 @@ from flegel.errors import DecodeError, FlegelError
 from flegel.machine import worker as machine
 from flegel.machine.holdings import Holdings
 from flegel.messages import Answer, Beat, Hello, Kept, Load, State, Survey
-from flegel.runtime import clock, doors, frames
+from flegel.runtime import clock, doors, frames, hooks
 from flegel.runtime.curve import private_bytes
 from flegel.runtime.migrate import Mover
+from flegel.runtime.offspring import die_with_parent
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.trainer import Trainer
 from flegel.runtime.wire import Numbered, Parcel, decode
@@ -96,7 +97,7 @@ class WorkerProcess:
             self._do(self._machine.handle(machine.OwnTimer(tag), now))
         if now >= self._beat_at:
             self._beat_at = now + BEAT
-            self._say(Beat(self._trainer.visits))
+            self._say(Beat(self._trainer.visits, hooks.current()))
             if self._contact is not None and (why := self._contact.lost(now)):
                 print(f"flegel worker {self._birth.worker}: {why}; it ends.", file=sys.stderr)
                 self._alive = False
@@ -231,6 +232,8 @@ def identity(worker: int, incarnation: int) -> bytes:
 
 def main() -> None:
     """Entry point of the process."""
+    if len(sys.argv) < 2:
+        die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     sys.setswitchinterval(0.0005)
     try:

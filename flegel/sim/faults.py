@@ -157,7 +157,7 @@ class FaultyJob:
             parameter=theta,
             ledger=Ledger(algorithm, nothing()),
             loads={w: Load(AlgorithmRef("x", {}), {}, w, len(workers), 0, form, form) for w in workers},
-            patience=Patience(load=60.0, silence=2.0, report=60.0, progress=60.0, hire=0.5, start=10.0),
+            patience=Patience(load=60.0, silence=2.0, report=60.0, hook=60.0, hire=0.5, start=10.0),
             balancing=balancing,
             collect=scenario.collect,
             debug=True,
@@ -302,7 +302,7 @@ class FaultyJob:
 
     def _beat(self, worker: int, life: int, visits: int) -> None:
         if self._fence.speaker(worker) == life:
-            self._tell(FromWorker(worker, Beat(visits)))
+            self._tell(FromWorker(worker, Beat(visits, "updateDataPoint")))
         else:
             self.stale += 1
 

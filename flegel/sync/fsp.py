@@ -74,7 +74,7 @@ class FSP:
             case Updated():
                 waited = sum(self._ended - at for at in self._through) / max(len(event.workers), 1)
                 self._phi.append(max(event.barrier_cost - waited, 0.0))
-                self._step = self._interval.next(summary(event, view))
+                self._step = self._interval.next(summary(event, view, self._limit(view)))
                 return self._begin(view, now)
             case Woken(tag=tag) if tag == view.round:
                 if not self._stopped:
@@ -140,15 +140,16 @@ def matters(workers: Sequence[WorkerView]) -> float:
     return MATTERS * sum(w.rate for w in workers) / len(workers)
 
 
-def lap(workers: Sequence[WorkerView]) -> float:
-    """Seconds until workers that matter have gone through their shares."""
-    return _first([(w.points / w.rate, w.rate) for w in workers if w.rate > 0 and w.points], matters(workers))
+def lap(workers: Sequence[WorkerView], enough: float | None = None) -> float:
+    """Seconds until workers that matter, or so many points a second, have gone through their shares."""
+    laps = [(w.points / w.rate, w.rate) for w in workers if w.rate > 0 and w.points]
+    return _first(laps, matters(workers) if enough is None else enough)
 
 
-def summary(event: Updated, view: View) -> Round:
-    """The round as an interval sees it."""
+def summary(event: Updated, view: View, enough: float | None = None) -> Round:
+    """The round as an interval sees it. No round is longer than until `enough` points a second stand idle."""
     workers = [view.workers[w] for w in event.workers if w in view.workers]
-    quickest = lap(workers)
+    quickest = lap(workers, enough)
     return Round(
         visits=event.visits,
         seconds=event.seconds,

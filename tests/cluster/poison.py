@@ -13,6 +13,7 @@ DEEDS = {
     "exit": "os._exit(3)",
     "segfault": "ctypes.string_at(0)",
     "loop": "while True: time.sleep(0.01)",
+    "hog": "max(range(10**18))",
     "bomb": "hoard = [bytearray(16 << 20) for _ in range(1 << 20)]",
     "abort": "os.abort()",
     "system-exit": "raise SystemExit(7)",
@@ -28,15 +29,17 @@ DEEDS = {
     "chdir": 'open("left-behind", "w").write("x"); raise ValueError("BOOM")',
 }
 EXPECTED = {
-    "raise": "BOOM", "exit": "exit code 3", "segfault": "SIGSEGV", "loop": "--max-seconds", "bomb": "emory",
-    "abort": "SIGABRT", "system-exit": "", "interrupt": "", "recursion": "ecursion", "suicide": "SIGBUS",
-    "threads": "BOOM", "child": "BOOM", "daemon": "exit code 4", "stop-parent": "BOOM", "shout": "BOOM",
-    "close-all": "", "chdir": "BOOM",
+    "raise": "BOOM", "exit": "exit code 3", "segfault": "SIGSEGV", "loop": "return?", "bomb": "emory",
+    "abort": "SIGABRT", "system-exit": "", "interrupt": "KeyboardInterrupt", "hog": "", "recursion": "ecursion",
+    "suicide": "SIGBUS", "threads": "BOOM", "child": "BOOM", "daemon": "exit code 4", "stop-parent": "BOOM",
+    "shout": "BOOM", "close-all": "", "chdir": "BOOM",
 }  # fmt: skip
 """What the cause must say; empty where any cause is good enough."""
 
 HOOKS = ("module", "initParameter", "initState", "updateDataPoint", "aggregate", "updateParameter", "objective")
 PLACES = ("anywhere", "worker")
+HOOK_TIMEOUT = 4.0
+"""Seconds after which endless hooks of these jobs strike their limit on workers; elsewhere --max-seconds does that."""
 
 TEMPLATE = """import ctypes, os, signal, subprocess, sys, threading, time
 import numpy as np
@@ -92,6 +95,6 @@ def poison(hook: str, deed: str, where: str = "anywhere", **more: object) -> tup
     spec = JobSpec(
         algorithm=AlgorithmRef("Poison", {}), code=hashlib.sha256(text.encode()).hexdigest(),
         data="blobs:400", workers=1, sync=SyncSpec("bsp"), criteria=Criteria(max_iterations=1000, max_seconds=1.0),
-        memory=512 << 20, **more,
+        memory=512 << 20, hook_timeout=HOOK_TIMEOUT, **more,
     )  # fmt: skip
     return spec, text

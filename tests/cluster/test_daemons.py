@@ -195,6 +195,8 @@ POISON = [
     ("updateDataPoint", "exit", "worker"),
     ("updateParameter", "loop", "anywhere"),
     ("initState", "bomb", "worker"),
+    ("initState", "loop", "worker"),
+    ("initParameter", "interrupt", "anywhere"),
     ("module", "raise", "anywhere"),
     ("objective", "daemon", "anywhere"),
 ]
@@ -217,6 +219,14 @@ def test_poison_fails_with_its_cause_and_harms_nobody(town: Town, client: Client
             lambda name=name: not [p for p in (town.folder / name / "jobs").glob("*/*") if p.name != "checkpoints"],
             "the slave has tidied up",
         )
+
+
+def test_no_thread_of_a_daemon_has_a_heap_of_its_own(town: Town) -> None:
+    assert town.master is not None
+    for daemon in (town.master, *town.slaves.values()):
+        maps = [line.split() for line in Path(f"/proc/{daemon.pid}/maps").read_text().splitlines()]
+        spans = [[int(x, 16) for x in words[0].split("-")] for words in maps if words[1] == "---p" and len(words) == 5]
+        assert all(end % (64 << 20) for _, end in spans), "glibc reserves 64 MB for the heap of a thread"
 
 
 def test_a_slave_that_is_terminated_drains(town: Town, client: Client) -> None:

@@ -307,16 +307,61 @@ def test_crashes_at_the_same_place_are_the_fault_of_the_code() -> None:
 
 
 def test_a_trainer_that_does_not_get_on_ends_the_job_although_its_process_beats() -> None:
-    scene = Scene(patience=Patience(progress=10.0))
+    scene = Scene(patience=Patience(hook=10.0))
     scene.loaded(now=1.0)
     for now in range(2, 30):
-        scene.say(0, Beat(now), float(now))
-        scene.say(1, Beat(7), float(now))
+        scene.say(0, Beat(now, "updateDataPoint"), float(now))
+        scene.say(1, Beat(7, "updateDataPoint"), float(now))
         error = done(scene.timer("watch", float(now)))
         if error is not None:
             break
     assert isinstance(error.error, ProtocolError) and now == 13
     assert "Worker 1" in str(error.error) and "does updateDataPoint return?" in str(error.error)
+
+
+def test_a_hook_that_does_not_return_while_a_share_is_loaded_ends_the_job_by_its_name() -> None:
+    scene = Scene(workers=2, patience=Patience(hook=10.0))
+    scene.start()
+    scene.say(0, Loaded(10, 3, "compiled", "", 0.1), 1.0)
+    for now in range(2, 30):
+        scene.say(0, Beat(0), float(now))
+        scene.say(1, Beat(0, "initState" if now > 4 else ""), float(now))
+        error = done(scene.timer("watch", float(now)))
+        if error is not None:
+            break
+    assert isinstance(error.error, ProtocolError) and now == 16, "ten seconds from the beat that named the hook"
+    assert "Worker 1" in str(error.error) and "in initState for" in str(error.error)
+    assert "--hook-timeout" in str(error.error) and "the loading phase" in str(error.error)
+
+
+def test_reading_and_compiling_take_as_long_as_they_take() -> None:
+    scene = Scene(workers=1, patience=Patience(hook=10.0, load=600.0))
+    scene.start()
+    for now in range(2, 500):
+        scene.say(0, Beat(0), float(now))
+        assert done(scene.timer("watch", float(now))) is None
+
+
+def test_hooks_that_return_in_time_may_follow_one_another() -> None:
+    scene = Scene(workers=1, patience=Patience(hook=10.0))
+    scene.start()
+    for now in range(2, 100):
+        scene.say(0, Beat(0, ("initState", "kernel", "aggregate")[now // 8 % 3]), float(now))
+        assert done(scene.timer("watch", float(now))) is None
+
+
+def test_a_hook_that_silences_its_worker_while_it_loads_is_not_tried_for_ever() -> None:
+    scene = Scene(workers=1, patience=Patience(silence=10.0))
+    scene.start()
+    now, ends = 0.0, None
+    while ends is None and now < 100:
+        now += 1.0
+        said = scene.timer("watch", now)
+        ends = done(said)
+        for hired in [c for c in said if isinstance(c, Hire)]:
+            scene.machine.handle(Joined(hired.worker), now)
+    assert ends is not None and isinstance(ends.error, WorkerLost) and now < 40
+    assert "silent" in str(ends.error) and "initState" in str(ends.error)
 
 
 def test_silence_is_noticed_and_named() -> None:
@@ -329,11 +374,11 @@ def test_silence_is_noticed_and_named() -> None:
 
 
 def test_a_worker_that_was_frozen_for_a_while_is_not_taken_for_one_that_does_not_get_on() -> None:
-    scene = Scene(patience=Patience(silence=30.0, progress=10.0))
+    scene = Scene(patience=Patience(silence=30.0, hook=10.0))
     scene.loaded(now=1.0)
     for now in (2, 3, *range(15, 18)):  # no beat for twelve seconds, then some before the kernel has come round
-        scene.say(0, Beat(now), float(now))
-        scene.say(1, Beat(7), float(now))
+        scene.say(0, Beat(now, "updateDataPoint"), float(now))
+        scene.say(1, Beat(7, "updateDataPoint"), float(now))
         assert done(scene.timer("watch", float(now))) is None
 
 

@@ -118,3 +118,19 @@ def test_forgetting_somebody_unknown_changes_nothing() -> None:
     before = tree.copy(ledger.total)
     ledger.forget(9)
     np.testing.assert_array_equal(ledger.total.counts, before.counts)
+
+
+def test_many_commits_at_once_are_the_same_as_one_after_the_other() -> None:
+    changes = [(i % 3, Sums(np.full(3, i), np.full((3, 2), 0.1 * i), np.full(2, 1.0 / (i + 1)))) for i in range(20)]
+    together, apart = Ledger(Kept(), zero()), Ledger(Kept(), zero())
+    together.commit_all(changes)
+    for owner, change in changes:
+        apart.commit(owner, change)
+    for a, b in zip(together.total, apart.total, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert together.discrepancy() <= 1e-10
+
+
+def test_a_change_of_another_shape_is_refused_by_the_name_of_its_field() -> None:
+    with pytest.raises(ValueError, match=r"worker 4 committed sums in the shape \(1, 2\), not \(3, 2\)"):
+        Ledger(Kept(), zero()).commit(4, Sums(np.ones(3), np.ones((1, 2)), np.zeros(2)))

@@ -50,7 +50,7 @@ from flegel.share import TILE, Share, make_share
 from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 from flegel.sync import make_policy
 
-FOR_EVER = Patience(load=np.inf, silence=np.inf, report=np.inf, progress=np.inf, start=np.inf, hire=5.0)
+FOR_EVER = Patience(load=np.inf, silence=np.inf, report=np.inf, hook=np.inf, start=np.inf, hire=5.0)
 
 
 class Sum(Algorithm):

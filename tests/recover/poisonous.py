@@ -44,6 +44,18 @@ class Crashes(Mean):
         return np.zeros(1)
 
 
+class Prepares(Mean):
+    """Does not return from the hook that a worker calls while it loads its share."""
+
+    def initState(self, points: int, columns: int, rng: Any) -> Any:
+        while points > 256:  # more than are tried before training
+            points += 1
+        return np.zeros((points, 1))
+
+    def updateDataPoint(self, dataPoint: Any, parameter: Any, iterationNum: int) -> Any:
+        return np.zeros(1)
+
+
 class Loops(Mean):
     def updateDataPoint(self, dataPoint: Any, parameter: Any, iterationNum: int) -> Any:
         spins = 0

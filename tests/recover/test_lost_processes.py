@@ -209,10 +209,11 @@ POISON[900, 0] = 5000.0
         (poisonous.Exits, WorkerLost, "ended with exit code 7"),
         (poisonous.Crashes, WorkerLost, "SIGSEGV"),
         (poisonous.Loops, ProtocolError, "does updateDataPoint return"),
+        (poisonous.Prepares, ProtocolError, "in initState .* in the loading phase; does initState return"),
     ],
 )
 def test_poison_in_user_code_ends_the_job_with_its_cause(
     crew: LocalCluster, algorithm: Any, error: type[FlegelError], cause: str
 ) -> None:
     with pytest.raises(error, match=cause):
-        flegel.run(algorithm(), POISON, cluster=crew, workers=2, sync="bsp", max_iterations=5, worker_timeout=2.5)
+        flegel.run(algorithm(), POISON, cluster=crew, workers=2, sync="bsp", max_iterations=5, hook_timeout=2.5)

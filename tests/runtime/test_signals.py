@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+
+from flegel.runtime.offspring import nursery
 
 pytestmark = pytest.mark.processes
 
@@ -46,6 +49,8 @@ def test_no_worker_outlives_the_command(
 ) -> None:
     workers = psutil.Process(job.pid).children(recursive=True)
     assert len(workers) == 2
+    if sent == signal.SIGKILL:
+        workers[0].suspend()  # stopped, it cannot see that its standard input closes
     job.send_signal(sent)
     assert job.wait(timeout=60) == code
     _, alive = psutil.wait_procs(workers, timeout=60)
@@ -54,3 +59,28 @@ def test_no_worker_outlives_the_command(
     said = job.stderr.read()
     assert words in said and "Traceback" not in said
     assert {p.name for p in tmp_path.iterdir()} == {"rows.npy"}, "nothing half-written"
+
+
+def test_a_process_does_not_die_with_the_thread_that_asked_for_it() -> None:
+    code = (
+        "from flegel.runtime.offspring import die_with_parent\n"
+        "die_with_parent(); print('born', flush=True); print(input(), flush=True)"
+    )
+    words = [sys.executable, "-c", code]
+    children: list[subprocess.Popen[bytes]] = []
+
+    def ask() -> None:
+        child = nursery.start(lambda: subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        assert child.stdout is not None and child.stdout.readline() == b"born\n"
+        children.append(child)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    said, _ = children[0].communicate(b"alive\n", timeout=60)
+    assert said == b"alive\n"
+
+
+def test_a_process_that_cannot_be_started_is_the_caller_s_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        nursery.start(lambda: subprocess.Popen(["/no/such/program"]))

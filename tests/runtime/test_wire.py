@@ -24,6 +24,7 @@ from flegel.messages import (
     Failed,
     Fetch,
     Form,
+    Frame,
     Hello,
     Load,
     Loaded,
@@ -242,6 +243,28 @@ def test_packed_arrays_of_any_types_lie_well() -> None:
     for a, b in zip(got, values, strict=True):
         assert a.flags.aligned and a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("numbers", [5, PACK_BELOW])
+@pytest.mark.parametrize("shift", range(8))
+def test_arrays_are_aligned_and_read_only_wherever_the_received_bytes_lie(numbers: int, shift: int) -> None:
+    values = [np.arange(float(numbers)), np.arange(6.0).reshape(2, 3)]
+    received = []
+    for frame in sent(Envelope("j", 0, 0, 0, 0, Beat(0)), values):
+        memory = bytearray(shift) + bytes(frame)
+        received.append(memoryview(memory)[shift:].toreadonly())
+    for a, b in zip(decode(received)[1], values, strict=True):
+        assert a.flags.aligned and a.flags.c_contiguous and not a.flags.writeable
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_packed_frame_larger_than_senders_pack_is_refused() -> None:
+    count = PACK_BELOW  # eight times the bytes that are packed
+    envelope = Envelope("j", 0, 0, 0, 0, Beat(0), (Frame("<f8", (count,)),))
+    header = msgspec.msgpack.encode(envelope)
+    start = (0xC1 << 24 | len(header)).to_bytes(4) + header
+    with pytest.raises(DecodeError, match="one frame"):
+        decode([start + bytes(-len(start) % 8) + bytes(8 * count)])
 
 
 def test_what_goes_to_many_is_what_goes_to_one() -> None:

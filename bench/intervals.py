@@ -14,6 +14,7 @@ FIGURE = "Fig. 15"
 NEEDS = ("option:straggler", "option:interval", "option:first_interval")
 WEIGHT = 3
 
+ENOUGH = 3  # fixed intervals, without which nothing can be said of the best
 STEPS = {"smoke": 3, "laptop": 6, "small": 12, "paper": 12}
 
 
@@ -56,7 +57,8 @@ def _show(bench: suite.Suite, found: Comparison, a_pass: float) -> None:
             fixed.append((micros * 1e-6 / a_pass, line.time.median))
         else:
             others.append((line.contender, line.time.median))
-    if not fixed:
+    if len(fixed) < ENOUGH:
+        bench.skip(f"the sweep of {found.title}", f"only {len(fixed)} of the fixed intervals were tried in time")
         return
     low, high = fixed[0][0], fixed[-1][0]
     series = [Series(name="fixed interval", points=fixed)]

@@ -302,9 +302,8 @@ def _lines(bench: suite.Suite, what: str, runs: dict[str, list[dict[str, Any]]])
             bench.answer(
                 f"{what}: {kind}, the fastest rival is {best} with {seconds(other)}, {told} Flegel's {seconds(mine)}."
             )
-    for name, answer in answers.items():
-        if not answer.reached:
-            bench.answer(f"{what}: {name} did not reach the objective ({answer.note[:90]}).")
+    if short := [name for name, answer in answers.items() if not answer.reached]:
+        bench.answer(f"{what}: not there when they were given up: {'; '.join(short)}.")
 
 
 def _crossover(bench: suite.Suite, by_size: dict[int, dict[str, Answer]]) -> None:

@@ -14,8 +14,8 @@ SPREAD_FOR_LOG = 30.0  # largest over smallest: beyond it, a linear axis shows o
 LETTER = 6.4  # width of a letter, about
 
 
-HOUSE = {"fsp": 0, "bsp": 1, "psp": 2, "ssp": 3, "bsp-mini": 4, "fsp-binary": 5, "asp": 7}
-"""Colours that synchronization models keep in every report."""
+HOUSE = {"flegel": 0, "fsp": 0, "bsp": 1, "psp": 2, "ssp": 3, "bsp-mini": 4, "fsp-binary": 5, "asp": 7}
+"""Colours that synchronization models, and Flegel among its peers, keep in every report."""
 
 
 def colours_of(names: Sequence[str]) -> dict[str, int]:

@@ -28,7 +28,7 @@ table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-num
 th,td{padding:.32em .6em;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule)}
 th{font-weight:600;color:var(--soft)}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--paper)}
-td.word,th.word{text-align:left}tr.best td{font-weight:600}
+td.word,th.word{text-align:left}td.word{white-space:normal}td.word:last-child{min-width:14em}tr.best td{font-weight:600}
 figure{margin:.8em 0 1.4em;max-width:54rem}
 figure svg{display:block;width:100%;height:auto}figcaption{font-size:.9rem;color:var(--soft)}
 .narrow{display:none}details{margin:.6em 0}summary{cursor:pointer;color:var(--link)}
@@ -36,7 +36,7 @@ figure svg{display:block;width:100%;height:auto}figcaption{font-size:.9rem;color
 nav ul{columns:2;padding-left:1.2em}dl{display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;font-size:.9rem}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}code{font-size:.88em;overflow-wrap:anywhere}
 @media (max-width:34rem){body{padding:.8rem}.wide{display:none}.narrow{display:block}nav ul{columns:1}
-table{font-size:.85rem}dl{grid-template-columns:1fr}dd{margin-bottom:.4em}}
+table{font-size:.85rem}th:first-child,td:first-child{white-space:normal;max-width:9em}dl{grid-template-columns:1fr}dd{margin-bottom:.4em}}
 @media print{:root{--paper:#fff;--ink:#000;--soft:#444;--rule:#bbb;--tint:#f4f4f4}body{max-width:none;padding:0;
 font-size:11pt}figure,tr{break-inside:avoid}h2,h3{break-after:avoid}.scroll{overflow:visible}table{font-size:8pt}
 .wide{display:block}.narrow{display:none}nav{display:none}}

@@ -136,7 +136,7 @@ def short(value: float) -> str:
             mantissa, _, exponent = f"{value:.2e}".partition("e")
         digits = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
         return f"{digits}e{int(exponent)}"
-    return f"{value:.4g}"
+    return f"{value:.0f}" if size >= 1000 else f"{value:.4g}"
 
 
 def axes(

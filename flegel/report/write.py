@@ -16,6 +16,7 @@ from flegel.report.page import details, figure, heading, note, page, paragraph, 
 from flegel.report.single import Single
 from flegel.report.svg import Canvas
 
+WORDY = 28  # letters; a column with longer cells holds sentences, which may be broken
 Item = Comparison | Bench | Single
 
 
@@ -95,7 +96,8 @@ def bench(record: Bench) -> str:
         parts.append(figure(lambda w, c=chart: draw(c, w), chart.text))  # type: ignore[misc]
     for listed in record.tables:
         parts.append(heading(listed.title, level=3))
-        parts.append(table(listed.columns, listed.rows))
+        wordy = {i for row in listed.rows for i, cell in enumerate(row) if i and len(cell) > WORDY}
+        parts.append(table(listed.columns, listed.rows, words=wordy))
         if listed.text:
             parts.append(paragraph(listed.text, "soft"))
     parts.append(_where_time_went(record))

@@ -6,6 +6,7 @@ Compiled code is kept below pytest's own cache folder, so that a second run of t
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ settings.load_profile(os.environ.get("FLEGEL_PROFILE", "flegel"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as under nohup; children of ours would ignore Ctrl-C too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     cache = getattr(config, "cache", None)
     if cache is not None:
         os.environ.setdefault("FLEGEL_CACHE", str(cache.mkdir("flegel")))

@@ -25,7 +25,7 @@ from flegel.errors import StorageError
 from flegel.machine.balancing import Balancing
 from flegel.machine.moves import Moves
 from flegel.messages import Kept
-from flegel.plan.balance import Balance, Carriage, Mean, Rules, Speed
+from flegel.plan.balance import Balance, Carriage, Duty, Mean, Rules, Speed
 from flegel.plan.horizon import Horizon, Moment
 from flegel.plan.interval import BinarySearch, FixedInterval, Search, Step
 from flegel.plan.stages import MultiStage, Recent
@@ -50,8 +50,8 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         ASP, BSP, BSPMini, FSP, PSP, SSP, Arrivals, BinarySearch, FixedInterval, MultiStage, Recent, Search, Step,
-        Balance, Balancing, Carriage, Horizon, Mean, Moment, Moves, Rules, Speed, Termination, Updated, Verdict, View,
-        WorkerView,
+        Balance, Balancing, Carriage, Duty, Horizon, Mean, Moment, Moves, Rules, Speed, Termination, Updated, Verdict,
+        View, WorkerView,
     )
 }  # fmt: skip
 """Everything that may be made from a file."""

@@ -64,22 +64,31 @@ def command(step: Step, folder: Path, part: float) -> list[str]:
     return [*said, step.out, str(folder / f"{step.name}.jsonl")] if step.out else said
 
 
+def last_words(lines: list[str]) -> str:
+    """The last line; all of it where that is the end of a JSON object over several, or the last of an indented list."""
+    lines = [line for line in lines if line.strip()]
+    start = len(lines) - 1
+    while start > 0 and (lines[start].startswith((" ", "}")) or lines[start] == "]"):
+        start -= 1
+    return " ".join(line.strip() for line in lines[max(start, 0) :])
+
+
 def carry_out(step: Step, folder: Path, part: float) -> dict[str, object]:
-    """Run it, show what it says, keep its last line."""
+    """Run it, show what it says, keep its last words."""
     order = command(step, folder, part)
     print(f"== {step.name}: {step.promise}", flush=True)
     began, load = time.time(), os.getloadavg()[0]
-    last = ""
+    said: list[str] = []
     with subprocess.Popen(order, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print("  ", line, end="", flush=True)
-            last = line.strip() or last
+            said.append(line.rstrip())
     return {
         "name": step.name,
         "command": " ".join(["python", f"bench/chaos/{step.script}.py", *order[2:]]),
         "code": process.returncode,
-        "said": last,
+        "said": last_words(said),
         "seconds": round(time.time() - began, 1),
         "load": round(load, 1),
         "part": part,

@@ -30,7 +30,7 @@ class Crews(RuleBasedStateMachine):
     def begin(self, sync: str, workers: int, layout: str, replace: bool, collect: bool, rest: int) -> None:
         self.world = World(workers, sync, rest=rest, layout=layout, replace=replace, collect=collect, iterations=25)
         self.random = Random(0)
-        self.deaths = 0
+        self.deaths = self.crashes = 0
 
     @rule(steps=st.integers(1, 60), random=st.randoms(use_true_random=False))
     def things_take_their_course(self, steps: int, random: Random) -> None:
@@ -42,8 +42,9 @@ class Crews(RuleBasedStateMachine):
         alive = sorted(self.world.sites)
         if len(alive) > 1 and self.deaths < 9:
             self.deaths += 1
-            crashes = sum(i.kind == "lost" for i in self.world.machine.crew.incidents)
-            self.world.lose(alive[n % len(alive)], how == "crashed" and crashes < 2, how == "frozen")
+            crashed = how == "crashed" and self.crashes < 2  # a third one may rightly end the job
+            self.crashes += crashed
+            self.world.lose(alive[n % len(alive)], crashed, how == "frozen")
 
     @rule(workers=st.integers(1, 6))
     def somebody_scales(self, workers: int) -> None:

@@ -252,8 +252,10 @@ class LocalCluster:
     def deaths(self) -> list[tuple[int, str, bool]]:
         """Workers whose process has ended, how, and whether by its own fault; until they are expelled."""
         self._departing = [p for p in self._departing if p.poll() is None]
-        ended = ((w, p.poll()) for w, p in self._processes.items())
-        return [(w, _how(code), -code not in EXTERNAL) for w, code in ended if code is not None]
+        watches = self._watches
+        ended = self._sleeper.readable(watches.values()) if watches else ()
+        asked = ((w, p.poll()) for w, p in self._processes.items() if w not in watches or watches[w] in ended)
+        return [(w, _how(code), -code not in EXTERNAL) for w, code in asked if code is not None]
 
     def greet(self, envelope: Envelope) -> bool:
         """Is this the hello of a worker that was just started? Then it can be used from now on."""

@@ -25,7 +25,7 @@ def picture(before: Sequence[Row], after: Sequence[Row], size: int, origin: str)
     clock = [(name, colour, _points(rows, "median_ms", size)) for name, colour, rows in sides]
     x, y = _panel(canvas, 60, clock, "workers", "ms, median (log)", AIM[1])
     canvas.add("line", x1=x.begin, x2=x.end, y1=y(AIM[1]), y2=y(AIM[1]), class_="s1", stroke_dasharray="2 3")
-    canvas.text(x.end, y(AIM[1]) + 14, f"aim at {AIM[0]:,} workers: {AIM[1]:g} ms", "end", "soft small")
+    canvas.text(x.begin + 4, y(AIM[1]) - 5, f"aim at {AIM[0]:,} workers: {AIM[1]:g} ms", "start", "soft small")
     canvas.text(WIDE + 150, 24, "Processor time of the coordinator's thread", class_="strong")
     thread = [(name, colour, _points(rows, "thread_us", size)) for name, colour, rows in sides]
     _panel(canvas, WIDE + 150, thread, "workers", "µs for each worker and barrier (log)")

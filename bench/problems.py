@@ -7,7 +7,6 @@ no copy of the whole set; the start is found once, so that all runs of a problem
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from shelf import Shelf
 
 from flegel import tree
-from flegel.datasets import open_data
-from flegel.datasets.arrays import ArraySource, SparseSource, open_npy
+from flegel.datasets.arrays import ArraySource, open_npy
 from flegel.datasets.dataset import Dataset
 from flegel.runtime.find import find_algorithm
-from flegel.share import Sparse
 
 ALGORITHMS = ("kmeans", "gmm", "fcm", "lr", "nmf")
 SIZE = {"kmeans": 1.0, "gmm": 0.5, "fcm": 1.0, "lr": 0.25, "nmf": 1.0}  # of --rows, for passes of comparable length
@@ -65,20 +63,19 @@ class Problems:
     """Makes problems in a temporary folder and forgets the former one when another is asked for."""
 
     def __init__(self) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="flegel-race-")
+        self.shelf = Shelf(None)
         self.last: tuple[str, int, Problem] | None = None
 
     def __enter__(self) -> Problems:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.folder.cleanup()
+        self.shelf.close()
 
     def get(self, name: str, rows: int) -> Problem:
         """An algorithm and data whose training takes some ten to fifty passes of bsp; for nmf, rows are ratings."""
         if self.last is None or self.last[:2] != (name, rows):
-            for old in Path(self.folder.name).iterdir():
-                old.unlink()
+            self.shelf.clear()
             self.last = (name, rows, self._make(name, rows))
         return self.last[2]
 
@@ -95,11 +92,11 @@ class Problems:
                 weight = np.random.default_rng(1).normal(size=200).astype(np.float32) * np.float32(0.2)
                 return Problem(name, with_one_start(cls()), self._dense(rows, 200, mixture(200, 6), weight))
             case "nmf":
-                return Problem(name, with_one_start(cls()), self._ratings(rows))
+                return Problem(name, with_one_start(cls()), self.shelf.rows(f"ratings:{rows}"))
         return Problem(name, with_one_start(cls()), self._dense(rows, 18, mixture(18, 10)))
 
     def _path(self, name: str) -> str:
-        return str(Path(self.folder.name) / f"{name}.npy")
+        return str(self.shelf.folder / f"{name}.npy")
 
     def _dense(self, rows: int, columns: int, fill: Filler, weight: np.ndarray | None = None) -> Dataset:
         """Rows, and with `weight` labels that are drawn by the logistic model."""
@@ -125,16 +122,6 @@ class Problems:
             origin="race", dtype="float32", paths=paths,
         )  # fmt: skip
         return Dataset("race", source, rows)
-
-    def _ratings(self, count: int) -> Dataset:
-        rows, _ = open_data(f"ratings:{count}").load()
-        assert isinstance(rows, Sparse)
-        for name in ("indptr", "indices", "values"):
-            np.save(self._path(name), getattr(rows, name))
-        mapped = [open_npy(Path(self._path(name))) for name in ("indptr", "indices", "values")]
-        paths = [self._path(name) for name in ("indptr", "indices", "values")]
-        source = SparseSource(Sparse(*mapped, rows.columns), origin="race", paths=[*paths, None])
-        return Dataset("race", source, source.rows)
 
 
 def with_one_start(algorithm: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +87,11 @@ class Shelf:
     def close(self) -> None:
         if self._own:
             self._own.cleanup()
+
+    def clear(self) -> None:
+        """Make room: what lies here is not needed any more."""
+        for entry in self.folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def rows(self, name: str) -> Dataset:
         place = self.folder / name.replace(":", "-").replace("/", "_")

@@ -13,10 +13,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sync import MODELS
+
 from flegel.compare import Bench, Chart, Series, Table, read
 from flegel.compare.record import write
 
-MODELS = ("bsp", "bsp-mini", "ssp", "asp", "psp", "fsp-binary", "fsp")
 NAMES = {"kmeans": "k-means", "gmm": "GMM", "fcm": "FCM", "lr": "LR", "nmf": "NMF"}
 SCENARIOS = {"8x": "8 times slower", "32ms/1000": "pauses of 32 ms", "": "nobody slow"}
 PAPER = {"bsp": "1.5–170", "bsp-mini": "1.3–78", "fsp-binary": "1.0–3.0"}

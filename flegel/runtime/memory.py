@@ -34,7 +34,6 @@ ANONYMOUS = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 PREFIX = "flegel-"
 ROOMY = 1 << 20  # bytes from which on fresh memory is prepared ahead
 STEP = 8 << 20
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 
@@ -108,18 +107,6 @@ def _populate(array: Array) -> None:
         size = min(STEP, array.nbytes - offset)
         if madvise(ctypes.c_void_p(array.ctypes.data + offset), ctypes.c_size_t(size), POPULATE_WRITE):
             return  # an older kernel; pages come when they are written
-
-
-def keep_buffers(largest: int, together: int) -> None:
-    """Have the allocator keep freed memory of up to `together` bytes, in pieces of up to `largest`, for the next time.
-
-    Else every message that is received into fresh memory pays for its first touch. Nothing happens where the C library
-    has no such switch.
-    """
-    switch = getattr(ctypes.CDLL(None), "mallopt", None) if ANONYMOUS else None
-    if switch is not None:
-        switch(M_MMAP_THRESHOLD, largest)
-        switch(M_TRIM_THRESHOLD, together)
 
 
 def lendable(array: Array) -> Array:

@@ -26,7 +26,7 @@ from flegel.machine.migration import Giving, Taking
 from flegel.machine.parcels import bytes_per_point, bytes_per_state
 from flegel.machine.worker import Broke, Forget
 from flegel.messages import Answer, Arrived, Failed, Give, Got, Ready, Refused, Sent, Settle, Take, Window
-from flegel.runtime import clock, lending, memory
+from flegel.runtime import clock, heap, lending, memory
 from flegel.runtime.doors import Doors, same_host
 from flegel.runtime.lending import Lender
 from flegel.runtime.poll import wait_any
@@ -98,7 +98,7 @@ class Mover:
     # -- in the mover thread -------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        memory.keep_buffers(2 * WINDOW_BYTES, 2 * migration.CREDITS * WINDOW_BYTES)
+        heap.keep_buffers(2 * WINDOW_BYTES, 2 * migration.CREDITS * WINDOW_BYTES)
         try:
             while self._step():
                 pass

@@ -48,10 +48,12 @@ class Script:
 
 
 class Watched(Balancing):
-    """Notes when each window arrives, and at each barrier what the workers have used."""
+    """Notes when each window arrives, and what the workers have used: at each barrier, and, where nobody trains
+    meanwhile, before and after a move. To look takes half a millisecond, which is not taken from a round that trains."""
 
     def __init__(self, mode: str, criteria: Criteria, script: Script, processes: list[int]) -> None:
         super().__init__(mode, criteria)
+        self._alone = mode == "sync"
         self._balance = script  # type: ignore[assignment]
         self._processes = processes
         self.arrivals: list[tuple[int, float, int, int]] = []
@@ -62,10 +64,12 @@ class Watched(Balancing):
     def answer(self, worker: int, body: Any, now: float) -> Any:
         if hasattr(body, "bytes"):
             self.arrivals.append((body.move, now, body.points, body.bytes))
-            self.done[body.move] = used(self._processes)
         elif hasattr(body, "address"):
             self.arrivals.append((body.move, now, 0, 0))
-            self.opened[body.move] = used(self._processes)
+            if self._alone:
+                self.opened[body.move] = used(self._processes)
+        elif hasattr(body, "windows") and self._alone:
+            self.done[body.move] = used(self._processes)
         return super().answer(worker, body, now)
 
     def note(self, *args: Any, **more: Any) -> None:

@@ -22,6 +22,7 @@ from flegel.share import TILE
 
 AIM = 0.1  # seconds that a window should be on its way; on a busy host small ones would cost more than they carry
 CREDITS = 4  # windows that may be on their way at once
+GROWTH = 8  # times that a window may be larger than the last one: few small ones while the link is found out
 PIECES = 64  # parts of a move below which no window is cut: points that came in crumbs cost time in every later round
 
 # -- commands ----------------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ class Giving:
         """The window that would have taken `AIM`: from the time since the link was free for this one."""
         took = now - max(flight.sent_at, self._heard)
         fitting = flight.points * AIM / took if took > 0 else math.inf
-        size = int(min(max(fitting, self.size / 2), 2 * self.size, self.window))
+        size = int(min(max(fitting, self.size / 2), GROWTH * self.size, self.window))
         self.size = max(size, min(self.points // self.pieces, self.window), TILE) // TILE * TILE
 
     def tick(self, now: float) -> list[Command]:
@@ -183,6 +184,8 @@ class Giving:
     def _pump(self) -> list[Command]:
         """Ask for windows as long as there are points to give and credits to send them."""
         commands: list[Command] = []
+        if self.left < TILE:
+            self.left = 0  # whole tiles move
         while self.phase == "shipping" and self.left > 0 and len(self.flying) + len(self.cutting) < self.credits:
             points = min(self.size, self.left)
             self.left -= points

@@ -34,6 +34,7 @@ ANONYMOUS = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 PREFIX = "flegel-"
 ROOMY = 1 << 20  # bytes from which on fresh memory is prepared ahead
 STEP = 8 << 20
+HANDS = 4  # threads that prepare memory, where there are four times as many processors
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 
@@ -96,14 +97,16 @@ def room(shape: tuple[int, ...], dtype: Any) -> Array:
     with contextlib.suppress(OSError):
         mapped.madvise(mmap.MADV_HUGEPAGE)
     array: Array = np.ndarray(shape, kind, buffer=mapped)
-    threading.Thread(target=_populate, args=(array,), name="room", daemon=True).start()
+    hands = max(min(len(os.sched_getaffinity(0)) // 4, HANDS), 1)
+    for first in range(hands):
+        threading.Thread(target=_populate, args=(array, first, hands), name="room", daemon=True).start()
     return array
 
 
-def _populate(array: Array) -> None:
-    """Have the kernel lay memory under the array, which keeps what was written to it meanwhile."""
+def _populate(array: Array, first: int, hands: int) -> None:
+    """Have the kernel lay memory under the array, which keeps what was written to it meanwhile; one of several hands."""
     madvise = ctypes.CDLL(None).madvise  # that of `mmap` would hold the GIL
-    for offset in range(0, array.nbytes, STEP):
+    for offset in range(first * STEP, array.nbytes, hands * STEP):
         size = min(STEP, array.nbytes - offset)
         if madvise(ctypes.c_void_p(array.ctypes.data + offset), ctypes.c_size_t(size), POPULATE_WRITE):
             return  # an older kernel; pages come when they are written

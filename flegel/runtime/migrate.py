@@ -38,16 +38,16 @@ from flegel.tree import Array
 WINDOW_BYTES = 4 << 20  # large enough that the answer's way does not matter, small enough that little is locked
 FIRST_BYTES = 256 << 10  # while nothing is known of the link
 WINDOW_PART = 32  # a window that travels is at most this part of the share
-LENT_PART = 8  # one that is lent is under way for a moment only
+LENT_PART = 1  # one that is lent is under way for a moment only
+KEPT_LINKS = 4  # that no move uses: the next one to that worker need not dial
 SPARE = 0.5  # of the free memory may be used for what arrives
 
 
 class _Outbound:
     """A move that this worker gives."""
 
-    def __init__(self, machine: Giving, target: int, link: zmq.Socket[bytes], voice: Numbered, neighbour: bool) -> None:
-        self.machine, self.target, self.link, self.voice = machine, target, link, voice
-        self.neighbour = neighbour
+    def __init__(self, machine: Giving, target: int, address: str, neighbour: bool) -> None:
+        self.machine, self.target, self.address, self.neighbour = machine, target, address, neighbour
         self.windows: dict[int, Outgoing] = {}
 
 
@@ -71,6 +71,8 @@ class Mover:
         self._job = ""
         self._holdings: Holdings | None = None
         self._giving: dict[int, _Outbound] = {}
+        self._links: dict[str, zmq.Socket[bytes]] = {}
+        """By address, the one that was used last behind the others."""
         self._taking: dict[int, _Inbound] = {}
         self._lender = Lender()
         self._harbour: zmq.Socket[bytes] | None = None
@@ -109,7 +111,7 @@ class Mover:
 
     def _step(self) -> bool:
         """Sleep, then do what has come up; False where the thread should end."""
-        links = [out.link for out in self._giving.values()]
+        links = list(self._links.values())
         sockets = [self._harbour, *links] if self._harbour is not None else links
         if wait_any(sockets, self._wakeup, self._sleep()):
             os.read(self._wakeup, 4096)
@@ -154,8 +156,9 @@ class Mover:
             self._holdings = self._trainer.holdings
 
     def _reset(self) -> None:
-        for out in self._giving.values():
-            out.link.close(linger=0)
+        for link in self._links.values():
+            link.close(linger=0)
+        self._links.clear()
         self._giving.clear()
         self._taking.clear()
         self._job, self._holdings, self._lender = "", None, Lender()
@@ -189,7 +192,7 @@ class Mover:
         holdings = self._holdings
         if holdings is None or order.move in self._giving:
             return
-        link = self._doors.dial(order.address)
+        self._links[order.address] = self._links.pop(order.address, None) or self._doors.dial(order.address)
         native = holdings.shares[0]
         near = same_host(order.address, self._near) and lending.wanted()
         each = bytes_per_state(native) if near else bytes_per_point(native)
@@ -197,17 +200,23 @@ class Mover:
         window = max(int(largest) // TILE * TILE, TILE)
         first = window if near else max(int(FIRST_BYTES / each) // TILE * TILE, TILE)
         machine = Giving(order.move, order.points, window, first)
-        voice = Numbered(self._job, 0, self._worker, self._incarnation)
-        self._giving[order.move] = _Outbound(machine, order.target, link, voice, near)
+        self._giving[order.move] = _Outbound(machine, order.target, order.address, near)
         self._do(machine.start())
 
     def _close(self, move: int) -> None:
         if move in self._giving:
             out = self._giving.pop(move)
+            self._hang_up("" if out.machine.phase == "sent" else out.address)
             self._do(out.machine.close())
-            out.link.close(linger=0)
         if move in self._taking:
             self._do(self._taking.pop(move).machine.close())
+
+    def _hang_up(self, silent: str) -> None:
+        """Close links that no move uses: one whose peer may be gone, and those beyond a few."""
+        used = {out.address for out in self._giving.values()}
+        idle = [address for address in self._links if address not in used]
+        for address in {*idle[:-KEPT_LINKS], *({silent} & set(idle))}:
+            self._links.pop(address).close(linger=0)
 
     # -- what the machines want ----------------------------------------------------------------------------
 
@@ -254,7 +263,7 @@ class Mover:
         window = out.windows[transfer[1]]
         lent = self._lender.offer(window.whole, window.start) if out.neighbour and not full else None
         body, arrays = window.frames(full, lent)
-        out.link.send_multipart(out.voice.wrap(body, Parcel(arrays)), copy=False)
+        self._links[out.address].send_multipart(self._voice.wrap(body, Parcel(arrays)), copy=False)
 
     # -- what comes in -------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 import zmq
 from zmq.backend import Socket as _Compiled
 
+LARGE = 256 << 10  # bytes from which on a copy costs more than the notice that the memory is free again
 _MORE = int(zmq.SNDMORE)
 _AT_ONCE = int(zmq.NOBLOCK)
 _send = _Compiled.send
@@ -23,10 +24,15 @@ def shared(part: Any) -> zmq.Frame:
     return zmq.Frame(part, copy=True)
 
 
+def lasting(part: Any) -> Any:
+    """A part that nobody changes until it has left: a large one is sent from where it lies."""
+    return zmq.Frame(part, copy=False) if memoryview(part).nbytes >= LARGE else part
+
+
 def send(socket: zmq.Socket[bytes], frames: Sequence[Any], route: bytes | None = None) -> None:
     """All frames as one message, where needed with the name of whom it goes to (from a ROUTER).
 
-    Those made by `shared` are not copied, others are.
+    Those made by `shared` and `lasting` are not copied, others are.
     """
     if route is not None:
         _send(socket, route, _MORE, True, False)

@@ -26,7 +26,7 @@ from flegel.machine.migration import Giving, Taking
 from flegel.machine.parcels import bytes_per_point, bytes_per_state
 from flegel.machine.worker import Broke, Forget
 from flegel.messages import Answer, Arrived, Failed, Give, Got, Ready, Refused, Sent, Settle, Take, Window
-from flegel.runtime import clock, heap, lending, memory
+from flegel.runtime import clock, frames, heap, lending, memory
 from flegel.runtime.doors import Doors, same_host
 from flegel.runtime.lending import Lender
 from flegel.runtime.poll import wait_any
@@ -35,9 +35,9 @@ from flegel.runtime.wire import Numbered, Parcel, decode
 from flegel.share import TILE, Share
 from flegel.tree import Array
 
-WINDOW_BYTES = 4 << 20  # large enough that the answer's way does not matter, small enough that little is locked
+WINDOW_BYTES = 8 << 20  # large enough that the answer's way does not matter, small enough that little is locked
 FIRST_BYTES = 256 << 10  # while nothing is known of the link
-WINDOW_PART = 32  # a window that travels is at most this part of the share
+WINDOW_PART = 16  # a window that travels is at most this part of the share
 LENT_PART = 1  # one that is lent is under way for a moment only
 KEPT_LINKS = 4  # that no move uses: the next one to that worker need not dial
 SPARE = 0.5  # of the free memory may be used for what arrives
@@ -49,6 +49,15 @@ class _Outbound:
     def __init__(self, machine: Giving, target: int, address: str, neighbour: bool) -> None:
         self.machine, self.target, self.address, self.neighbour = machine, target, address, neighbour
         self.windows: dict[int, Outgoing] = {}
+
+
+class _Link:
+    """A way to another worker, kept from move to move."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.socket = socket
+        self.fitting = 0
+        """Points of a window that fitted, the last time that something travelled here."""
 
 
 class _Inbound:
@@ -71,7 +80,7 @@ class Mover:
         self._job = ""
         self._holdings: Holdings | None = None
         self._giving: dict[int, _Outbound] = {}
-        self._links: dict[str, zmq.Socket[bytes]] = {}
+        self._links: dict[str, _Link] = {}
         """By address, the one that was used last behind the others."""
         self._taking: dict[int, _Inbound] = {}
         self._lender = Lender()
@@ -111,7 +120,7 @@ class Mover:
 
     def _step(self) -> bool:
         """Sleep, then do what has come up; False where the thread should end."""
-        links = list(self._links.values())
+        links = [link.socket for link in self._links.values()]
         sockets = [self._harbour, *links] if self._harbour is not None else links
         if wait_any(sockets, self._wakeup, self._sleep()):
             os.read(self._wakeup, 4096)
@@ -157,7 +166,7 @@ class Mover:
 
     def _reset(self) -> None:
         for link in self._links.values():
-            link.close(linger=0)
+            link.socket.close(linger=0)
         self._links.clear()
         self._giving.clear()
         self._taking.clear()
@@ -192,13 +201,14 @@ class Mover:
         holdings = self._holdings
         if holdings is None or order.move in self._giving:
             return
-        self._links[order.address] = self._links.pop(order.address, None) or self._doors.dial(order.address)
+        link = self._links.pop(order.address, None) or _Link(self._doors.dial(order.address))
+        self._links[order.address] = link
         native = holdings.shares[0]
         near = same_host(order.address, self._near) and lending.wanted()
         each = bytes_per_state(native) if near else bytes_per_point(native)
         largest = min(WINDOW_BYTES / each, native.points / (LENT_PART if near else WINDOW_PART))
         window = max(int(largest) // TILE * TILE, TILE)
-        first = window if near else max(int(FIRST_BYTES / each) // TILE * TILE, TILE)
+        first = window if near else link.fitting or max(int(FIRST_BYTES / each) // TILE * TILE, TILE)
         machine = Giving(order.move, order.points, window, first)
         self._giving[order.move] = _Outbound(machine, order.target, order.address, near)
         self._do(machine.start())
@@ -206,6 +216,7 @@ class Mover:
     def _close(self, move: int) -> None:
         if move in self._giving:
             out = self._giving.pop(move)
+            self._links[out.address].fitting = 0 if out.neighbour else out.machine.size
             self._hang_up("" if out.machine.phase == "sent" else out.address)
             self._do(out.machine.close())
         if move in self._taking:
@@ -216,7 +227,7 @@ class Mover:
         used = {out.address for out in self._giving.values()}
         idle = [address for address in self._links if address not in used]
         for address in {*idle[:-KEPT_LINKS], *({silent} & set(idle))}:
-            self._links.pop(address).close(linger=0)
+            self._links.pop(address).socket.close(linger=0)
 
     # -- what the machines want ----------------------------------------------------------------------------
 
@@ -263,26 +274,25 @@ class Mover:
         window = out.windows[transfer[1]]
         lent = self._lender.offer(window.whole, window.start) if out.neighbour and not full else None
         body, arrays = window.frames(full, lent)
-        self._links[out.address].send_multipart(self._voice.wrap(body, Parcel(arrays)), copy=False)
+        parts = [frames.lasting(part) for part in self._voice.wrap(body, Parcel(arrays))]
+        frames.send(self._links[out.address].socket, parts)
 
     # -- what comes in -------------------------------------------------------------------------------------
 
     def _receive(self, link: zmq.Socket[bytes]) -> None:
+        harbour = link is self._harbour
         while not link.closed:
             try:
-                frames: list[Any] = link.recv_multipart(zmq.NOBLOCK, copy=False)
+                sender, parts = frames.receive_from(link) if harbour else (b"", frames.receive(link))
             except zmq.Again:
                 return
-            harbour = link is self._harbour
-            sender = frames[0].bytes if harbour else b""
             try:
-                envelope, arrays = decode([f.buffer for f in frames[1 if harbour else 0 :]])
+                envelope, arrays = decode(parts)
                 if envelope.job != self._job:
                     continue
                 match envelope.body:
                     case Window() as body if harbour:
-                        size = sum(len(f) for f in frames[1:])
-                        self._came(envelope.worker, body, arrays, size, sender)
+                        self._came(envelope.worker, body, arrays, sum(len(p) for p in parts), sender)
                     case Got(move=move, number=number, lacking=lacking) if move in self._giving:
                         out = self._giving[move]
                         if not lacking:
@@ -305,7 +315,7 @@ class Mover:
                     self._tell(told)
                 case migration.Answer((move, number), lacking):
                     assert self._harbour is not None
-                    self._harbour.send_multipart([sender, *self._voice.wrap(Got(move, number, lacking))])
+                    frames.send(self._harbour, self._voice.wrap(Got(move, number, lacking)), sender)
 
     def _borrow(self, window: Window, holdings: Holdings) -> Share | None:
         """The share that a window was lent from; None where it is not lent, or cannot be seen from here."""

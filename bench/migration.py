@@ -172,20 +172,21 @@ def virtual(workers: int) -> dict[str, Any]:
     return found
 
 
-REAL = (  # transport, mode, clusters, rows as a part, moves
-    ("memory", "async", 10, 1.0, 6),
-    ("socket", "async", 10, 1.0, 6),
-    ("socket", "async", 100, 0.5, 6),
-    ("memory", "sync", 10, 1.0, 3),
-    ("socket", "sync", 10, 1.0, 3),
+REAL = (  # transport, mode, clusters, rows as a part, moves, memory that the host has provided before
+    ("memory", "async", 10, 1.0, 6, False),
+    ("socket", "async", 10, 1.0, 6, False),
+    ("socket", "async", 100, 0.5, 6, False),
+    ("memory", "sync", 10, 1.0, 3, False),
+    ("socket", "sync", 10, 1.0, 3, False),
+    ("socket", "sync", 10, 1.0, 3, True),
 )
 
 
 def real(rows: int) -> list[dict[str, Any]]:
     """One pair of workers: lent points and points that travel, light and heavy visits, and nobody training."""
     found = []
-    for transport, mode, k, part, moves in REAL:
-        found.append(real_moves(int(rows * part), 1, transport, mode, k, moves))
+    for transport, mode, k, part, moves, warm in REAL:
+        found.append(real_moves(int(rows * part), 1, transport, mode, k, moves, warm=warm))
         print(json.dumps(found[-1], indent=1), flush=True)
     return found
 

@@ -8,13 +8,13 @@ machine without an idle core, processor time that moving takes is taken from tra
 from __future__ import annotations
 
 import os
-import socket
 import statistics
-import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from account import Used, used
+from plain import raw_socket, raw_zeromq, warm_memory
 
 from flegel import LocalCluster, Result, run
 from flegel.algorithms.kmeans import KMeans
@@ -30,8 +30,8 @@ class Script:
 
     GAP = 8
 
-    def __init__(self, pairs: int, *moves: tuple[int, int, int]) -> None:
-        self.pairs, self.left, self.rules = pairs, list(moves), Rules()
+    def __init__(self, pairs: int, *moves: tuple[int, int, int], before: Callable[[], None] = lambda: None) -> None:
+        self.pairs, self.left, self.rules, self._before = pairs, list(moves), Rules(), before
         self._quiet = -10
 
     def due(self, now: float) -> bool:
@@ -43,6 +43,7 @@ class Script:
             return Plan((), "scripted")
         self._quiet = 0
         source, target, points = self.left.pop(0)
+        self._before()
         made = [Proposal(2 * i + source, 2 * i + target, points, "scripted") for i in range(self.pairs)]
         return Plan(tuple(made), "scripted")
 
@@ -169,27 +170,34 @@ def noticed(course: list[Span]) -> dict[str, Any]:
 
 
 def real_moves(
-    rows: int, pairs: int, transport: str, mode: str = "async", k: int = 10, parts: int = 6, seconds: float = 12.0
+    rows: int,
+    pairs: int,
+    transport: str,
+    mode: str = "async",
+    k: int = 10,
+    parts: int = 6,
+    seconds: float = 12.0,
+    warm: bool = False,
 ) -> dict[str, Any]:
     """Fresh points go over in so many moves, three quarters of a share in all; then an eighth of it comes back.
 
     `transport`: "memory", where neighbours lend each other their points, or "socket", where every byte travels. Under
-    `mode` "sync" nobody trains while points move, so that the bandwidth is that of the transport alone.
+    `mode` "sync" nobody trains while points move, so that the bandwidth is that of the transport alone. `warm`: the
+    host of a virtual machine has provided the memory for what arrives before (see `plain.warm_memory`).
     """
     data = np.random.default_rng(0).standard_normal((rows, 28), dtype=np.float32)
     share = rows // (2 * pairs)
-    script = Script(pairs, *[(0, 1, 3 * share // 4 // parts)] * parts, (1, 0, share // 8))
-    os.environ["FLEGEL_MOVE"] = "socket" if transport == "socket" else ""
-    raws: dict[str, list[float]] = {"drop": [], "keep": []}
     each = point_bytes(data)
     size = max(int(3 * share // 4 // parts * each), 1 << 20)
+    before = (lambda: warm_memory(2 * pairs * size)) if warm else (lambda: None)
+    script = Script(pairs, *[(0, 1, 3 * share // 4 // parts)] * parts, (1, 0, share // 8), before=before)
+    os.environ["FLEGEL_MOVE"] = "socket" if transport == "socket" else ""
+    raws: dict[str, list[float]] = {"drop": [], "keep": [], "zeromq_drop": [], "zeromq_keep": []}
     try:
         with LocalCluster(workers=2 * pairs) as cluster:
-            for kind, found in raws.items():
-                found += [raw_socket(size, kind) for _ in range(3)]
+            _measure(raws, size)
             result, watched = scripted(cluster, data, script, mode, seconds, k)
-            for kind, found in raws.items():
-                found += [raw_socket(size, kind) for _ in range(3)]
+            _measure(raws, size)
     finally:
         os.environ.pop("FLEGEL_MOVE")
     out = [moves_of(watched.arrivals, range(i * pairs, (i + 1) * pairs)) for i in range(parts)]
@@ -202,6 +210,7 @@ def real_moves(
     return {
         "transport": transport,
         "mode": mode,
+        "warm": warm,
         "k": k,
         "pairs": pairs,
         "bytes_a_point": each,
@@ -210,10 +219,10 @@ def real_moves(
         "bytes_sent_back_over_bytes_of_points": back["bytes"] / max(back["points"] * each, 1),
         "megabytes_of_points_a_second": middle,
         "megabytes_of_points_a_second_each": [round(c) for c in carried],
-        "raw_socket_megabytes_a_second": raw,
-        "raw_socket_each": {kind: [round(f) for f in found] for kind, found in raws.items()},
-        "over_raw_socket": {kind: middle / speed for kind, speed in raw.items()},
-        "over_raw_socket_best": {kind: max(carried, default=0.0) / max(found) for kind, found in raws.items()},
+        "plain_megabytes_a_second": raw,
+        "plain_each": {kind: [round(f) for f in found] for kind, found in raws.items()},
+        "over_plain": {kind: middle / speed for kind, speed in raw.items()},
+        "over_plain_best": {kind: max(carried, default=0.0) / max(found) for kind, found in raws.items()},
         "faults_a_megabyte": statistics.median(c.faults for c in costs) * pairs / (size / 1e6) if costs else None,
         "other_processor_nanoseconds_a_byte": statistics.median(c.other for c in costs) / size * 1e9 if costs else None,
         "windows_of_a_move": statistics.median([m["windows"] for m in out]) if out else 0,
@@ -221,6 +230,15 @@ def real_moves(
         "load": os.getloadavg()[0],
         **({} if mode == "sync" else noticed(spans(result.rows, watched.used))),
     }
+
+
+def _measure(raws: dict[str, list[float]], size: int) -> None:
+    """Plain transports, three times each, in memory that is warm: the second and third time it would be anyway."""
+    for kind, found in raws.items():
+        for _ in range(3):
+            warm_memory(2 * size)
+            plain = raw_zeromq if kind.startswith("zeromq") else raw_socket
+            found.append(plain(size, kind.removeprefix("zeromq_")))
 
 
 def moves_of(arrivals: list[tuple[int, float, int, int]], numbers: range) -> dict[str, float]:
@@ -241,35 +259,3 @@ def visits_a_second(rows: list[dict[str, Any]], part: list[dict[str, Any]]) -> f
     at = {r["iteration"]: r["seconds"] for r in rows}
     spans = [(r["visits"], r["seconds"] - at[r["iteration"] - 1]) for r in part if r["iteration"] - 1 in at]
     return sum(v for v, _ in spans) / max(sum(s for _, s in spans), 1e-9)
-
-
-# -- a plain socket ----------------------------------------------------------------------------------------
-
-
-def raw_socket(size: int, kind: str, window: int = 4 << 20) -> float:
-    """Megabytes a second of one plain TCP connection on loopback, between two processes.
-
-    `kind`: "drop", a receiver that reads into the same memory again and again, or "keep", one that reads into memory
-    that it then has, touched for the first time, as whoever wants to use the points must.
-    """
-    server = socket.create_server(("127.0.0.1", 0))
-    windows = -(-size // window)
-    child = os.fork()
-    if not child:
-        payload = b"\x5a" * window
-        with socket.create_connection(server.getsockname()) as link:
-            for _ in range(windows):
-                link.sendall(payload)
-        os._exit(0)
-    link, _ = server.accept()
-    room = np.empty(windows * window if kind == "keep" else window, np.uint8)
-    began, got = time.monotonic(), 0
-    view = memoryview(room)
-    while got < windows * window:
-        at = got % len(room)
-        got += link.recv_into(view[at : at + window])
-    took = time.monotonic() - began
-    link.close()
-    server.close()
-    os.waitpid(child, 0)
-    return got / took / 1e6

@@ -12,11 +12,14 @@ from typing import Any
 import zmq
 from zmq.backend import Socket as _Compiled
 
-LARGE = 256 << 10  # bytes from which on a copy costs more than the notice that the memory is free again
+LARGE = 1 << 20  # bytes from which on a copy costs more than the notice that the memory is free again
 _MORE = int(zmq.SNDMORE)
 _AT_ONCE = int(zmq.NOBLOCK)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
 _send = _Compiled.send
 _recv = _Compiled.recv
+_get = _Compiled.get
 
 
 def shared(part: Any) -> zmq.Frame:
@@ -39,6 +42,11 @@ def send(socket: zmq.Socket[bytes], frames: Sequence[Any], route: bytes | None =
     last = len(frames) - 1
     for at, frame in enumerate(frames):
         _send(socket, frame, _MORE if at < last else 0, type(frame) is not zmq.Frame, False)
+
+
+def waiting(socket: zmq.Socket[bytes]) -> bool:
+    """Is there a message? A tenth of what it costs to try and fail."""
+    return bool(_get(socket, _EVENTS) & _POLLIN)
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[memoryview]:

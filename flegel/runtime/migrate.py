@@ -281,11 +281,8 @@ class Mover:
 
     def _receive(self, link: zmq.Socket[bytes]) -> None:
         harbour = link is self._harbour
-        while not link.closed:
-            try:
-                sender, parts = frames.receive_from(link) if harbour else (b"", frames.receive(link))
-            except zmq.Again:
-                return
+        while not link.closed and frames.waiting(link):
+            sender, parts = frames.receive_from(link) if harbour else (b"", frames.receive(link))
             try:
                 envelope, arrays = decode(parts)
                 if envelope.job != self._job:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import zmq
 
+from flegel.runtime import frames
+
 SELECTABLE = 1024
 
 
@@ -74,7 +76,7 @@ class Sleeper:
 
 def wait_any(sockets: Sequence[zmq.Socket[bytes]], pipe: int, timeout: float) -> bool:
     """Until one of several sockets or the pipe can be read, at most so long; True where the pipe can."""
-    ready = any(int(s.getsockopt(zmq.EVENTS)) & zmq.POLLIN for s in sockets)
-    watched = [pipe, *(int(s.getsockopt(zmq.FD)) for s in sockets)]
+    ready = any([frames.waiting(s) for s in sockets])
+    watched = [pipe, *[s.fileno() for s in sockets]]
     readable, _, _ = select.select(watched, [], [], 0.0 if ready else max(timeout, 0.0))
     return pipe in readable

@@ -50,7 +50,7 @@ class Script:
 
 class Watched(Balancing):
     """Notes when each window arrives, and what the workers have used: at each barrier, and, where nobody trains
-    meanwhile, before and after a move. To look takes half a millisecond, which is not taken from a round that trains."""
+    meanwhile, before and after a move. To look takes half a millisecond, which no round should have to bear."""
 
     def __init__(self, mode: str, criteria: Criteria, script: Script, processes: list[int]) -> None:
         super().__init__(mode, criteria)

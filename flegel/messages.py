@@ -308,11 +308,13 @@ class Lent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One array, or the three of sparse rows."""
     labels: Place | None = None
     """None where all are zero."""
+    state: Place | None = None
+    """None where the states lie in private memory: then they travel."""
 
 
 class Window(_Message):
-    """Points on their way. Frames: state, halted, then, unless the target has a copy or the points are lent, labels,
-    ids and features.
+    """Points on their way. Frames: state, unless it is lent, halted, then, unless the target has a copy or the points
+    are lent, labels, ids and features.
 
     With `changed`, frame 0 says (one bit a point) whose state differs from that of the last exchange between these
     two workers, and the next frame holds the states of those points.
@@ -327,7 +329,8 @@ class Window(_Message):
     """The target has these points already, inactive: no labels, ids and features."""
     changed: bool = False
     lent: Lent | None = None
-    """Both workers are on one host: the points stay where they are, and the target reads them there."""
+    """Both workers are on one host: the points stay where they are, and the target reads them there. With `copied`, of
+    that only the states."""
 
 
 class Got(_Message):

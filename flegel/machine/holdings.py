@@ -18,6 +18,7 @@ from flegel.machine.parcels import (
     pack,
     pack_changes,
     pack_lent,
+    pack_states,
     put_states,
     take_states,
     unpack,
@@ -35,8 +36,10 @@ class Outgoing:
     parcel: Parcel
     part: Share
     passes: int
+    copied: bool
+    """The peer has a copy."""
     base: Array | None
-    """States at the last exchange with this peer, who then has a copy; None where everything must be sent."""
+    """Its states at the last exchange with this peer; None where nobody remembers."""
     whole: Share
     """The share that the points lie in."""
     start: int
@@ -44,13 +47,15 @@ class Outgoing:
 
     def frames(self, full: bool, lent: Lent | None = None) -> tuple[Window, list[Array]]:
         """Header and arrays. Not `full`: without what the target has, or can see in memory that is lent to it."""
-        move, number = self.transfer
-        if self.base is None and lent is not None and not full:
-            return Window(move, number, self.parcel, self.part.points, self.passes, lent=lent), pack_lent(self.part)
-        if self.base is None or full:
-            return Window(move, number, self.parcel, self.part.points, self.passes), pack(self.part)
+        header = (*self.transfer, self.parcel, self.part.points, self.passes)
+        if full or (lent is None and not self.copied):
+            return Window(*header), pack(self.part)
+        if lent is not None and (lent.state is not None or not self.copied):
+            return Window(*header, self.copied, lent=lent), pack_lent(self.part, states=lent.state is None)
+        if self.base is None:
+            return Window(*header, True), pack_states(self.part)
         arrays, changed = pack_changes(self.part, self.base)
-        return Window(move, number, self.parcel, self.part.points, self.passes, True, changed), arrays
+        return Window(*header, True, changed), arrays
 
 
 class Holdings:
@@ -61,7 +66,7 @@ class Holdings:
         self.shares = [share]
         self.agenda = Agenda(share.points if owned else 0)
         self._aside: dict[Transfer, Incoming] = {}
-        self._origins: dict[Parcel, tuple[int, Array]] = {}
+        self._origins: dict[Parcel, tuple[int, Array | None]] = {}
         self._berths: dict[int, Berth] = {}
         self._copies: set[Parcel] = set()
         self.version = 0
@@ -108,8 +113,8 @@ class Holdings:
         whole = self.shares[s.share]
         part = whole.part(s.start, s.end)
         known = self._origins.get(s.parcel) if s.parcel else None
-        base = known[1] if known and known[0] == peer else None
-        return Outgoing(transfer, s.parcel or transfer, part, s.passes, base, whole, s.start)
+        copied, base = (True, known[1]) if known and known[0] == peer else (False, None)
+        return Outgoing(transfer, s.parcel or transfer, part, s.passes, copied, base, whole, s.start)
 
     def free(self, move: int) -> None:
         self.agenda.unlock(move)
@@ -125,11 +130,20 @@ class Holdings:
         return not window.copied or window.parcel in self._copies
 
     def lay_aside(self, window: Window, arrays: tuple[Array, ...], peer: int, lent: Share | None = None) -> Incoming:
-        """Keep a window, inactive; `lent` is the share that it was lent from. Raises `DecodeError` where it does not
-        fit."""
+        """Keep a window, inactive; `lent` is the share that it was lent from, and its states lie before the other
+        arrays. They are the lender's only now: they are copied to where nobody relies on what was there. Raises
+        `DecodeError` where it does not fit."""
         incoming = unpack(window, arrays, peer)
         if window.lent is not None:
-            incoming.place = berth_in(window, incoming, lent)
+            if not window.copied:
+                part = berth_in(window, incoming, lent)
+                assert lent is not None
+                incoming.place = (lent, window.lent.start)
+            if window.copied or window.parcel in self._copies:
+                incoming.state = incoming.state.copy()
+            else:
+                part.state[...] = incoming.state
+                incoming.state = part.state
         elif not window.copied:
             incoming.place = self._berths[window.move].place(window, arrays)
         self._aside[(window.move, window.number)] = incoming
@@ -171,11 +185,15 @@ class Holdings:
     def _refresh(self, segment: Segment, incoming: Incoming) -> None:
         """The states that the points have now; those of the copy are as old as the copy."""
         share = self.shares[segment.share]
+        base: Array | None = None
         if incoming.which is not None:
             put_states(share, incoming.which + segment.start, incoming.state)
             base = share.part(segment.start, segment.end).state.copy()
         else:
-            base = incoming.state
-            share.part(segment.start, segment.end).state[...] = base
+            mine = share.part(segment.start, segment.end).state
+            if not np.may_share_memory(mine, incoming.state):
+                mine[...] = incoming.state
+            if incoming.window.lent is None:
+                base = incoming.state
         share.halted[segment.start : segment.end] = incoming.halted
         self._origins[incoming.window.parcel] = (incoming.peer, base)

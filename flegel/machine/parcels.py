@@ -2,8 +2,7 @@
 
 Whole tiles move as they lie in memory, in either layout and for sparse rows, with hidden state, labels, halting votes
 and numbers. Where the target still has its inactive copy, only the states that changed since the two last exchanged
-these points are sent: one bit a point, and the changed rows. Where it can read the points in the source's memory, only
-states and votes are.
+these points are sent: one bit a point, and the changed rows. Where it can read the source's memory, only votes are.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def bytes_per_point(share: Share) -> float:
 
 
 def bytes_per_state(share: Share) -> float:
-    """Of that, state and vote, which travel even where the rest is lent."""
+    """Of that, state and vote, which are copied even where the rest is lent."""
     return (share.state.nbytes + share.points) / max(share.points, 1)
 
 
@@ -56,8 +55,13 @@ def pack(part: Share) -> list[Array]:
     return [part.state.copy(), _short(part.halted), _short(part.labels), part.ids, *data]
 
 
-def pack_lent(part: Share) -> list[Array]:
-    """Frames of a window whose points the target reads where they lie."""
+def pack_lent(part: Share, states: bool) -> list[Array]:
+    """Frames of a window whose points the target reads where they lie; `states`: but not their states."""
+    return [part.state.copy(), _short(part.halted)] if states else [_short(part.halted)]
+
+
+def pack_states(part: Share) -> list[Array]:
+    """Frames for a target that has these points with states that nobody remembers."""
     return [part.state.copy(), _short(part.halted)]
 
 
@@ -116,15 +120,15 @@ def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> Incoming:
     return Incoming(window, peer, arrays[1], which, votes)
 
 
-def berth_in(window: Window, incoming: Incoming, share: Share | None) -> tuple[Share, int]:
-    """Where a lent window lies. Raises `DecodeError` where it does not fit into the share that it was lent from."""
+def berth_in(window: Window, incoming: Incoming, share: Share | None) -> Share:
+    """The place of a lent window in the share that it was lent from. Raises `DecodeError` where it does not fit."""
     lent = window.lent
     if share is None or lent is None or lent.start % TILE or lent.start + window.points > share.points:
         raise DecodeError(f"Window {window.move}.{window.number} is not a part of the share that it was lent from.")
     part = share.part(lent.start, lent.start + window.points)
     if incoming.state.shape != part.state.shape or incoming.state.dtype != part.state.dtype:
         raise DecodeError(f"Window {window.move}.{window.number} holds states of another kind.")
-    return share, lent.start
+    return part
 
 
 class Berth:

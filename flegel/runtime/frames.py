@@ -46,7 +46,7 @@ def send(socket: zmq.Socket[bytes], frames: Sequence[Any], route: bytes | None =
 
 def waiting(socket: zmq.Socket[bytes]) -> bool:
     """Is there a message? A tenth of what it costs to try and fail."""
-    return bool(_get(socket, _EVENTS) & _POLLIN)
+    return bool(int(_get(socket, _EVENTS)) & _POLLIN)
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[memoryview]:

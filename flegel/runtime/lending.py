@@ -1,15 +1,16 @@
 """Points that change hands inside one host without being copied: the target reads them where the source put them.
 
-Features, labels and numbers of points never change, so one copy a host is enough; only hidden state and votes belong
-to the owner and travel. A borrowed share has the extent and the positions of the lender's, so that windows that lie
-side by side there lie side by side here, and the kernel runs through them in one go. The memory stays as long as
-anybody has it open, whatever becomes of the process that made it.
+Features, labels and numbers of points never change, so one copy a host is enough; hidden states belong to the owner,
+and the target copies them from the source's memory while the window is locked. A borrowed share has the extent and the
+positions of the lender's, so that windows that lie side by side there lie side by side here, and the kernel runs
+through them in one go. The memory stays as long as anybody has it open, whatever becomes of the process that made it.
 """
 
 from __future__ import annotations
 
 import os
 
+import msgspec
 import numpy as np
 
 from flegel.errors import DecodeError
@@ -36,7 +37,7 @@ def make_lendable(share: Share) -> None:
             share.features = Sparse(indptr, indices, values, f.columns)
         else:
             share.features = memory.lendable(f)
-    share.ids = memory.lendable(share.ids)
+    share.ids, share.state = memory.lendable(share.ids), memory.lendable(share.state)
     if share.labels.any():
         share.labels = memory.lendable(share.labels)
 
@@ -47,13 +48,14 @@ class Lender:
     def __init__(self) -> None:
         self._offers: dict[int, tuple[Share, Lent | None]] = {}
         self._borrowed: dict[tuple[str, int], Share] = {}
+        self._states: dict[tuple[str, int], Array] = {}
 
     def offer(self, share: Share, start: int) -> Lent | None:
         """How a neighbour finds the points from `start` on; None where they lie in private memory."""
         if id(share) not in self._offers:
             self._offers[id(share)] = (share, _describe(share))
         lent = self._offers[id(share)][1]
-        return None if lent is None else Lent(start, lent.points, lent.ids, lent.features, lent.labels)
+        return None if lent is None else msgspec.structs.replace(lent, start=start)
 
     def borrow(self, lent: Lent, native: Share) -> Share:
         """The lender's share with states of our own. Raises `OSError` where the memory cannot be seen from here, and
@@ -68,6 +70,23 @@ class Lender:
             raise DecodeError(f"A window was lent from point {lent.start} of {share.points}.")
         return share
 
+    def states(self, lent: Lent, points: int, native: Share) -> tuple[Array, ...]:
+        """The states of so many points where the lender has them, as an array before the others; none where they came
+        along. Raises as `borrow` does."""
+        place = lent.state
+        if place is None:
+            return ()
+        key = (place.name, place.offset)
+        if key not in self._states:
+            if np.dtype(place.dtype) != native.state.dtype or place.shape[1:] != native.state.shape[1:]:
+                raise DecodeError("A window was lent with states of another kind.")
+            self._states[key] = memory.open_place(place, writable=False)
+        width = TILE if native.layout == "tiles" else 1
+        part = self._states[key][lent.start // width : -(-(lent.start + points) // width)]
+        if len(part) * width < points:
+            raise DecodeError(f"A window of {points} points was lent with {len(part) * width} states.")
+        return (part,)
+
 
 def _describe(share: Share) -> Lent | None:
     f = share.features
@@ -77,7 +96,8 @@ def _describe(share: Share) -> Lent | None:
     labels = memory.place_of(share.labels) if share.labels.any() else None
     if ids is None or None in features or (labels is None and share.labels.any()):
         return None
-    return Lent(0, share.points, ids, tuple(p for p in features if p is not None), labels)
+    found = tuple(p for p in features if p is not None)
+    return Lent(0, share.points, ids, found, labels, memory.place_of(share.state))
 
 
 def _open(lent: Lent, native: Share) -> Share:
@@ -103,7 +123,7 @@ def _open(lent: Lent, native: Share) -> Share:
     return Share(
         features=features,
         labels=labels,
-        state=np.zeros((lead, *native.state.shape[1:]), native.state.dtype),
+        state=memory.empty((lead, *native.state.shape[1:]), native.state.dtype),
         halted=np.zeros(points, np.uint8),
         points=points,
         columns=native.columns,

@@ -104,7 +104,7 @@ def room(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def _populate(array: Array, first: int, hands: int) -> None:
-    """Have the kernel lay memory under the array, which keeps what was written to it meanwhile; one of several hands."""
+    """Have the kernel lay memory under the array, which keeps what was written to it meanwhile; one hand of several."""
     madvise = ctypes.CDLL(None).madvise  # that of `mmap` would hold the GIL
     for offset in range(first * STEP, array.nbytes, hands * STEP):
         size = min(STEP, array.nbytes - offset)

@@ -3,8 +3,8 @@
 It carries out what the two machines of `machine/migration.py` say. The trainer notices only that a few points are
 locked and, at a barrier, that some have come or gone. The thread starts with the first migration and sleeps in
 `select`; copies and sends release the GIL. Bounded memory: at most `credits` windows are on their way in a move, and a
-target that has no room refuses before anything is sent. To a worker of the same host only states and votes are sent;
-the points are lent (`runtime/lending.py`).
+target that has no room refuses before anything is sent. To a worker of the same host points and states are lent
+(`runtime/lending.py`).
 """
 
 from __future__ import annotations
@@ -302,8 +302,9 @@ class Mover:
         inbound, holdings = self._taking.get(window.move), self._holdings
         if inbound is None or inbound.source != worker or holdings is None:
             return
-        lent = self._borrow(window, holdings)
-        usable = holdings.usable(window) and (window.lent is None or lent is not None)
+        lent, states, seen = self._borrow(window, holdings)
+        usable = holdings.usable(window) and seen
+        arrays = (*states, *arrays)
         for command in inbound.machine.came(window.number, usable):
             match command:
                 case migration.Keep():
@@ -314,11 +315,14 @@ class Mover:
                     assert self._harbour is not None
                     frames.send(self._harbour, self._voice.wrap(Got(move, number, lacking)), sender)
 
-    def _borrow(self, window: Window, holdings: Holdings) -> Share | None:
-        """The share that a window was lent from; None where it is not lent, or cannot be seen from here."""
+    def _borrow(self, window: Window, holdings: Holdings) -> tuple[Share | None, tuple[Array, ...], bool]:
+        """The share that a window was lent from, where this worker has no copy; its states; False where it was lent and
+        cannot be seen from here."""
+        native = holdings.shares[0]
         if window.lent is None:
-            return None
+            return None, (), True
         try:
-            return self._lender.borrow(window.lent, holdings.shares[0])
+            states = self._lender.states(window.lent, window.points, native)
+            return None if window.copied else self._lender.borrow(window.lent, native), states, True
         except (OSError, DecodeError):
-            return None
+            return None, (), False

@@ -76,7 +76,7 @@ class Sleeper:
 
 def wait_any(sockets: Sequence[zmq.Socket[bytes]], pipe: int, timeout: float) -> bool:
     """Until one of several sockets or the pipe can be read, at most so long; True where the pipe can."""
-    ready = any([frames.waiting(s) for s in sockets])
+    ready = any(frames.waiting(s) for s in sockets)
     watched = [pipe, *[s.fileno() for s in sockets]]
     readable, _, _ = select.select(watched, [], [], 0.0 if ready else max(timeout, 0.0))
     return pipe in readable

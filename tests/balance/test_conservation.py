@@ -91,7 +91,8 @@ class Site:
                     assert isinstance(window, Outgoing)
                     lent = None
                     if self.world.neighbours:
-                        lent = Lent(window.start, window.whole.points, SOMEWHERE, (SOMEWHERE,))
+                        states = SOMEWHERE if self.world.states_too else None
+                        lent = Lent(window.start, window.whole.points, SOMEWHERE, (SOMEWHERE,), state=states)
                     body, arrays = window.frames(full, lent)
                     frozen = tuple(np.array(a) for a in arrays)
                     self.world.network.append((self.id, self.targets[transfer[0]], body, frozen, window.whole))
@@ -107,6 +108,8 @@ class Site:
             taking = self.taking.get(body.move)
             lent = self.borrow(whole) if body.lent and whole and self.world.in_sight else None
             usable = self.holdings.usable(body) and (body.lent is None or lent is not None)
+            if body.lent and body.lent.state and whole:
+                arrays = (whole.part(body.lent.start, body.lent.start + body.points).state, *arrays)
             for command in taking.came(body.number, usable) if taking else []:
                 match command:
                     case migration.Keep():
@@ -146,10 +149,11 @@ class World(RuleBasedStateMachine):
         rest=st.integers(0, 5),
         kind=st.sampled_from(["rows", "tiles", "sparse"]),
         neighbours=st.booleans(),
+        states_too=st.booleans(),
     )
-    def begin(self, count: int, tiles: int, rest: int, kind: str, neighbours: bool) -> None:
+    def begin(self, count: int, tiles: int, rest: int, kind: str, neighbours: bool, states_too: bool) -> None:
         self.kind, self.now, self.round, self.refusing = kind, 0.0, 0, False
-        self.neighbours, self.in_sight = neighbours, True
+        self.neighbours, self.states_too, self.in_sight = neighbours, states_too, True
         size = tiles * TILE + rest
         self.all = size * count
         self.passes = dict.fromkeys(range(self.all), 0)

@@ -24,7 +24,8 @@ import suite
 from moving import Script, moves_of, point_bytes, scripted, visits_a_second
 
 from flegel.compare import Chart, Series
-from flegel.runtime.local import LocalCluster
+from flegel.runtime.local import LocalCluster, launch, start_process
+from flegel.runtime.worker import Birth
 
 FIGURE = "Table 2"
 NEEDS = ("option:straggler", "option:balance", "algorithm:kmeans")
@@ -140,8 +141,9 @@ class Apart(LocalCluster):
         assert self._socket is not None
         self._address = f"tcp://{self._links.host}:{self._socket.bind_to_random_port(f'tcp://{self._links.host}')}"
 
-    def _spawn(self, worker: int) -> None:
-        inside(self._links.names[worker], lambda: super(Apart, self)._spawn(worker))
+    def _launch(self, worker: int, life: int) -> subprocess.Popen[bytes]:
+        through = ["ip", "netns", "exec", self._links.names[worker]]
+        return launch(Birth(self._address, self.token, worker, life), start_process(through))
 
 
 def raw_socket(links: Links, size: int) -> float:
@@ -167,12 +169,12 @@ def raw_socket(links: Links, size: int) -> float:
     return got / took / 1e6
 
 
-def table(bench: suite.Suite, links: Links, cluster: LocalCluster) -> None:
+def table(bench: suite.Suite, links: Links, cluster: LocalCluster, limits: list[int]) -> None:
     """A line of the paper's table for each limit."""
     lines: dict[str, list[tuple[float, float]]] = {"plain socket": [], "only": [], "normal": []}
     sample = np.zeros((64, 28), np.float32)
     each = point_bytes(sample)
-    for limit in LIMITS[bench.scale]:
+    for limit in limits:
         name = f"{limit} Mbit/s" if limit else "not limited"
         if bench.over(name):
             return
@@ -211,16 +213,23 @@ def table(bench: suite.Suite, links: Links, cluster: LocalCluster) -> None:
 
 
 def main() -> None:
-    options = suite.arguments(__doc__)
+    told = {"default": "", "help": "Mbit/s with commas between, 0: not limited; by default as the scale says"}
+    options = suite.arguments(__doc__, [("--limits", told)])
+    try:
+        limits = [int(word) for word in options.limits.split(",") if word] or LIMITS[options.scale]
+    except ValueError:
+        raise SystemExit(
+            f"--limits {options.limits}: give whole numbers of Mbit/s with commas between, as in 200,50."
+        ) from None
     with suite.Suite(__file__, __doc__, options) as bench:
         why = unavailable()
         if why:
             bench.skip("limited links", why)
             return
         with Links(bench.workers) as links, Apart(bench.workers, links) as cluster:
-            table(bench, links, cluster)
+            table(bench, links, cluster, limits)
             bench._clusters = {bench.workers: cluster}
-            for limit in LIMITS[bench.scale]:
+            for limit in limits:
                 name = f"kmeans-higgs, {f'{limit} Mbit/s' if limit else 'not limited'}"
                 links.limit(limit)
                 straggler = f"{suite.quarter(bench.workers)}:8x"

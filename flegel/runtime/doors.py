@@ -53,7 +53,7 @@ class Doors:
     def harbour(self, near: str) -> tuple[zmq.Socket[bytes], str]:
         """A socket that others of this job can dial, and its address; `near`: how the coordinator is reached."""
         harbour = self._socket(zmq.ROUTER)
-        if self.keys is None and ABSTRACT:
+        if self.keys is None and ABSTRACT and not near.startswith("tcp:"):
             return harbour, bind_here(harbour)
         if self.keys is not None:
             between = self.keys.between

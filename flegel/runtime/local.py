@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, get_args
 
@@ -346,13 +346,13 @@ def launch(birth: Birth, spare: subprocess.Popen[bytes] | None = None) -> subpro
     return process
 
 
-def start_process() -> subprocess.Popen[bytes]:
-    """A process that waits to be told which worker it is."""
+def start_process(through: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """A process that waits to be told which worker it is; `through`: a command that runs another one in its place."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
     return nursery.start(
         lambda: subprocess.Popen(
-            [sys.executable, "-P", "-m", "flegel.runtime.worker"],
+            [*through, sys.executable, "-P", "-m", "flegel.runtime.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=environment,

@@ -182,17 +182,15 @@ class Giving:
         return [Free(self.move)]
 
     def _pump(self) -> list[Command]:
-        """Ask for windows as long as there are points to give and credits to send them."""
+        """Ask for windows as long as there are tiles to give and credits to send them."""
         commands: list[Command] = []
-        if self.left < TILE:
-            self.left = 0  # whole tiles move
-        while self.phase == "shipping" and self.left > 0 and len(self.flying) + len(self.cutting) < self.credits:
+        while self.phase == "shipping" and self.left >= TILE and len(self.flying) + len(self.cutting) < self.credits:
             points = min(self.size, self.left)
             self.left -= points
             self.cutting[self._next] = points
             commands.append(Cut((self.move, self._next), points))
             self._next += 1
-        if self.phase == "shipping" and not (self.left or self.flying or self.cutting):
+        if self.phase == "shipping" and self.left < TILE and not (self.flying or self.cutting):
             self.phase = "sent"
             commands.append(TellSent(self.move, self.windows))
         return commands

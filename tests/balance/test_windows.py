@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.machine.migration import AIM, PIECES, Answer, Cut, Giving, Keep, Ship, Taking, TellSent
+from flegel.machine.migration import AIM, GROWTH, PIECES, Answer, Cut, Giving, Keep, Ship, Taking, TellSent
 from flegel.machine.moves import Moves
 from flegel.messages import Arrived, Ready, Refused, Sent
 from flegel.plan.balance import Proposal
@@ -73,6 +73,21 @@ def test_what_is_kept_is_kept_once_and_answered_as_often_as_it_comes() -> None:
     assert machine.came(0, usable=True) == [Answer((1, 0))]
     assert machine.came(0, usable=False) == [Answer((1, 0))], "it is here; how it came the second time does not matter"
     assert len(machine.close()) == 1 and machine.close() == [] and machine.came(1, usable=True) == []
+
+
+def test_a_rest_below_a_tile_is_not_asked_for() -> None:
+    """To look for it would call the trainer away from its kernel for nothing."""
+    machine = giving(points=2 * TILE + TILE // 2, window=2 * TILE)
+    assert cut_all(machine, machine.start()) == [Ship((1, 0))]
+    assert machine.answered(0, False, 1.0) == [TellSent(1, 1)]
+    assert giving(points=TILE - 1).start() == [TellSent(1, 0)]
+
+
+def test_on_a_fast_link_few_windows_are_small() -> None:
+    machine = giving(points=1000 * TILE, window=64 * TILE, first=TILE, pieces=1000)
+    cut_all(machine, machine.start())
+    assert [c.points for c in machine.answered(0, False, 1e-4) if isinstance(c, Cut)] == [GROWTH * TILE]
+    assert [c.points for c in machine.answered(1, False, 2e-4) if isinstance(c, Cut)] == [64 * TILE]
 
 
 @given(bandwidth=st.floats(1e3, 1e9), delay=st.floats(0, 0.005))

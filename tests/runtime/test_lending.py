@@ -89,6 +89,44 @@ def test_windows_that_are_lent_arrive_whole_and_can_be_lent_on(kind: str) -> Non
     assert (states == -1).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_are_those_of_the_moment_when_the_window_came(kind: str) -> None:
+    """And a window that is called off leaves the copy as it was that the target had of its points."""
+    a, b = (Holdings(share(kind, first=5000 * i)) for i in range(2))
+    lenders = [Lender(), Lender()]
+
+    def lay_aside(source: Holdings, target: Holdings, from_: int, transfer: tuple[int, int]) -> None:
+        window = source.cut(transfer, 2 * TILE, 1 - from_)
+        assert window is not None
+        body, arrays = window.frames(False, lenders[from_].offer(window.whole, window.start))
+        assert body.lent is not None
+        lent = None if body.copied else lenders[1 - from_].borrow(body.lent, target.shares[0])
+        states = lenders[1 - from_].states(body.lent, body.points, target.shares[0])
+        target.lay_aside(body, (*states, *arrays), from_, lent)
+
+    lay_aside(a, b, 0, (1, 0))
+    a.shares[0].state[...] = 5
+    a.settle(((1, 0),), ())
+    b.settle((), ((1, 0),))
+    assert (b.collect()[0] == -1).all(), "what became of the lender's memory later does not matter"
+    b.shares[1].state[...] = 8
+    lay_aside(b, a, 1, (2, 0))
+    assert (a.shares[0].state == 5).all(), "the copy is as it was until the window changes hands"
+    b.settle(((2, 0),), ())
+    a.settle((), ((2, 0),))
+    assert sorted(np.unique(a.collect()[0])) == [5, 8]
+
+
+def test_states_of_another_kind_are_not_read() -> None:
+    theirs = share("rows")
+    lent = Lender().offer(theirs, 0)
+    assert lent is not None and lent.state is not None
+    with pytest.raises(DecodeError, match="another kind"):
+        Lender().states(lent, TILE, replace(share("rows"), state=np.zeros((6 * TILE, 3), np.int32)))
+    with pytest.raises(DecodeError, match="1000 points"):
+        Lender().states(lent, 1000, share("rows"))
+
+
 def test_memory_outlives_the_process_that_made_it(tmp_path: Path) -> None:
     """The lender ends; whoever has the memory open keeps it, and others cannot open it any more."""
     code = (

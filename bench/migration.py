@@ -104,14 +104,21 @@ SEEDS = 5
 SECONDS = 0.4
 
 
-def compare(workers: int, straggler: str, clustered: bool, bandwidth: float) -> dict[str, Any]:
+def compare(
+    workers: int,
+    straggler: str,
+    clustered: bool,
+    bandwidth: float,
+    modes: tuple[str, ...] = MODES,
+    seeds: int = SEEDS,
+) -> dict[str, Any]:
     """Medians over several starting points; the objective to reach is one that every mode does reach."""
     data = clouds(6_000 * workers, 8, clustered)
-    ratios: dict[str, list[float]] = {mode: [] for mode in MODES if mode != "off"}
-    spreads: dict[str, list[float]] = {mode: [] for mode in MODES}
+    ratios: dict[str, list[float]] = {mode: [] for mode in modes if mode != "off"}
+    spreads: dict[str, list[float]] = {mode: [] for mode in modes}
     rows: dict[str, Any] = {}
-    for seed in range(SEEDS):
-        jobs = {mode: virtual_job(mode, data, workers, straggler, SECONDS, bandwidth, seed) for mode in MODES}
+    for seed in range(seeds):
+        jobs = {mode: virtual_job(mode, data, workers, straggler, SECONDS, bandwidth, seed) for mode in modes}
         curves = {m: [(r.seconds, r.objective) for r in j.trace if r.objective is not None] for m, j in jobs.items()}
         goal = max(curve[-1][1] for curve in curves.values()) * 1.0002
         reached = {m: next(s for s, f in curve if f <= goal) for m, curve in curves.items()}
@@ -172,6 +179,24 @@ def virtual(workers: int) -> dict[str, Any]:
     return found
 
 
+def paced(workers: int) -> dict[str, Any]:
+    """What if moving kept to a part of the processors? A point costs as many visits as lent and sent ones do on real
+    processors, and arrives as fast as that part of the time of both ends pays for."""
+    slow, size = max(workers // 4, 1) - 1, 8 * 8 + 8 + 8 + 4 + 1
+    found: dict[str, Any] = {}
+    for kind, visits in (("lent", 1), ("sent", 13)):
+        for part in (0.03, 0.1, 0.3):
+            bandwidth = 2 * part * RATE / visits * size
+            row = compare(workers, f"0-{slow}:8x", False, bandwidth, ("off", "async"), seeds=3)
+            found[f"{kind}, {part:.0%} of the processors"] = row
+            print(
+                f"{kind}, {part:.0%}: off/async {row['off_over_async']:.2f}, largest spread "
+                f"{max(row['spreads_at_end']['async']):.2f}, moves {row['async']['moves']}",
+                flush=True,
+            )
+    return found
+
+
 REAL = (  # transport, mode, clusters, rows as a part, moves, memory that the host has provided before
     ("memory", "async", 10, 1.0, 6, False),
     ("socket", "async", 10, 1.0, 6, False),
@@ -197,12 +222,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4_000_000, help="rows of the real-process part")
     parser.add_argument("--virtual-only", action="store_true")
     parser.add_argument("--real-only", action="store_true")
+    parser.add_argument("--paced-only", action="store_true", help="what if moving kept to a part of the processors?")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     found: dict[str, Any] = {"workers": options.workers, "cores": os.cpu_count()}
-    if not options.real_only:
+    if options.paced_only:
+        found["paced"] = paced(options.workers)
+    elif not options.real_only:
         found["virtual"] = virtual(options.workers)
-    if not options.virtual_only:
+    if not (options.virtual_only or options.paced_only):
         found["real"] = real(options.rows)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1))

@@ -225,6 +225,7 @@ def main() -> None:
     options.add_argument("--algorithms", type=words, default=list(ALGORITHMS))
     options.add_argument("--models", type=words, default=list(MODELS), help="also with +semi or +centralized")
     options.add_argument("--stragglers", type=words, default=["none", "8x", "32ms/1000"])
+    options.add_argument("--without", type=words, default=[], help="models left out: bsp@32ms/1000,ssp@8x")
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--rows", type=int, default=800_000, help="points a worker, for k-means")
     options.add_argument("--limit", type=float, default=30.0, help="seconds that one run may take")
@@ -243,10 +244,11 @@ def main() -> None:
             except FlegelError as error:
                 print(f"{name}: left out ({error})")
                 continue
-            for pattern in patterns:
+            for kind, pattern in zip(chosen.stragglers, patterns, strict=True):
                 rows = int(chosen.rows * SIZE.get(name, 1.0)) * chosen.workers
                 if "race" in chosen.parts and not bench.late:
-                    report[f"race {name} {pattern}"] = race(bench, name, rows, pattern, chosen.models)
+                    models = [model for model in chosen.models if f"{model}@{kind}" not in chosen.without]
+                    report[f"race {name} {pattern}"] = race(bench, name, rows, pattern, models)
                 if "sweep" in chosen.parts and not bench.late and "/" not in pattern:
                     report[f"sweep {name} {pattern}"] = sweep(bench, name, rows, pattern)
         for pattern in patterns:

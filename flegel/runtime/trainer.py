@@ -81,7 +81,7 @@ class Trainer:
         self.visits = 0
         """Grows while the kernel runs: the sign that it gets on."""
         self._pace = 0.0
-        self._foresight = Foresight()
+        self._foresight = Foresight(0)
         self._tender: Tender | None = None
         self._drag: Drag | None = None
         self._surveyed: tuple[Any, Rows] | None = None
@@ -274,7 +274,7 @@ class Trainer:
         self._kernel = built.kernel
         self.holdings, self.visits = Holdings(share, owned=not load.empty), 0
         self._tender = Tender(load, algorithm, layout, scaling)
-        self._overtime, self._told_ids, self._foresight = None, -1, Foresight()
+        self._overtime, self._told_ids, self._foresight = None, -1, Foresight(load.count - 1)
         if kept is not None:
             self.holdings.resume(kept.runs, halted, kept.version)
             if kept.visits:

@@ -189,6 +189,11 @@ class Coordinator(Elastic, Suspended):
             self._happen(event, now)
         return self._out
 
+    def rest(self) -> bool:
+        """Nothing waits to be heard: time for what nobody waits for. True where no report is held."""
+        self.ledger.post()
+        return not self._held
+
     def _happen(self, event: Happening, now: float) -> None:
         match event:
             case Timer("policy", tag):
@@ -275,7 +280,7 @@ class Coordinator(Elastic, Suspended):
         if seen.phase != "training" or body.round != self._order[worker]:
             self._out.append(Note(f"worker {worker} reported round {body.round} again; ignored"))
             return
-        change = tree.unflatten(self.ledger.total, arrays)
+        change = self.ledger.bundle(arrays)
         if worker in self._held:  # it was asked for the rest, for the crew changes
             change = merge(self.algorithm, tree.copy(self._held[worker]), change)
         self._held[worker] = change
@@ -449,7 +454,7 @@ class Coordinator(Elastic, Suspended):
     def _commit(self, views: list[WorkerView], changes: list[Tree]) -> None:
         """Into the statistics; where asked for, with what each report alone does for the objective."""
         if not self.attribute:
-            self.ledger.commit_all(zip([seen.id for seen in views], changes, strict=True))
+            self.ledger.commit_all([seen.id for seen in views], changes)
             return
         for seen, change in zip(views, changes, strict=True):
             before = self._value()

@@ -123,7 +123,7 @@ def test_forgetting_somebody_unknown_changes_nothing() -> None:
 def test_many_commits_at_once_are_the_same_as_one_after_the_other() -> None:
     changes = [(i % 3, Sums(np.full(3, i), np.full((3, 2), 0.1 * i), np.full(2, 1.0 / (i + 1)))) for i in range(20)]
     together, apart = Ledger(Kept(), zero()), Ledger(Kept(), zero())
-    together.commit_all(changes)
+    together.commit_all([owner for owner, _ in changes], [change for _, change in changes])
     for owner, change in changes:
         apart.commit(owner, change)
     for a, b in zip(together.total, apart.total, strict=True):

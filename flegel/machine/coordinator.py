@@ -189,10 +189,9 @@ class Coordinator(Elastic, Suspended):
             self._happen(event, now)
         return self._out
 
-    def rest(self) -> bool:
-        """Nothing waits to be heard: time for what nobody waits for. True where no report is held."""
+    def rest(self) -> None:
+        """Time for what nobody waits for."""
         self.ledger.post()
-        return not self._held
 
     def _happen(self, event: Happening, now: float) -> None:
         match event:

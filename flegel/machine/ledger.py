@@ -181,13 +181,12 @@ class Ledger:
     def discrepancy(self) -> float:
         """Largest relative difference between the total and the sum over owners, kept fields only."""
         self.post()
-        expected = tree.copy(self._zero)
-        for account in self._accounts.values():
-            tree.add(expected, account)
+        accounts = [tree.flatten(account) for account in self._accounts.values()]
         worst = 0.0
-        fields = zip(tree.names(self.total), tree.flatten(self.total), tree.flatten(expected), strict=True)
-        for name, total, wanted in fields:
-            if name not in self._algorithm.spent and total.size:
+        fields = zip(self._keeps, tree.flatten(self.total), tree.flatten(self._zero), strict=True)
+        for at, (keep, total, zero) in enumerate(fields):
+            if keep and total.size:
+                wanted = sum([account[at] for account in accounts], zero)
                 scale = max(float(np.abs(wanted).max()), 1e-300)
                 worst = max(worst, float(np.abs(total - wanted).max()) / scale)
         return worst

@@ -56,9 +56,8 @@ class Surveyor:
                 return self._look(now)
         return []
 
-    def rest(self) -> bool:
+    def rest(self) -> None:
         """Nothing is put off."""
-        return True
 
     def _ask(self, now: float) -> list[Command]:
         """Each free worker reads its own share, or one that nobody else will."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -42,6 +43,8 @@ from flegel.tree import Array
 
 LOOK_AROUND = 0.1  # seconds between two looks at the processes, at requests and at the display
 UNREACHABLE = 1.0  # seconds without a connection, while the process seems to live
+PAUSE = 0.03  # seconds after the last message, when those who were answered have the processors they need
+NO_LONGER = 1.0  # seconds for which work is put off that nobody waits for
 SPARE_AFTER = 0.5  # seconds after a replacement is up, when the job has its processors back
 
 
@@ -54,9 +57,8 @@ class Machine(Protocol):
 
     def handle(self, event: Event, now: float) -> list[Command]: ...
 
-    def rest(self) -> bool:
-        """Everything that had arrived is handled: time for work that nobody waits for. True where no barrier is half
-        done."""
+    def rest(self) -> None:
+        """Time for work that nobody waits for."""
         ...
 
 
@@ -137,7 +139,7 @@ def drive(
 
 
 class Collector:
-    """Python's garbage collector, which rests from the first report of a barrier to its end, or until nothing comes.
+    """Python's garbage collector, which rests while messages come.
 
     A barrier of a thousand workers makes some ten thousand objects that live until it is over. To look through them in
     the middle of it finds nothing, and everybody waits meanwhile.
@@ -185,6 +187,7 @@ class Drive:
         self._arrays: tuple[Array, ...] = ()
         self._parcel = EMPTY
         self._collector = Collector()
+        self._rest_at, self._rested_at = math.inf, self._now()
         self.stale = 0
         """Messages of former lives that were refused."""
 
@@ -205,10 +208,12 @@ class Drive:
                 if now >= look_at:
                     look_at = now + LOOK_AROUND
                     self._look_around(now)
+                if now >= self._rest_at:
+                    self._rest(now)
                 self._fire(now)
                 if self._done is not None:
                     break
-                due = min(look_at, self._timers[0][0] if self._timers else look_at)
+                due = min(look_at, self._rest_at, self._timers[0][0] if self._timers else look_at)
                 woken = not self._hear(due - self._now())
             over = self._done is not None and self._done.error is None
         finally:
@@ -228,9 +233,14 @@ class Drive:
                 self._collector.rest()
             messages += 1
             self._take(envelope, arrays)
-        if not messages or self._machine.rest():
-            self._collector.work()
+        if messages:
+            self._rest_at = self._now() + PAUSE
         return messages
+
+    def _rest(self, now: float) -> None:
+        self._rest_at, self._rested_at = math.inf, now
+        self._machine.rest()
+        self._collector.work()
 
     def _take(self, envelope: Envelope, arrays: tuple[Array, ...]) -> None:
         body = envelope.body
@@ -267,6 +277,8 @@ class Drive:
                 self._tell(Died(worker, why))
 
     def _look_around(self, now: float) -> None:
+        if now - self._rested_at > NO_LONGER:
+            self._rest(now)
         for request in self._cluster.requests():
             self._tell(request)
         if not self._told and (why := self._suspended()):

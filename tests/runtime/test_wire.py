@@ -273,12 +273,29 @@ def test_a_packed_frame_larger_than_senders_pack_is_refused() -> None:
 
 
 def test_what_goes_to_many_is_what_goes_to_one() -> None:
-    for values in ([np.arange(5.0)], [np.arange(20_000.0), np.arange(3.0)]):
+    for values in ([np.arange(5.0)], [np.arange(20_000.0), np.arange(3.0)], [np.arange(5.0), np.arange(3, dtype="i1")]):
         parcel = Parcel(values).broadcast(frames.shared)
         values[0] = values[0] + 1  # what was made ready does not follow
         for worker in range(3):
             _, got = decode([bytes(f) for f in Numbered("j", 0, worker, 0).wrap(Beat(0), parcel)])
             np.testing.assert_array_equal(got[0], values[0] - 1)
+            assert len(got) == len(values) and all(a.flags.aligned and not a.flags.writeable for a in got)
+
+
+def test_small_arrays_that_go_to_many_share_a_frame_behind_the_header() -> None:
+    parcel = Parcel([np.arange(5.0), np.arange(3.0)]).broadcast(frames.shared)
+    header, shared = (bytes(f) for f in Numbered("j", 0, 0, 0).wrap(Beat(0), parcel))
+    for wrong in (shared[:-1], shared + bytes(8), b""):
+        with pytest.raises(DecodeError, match="64 bytes"):
+            decode([header, wrong])
+    with pytest.raises(DecodeError):
+        decode([header])
+
+
+def test_more_arrays_than_travel_are_refused() -> None:
+    envelope = Envelope("j", 0, 0, 0, 0, Beat(0), described(*[Frame("<f8", (1,))] * 257))
+    with pytest.raises(DecodeError, match="at most 256"):
+        decode([msgspec.msgpack.encode(envelope), bytes(8 * 257)])
 
 
 def test_what_a_sender_says_is_numbered() -> None:

@@ -172,13 +172,13 @@ def a_copy_is_revived_twice(patch: Patch) -> None:
 
 def a_commit_is_dropped_before_it_is_posted(patch: Patch) -> None:
     """Somebody is lost while the accounts lag behind the total, and what they lack is never made up."""
-    forget = Ledger.forget
+    bury = Ledger.bury
 
-    def broken(self: Ledger, owner: int) -> tuple[int, ...]:
+    def broken(self: Ledger, owner: int) -> int:
         self._unposted = ledger.NOTHING
-        return forget(self, owner)
+        return bury(self, owner)
 
-    patch.setattr(Ledger, "forget", broken)
+    patch.setattr(Ledger, "bury", broken)
 
 
 def a_lost_account_stays(patch: Patch) -> None:

@@ -64,6 +64,7 @@ from flegel.plan.termination import Progress, Termination, Verdict
 from flegel.spec import Criteria
 from flegel.sync import base as sync
 from flegel.sync.base import (
+    NOTHING,
     Decision,
     Policy,
     Reported,
@@ -307,6 +308,8 @@ class Coordinator(Folding, Elastic, Suspended):
 
     def _decide(self, event: sync.Event, now: float) -> None:
         decision: Decision = self.policy.decide(event, self.view, now)
+        if decision is NOTHING:
+            return
         if decision.reason:
             self._reason = decision.reason
         for action in decision.actions:

@@ -17,7 +17,7 @@ from flegel.sync.fsp import FSP
 from flegel.sync.psp import PSP
 from flegel.sync.ssp import SSP
 
-BATCHES = 8  # a pass, where a model needs batches and the user gave no number
+BATCHES = 8  # a pass, where a model needs batches and the user gave no number; psp needs finer ones to fit them in
 
 
 class Model(NamedTuple):
@@ -64,7 +64,7 @@ MODELS: dict[str, Model] = {
         ("first_interval", "coordination", "factor", "balance"),
     ),
     "psp": Model(
-        lambda s: PSP(s.batches or BATCHES),
+        lambda s: PSP(s.batches or 2 * BATCHES),
         "predicts how many iterations fit; who is early goes on training",
         ("batches",),
     ),

@@ -3,7 +3,8 @@
 Semi-centralized coordination gives worker i its own interval η + δ_i. δ_i is learned, for each worker, from how
 late its reports arrive compared with those of the median worker, beyond the scatter that all of them have: slowness
 to respond, to be scheduled, to send. A straggler ends up with a negative δ_i and stops early; the median worker
-trains for η as it would under a signal, because δ is counted from the median δ.
+trains for η as it would under a signal, because δ is counted from the median δ, and nobody trains longer: who comes
+early may have foreseen that another step would end too late (`machine/foresight.py`).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Arrivals:
             self._spread += WEIGHT / len(self._now) * (abs(late) - self._spread)
         anchor = median(self.delta[worker] for worker in self._now)
         for worker in self._now:
-            self.delta[worker] -= anchor
+            self.delta[worker] = min(self.delta[worker] - anchor, 0.0)
         self._overhead += WEIGHT * (middle - self._due - self._overhead)
 
     @property

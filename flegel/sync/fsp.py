@@ -112,7 +112,8 @@ class FSP:
         elif self._arrivals is None:
             actions = (TrainWorkers(workers, points), Wake(now + eta, view.round))
         else:
-            seconds = self._arrivals.begin(now, eta, workers)
+            through = lap(list(view.workers.values()), self._matters) if self._matters else eta
+            seconds = self._arrivals.begin(now, min(eta, through), workers)
             actions = (TrainWorkers(workers, points, seconds), Wake(self._arrivals.fallback, view.round))
         return Decision(actions, self._step.reason)
 

@@ -143,6 +143,15 @@ def test_the_coordinators_signal_ends_a_centralized_round() -> None:
     assert stage.tell(Woken(0)) == [StopWorkers((0, 1, 2))]
 
 
+def test_own_clocks_are_set_no_later_than_shares_last() -> None:
+    stage = Stage(name="fsp", interval=5.0, coordination="semi")
+    stage.tell(Started())
+    stage.report(0, rate=1600.0)
+    stage.report(1, rate=1600.0)
+    said = stage.report(2, rate=1600.0)  # 800 points each: half a second
+    assert next(a for a in said if isinstance(a, TrainWorkers)).seconds == {0: 0.5, 1: 0.5, 2: 0.5}
+
+
 def test_own_clocks_end_a_semi_centralized_round_and_the_signal_follows_later() -> None:
     stage = Stage(name="fsp", interval=0.5, coordination="semi")
     said = stage.tell(Started())
@@ -293,4 +302,13 @@ def test_psp_asks_workers_to_go_on_while_they_wait() -> None:
     assert next(a for a in said if isinstance(a, TrainWorkers)).linger
     stage.report(0, rate=3000.0)
     stage.report(1, rate=1500.0)
-    assert points(stage.report(2, rate=1000.0)) == {0: 600, 1: 300, 2: 200}
+    assert points(stage.report(2, rate=1000.0)) == {0: 300, 1: 150, 2: 100}
+
+
+def test_psp_leaves_the_fastest_something_to_go_on_with() -> None:
+    stage = Stage(name="psp", batches=8)
+    stage.tell(Started())
+    stage.report(0, rate=9000.0)
+    stage.report(1, rate=9000.0)
+    asked = points(stage.report(2, rate=1000.0))
+    assert asked[0] == asked[1] == 700  # of 800: an eighth is left for the time until θ comes

@@ -50,26 +50,26 @@ class Hatched:
         self.stdin: IO[bytes] | None = stdin
         self.born: int | None = None
         self.pidfd: int | None = None
-        self.code: int | None = None
+        self.returncode: int | None = None
 
     @property
     def pid(self) -> int:
         """Waits until it is known."""
         if self.born is None:
-            self._nest.hear_until(lambda: self.born is not None or self.code is not None, PATIENCE)
+            self._nest.hear_until(lambda: self.born is not None or self.returncode is not None, PATIENCE)
         if self.born is None:
             raise ProcessLookupError("The process ended before it began.")
         return self.born
 
     def poll(self) -> int | None:
         """As far as the nest has been listened to."""
-        return self.code
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if not self._nest.hear_until(lambda: self.code is not None, PATIENCE if timeout is None else timeout):
+        if not self._nest.hear_until(lambda: self.returncode is not None, PATIENCE if timeout is None else timeout):
             raise subprocess.TimeoutExpired("a worker", timeout or PATIENCE)
-        assert self.code is not None
-        return self.code
+        assert self.returncode is not None
+        return self.returncode
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -79,11 +79,11 @@ class Hatched:
 
     def send_signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            if self.code is None and self.pid and self.pidfd is not None:
+            if self.returncode is None and self.pid and self.pidfd is not None:
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def ended(self, code: int) -> None:
-        self.code = code
+        self.returncode = code
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None

@@ -239,7 +239,7 @@ def test_a_killed_coordinator_leaves_no_orphans_and_is_replaced_from_its_commit(
     process = command(f"{FOREVER} --sync fsp --checkpoint-every 200ms")
     until_training(process, lines=2)
     workers = psutil.Process(process.pid).children(recursive=True)
-    assert len(workers) == 2
+    assert len(workers) == 3, "a nest and its two"
     process.kill()
     process.wait(30)
     _, alive = psutil.wait_procs(workers, timeout=60)

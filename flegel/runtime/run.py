@@ -109,6 +109,8 @@ def execute(request: Request) -> Result:
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
         request.phase("reading", "")
         plan = Plan(request, scaling)
+        if request.data.note:  # not before everything that could be wrong has been looked at
+            request.say(request.data.note)
         parts = record.parts(request.workers) if record else []
         cluster.start()  # processes come up while the kernel is compiled
         request.phase("compiling", "")

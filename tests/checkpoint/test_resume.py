@@ -217,7 +217,7 @@ FOREVER = (
 def until_training(process: subprocess.Popen[str], lines: int = 1) -> None:
     assert process.stderr is not None
     for line in process.stderr:
-        lines -= "iteration" in line and "points/s" in line
+        lines -= "iteration" in line and "interval" in line
         if not lines:
             return
     raise AssertionError("it never trained")

@@ -107,6 +107,7 @@ class NMF(Algorithm):
     """
 
     sparse = True
+    remakes_state = True
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
     solver: Annotated[

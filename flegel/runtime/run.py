@@ -111,7 +111,7 @@ def execute(request: Request) -> Result:
         plan = Plan(request, scaling)
         if request.data.note:  # not before everything that could be wrong has been looked at
             request.say(request.data.note)
-        parts = record.parts(request.workers) if record else []
+        parts = record.parts(request) if record else []
         cluster.start()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
         built = plan.compile()

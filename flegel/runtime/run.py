@@ -309,7 +309,7 @@ class Plan:
         request.criteria.check(has_objective=type(self.algorithm).objective is not Algorithm.objective, halts=halts)
 
     def compile(self) -> Built:
-        """In this process first, so that workers find the code in the cache."""
+        """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
         features, labels = self.sample.features, self.sample.labels
         count = min(PROBE_ROWS, self.sample.points)
         labels = labels[:count] if labels is not None and self.algorithm.supervised else None
@@ -321,8 +321,9 @@ class Plan:
         else:
             few = features[:count]
         share = make_share(few, labels, self.state, self.algorithm.layout)
+        cold = self.request.record is not None and self.request.record.found is not None
         built: Built = self._guard(
-            "updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero)
+            "updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero, cold=cold)
         )
         if built.kind == "interpreted":
             name = type(self.algorithm).__name__

@@ -20,12 +20,12 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NoReturn
 
+from flegel.runtime import clock
 from flegel.runtime.offspring import die_with_parent, nursery
 
 AVAILABLE = sys.platform == "linux" and hasattr(os, "pidfd_open")
@@ -153,12 +153,12 @@ class Nest:
 
     def hear_until(self, true: Callable[[], bool], seconds: float) -> bool:
         """Listen until it is true, at most so long."""
-        deadline = time.monotonic() + seconds
+        deadline = clock.now() + seconds
         while True:
             self.hear()
             if true():
                 return True
-            left = deadline - time.monotonic()
+            left = deadline - clock.now()
             if left <= 0 or not self.alive:
                 return False
             select.select([self._line], [], [], left)

@@ -55,6 +55,7 @@ LOOSE = 0.01  # a target that methods by small batches reach too
 WITHIN = {"nmf": 0.01}  # it has many optima; elsewhere the target is within 0.001 of what full passes converge to
 EXTRA = [
     ("--within", {"type": float, "default": None, "help": "how far the target is from the best; 0.001"}),
+    ("--sizes", {"default": "", "help": "rows of the k-means cases with commas between, such as 11000000"}),
     ("--rivals", {"default": "", "help": "packages with commas between, such as sklearn,torch; all by default"}),
 ]
 COLUMNS = ["who", "training", "× Flegel", "end to end", "× Flegel", "memory", "objective", "remark"]
@@ -77,7 +78,8 @@ def main() -> None:
     options = suite.arguments(__doc__, EXTRA)
     with suite.Suite(__file__, __doc__, options) as bench:
         only = set(filter(None, options.only.split(",")))
-        cases = [KMEANS._replace(rows={bench.scale: size}) for size in SIZES[bench.scale]]
+        sizes = [int(word) for word in options.sizes.split(",") if word] or SIZES[bench.scale]
+        cases = [KMEANS._replace(rows={bench.scale: size}) for size in sizes]
         cases += [] if bench.scale == "smoke" else CASES
         cases = [case for case in cases if not only or case.algorithm in only]
         asked = [(case, options.within or 0.0) for case in cases]

@@ -117,9 +117,11 @@ def race(bench: Bench, name: str, rows: int, straggler: str, models: list[str]) 
             if bench.late or (last and (not last["reached"] or last["seconds"] > CLEAR * best)):
                 continue
             limit = bench.limit if model == "fsp" else min(bench.limit, ENOUGH.get(model, 1.6) * best + 0.1)
+            sync, _, coordination = model.partition("+")
             result = bench.run(
-                on, sync=model, target=target, tolerance=0, straggler=straggler, max_seconds=limit, seed=seed
-            )
+                on, sync=sync, target=target, tolerance=0, straggler=straggler, max_seconds=limit, seed=seed,
+                **({"coordination": coordination} if coordination else {}),
+            )  # fmt: skip
             runs[model].append(figures(result, limit))
     found = {model: middle(each) for model, each in runs.items() if each}
     base = found["fsp"]["seconds"] if "fsp" in found else None
@@ -187,12 +189,14 @@ def psp(bench: Bench, rows: int, workers: int) -> dict[str, Any]:
     third = max(workers // 3, 1)
     middle_, slow = f"{third}-{2 * third - 1}", f"{2 * third}-{3 * third - 1}"
     straggler = f"{middle_}:2x,{slow}:3x"
-    found = {}
+    found, runs = {}, {}
     for model in ("bsp", "ssp", "psp", "fsp"):
         result = bench.run(on, sync=model, straggler=straggler, workers=3 * third, tolerance=0, max_seconds=4.0)
+        runs[model] = figures(result, 4.0) | {"workers": result.worker}
         found[model] = result.utilization
         print(f"  {model:8} utilization {result.utilization:.1%} with {straggler}", flush=True)
-    return {"straggler": straggler, "utilization": found}
+        show(model, runs[model])
+    return {"straggler": straggler, "rows": rows, "utilization": found, "runs": runs}
 
 
 class Report(dict[str, Any]):
@@ -219,8 +223,9 @@ def main() -> None:
     options.add_argument("--out", default="")
     options.add_argument("--parts", type=words, default=["race", "sweep", "semi", "psp"])
     options.add_argument("--algorithms", type=words, default=list(ALGORITHMS))
-    options.add_argument("--models", type=words, default=list(MODELS))
+    options.add_argument("--models", type=words, default=list(MODELS), help="also with +semi or +centralized")
     options.add_argument("--stragglers", type=words, default=["none", "8x", "32ms/1000"])
+    options.add_argument("--without", type=words, default=[], help="models left out: bsp@32ms/1000,ssp@8x")
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--rows", type=int, default=800_000, help="points a worker, for k-means")
     options.add_argument("--limit", type=float, default=30.0, help="seconds that one run may take")
@@ -239,10 +244,11 @@ def main() -> None:
             except FlegelError as error:
                 print(f"{name}: left out ({error})")
                 continue
-            for pattern in patterns:
+            for kind, pattern in zip(chosen.stragglers, patterns, strict=True):
                 rows = int(chosen.rows * SIZE.get(name, 1.0)) * chosen.workers
                 if "race" in chosen.parts and not bench.late:
-                    report[f"race {name} {pattern}"] = race(bench, name, rows, pattern, chosen.models)
+                    models = [model for model in chosen.models if f"{model}@{kind}" not in chosen.without]
+                    report[f"race {name} {pattern}"] = race(bench, name, rows, pattern, models)
                 if "sweep" in chosen.parts and not bench.late and "/" not in pattern:
                     report[f"sweep {name} {pattern}"] = sweep(bench, name, rows, pattern)
         for pattern in patterns:

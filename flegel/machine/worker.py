@@ -95,12 +95,14 @@ class BeginLoad(msgspec.Struct, frozen=True):
 
 
 class BeginTrain(msgspec.Struct, frozen=True):
-    """No arrays: go on under the θ of before. `keep`: what is in the aggregator belongs to the coming report."""
+    """No arrays: go on under the θ of before. `keep`: what is in the aggregator belongs to the coming report.
+    `until`: when the worker's own clock ends the round; what will take longer is not begun."""
 
     round: int
     points: int
     arrays: tuple[Array, ...]
     keep: bool = False
+    until: float | None = None
 
 
 class RaiseFlag(msgspec.Struct, frozen=True):
@@ -270,10 +272,9 @@ class Worker:
         self._told_at, self._stop_at = now, None
         idle = now - self._reported_at if self._reported_at is not None else 0.0
         self._wait = max(0.0, idle - self._extra_compute)
-        commands: list[Command] = [BeginTrain(body.round, body.points, arrays, keep=self._extra_visits > 0)]
-        if body.seconds is not None:
-            commands.append(SetOwnTimer(now + body.seconds, body.round))
-        return commands
+        until = None if body.seconds is None else now + body.seconds
+        begin = BeginTrain(body.round, body.points, arrays, self._extra_visits > 0, until)
+        return [begin] if until is None else [begin, SetOwnTimer(until, body.round)]
 
     def _raise(self, now: float) -> list[Command]:
         if self._stop_at is not None:

@@ -8,6 +8,7 @@ point is to be cut out of its data: it does that and goes on.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import numpy as np
 from flegel import tree
 from flegel.datasets import Rows, scale
 from flegel.errors import UsageError, own_traceback
+from flegel.machine.foresight import Foresight
 from flegel.machine.holdings import Holdings
 from flegel.machine.worker import (
     BeginLoad,
@@ -71,12 +73,15 @@ class Trainer:
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self.holdings: Holdings | None = None
         self.aggregator: Tree = None
+        self._parameter: Tree = None
+        self._kernel: Any = None
         self._errands: SimpleQueue[tuple[Holdings, Callable[[Holdings], None]]] = SimpleQueue()
         self._halted = False
         """The flag is up because the round is over, not only because of an errand."""
         self.visits = 0
         """Grows while the kernel runs: the sign that it gets on."""
         self._pace = 0.0
+        self._foresight = Foresight(0)
         self._tender: Tender | None = None
         self._drag: Drag | None = None
         self._surveyed: tuple[Any, Rows] | None = None
@@ -131,38 +136,39 @@ class Trainer:
     # -- in the trainer thread -----------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        while True:
-            command, arrays = self._orders.get()
-            match command:
-                case None:
-                    return
-                case Errands():
-                    self._doing = "moving points"
-                    self._guarded(-1, self._run_errands)
-                case Afterwards(holdings, work):
-                    self._doing = "moving points"
-                    self._guarded(-1, partial(self._run, holdings, work))
-                case Rebook(settle):
-                    self._doing = "moving points"
-                    self._guarded(-1, partial(self._rebook, settle))
-                case Tend():
-                    self._doing = "taking over points"
-                    self._guarded(-1, partial(self._tend, command))
-                case Forget():
-                    self.holdings = self.aggregator = self._surveyed = self._tender = None
-                    if self._drag is not None:
-                        self._drag.close()
-                        self._drag = None
-                case BeginSurvey(survey):
-                    self._doing = "loading"
-                    self._guarded(-1, lambda survey=survey: self._survey(survey))
-                case BeginLoad(load):
-                    self._doing = "loading"
-                    self._guarded(-1, lambda load=load, arrays=arrays: self._load(load, arrays))
-                case BeginTrain():
-                    self._doing = "updateDataPoint"
-                    with inside("updateDataPoint"):
-                        self._guarded(command.round, lambda c=command: self._train(c))
+        while self._carry_out(*self._orders.get()):
+            pass  # what an order was about is not kept beyond it
+
+    def _carry_out(self, command: Any, arrays: tuple[Array, ...]) -> bool:
+        """False: the thread is to end."""
+        match command:
+            case None:
+                return False
+            case Errands():
+                self._doing = "moving points"
+                self._guarded(-1, self._run_errands)
+            case Afterwards(holdings, work):
+                self._doing = "moving points"
+                self._guarded(-1, partial(self._run, holdings, work))
+            case Rebook(settle):
+                self._doing = "moving points"
+                self._guarded(-1, partial(self._rebook, settle))
+            case Tend():
+                self._doing = "taking over points"
+                self._guarded(-1, partial(self._tend, command))
+            case Forget():
+                self._forget()
+            case BeginSurvey(survey):
+                self._doing = "loading"
+                self._guarded(-1, partial(self._survey, survey))
+            case BeginLoad(load):
+                self._doing = "loading"
+                self._guarded(-1, partial(self._load, load, arrays))
+            case BeginTrain():
+                self._doing = "updateDataPoint"
+                with inside("updateDataPoint"):
+                    self._guarded(command.round, partial(self._train, command))
+        return True
 
     def _guarded(self, round_: int, work: Any) -> None:
         try:
@@ -174,6 +180,15 @@ class Trainer:
         if result is not None:
             self.results.put(result)
             self.ring()
+
+    def _forget(self) -> None:
+        """Give the memory of a job back now: to free a gigabyte takes tenths of a second, and the collector would
+        come to it in the middle of the next job."""
+        self.holdings = self.aggregator = self._surveyed = self._tender = self._kernel = self._parameter = None
+        if self._drag is not None:
+            self._drag.close()
+            self._drag = None
+        gc.collect()
 
     def _look_up(self) -> None:
         """The flag is up: see to errands, and take it down unless the round is over."""
@@ -259,7 +274,7 @@ class Trainer:
         self._kernel = built.kernel
         self.holdings, self.visits = Holdings(share, owned=not load.empty), 0
         self._tender = Tender(load, algorithm, layout, scaling)
-        self._overtime, self._told_ids = None, -1
+        self._overtime, self._told_ids, self._foresight = None, -1, Foresight(load.count - 1)
         if kept is not None:
             self.holdings.resume(kept.runs, halted, kept.version)
             if kept.visits:
@@ -284,9 +299,10 @@ class Trainer:
         if not order.keep:
             tree.clear(self.aggregator)
         left, visits, exhausted = min(order.points, agenda.active), 0, False
+        least = TILE if shares[0].layout == "tiles" else 1
         drag = self._drag if self._drag is not None and self._drag.look(began).injected else None
         if left > 0 and self._halted:  # the signal overtook the order: one step all the same, or short rounds never end
-            run = agenda.next(TILE if shares[0].layout == "tiles" else 1)
+            run = agenda.next(least)
             if run is not None:
                 share = shares[run.share]
                 reached = self._kernel(share, parameter, self.aggregator, run.start, run.end, order.round, new_flag())
@@ -298,7 +314,12 @@ class Trainer:
             if self.flag[0]:
                 self._look_up()
             # Points done so far are the sign of life that beats carry, also in a pass of an hour.
-            most = min(left, max(int(self._pace * SIGN_OF_LIFE), TILE if shares[0].layout == "tiles" else 1))
+            most = min(left, max(int(self._pace * SIGN_OF_LIFE), least))
+            if order.until is not None and visits:
+                fit = self._foresight.fitting(order.until - clock.now(), least)
+                if fit == 0:
+                    break
+                most = min(most, fit or most)
             run = agenda.next(most)
             if run is None:
                 exhausted = True
@@ -315,6 +336,7 @@ class Trainer:
                 self._pace = max(most / max(clock.now() - entered, 1e-9), self._pace / 2)
             if drag:
                 drag.pay(reached - run.start, clock.now() - entered)
+            self._foresight.add(reached - run.start, clock.now() - entered, away=drag is not None)
         ended = clock.now()
         self._overtime = None if order.arrays else (visits, ended - began)
         return TrainerDone(

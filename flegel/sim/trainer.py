@@ -13,6 +13,7 @@ import numpy as np
 
 from flegel import tree
 from flegel.algorithm import Algorithm, Kernel
+from flegel.machine.foresight import late
 from flegel.plan.straggler import NONE, Slowdown, Stragglers
 from flegel.share import Share
 from flegel.sim.speeds import Course
@@ -74,6 +75,22 @@ class Pace:
         if took > usable or not self._course.at(at + seconds):  # a pause goes on, or the machine is gone for now
             return points, max(seconds, self._course.until(at, max(took, usable + 1e-9)) - at)
         return points, seconds
+
+    def in_time(self, seconds: float, at: float, most: int) -> tuple[int, float]:
+        """Points that a worker with a clock of its own begins, and when the last is done: it sleeps no pause that would
+        end too late, but one at least. Without pauses nothing is left to be foreseen, and it does as many as it can."""
+        slow = self.slowdown(at)
+        if not slow.pause or self._course is not None:
+            return most, math.inf
+        each = slow.factor * (1 + slow.load) / self.rate
+        lead = min(self.since_pause, slow.every - 1)
+        unit = slow.every * each + slow.pause
+        pauses = max(int((seconds + lead * each) // unit), 1)
+        end = pauses * unit - lead * each
+        if end < seconds and not late(unit, seconds - end, self.workers - 1):
+            pauses += 1
+        points = min(pauses * slow.every - lead, most)
+        return points, points * each + (self.since_pause + points) // slow.every * slow.pause
 
     def did(self, points: int, at: float) -> None:
         """So many points are done: the next pause comes so much sooner."""

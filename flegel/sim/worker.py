@@ -140,6 +140,10 @@ class SimWorker:
         if self._bell is None or self._bell > full:
             self._bell = full
             self._events.at(full, self._look, full)
+        if order.until is not None:
+            few, took = self.pace.in_time(order.until - began, began - self._began, points)
+            if few < points:
+                self._events.at(began + took, self._finish, order, few, began + took)
 
     def _look(self, when: float) -> None:
         """Perhaps all points are done."""

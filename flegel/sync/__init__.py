@@ -17,7 +17,7 @@ from flegel.sync.fsp import FSP
 from flegel.sync.psp import PSP
 from flegel.sync.ssp import SSP
 
-BATCHES = 8  # a pass, where a model needs batches and the user gave no number
+BATCHES = 8  # a pass, where a model needs batches and the user gave no number; psp needs finer ones to fit them in
 
 
 class Model(NamedTuple):
@@ -32,12 +32,12 @@ class Model(NamedTuple):
 
 def _fsp(spec: SyncSpec) -> Policy:
     chosen: Interval = FixedInterval(spec.interval) if spec.interval else MultiStage(spec.first_interval)
-    return FSP(chosen, semi=spec.coordination == "semi")
+    return FSP(chosen, semi=spec.coordination != "centralized")
 
 
 def _fsp_binary(spec: SyncSpec) -> Policy:
     search = BinarySearch(spec.first_interval, spec.factor or 2.0)
-    return FSP(search, semi=spec.coordination == "semi", name="fsp-binary")
+    return FSP(search, semi=spec.coordination != "centralized", name="fsp-binary")
 
 
 MODELS: dict[str, Model] = {
@@ -64,7 +64,7 @@ MODELS: dict[str, Model] = {
         ("first_interval", "coordination", "factor", "balance"),
     ),
     "psp": Model(
-        lambda s: PSP(s.batches or BATCHES),
+        lambda s: PSP(s.batches or 2 * BATCHES),
         "predicts how many iterations fit; who is early goes on training",
         ("batches",),
     ),

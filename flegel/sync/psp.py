@@ -41,7 +41,8 @@ class PSP:
                 return self._train(view, dict.fromkeys(view.workers, 1), "one iteration each, to measure speeds")
             case Updated():
                 times = {w.id: self._seconds(w.points, w.rate) for w in view.workers.values()}
-                counts, use = iterations(times, self.batches)
+                # One less than a pass at most: who is done early needs points that this θ has not seen.
+                counts, use = iterations(times, max(self.batches - 1, 1))
                 shown = ", ".join(f"{w}:{n}" for w, n in list(counts.items())[:16])
                 return self._train(view, counts, f"iterations {shown}; predicted utilization {use:.1%}")
             case Reported() if view.all_reported():

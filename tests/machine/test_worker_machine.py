@@ -141,3 +141,9 @@ def test_exit_ends_whatever_is_going_on() -> None:
     worker = ready()
     worker.handle(Ordered(Train(0, 10)), 2.0)
     assert worker.handle(Ordered(Exit()), 2.1) == [RaiseFlag(), Quit()]
+
+
+def test_an_own_clock_is_told_to_the_trainer_too():
+    theta = (np.zeros(1),)
+    commands = ready().handle(Ordered(Train(0, 10, 0.5), theta), 2.0)
+    assert commands == [BeginTrain(0, 10, theta, until=2.5), SetOwnTimer(2.5, 0)]

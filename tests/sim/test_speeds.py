@@ -46,6 +46,15 @@ def test_a_revoked_worker_answers_when_it_is_back() -> None:
     assert pace.points_in(2.0, 0.0, 1000) == (100, pytest.approx(4.0, abs=1e-6))
 
 
+def test_a_worker_with_a_clock_of_its_own_sleeps_no_pause_that_ends_too_late() -> None:
+    pace = Pace(1000.0, parse_stragglers("0:32ms/10", 16, 0), 0, 16)  # ten points and a pause: 42 ms
+    assert pace.in_time(0.100, 0.0, 500) == (20, pytest.approx(0.084))
+    assert pace.in_time(0.001, 0.0, 500) == (10, pytest.approx(0.042)), "one step at least"
+    pace.did(4, 0.0)
+    assert pace.in_time(0.100, 0.0, 500) == (16, pytest.approx(0.080))
+    assert Pace(1000.0).in_time(0.1, 0.0, 500) == (500, math.inf)
+
+
 def test_the_seed_decides_and_workers_differ() -> None:
     speeds = Speeds("lognormal:0.5", Drift(0.3, 2.0), Spot(60.0, 5.0))
     one, two, other = (draw(speeds, 50, seed) for seed in (1, 1, 2))

@@ -14,6 +14,7 @@ from zmq.backend import Socket as _Compiled
 
 _MORE = int(zmq.SNDMORE)
 _AT_ONCE = int(zmq.NOBLOCK)
+_Frame = zmq.Frame
 _send = _Compiled.send
 _recv = _Compiled.recv
 
@@ -30,9 +31,10 @@ def send(socket: zmq.Socket[bytes], frames: Sequence[Any], route: bytes | None =
     """
     if route is not None:
         _send(socket, route, _MORE, True, False)
-    last = len(frames) - 1
-    for at, frame in enumerate(frames):
-        _send(socket, frame, _MORE if at < last else 0, type(frame) is not zmq.Frame, False)
+    *first, last = frames
+    for frame in first:
+        _send(socket, frame, _MORE, type(frame) is not _Frame, False)
+    _send(socket, last, 0, type(last) is not _Frame, False)
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[memoryview]:

@@ -88,7 +88,9 @@ def submit(
     ] = None,
     coordination: Annotated[
         str | None,
-        typer.Option(help="fsp: who ends a round, the workers' own clocks (semi) or a signal (centralized)."),
+        typer.Option(
+            help="fsp: semi (default): who answers late to signals keeps its own time; centralized: signals only."
+        ),
     ] = None,
     staleness: Annotated[int | None, typer.Option(help="ssp: batches a worker may be ahead of the slowest.")] = None,
     batches: Annotated[int | None, typer.Option(help="asp, ssp, psp, bsp-mini: batches of a pass.")] = None,

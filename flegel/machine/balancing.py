@@ -76,7 +76,7 @@ class Balancing:
         self._horizon.note(seconds, iteration, objective, slowest_pass)
         rules, workers = self._balance.rules, view.workers.values()
         self._speeds = {w: self._speeds.get(w) or Speed(rules) for w in view.workers}
-        self._duties = {w: self._duties.get(w) or Duty(rules.long_memory) for w in view.workers}
+        self._duties = {w: self._duties.get(w) or Duty(rules) for w in view.workers}
         took, self._now = now - self._now, now
         longest = max((w.last_compute for w in workers), default=0.0)
         for w in workers:

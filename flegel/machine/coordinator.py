@@ -332,7 +332,7 @@ class Coordinator(Folding, Elastic, Suspended):
             seen = self.view.workers[worker]
             seen.phase, seen.stopping = "training", False
             visits = seen.points if points is None else points[worker]
-            body = Train(round_, visits, None if seconds is None else seconds[worker], linger)
+            body = Train(round_, visits, seconds.get(worker) if seconds else None, linger)
             self._out.append(Send(worker, body, arrays))
         self._order.update(dict.fromkeys(action.workers, round_))
         self._ordered_at.update(dict.fromkeys(action.workers, now))

@@ -117,14 +117,19 @@ class Carriage:
     each: float = 0.0
 
 
+BLOCK = 4  # rounds: who sleeps in every other one has rounds that differ much, and blocks of them that do not
+
+
 class Mean:
     """Seconds per point over rounds that are slowly forgotten, and how far that can be relied on."""
 
     def __init__(self, memory: float) -> None:
         self._memory = memory
         self._weight = self._points = self._seconds = self._square = self._weight2 = 0.0
+        self._off = self._square_of_blocks = 0.0
+        self._rounds = 0
 
-    def note(self, points: int, seconds: float) -> None:
+    def note(self, points: float, seconds: float) -> None:
         keep = self._memory
         self._weight = keep * self._weight + 1
         self._weight2 = keep * keep * self._weight2 + 1
@@ -132,6 +137,11 @@ class Mean:
         self._seconds = keep * self._seconds + seconds
         off = seconds - points * self.value
         self._square = keep * self._square + off * off
+        self._off += off
+        self._rounds += 1
+        if self._rounds % BLOCK == 0:
+            self._square_of_blocks = keep**BLOCK * self._square_of_blocks + self._off * self._off
+            self._off = 0.0
 
     @property
     def value(self) -> float:
@@ -144,7 +154,8 @@ class Mean:
         if self._weight <= 1 or not self._seconds:
             return 1.0
         rounds = self._weight * self._weight / self._weight2
-        spread = math.sqrt(self._square / self._weight) * (1 + 10 / rounds**2)
+        square = self._square if self._rounds < 3 * BLOCK else min(self._square, self._square_of_blocks)
+        spread = math.sqrt(square / self._weight) * (1 + 10 / rounds**2)
         return spread * math.sqrt(self._weight2) / self._seconds
 
 
@@ -156,7 +167,7 @@ class Speed:
         self._rules = rules
         self._long, self._short = Mean(rules.long_memory), Mean(rules.memory)
 
-    def note(self, points: int, seconds: float) -> None:
+    def note(self, points: float, seconds: float) -> None:
         """A round in which so many points took so long."""
         if points <= 0 or seconds <= 0:
             return
@@ -183,18 +194,17 @@ class Duty:
     Each worker has its own: those that are asleep or at work when a round ends keep the others waiting, not themselves.
     """
 
-    def __init__(self, memory: float) -> None:
-        self._memory = memory
-        self._passed = self._open = 0.0
+    def __init__(self, rules: Rules) -> None:
+        self._part = Speed(rules)
+        """Seconds of training for each second that passes."""
 
     def note(self, passed: float, open_: float) -> None:
         """A round took so long, and for so much of it the worker trained, or could have if it had had more points."""
-        self._passed = self._memory * self._passed + passed
-        self._open = self._memory * self._open + min(open_, passed)
+        self._part.note(passed, min(open_, passed))
 
     @property
     def value(self) -> float:
-        return self._open / self._passed if self._open > 0 else 1.0
+        return self._part.seconds if self._part.seconds < math.inf else 1.0
 
 
 def super_workers(loads: Sequence[WorkerLoad], rules: Rules) -> list[SuperWorker]:

@@ -32,12 +32,12 @@ class Model(NamedTuple):
 
 def _fsp(spec: SyncSpec) -> Policy:
     chosen: Interval = FixedInterval(spec.interval) if spec.interval else MultiStage(spec.first_interval)
-    return FSP(chosen, semi=spec.coordination == "semi")
+    return FSP(chosen, semi=spec.coordination != "centralized")
 
 
 def _fsp_binary(spec: SyncSpec) -> Policy:
     search = BinarySearch(spec.first_interval, spec.factor or 2.0)
-    return FSP(search, semi=spec.coordination == "semi", name="fsp-binary")
+    return FSP(search, semi=spec.coordination != "centralized", name="fsp-binary")
 
 
 MODELS: dict[str, Model] = {

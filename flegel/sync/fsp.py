@@ -5,8 +5,8 @@ matter have gone through their whole shares, because visiting a point twice unde
 worker matters; a slow one that is through because it was left only a few points does not, it may as well wait. Where
 a barrier is dear, more of them have to be through: it pays to go on as long as the part of all workers that stands
 idle is smaller than the part of its time that a round loses to its barrier, φ / (φ + T).
-This file holds the barrier; an `Interval` says how long η is. The barrier is signalled by the coordinator
-(`centralized`), or kept by each worker's own clock at η + δ_i with the coordinator's signal as a fallback (`semi`).
+This file holds the barrier; an `Interval` says how long η is. The barrier is signalled by the coordinator; with `semi`
+workers that answer late to signals keep it by their own clocks, at η + δ_i.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from flegel.plan.interval import Interval, Round, Step
 from flegel.sync.arrival import Arrivals
 from flegel.sync.base import (
     NOTHING,
-    Action,
     Decision,
     Event,
     Reported,
@@ -95,7 +94,7 @@ class FSP:
                     self._idle += view.workers[worker].rate
                     if self._idle >= self._matters:
                         if self._arrivals:
-                            self._arrivals.cut()
+                            self._arrivals.cut(now)
                         return self._stop(view)
         return NOTHING
 
@@ -106,16 +105,13 @@ class FSP:
         points = None
         if self._step.fraction < 1.0:
             points = {w.id: max(1, round(self._step.fraction * w.points)) for w in view.workers.values()}
-        actions: tuple[Action, ...]
         if eta is None:
-            actions = (TrainWorkers(workers, points),)
-        elif self._arrivals is None:
-            actions = (TrainWorkers(workers, points), Wake(now + eta, view.round))
-        else:
+            return Decision((TrainWorkers(workers, points),), self._step.reason)
+        own = None
+        if self._arrivals:
             through = lap(list(view.workers.values()), self._matters) if self._matters else eta
-            seconds = self._arrivals.begin(now, min(eta, through), workers)
-            actions = (TrainWorkers(workers, points, seconds), Wake(self._arrivals.fallback, view.round))
-        return Decision(actions, self._step.reason)
+            own = self._arrivals.begin(min(eta, through))
+        return Decision((TrainWorkers(workers, points, own), Wake(now + eta, view.round)), self._step.reason)
 
     def _limit(self, view: View) -> float:
         """Points a second that may stand idle before it is better to begin a new round."""

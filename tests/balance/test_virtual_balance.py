@@ -120,7 +120,7 @@ def test_workers_that_sleep_now_and_then_are_predicted_too() -> None:
         trace = train("async", clustered(), straggler="0-3:2ms/1000", seed=seed)[0].trace
         second_half = trace[len(trace) // 2 :]
         assert spread(second_half[-1].passes) <= 1.0
-        assert max(spread(r.passes) for r in second_half) <= 4.0
+        assert max(spread(r.passes) for r in second_half) <= 5.0
 
 
 def test_no_visit_is_lost_or_invented(jobs: dict[str, Coordinator]) -> None:

@@ -163,12 +163,12 @@ def test_the_doubt_of_few_rounds_is_large() -> None:
 
 def test_waiting_at_barriers_is_counted_for_those_that_wait() -> None:
     """Rounds of 4 ms: one worker trains for 3 and waits for the other, which is asleep when the round should end."""
-    quick, sleepy, idle = Duty(RULES.memory), Duty(RULES.memory), Duty(RULES.memory)
+    quick, sleepy, idle = Duty(RULES), Duty(RULES), Duty(RULES)
     for _ in range(5):
         quick.note(4e-3, 3e-3)
         sleepy.note(4e-3, 4e-3)
         idle.note(4e-3, 5e-3)  # reports overlap: more than the whole round cannot be
-    assert math.isclose(quick.value, 0.75) and sleepy.value == idle.value == 1.0 == Duty(RULES.memory).value
+    assert math.isclose(quick.value, 0.75) and sleepy.value == idle.value == 1.0 == Duty(RULES).value
 
 
 def crowded(seed: int, rules: Rules, rounds: int = 20) -> int:

@@ -143,22 +143,40 @@ def test_the_coordinators_signal_ends_a_centralized_round() -> None:
     assert stage.tell(Woken(0)) == [StopWorkers((0, 1, 2))]
 
 
+def late_worker(stage: Stage) -> list:
+    """Worker 2 answers half a second after the signal, three times; what is said at the end."""
+    said: list = []
+    for _ in range(3):
+        stage.now += 0.5
+        stage.tell(Woken(stage.view.round))
+        stage.report(0, exhausted=False, rate=1600.0)
+        stage.report(1, exhausted=False, rate=1600.0)
+        stage.now += 0.5
+        said = stage.report(2, exhausted=False, rate=1600.0)
+    return said
+
+
+def test_workers_that_answer_late_keep_their_own_time() -> None:
+    stage = Stage(name="fsp", interval=0.4, coordination="semi")
+    assert not next(a for a in stage.tell(Started()) if isinstance(a, TrainWorkers)).seconds, "nobody is late yet"
+    began = next(a for a in late_worker(stage) if isinstance(a, TrainWorkers))
+    assert set(began.seconds) == {2} and began.seconds[2] <= 0.4
+
+
+def test_the_signal_comes_at_the_end_of_the_interval_for_everybody() -> None:
+    stage = Stage(name="fsp", interval=0.4, coordination="semi")
+    stage.tell(Started())
+    said = late_worker(stage)
+    assert next(a for a in said if isinstance(a, Wake)).at == pytest.approx(stage.now + 0.4)
+    stage.report(2, exhausted=False)
+    assert stage.tell(Woken(stage.view.round)) == [StopWorkers((0, 1))]
+
+
 def test_own_clocks_are_set_no_later_than_shares_last() -> None:
     stage = Stage(name="fsp", interval=5.0, coordination="semi")
     stage.tell(Started())
-    stage.report(0, rate=1600.0)
-    stage.report(1, rate=1600.0)
-    said = stage.report(2, rate=1600.0)  # 800 points each: half a second
-    assert next(a for a in said if isinstance(a, TrainWorkers)).seconds == {0: 0.5, 1: 0.5, 2: 0.5}
-
-
-def test_own_clocks_end_a_semi_centralized_round_and_the_signal_follows_later() -> None:
-    stage = Stage(name="fsp", interval=0.5, coordination="semi")
-    said = stage.tell(Started())
-    assert next(a for a in said if isinstance(a, TrainWorkers)).seconds == dict.fromkeys(range(3), 0.5)
-    assert 0.5 < next(a for a in said if isinstance(a, Wake)).at < 0.6
-    stage.report(0, exhausted=False)
-    assert stage.tell(Woken(0)) == [StopWorkers((1, 2))], "who missed the own timer is stopped"
+    began = next(a for a in late_worker(stage) if isinstance(a, TrainWorkers))
+    assert began.seconds[2] <= 0.5  # 800 points at 1,600 a second
 
 
 def test_a_worker_with_nothing_left_ends_the_round_for_all() -> None:
@@ -208,29 +226,34 @@ def test_a_few_points_hardly_change_what_is_known_of_a_speed() -> None:
     assert worker.rate == 500.0
 
 
-def test_a_late_worker_learns_to_stop_early_and_the_others_keep_their_interval() -> None:
-    learned = Arrivals()
-    response = {0: 0.001, 1: 0.001, 2: 0.001, 3: 0.030}
-    for round_ in range(30):
-        asked = learned.begin(float(round_), 0.1, (0, 1, 2, 3))
+RESPONSES = {0: 0.001, 1: 0.0012, 2: 0.0011, 3: 0.030}
+
+
+def rounds(learned: Arrivals, count: int, eta: float, response: dict[int, float]) -> dict[int, float]:
+    """Everybody stops at η, or by its own clock; what is said for the round after that."""
+    for round_ in range(count):
+        asked = learned.begin(eta)
         for worker, late in response.items():
-            learned.arrived(worker, round_ + asked[worker] + late)
+            learned.arrived(worker, round_ + asked.get(worker, eta) + late)
         learned.close()
-    asked = learned.begin(99.0, 0.1, (0, 1, 2, 3))
-    arrivals = [asked[w] + late for w, late in response.items()]
-    assert max(arrivals) - min(arrivals) < 0.001
-    assert asked[0] == pytest.approx(0.1, abs=1e-3)
-    assert learned.fallback > 99.0 + max(arrivals)
+    return learned.begin(eta)
+
+
+def test_a_late_worker_learns_to_stop_early_and_the_others_wait_for_the_signal() -> None:
+    asked = rounds(Arrivals(), 30, 0.1, RESPONSES)
+    assert set(asked) == {3}
+    assert asked[3] + RESPONSES[3] == pytest.approx(0.1 + RESPONSES[2], abs=1e-3)
+
+
+def test_who_was_late_once_waits_for_the_signal() -> None:
+    learned = Arrivals()
+    rounds(learned, 20, 0.1, dict.fromkeys(range(4), 0.001) | {1: 0.0015})
+    rounds(learned, 1, 0.1, RESPONSES)
+    assert 3 not in learned.delta or learned.delta[3] == 0.0
 
 
 def test_however_late_a_worker_is_it_keeps_some_time_to_train() -> None:
-    learned = Arrivals()
-    for round_ in range(50):
-        learned.begin(float(round_), 0.01, (0, 1, 2))
-        for worker, late in ((0, 0.0), (1, 0.0), (2, 0.5)):
-            learned.arrived(worker, round_ + 0.01 + late)
-        learned.close()
-    assert learned.begin(99.0, 0.01, (0, 1, 2))[2] >= 0.0025 - 1e-12
+    assert rounds(Arrivals(), 50, 0.01, {0: 0.0, 1: 0.0, 2: 0.5})[2] >= 0.0025 - 1e-12
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16])
@@ -239,42 +262,39 @@ def test_scatter_alone_does_not_shorten_the_rounds(workers: int) -> None:
     learned, rng = Arrivals(), np.random.default_rng(workers)
     given = []
     for round_ in range(400):
-        asked = learned.begin(float(round_), 0.004, tuple(range(workers)))
+        asked = learned.begin(0.004)
         for worker in rng.permutation(workers):
-            learned.arrived(int(worker), round_ + asked[int(worker)] + rng.exponential(0.001))
+            learned.arrived(int(worker), round_ + asked.get(int(worker), 0.004) + rng.exponential(0.001))
         learned.close()
-        given.append(sum(asked.values()) / workers)
+        given.append(sum(asked.get(w, 0.004) for w in range(workers)) / workers)
     assert np.mean(given[200:]) > 0.92 * 0.004
 
 
 def test_who_stopped_long_before_a_round_was_cut_short_trains_longer_again() -> None:
     """A late start taught worker 0 to stop early; since then others end the rounds by going through their shares."""
     learned = Arrivals()
-    for round_ in range(20):
-        learned.begin(float(round_), 0.1, (0, 1, 2))
-        for worker, late in ((0, 0.2), (1, 0.0), (2, 0.0)):
-            learned.arrived(worker, round_ + 0.1 + late)
-        learned.close()
-    assert learned.begin(50.0, 0.1, (0, 1, 2))[0] == pytest.approx(0.025)
+    assert rounds(learned, 20, 0.1, {0: 0.2, 1: 0.0, 2: 0.0})[0] == pytest.approx(0.025)
     for round_ in range(100, 200):
-        asked = learned.begin(float(round_), 0.1, (0, 1, 2))
+        asked = learned.begin(0.1)
         if asked[0] < 0.07:
             learned.arrived(0, round_ + asked[0])
         learned.arrived(1, round_ + 0.07)
-        learned.cut()
+        learned.cut(round_ + 0.07)
         learned.arrived(2, round_ + 0.071)
         learned.close()
-    assert learned.begin(300.0, 0.1, (0, 1, 2))[0] > 0.065
+    assert learned.begin(0.1)[0] > 0.065
 
 
-def test_a_round_that_was_cut_short_teaches_nothing() -> None:
+def test_late_answers_count_in_rounds_that_were_cut_short_too() -> None:
     learned = Arrivals()
-    learned.begin(0.0, 0.1, (0, 1))
-    learned.cut()
-    learned.arrived(0, 0.02)
-    learned.arrived(1, 0.05)
-    learned.close()
-    assert learned.delta == {}
+    for round_ in range(10):
+        learned.begin(0.1)
+        learned.arrived(0, round_ + 0.05)
+        learned.cut(round_ + 0.05)
+        for worker, late in ((1, 0.001), (2, 0.0012), (3, 0.03)):
+            learned.arrived(worker, round_ + 0.05 + late)
+        learned.close()
+    assert learned.delta == {3: 0.0}
 
 
 # -- prediction --------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ import suite
 from moving import Script, moves_of, point_bytes, scripted, visits_a_second
 
 from flegel.compare import Chart, Series
-from flegel.runtime.local import LocalCluster, launch, start_process
+from flegel.runtime.local import LocalCluster, launch
 from flegel.runtime.worker import Birth
 
 FIGURE = "Table 2"
@@ -143,7 +143,7 @@ class Apart(LocalCluster):
 
     def _launch(self, worker: int, life: int) -> subprocess.Popen[bytes]:
         through = ["ip", "netns", "exec", self._links.names[worker]]
-        return launch(Birth(self._address, self.token, worker, life), start_process(through))
+        return launch(Birth(self._address, self.token, worker, life), through)
 
 
 def raw_socket(links: Links, size: int) -> float:

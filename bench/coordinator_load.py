@@ -88,6 +88,8 @@ class PlayedCluster(local.LocalCluster):
             player.stdin.flush()
             self.players.append(player)
         self._processes[worker] = self.players[-1]
+        self._watches[worker] = os.pidfd_open(self.players[-1].pid)  # one for each worker, as real ones have
+        self._sleeper.add(self._watches[worker])
 
     def keep_spare(self) -> None:
         """Nobody is lost here."""

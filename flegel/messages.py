@@ -390,6 +390,9 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
 
 
+NO_FRAMES = msgspec.Raw(msgspec.msgpack.encode(()))
+
+
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """What fences a message: which job, which coordinator's epoch, which life of the worker, which number."""
 
@@ -399,4 +402,5 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     incarnation: int
     sequence: int
     body: Body
-    frames: tuple[Frame, ...] = ()
+    frames: msgspec.Raw = NO_FRAMES
+    """A `Frame` for each array, packed: a receiver has mostly read the same description before (runtime/wire.py)."""

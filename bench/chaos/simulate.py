@@ -2,6 +2,7 @@
 
     python bench/chaos/simulate.py --seeds 1000                    a thousand of each kind, as CI does
     python bench/chaos/simulate.py --seeds 100000 --book FILE      nightly; interrupted, it goes on where it was
+        --minutes 25                                               and ends for today after so long
     python bench/chaos/simulate.py --seed 4711 -v                  replay one, with its event log
 
 Kinds: `losing` (30 % dropped, 30 % doubled, reordered, under bsp: the result must be that of a calm job, bit for bit),
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -65,10 +67,12 @@ def many(options: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
             return 2
+    whole = len(list(pieces(kinds, options.start, options.seeds, set())))
     todo = list(pieces(kinds, options.start, options.seeds, set(book["done"])))
     sums, began = Counter(book["sums"]), time.monotonic()
     with ProcessPoolExecutor(options.processes) as pool:
-        for (kind, first, _), (more, broken) in zip(todo, pool.map(some, *zip(*todo, strict=True)), strict=True):
+        found = pool.map(some, *zip(*todo, strict=True)) if todo else ()
+        for (kind, first, _), (more, broken) in zip(todo, found, strict=True):
             sums.update(more)
             book["broken"].update(broken)
             book["done"].append(f"{kind} {first}")
@@ -80,6 +84,10 @@ def many(options: argparse.Namespace) -> int:
                 scratch = options.book.with_suffix(".part")
                 scratch.write_text(json.dumps(book))
                 scratch.replace(options.book)
+            if time.monotonic() - began > 60 * options.minutes:
+                pool.shutdown(cancel_futures=True)
+                print(f"{options.minutes:g} minutes are over; {len(book['done'])} of {whole} pieces are done.")
+                break
     print(", ".join(f"{sums[name]} {name}" for name in ("jobs", *TOLD, "ended early")))
     print(f"{len(book['broken'])} broke a law; {time.monotonic() - began:.0f} s with {options.processes} processes")
     return 1 if book["broken"] else 0
@@ -108,10 +116,11 @@ def main() -> None:
     parser.add_argument("--kind", choices=list(KINDS), help="only this kind")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--book", type=Path, help="where to keep what is done, to go on after an interruption")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end after so long; with --book, go on later")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every event")
     options = parser.parse_args()
-    if options.seeds < 1 or options.processes < 1:
-        parser.error("--seeds and --processes must be at least 1.")
+    if options.seeds < 1 or options.processes < 1 or not options.minutes > 0:
+        parser.error("--seeds and --processes must be at least 1, --minutes more than 0.")
     sys.exit(many(options) if options.seed is None else one(options))
 
 

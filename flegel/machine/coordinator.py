@@ -7,14 +7,11 @@ reads a clock, opens a socket or starts a thread; when to synchronize is the pol
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError, own_traceback
+from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError
 from flegel.machine.balancing import Balancing
 from flegel.machine.crew import Crew
 from flegel.machine.elastic import Elastic
@@ -36,6 +33,7 @@ from flegel.machine.events import Send as Send
 from flegel.machine.events import SetTimer as SetTimer
 from flegel.machine.events import Suspend as Suspend
 from flegel.machine.events import Timer as Timer
+from flegel.machine.folding import SPANS_UP_TO, Folding
 from flegel.machine.keeping import Keeping
 from flegel.machine.ledger import Ledger, merge
 from flegel.machine.suspended import Suspended
@@ -66,6 +64,7 @@ from flegel.plan.termination import Progress, Termination, Verdict
 from flegel.spec import Criteria
 from flegel.sync import base as sync
 from flegel.sync.base import (
+    NOTHING,
     Decision,
     Policy,
     Reported,
@@ -82,11 +81,10 @@ from flegel.sync.base import (
 from flegel.tree import Array, Tree
 
 WATCH = 1.0  # seconds between two looks at who is silent
-SPANS_UP_TO = 256  # workers; beyond that the trace holds sums only
 
 
 @dataclass
-class Coordinator(Elastic, Suspended):
+class Coordinator(Folding, Elastic, Suspended):
     """Build it, call `start`, then feed it events until `Done` comes out."""
 
     algorithm: Algorithm
@@ -189,6 +187,10 @@ class Coordinator(Elastic, Suspended):
             self._happen(event, now)
         return self._out
 
+    def rest(self) -> None:
+        """Time for what nobody waits for."""
+        self.ledger.post()
+
     def _happen(self, event: Happening, now: float) -> None:
         match event:
             case Timer("policy", tag):
@@ -275,7 +277,7 @@ class Coordinator(Elastic, Suspended):
         if seen.phase != "training" or body.round != self._order[worker]:
             self._out.append(Note(f"worker {worker} reported round {body.round} again; ignored"))
             return
-        change = tree.unflatten(self.ledger.total, arrays)
+        change = self.ledger.bundle(arrays)
         if worker in self._held:  # it was asked for the rest, for the crew changes
             change = merge(self.algorithm, tree.copy(self._held[worker]), change)
         self._held[worker] = change
@@ -306,6 +308,8 @@ class Coordinator(Elastic, Suspended):
 
     def _decide(self, event: sync.Event, now: float) -> None:
         decision: Decision = self.policy.decide(event, self.view, now)
+        if decision is NOTHING:
+            return
         if decision.reason:
             self._reason = decision.reason
         for action in decision.actions:
@@ -395,121 +399,6 @@ class Coordinator(Elastic, Suspended):
 
     def _send_all(self, orders: list[tuple[int, Order]]) -> None:
         self._out.extend(Send(worker, order) for worker, order in orders)
-
-    # -- the fold ------------------------------------------------------------------------------------------
-
-    def _fold(self, workers: tuple[int, ...], now: float) -> tuple[int, float]:
-        """Fold held reports into the statistics, make θ new, write a line of the trace."""
-        order, held = self._order, self._held
-        fixed = sorted(workers)  # so that the same reports give the same bits
-        views = [self.view.workers[worker] for worker in fixed]
-        self._commit(views, [held.pop(worker) for worker in fixed])
-        for seen in views:
-            seen.phase = "idle"
-        visits = sum([seen.last_visits for seen in views])
-        compute = sum([seen.last_compute for seen in views])
-        for asked, number in Counter([order[worker] for worker in fixed]).items():
-            behind = self.view.round - asked
-            self.staleness[behind] = self.staleness.get(behind, 0) + number
-        if self.debug and (gap := self.ledger.discrepancy()) > 1e-10:
-            raise ProtocolError(f"Statistics and the sum over owners differ by {gap:.2g} in {self._where()}.")
-        value = self._new_parameter()
-        self.ledger.spend()
-        self.iteration += 1
-        cost = max(0.0, now - self._updated_at - compute / max(len(workers), 1))
-        self._updated_at = now
-        self._tally.count(workers)
-        unseen = self._tally.unseen
-        self.objective = float(value) if value is not None and not unseen else None
-        estimate = self._scaled(value, unseen)
-        better = -1.0 if self.algorithm.maximize else 1.0
-        known = self._estimate is not None and estimate is not None
-        self._gain = better * (self._estimate - estimate) if known else None  # type: ignore[operator]
-        self._estimate = estimate
-        self.trace.append(
-            Row(
-                now - self.began,
-                self.iteration,
-                self.objective,
-                self.policy.interval,
-                estimate,
-                visits,
-                cost,
-                self._reason,
-                [self._spans.pop(w) for w in sorted(workers) if w in self._spans],
-                [w.passes for w in self.view.workers.values()] if len(self.view.workers) <= SPANS_UP_TO else [],
-                self.balancing.moves.in_flight() if self.balancing else 0,
-                self.balancing.moves.bytes if self.balancing else 0,
-                [w.gain for w in self.view.workers.values()] if self.attribute else [],
-            )
-        )
-        self._reason = ""
-        return visits, cost
-
-    def _commit(self, views: list[WorkerView], changes: list[Tree]) -> None:
-        """Into the statistics; where asked for, with what each report alone does for the objective."""
-        if not self.attribute:
-            self.ledger.commit_all(zip([seen.id for seen in views], changes, strict=True))
-            return
-        for seen, change in zip(views, changes, strict=True):
-            before = self._value()
-            self.ledger.commit(seen.id, change)
-            if before is not None and (after := self._value()) is not None and not seen.unseen:
-                seen.gain += (after - before) if self.algorithm.maximize else (before - after)
-
-    def _value(self) -> float | None:
-        value = self._hook("objective", self.ledger.total, self.parameter)
-        return None if value is None else float(value)
-
-    def _new_parameter(self) -> float | None:
-        """θ and objective from the statistics. Numbers that are not finite end the job; the last good θ stays."""
-        fresh = tree.as_float64(self._hook("updateParameter", self.ledger.total, self.parameter))
-        if not tree.same_shape(fresh, self.parameter):
-            raise AlgorithmError(f"updateParameter returned θ in another shape in {self._where()}.")
-        if not tree.is_finite(fresh):
-            self._diverged = "θ holds numbers that are not finite"
-            return None
-        value = self._hook("objective", self.ledger.total, fresh)
-        if value is not None and not math.isfinite(value):
-            self._diverged = f"the objective became {value}"
-            return None
-        self.parameter = fresh
-        return None if value is None else float(value)
-
-    def _scaled(self, value: float | None, unseen: int) -> float | None:
-        """While some points are unseen, the objective of the rest scaled up to all; of nothing, none."""
-        points = self._tally.points
-        if unseen and unseen >= points:
-            return None
-        if value is None or self.algorithm.averaged or not unseen:
-            return value
-        return value * points / max(points - unseen, 1)
-
-    def _progress(self, now: float) -> Progress:
-        tally = self._tally
-        return Progress(
-            iteration=self.iteration,
-            seconds=now - self.began,
-            objective=self.trace[-1].estimate,
-            exact=tally.unseen == 0,
-            slowest_pass=tally.slowest_pass,
-            halted=tally.halted,
-            points=tally.points,
-            diverged=self._diverged,
-        )
-
-    def _hook(self, name: str, *args: Any) -> Any:
-        """Call the user's code; what it raises comes back with its own traceback."""
-        presented = [tree.present(a) if isinstance(a, tuple) or hasattr(a, "shape") else a for a in args]
-        try:
-            return getattr(self.algorithm, name)(*presented)
-        except FlegelError:
-            raise
-        except Exception as error:
-            where = f"coordinator, {self._where()}"
-            raise AlgorithmError(
-                f"{name} raised {type(error).__name__}: {error} ({where})", own_traceback(error)
-            ) from error
 
     # -- endings -------------------------------------------------------------------------------------------
 

@@ -11,13 +11,16 @@ computes what the moved points are worth: docs/adr/moving-a-points-contribution.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 import numpy as np
 
 from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.tree import Tree
+from flegel.tree import Array, Tree
+
+NOTHING: tuple[Sequence[int], Sequence[Sequence[Array]]] = ((), ())
 
 
 class Ledger:
@@ -30,41 +33,75 @@ class Ledger:
         self._keeps = tuple(name not in algorithm.spent for name in self._names)
         self._single = not tree.is_bundle(zero)
         self._plain = sums_alone(algorithm)
+        self._bundle: Callable[[Sequence[Array]], Tree] = itemgetter(0) if self._single else type(zero)._make
         self._accounts: dict[int, Tree] = {}
         self._account_of: dict[int, int] = {}
         self._next = 0
         """The number of the next account."""
+        self._unposted: tuple[Sequence[int], Sequence[Sequence[Array]]] = NOTHING
+        """Changes that the accounts do not hold yet, field by field, and whose they are."""
         self.total = tree.copy(zero)
+
+    def bundle(self, arrays: Sequence[Array]) -> Tree:
+        """The arrays of a report as statistics."""
+        return self._bundle(arrays)
 
     def commit(self, owner: int, change: Tree) -> None:
         """Add a worker's change to its own account and to the total."""
-        self.commit_all(((owner, change),))
+        self.commit_all((owner,), (change,))
 
-    def commit_all(self, changes: Iterable[tuple[int, Tree]]) -> None:
-        """A barrier's changes, in this order. Done for every report of a job, so no tree is walked."""
-        add, plain, keeps, single = np.add, self._plain, self._keeps, self._single
-        accounts, account_of = self._accounts, self._account_of
-        for owner, change in changes:
-            number = account_of.get(owner)
-            account = accounts.get(number) if number is not None else None
-            if account is None:
-                account = accounts[self._account(owner)] = tree.copy(self._zero)
-            if single:
-                account, change = (account,), (change,)
-            totals = (self.total,) if single else self.total
-            for keep, into, extra, whole in zip(keeps, account, change, totals, strict=True):
-                if extra.shape != into.shape:
-                    name = self._names[[id(a) for a in change].index(id(extra))]
-                    raise ValueError(f"worker {owner} committed {name} in the shape {extra.shape}, not {into.shape}")
-                if keep:
-                    add(into, extra, into)
-                if plain:
+    def commit_all(self, owners: Sequence[int], changes: Sequence[Tree]) -> None:
+        """A barrier's changes, in this order. Done for every report of a job, so no tree is walked.
+
+        The next θ needs the total alone, and everybody waits for it. So the accounts follow later: when somebody asks
+        for them, or when the coordinator has nothing else to do (`post`). Nobody may write to a change meanwhile.
+        """
+        if not owners:
+            return
+        self.post()
+        columns = [changes] if self._single else list(zip(*changes, strict=True))
+        self._check(owners, columns)
+        self._unposted = (owners, columns)
+        if self._plain:
+            add = np.add
+            for whole, column in zip(tree.flatten(self.total), columns, strict=True):
+                for extra in column:
                     add(whole, extra, whole)
-            if not plain:
-                self.total = merge(self._algorithm, self.total, change[0] if single else change)
+        else:
+            self.post()  # the user's code may keep a change, and write to it
+            for change in changes:
+                self.total = merge(self._algorithm, self.total, change)
+
+    def _check(self, owners: Sequence[int], columns: Sequence[Sequence[Array]]) -> None:
+        for name, into, column in zip(self._names, tree.flatten(self._zero), columns, strict=True):
+            shape = into.shape
+            for at, extra in enumerate(column):
+                if extra.shape != shape:
+                    raise ValueError(f"worker {owners[at]} committed {name} in the shape {extra.shape}, not {shape}")
+
+    def post(self) -> None:
+        """Bring the accounts up to date."""
+        owners, columns = self._unposted
+        if not owners:
+            return
+        self._unposted = NOTHING
+        accounts = [self._open(owner) for owner in owners]
+        for keep, intos, column in zip(self._keeps, zip(*accounts, strict=True), columns, strict=True):
+            if keep:
+                for into, extra in zip(intos, column, strict=True):
+                    np.add(into, extra, into)
+
+    def _open(self, owner: int) -> Sequence[Array]:
+        """The arrays of an owner's account, a new one where it has none."""
+        number = self._account(owner)
+        account = self._accounts.get(number)
+        if account is None:
+            account = self._accounts[number] = tree.copy(self._zero)
+        return (account,) if self._single else account  # type: ignore[no-any-return]
 
     def join(self, one: int, other: int) -> None:
         """Points moved between these two at this barrier: their accounts become one."""
+        self.post()
         kept, gone = self._account(one), self._account(other)
         if kept == gone:
             return
@@ -76,6 +113,7 @@ class Ledger:
 
     def together(self, owner: int) -> tuple[int, ...]:
         """All owners that share an account with this one, itself included."""
+        self.post()
         mine = self._account_of.get(owner)
         return tuple(sorted({owner, *(o for o, a in self._account_of.items() if a == mine)}))
 
@@ -103,10 +141,12 @@ class Ledger:
 
     def books(self) -> tuple[dict[int, Tree], dict[int, int]]:
         """Accounts by their first owner, and which account each owner has."""
+        self.post()
         return self._accounts, self._account_of
 
     def reopen(self, accounts: dict[int, Tree], account_of: dict[int, int]) -> None:
         """Go on with books that were kept; the total is set by the caller."""
+        self._unposted = NOTHING
         self._accounts, self._account_of = accounts, account_of
 
     def bury(self, owner: int) -> int:
@@ -114,6 +154,7 @@ class Ledger:
 
         Another one may take the owner's number meanwhile, and has nothing to do with that account.
         """
+        self.post()
         ghost = min([0, *self._account_of]) - 1
         self._account_of[ghost] = self._account(owner)
         del self._account_of[owner]
@@ -121,6 +162,7 @@ class Ledger:
 
     def retire(self, owner: int) -> None:
         """The owner has handed its points over and leaves; what it contributed stays in the account of its heirs."""
+        self.post()
         self._account_of.pop(owner, None)
 
     def _rebuild(self) -> None:
@@ -138,13 +180,13 @@ class Ledger:
 
     def discrepancy(self) -> float:
         """Largest relative difference between the total and the sum over owners, kept fields only."""
-        expected = tree.copy(self._zero)
-        for account in self._accounts.values():
-            tree.add(expected, account)
+        self.post()
+        accounts = [tree.flatten(account) for account in self._accounts.values()]
         worst = 0.0
-        fields = zip(tree.names(self.total), tree.flatten(self.total), tree.flatten(expected), strict=True)
-        for name, total, wanted in fields:
-            if name not in self._algorithm.spent and total.size:
+        fields = zip(self._keeps, tree.flatten(self.total), tree.flatten(self._zero), strict=True)
+        for at, (keep, total, zero) in enumerate(fields):
+            if keep and total.size:
+                wanted = sum([account[at] for account in accounts], zero)
                 scale = max(float(np.abs(wanted).max()), 1e-300)
                 worst = max(worst, float(np.abs(total - wanted).max()) / scale)
         return worst

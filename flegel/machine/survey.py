@@ -56,6 +56,9 @@ class Surveyor:
                 return self._look(now)
         return []
 
+    def rest(self) -> None:
+        """Nothing is put off."""
+
     def _ask(self, now: float) -> list[Command]:
         """Each free worker reads its own share, or one that nobody else will."""
         commands: list[Command] = []

@@ -51,7 +51,7 @@ class Watch:
 
     def hear(self, worker: int, body: Answer, now: float) -> None:
         self._heard_at[worker] = now
-        if isinstance(body, Beat):
+        if type(body) is Beat:
             mark, since, beats = self._progress.get(worker, NOWHERE)
             same = mark == (body.hook, body.visits)
             self._progress[worker] = (mark, since, beats + 1) if same else ((body.hook, body.visits), now, 0)

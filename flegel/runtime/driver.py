@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -42,6 +43,8 @@ from flegel.tree import Array
 
 LOOK_AROUND = 0.1  # seconds between two looks at the processes, at requests and at the display
 UNREACHABLE = 1.0  # seconds without a connection, while the process seems to live
+PAUSE = 0.03  # seconds after the last message, when those who were answered have the processors they need
+NO_LONGER = 1.0  # seconds for which work is put off that nobody waits for
 SPARE_AFTER = 0.5  # seconds after a replacement is up, when the job has its processors back
 
 
@@ -53,6 +56,10 @@ class Machine(Protocol):
     def start(self, now: float) -> list[Command]: ...
 
     def handle(self, event: Event, now: float) -> list[Command]: ...
+
+    def rest(self) -> None:
+        """Time for work that nobody waits for."""
+        ...
 
 
 class Keeper(Protocol):
@@ -131,6 +138,27 @@ def drive(
     Drive(machine, cluster, watch, keeper, suspended, shift).run(last)
 
 
+class Collector:
+    """Python's garbage collector, which rests while messages come.
+
+    A barrier of a thousand workers makes some ten thousand objects that live until it is over. To look through them in
+    the middle of it finds nothing, and everybody waits meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._rests = False
+
+    def rest(self) -> None:
+        if not self._rests and gc.isenabled():
+            self._rests = True
+            gc.disable()
+
+    def work(self) -> None:
+        if self._rests:
+            self._rests = False
+            gc.enable()
+
+
 class Drive:
     """One job on its way."""
 
@@ -158,6 +186,8 @@ class Drive:
         self._done: Done | None = None
         self._arrays: tuple[Array, ...] = ()
         self._parcel = EMPTY
+        self._collector = Collector()
+        self._rest_at, self._rested_at = math.inf, self._now()
         self.stale = 0
         """Messages of former lives that were refused."""
 
@@ -178,13 +208,16 @@ class Drive:
                 if now >= look_at:
                     look_at = now + LOOK_AROUND
                     self._look_around(now)
+                if now >= self._rest_at:
+                    self._rest(now)
                 self._fire(now)
                 if self._done is not None:
                     break
-                due = min(look_at, self._timers[0][0] if self._timers else look_at)
+                due = min(look_at, self._rest_at, self._timers[0][0] if self._timers else look_at)
                 woken = not self._hear(due - self._now())
             over = self._done is not None and self._done.error is None
         finally:
+            self._collector.work()
             if last or not over:
                 self._cluster.end_job()
         if self._done.error is not None:
@@ -193,39 +226,37 @@ class Drive:
             self._watch()
 
     def _hear(self, timeout: float) -> int:
-        """Everything that has arrived, after waiting for it; how many messages. Without any, something else woke us.
-
-        The garbage collector rests meanwhile: a barrier of a thousand workers makes some ten thousand objects, all at
-        once, that live until it is over.
-        """
+        """Everything that has arrived, after waiting for it; how many messages. Without any, something else woke us."""
         messages = 0
-        resting = False
-        try:
-            for envelope, arrays in self._cluster.receive(timeout):
-                if not messages and gc.isenabled():
-                    gc.disable()
-                    resting = True
-                messages += 1
-                self._take(envelope, arrays)
-        finally:
-            if resting:
-                gc.enable()
+        for envelope, arrays in self._cluster.receive(timeout):
+            if not messages:
+                self._collector.rest()
+            messages += 1
+            self._take(envelope, arrays)
+        if messages:
+            self._rest_at = self._now() + PAUSE
         return messages
 
+    def _rest(self, now: float) -> None:
+        self._rest_at, self._rested_at = math.inf, now
+        self._machine.rest()
+        self._collector.work()
+
     def _take(self, envelope: Envelope, arrays: tuple[Array, ...]) -> None:
-        if type(envelope.body) is Hello:
+        body = envelope.body
+        if type(body) is Hello:
             if self._cluster.greet(envelope) and envelope.worker in self._hired:
                 self._admit(envelope.worker)
                 self._follow_up()
         elif self._fence.refuse(envelope) is None:
-            self._tell(FromWorker(envelope.worker, envelope.body, arrays))  # type: ignore[arg-type]
+            self._tell(FromWorker(envelope.worker, body, arrays))  # type: ignore[arg-type]
         elif envelope.incarnation != self._fence.speaker(envelope.worker) and envelope.job == self._fence.job:
             self.stale += 1
             self._cluster.dismiss(envelope)
 
     def _tell(self, event: Event) -> None:
         """What follows from an event; what follows from that comes after it, never in the middle."""
-        if self._done is None and (commands := self._machine.handle(event, self._now())):
+        if self._done is None and (commands := self._machine.handle(event, clock.now() + self._shift)):
             self._execute(commands)
         if self._next:
             self._follow_up()
@@ -246,6 +277,8 @@ class Drive:
                 self._tell(Died(worker, why))
 
     def _look_around(self, now: float) -> None:
+        if now - self._rested_at > NO_LONGER:
+            self._rest(now)
         for request in self._cluster.requests():
             self._tell(request)
         if not self._told and (why := self._suspended()):
@@ -262,11 +295,15 @@ class Drive:
             self._tell(heapq.heappop(self._timers)[2])
 
     def _execute(self, commands: list[Command]) -> None:
+        send = self._cluster.send
         for command in commands:
             if type(command) is Send:
                 if command.arrays is not self._arrays:  # θ goes to everybody: made ready once
                     self._arrays, self._parcel = command.arrays, Parcel(command.arrays).broadcast(frames.shared)
-                self._send(command.worker, command.body)
+                try:
+                    send(command.worker, command.body, self._parcel)
+                except WorkerLost as lost:
+                    self._unsent(command.worker, lost)
                 continue
             match command:
                 case SetTimer(at, timer):
@@ -302,9 +339,6 @@ class Drive:
         self._spare_at = self._now() + SPARE_AFTER
         self._next.append(Joined(worker))
 
-    def _send(self, worker: int, body: Order) -> None:
-        try:
-            self._cluster.send(worker, body, self._parcel)
-        except WorkerLost as lost:
-            if self._fence.speaker(worker) is not None:  # soon its death will be noticed, and its cause
-                self._unreachable.setdefault(worker, (self._now(), lost.why))
+    def _unsent(self, worker: int, lost: WorkerLost) -> None:
+        if self._fence.speaker(worker) is not None:  # soon its death will be noticed, and its cause
+            self._unreachable.setdefault(worker, (self._now(), lost.why))

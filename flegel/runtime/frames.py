@@ -17,6 +17,7 @@ _MORE = int(zmq.SNDMORE)
 _AT_ONCE = int(zmq.NOBLOCK)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
+_Frame = zmq.Frame
 _send = _Compiled.send
 _recv = _Compiled.recv
 _get = _Compiled.get
@@ -39,9 +40,10 @@ def send(socket: zmq.Socket[bytes], frames: Sequence[Any], route: bytes | None =
     """
     if route is not None:
         _send(socket, route, _MORE, True, False)
-    last = len(frames) - 1
-    for at, frame in enumerate(frames):
-        _send(socket, frame, _MORE if at < last else 0, type(frame) is not zmq.Frame, False)
+    *first, last = frames
+    for frame in first:
+        _send(socket, frame, _MORE, type(frame) is not _Frame, False)
+    _send(socket, last, 0, type(last) is not _Frame, False)
 
 
 def waiting(socket: zmq.Socket[bytes]) -> bool:

@@ -58,9 +58,9 @@ def cores() -> list[int]:
 
 
 def io_threads() -> int:
-    """Threads that move a coordinator's bytes. Connections are dealt to them: with a large θ, one thread that copies it
-    to sixteen workers and their changes back would be most of a barrier."""
-    return max(1, min(4, len(cores()) // 4))
+    """Threads that move a coordinator's bytes. Connections are dealt to them: with a large θ or with very many workers,
+    one thread that copies θ to them and their changes back would be most of a barrier."""
+    return max(min(2, len(cores())), min(4, len(cores()) // 4))
 
 
 def reading() -> Reading | None:

@@ -6,6 +6,7 @@ Everything is capped before it is decoded, and `decode` raises `DecodeError` and
 from __future__ import annotations
 
 import gc
+import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +15,7 @@ import msgspec
 import numpy as np
 
 from flegel.errors import DecodeError, UsageError
-from flegel.messages import Body, Envelope, Frame
+from flegel.messages import NO_FRAMES, Body, Envelope, Frame
 from flegel.share import NUMBERS
 from flegel.tree import Array
 
@@ -27,6 +28,7 @@ PACK_BELOW = 32 << 10
 """Arrays of together at most so many bytes travel in the header's frame; larger ones are not worth the copy."""
 PACKED = 0xC1
 """First byte of a frame that holds header and arrays. No MessagePack begins with it."""
+PREFIX = 4  # bytes: that one, and the length of the header
 ALIGNED = 8
 
 QUIET_ABOVE = 4 << 10
@@ -35,6 +37,8 @@ _BAD = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowErr
 Some = TypeVar("Some")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Envelope)
+_describer = msgspec.msgpack.Decoder(tuple[Frame, ...])
+_prefix = struct.Struct(">I").unpack_from
 
 
 class Parcel:
@@ -44,20 +48,22 @@ class Parcel:
         for a in arrays:
             if a.dtype.str not in DTYPES:
                 raise UsageError(f"Arrays of type {a.dtype} do not travel; use float32, float64 or integers.")
-        self.frames = tuple(Frame(a.dtype.str, np.shape(a)) for a in arrays)
+        described = [Frame(a.dtype.str, np.shape(a)) for a in arrays]
+        self.frames = msgspec.Raw(_encoder.encode(described)) if described else NO_FRAMES
         ready = [np.ascontiguousarray(a) for a in arrays]
         self.packed = 0 < sum(a.nbytes for a in ready) <= PACK_BELOW
-        self.parts: list[Any] = [b"".join(_padded(a) for a in ready)] if self.packed else ready
+        """In the frame of the header."""
+        self.parts: list[Any] = [b"".join(_padded(a) for a in ready)] if self.packed and len(ready) > 1 else ready
 
     def broadcast(self, share: Callable[[Any], Any]) -> Parcel:
-        """Large parts put once into a form that can be sent any number of times (see frames.py)."""
-        if not self.packed:
-            self.parts = [share(part) for part in self.parts]
+        """Put once into a form that can be sent any number of times (see frames.py), behind a header of each one's."""
+        self.packed, self.parts = False, [share(part) for part in self.parts]
         return self
 
 
-def _padded(array: Array) -> bytes:
-    return array.tobytes() + bytes(-array.nbytes % ALIGNED)
+def _padded(part: Array | bytes) -> bytes:
+    raw = part if isinstance(part, bytes) else part.tobytes()
+    return raw + bytes(-len(raw) % ALIGNED)
 
 
 EMPTY = Parcel()
@@ -67,7 +73,8 @@ def encode(envelope: Envelope, parcel: Parcel = EMPTY) -> list[Any]:
     """Frames for `send_multipart`; the envelope must describe the parcel (see `Numbered`).
 
     A packed message is one frame, because a frame costs both ends as much as some ten kilobytes of copying: the byte
-    `PACKED`, three bytes with the length of the header, the header, and the arrays from an aligned place on.
+    `PACKED`, three bytes with the length of the header, the header, and the arrays from an aligned place on. What goes
+    to many is not copied for each of them, so there small arrays share a frame behind the header's.
     """
     header = _encoder.encode(envelope)
     if len(header) > MAX_HEADER:
@@ -78,7 +85,8 @@ def encode(envelope: Envelope, parcel: Parcel = EMPTY) -> list[Any]:
     if not parcel.packed:
         return [header, *parcel.parts]
     length = len(header)
-    return [b"".join(((PACKED << 24 | length).to_bytes(4), header, bytes(-(length + 4) % ALIGNED), *parcel.parts))]
+    start = (PACKED << 24 | length).to_bytes(4)
+    return [b"".join((start, header, bytes(-(length + 4) % ALIGNED), *map(_padded, parcel.parts)))]
 
 
 def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
@@ -86,7 +94,7 @@ def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
 
     The garbage collector rests meanwhile: it would look again and again through what a long message brings.
     """
-    rests = memoryview(data).nbytes > QUIET_ABOVE and gc.isenabled()
+    rests = gc.isenabled() and memoryview(data).nbytes > QUIET_ABOVE
     if rests:
         gc.disable()
     try:
@@ -105,24 +113,22 @@ def decode(frames: Sequence[Any]) -> tuple[Envelope, tuple[Array, ...]]:
         raise DecodeError(f"A message has 1 to {MAX_FRAMES + 1} frames, not {len(frames)}.")
     whole = frames[0] if type(frames[0]) is memoryview else memoryview(frames[0])
     size = length = whole.nbytes
-    packed = size >= 4 and whole[0] == PACKED
+    packed = size >= PREFIX and (mark := _prefix(whole)[0]) >> 24 == PACKED
     if packed:
-        length = whole[1] << 16 | whole[2] << 8 | whole[3]
-    if length > MAX_HEADER or (packed and length > size - 4):
+        length = mark & 0xFFFFFF
+    if length > MAX_HEADER or (packed and length > size - PREFIX):
         raise DecodeError(f"A header has at most {MAX_HEADER} bytes and all that it says, not {length}.")
-    envelope = unpack(_decoder, whole[4 : 4 + length] if packed else whole)
-    described = envelope.frames
-    if len(described) > MAX_FRAMES:
-        raise DecodeError(f"A message has at most {MAX_FRAMES} arrays, not {len(described)}.")
-    if packed:
-        start = length + 4 + -(length + 4) % ALIGNED
-        layout = _layout(described)
-        if len(frames) != 1 or size != start + layout.size or layout.record is None:
-            raise DecodeError(f"Packed arrays of {layout.size} bytes were announced and did not come in one frame.")
-        return envelope, _cut(layout.record, whole, start)
-    if not described and len(frames) == 1:
+    start = length + PREFIX
+    envelope = unpack(_decoder, whole[PREFIX:start] if packed else whole)
+    if not packed and len(frames) == 1 and envelope.frames == NO_FRAMES:
         return envelope, ()
-    return envelope, _arrays(_layout(described), frames[1:])
+    layout = _layout(bytes(envelope.frames))
+    if not packed:
+        return envelope, _arrays(layout, frames[1:])
+    start += -start % ALIGNED
+    if len(frames) != 1 or size != start + layout.size or layout.record is None:
+        raise DecodeError(f"Packed arrays of {layout.size} bytes were announced and did not come in one frame.")
+    return envelope, _cut(layout.record, whole, start)
 
 
 class _Layout(NamedTuple):
@@ -136,8 +142,11 @@ class _Layout(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _layout(frames: tuple[Frame, ...]) -> _Layout:
+def _layout(described: bytes) -> _Layout:
     """Remembered, because all reports of a job look alike; the memory is bounded, whatever a stranger sends."""
+    frames = unpack(_describer, described)
+    if len(frames) > MAX_FRAMES:
+        raise DecodeError(f"A message has at most {MAX_FRAMES} arrays, not {len(frames)}.")
     places, offsets, offset = [], [], 0
     for frame in frames:
         size = _size(frame)
@@ -152,7 +161,7 @@ def _layout(frames: tuple[Frame, ...]) -> _Layout:
 
 
 def _cut(described: np.dtype[Any], whole: memoryview, start: int) -> tuple[Array, ...]:
-    """Arrays that follow the header in its own frame. One record, then its fields: cheaper than array by array."""
+    """Arrays that share a frame. One record, then its fields: cheaper than array by array."""
     record: Array = np.ndarray((), described, whole, start)
     if not record.flags.aligned:
         record = record.copy()
@@ -161,7 +170,12 @@ def _cut(described: np.dtype[Any], whole: memoryview, start: int) -> tuple[Array
 
 
 def _arrays(layout: _Layout, frames: Sequence[Any]) -> tuple[Array, ...]:
-    """Arrays in a frame each."""
+    """Arrays in a frame each, or several that share one."""
+    if len(frames) == 1 < len(layout.places):
+        whole = memoryview(frames[0]).toreadonly()
+        if layout.record is None or whole.nbytes != layout.size:
+            raise DecodeError(f"Arrays of together {layout.size} bytes were announced, {whole.nbytes} came.")
+        return _cut(layout.record, whole, 0)
     if len(layout.places) != len(frames):
         raise DecodeError(f"{len(layout.places)} arrays were announced, {len(frames)} came.")
     arrays = []

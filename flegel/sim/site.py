@@ -19,7 +19,6 @@ from flegel.machine import worker as machine
 from flegel.machine.channel import Channel, Packet
 from flegel.machine.holdings import Holdings, Outgoing
 from flegel.machine.migration import Giving, Taking
-from flegel.machine.parcels import put_states, take_states
 from flegel.messages import (
     Adopt,
     Adopted,
@@ -119,7 +118,12 @@ class End:
             self._armed = self.asleep_until
             self._events.at(self.asleep_until, self._tick)
             return
-        self._out(self.channel.tick(self._events.now))
+        due = self.channel.due()
+        if due <= self._events.now:
+            self._out(self.channel.tick(self._events.now))
+        elif due < math.inf:  # what it was set for was done in time
+            self._armed = due
+            self._events.at(due, self._tick)
 
 
 class World(Protocol):
@@ -131,6 +135,8 @@ class World(Protocol):
     rows: Array
     parts: dict[int, Array]
     sites: dict[int, Site]
+    logged: bool
+    """Somebody reads what is logged."""
 
     def from_site(self, site: Site, packet: Packet) -> None: ...
 
@@ -213,13 +219,13 @@ class Site:
 
     def _received(self, packet: Packet) -> None:
         for body, arrays in self._end.hear(packet):
-            self.world.log(f"worker {self.name} is ordered {body}")
+            if self.world.logged:
+                self.world.log(f"worker {self.name} is ordered {body}")
             self._feed(machine.Ordered(body, arrays))
 
     def _transmit(self, packet: Packet) -> None:
         if not self.dead:
-            what = f"{type(packet.item[0].body).__name__} " if packet.item else "ack "
-            self.world.wires.send(self.number, HUB, f"{what}{packet.number}", self.world.from_site, self, packet)
+            self.world.wires.send(self.number, HUB, packet, self.world.from_site, self, packet)
 
     def _say(self, body: Answer, arrays: tuple[Array, ...] = ()) -> None:
         envelope = Envelope("job", 0, self.number, self.life, self._sequence, body)
@@ -342,12 +348,16 @@ class Site:
             work()
 
     def _learn(self, share: Share, start: int, end: int) -> None:
-        which = np.arange(start, end)
-        rows = np.asarray(share.features)[start:end]
-        last = take_states(share, which)[:, 0].astype(np.int64)
-        distances = ((rows[:, None, :] - self._theta[0][None]) ** 2).sum(axis=2)
+        rows, states = np.asarray(share.features)[start:end], share.state[start:end, 0]
+        last = states.astype(np.int64)
+        theta = self._theta[0]
+        distances = np.zeros((len(rows), CLUSTERS))
+        for column in range(COLUMNS):
+            away = rows[:, column, None] - theta[:, column]
+            away *= away
+            distances += away
         nearest = distances.argmin(axis=1)
-        put_states(share, which, nearest[:, None].astype(np.int32))
+        states[:] = nearest
         moved = nearest != last
         if not moved.any():
             return
@@ -410,7 +420,7 @@ class Site:
     def _to_peer(self, target: int, body: Any, arrays: tuple[Array, ...] = ()) -> None:
         peer = self.world.sites.get(target)
         if peer is not None:
-            self.world.wires.send(self.number, target, str(body), peer.from_peer, self.number, body, arrays)
+            self.world.wires.send(self.number, target, body, peer.from_peer, self.number, body, arrays)
 
     def from_peer(self, source: int, body: Any, arrays: tuple[Array, ...]) -> None:
         self._awake(self._from_peer, source, body, arrays)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from flegel.machine.channel import Packet
+from flegel.messages import Envelope
 from flegel.sim.events import Events
 
 HUB = -1
@@ -140,11 +142,11 @@ class Wires:
         """Nothing gets to or from there before that."""
         self._cuts[place] = max(self._cuts.get(place, 0.0), until)
 
-    def send(self, source: int, target: int, what: str, deliver: Callable[..., None], *args: Any) -> None:
-        """It arrives once, or never, or twice, after any while."""
+    def send(self, source: int, target: int, what: object, deliver: Callable[..., None], *args: Any) -> None:
+        """It arrives once, or never, or twice, after any while. `what` is written out where there is a log."""
         now, random, scenario = self._events.now, self._random, self._scenario
         self.sent += 1
-        if now < self._cuts.get(source, 0.0) or now < self._cuts.get(target, 0.0):
+        if self._cuts and now < max(self._cuts.get(source, 0.0), self._cuts.get(target, 0.0)):
             self.lost += 1
             self._tell("is cut off", source, target, what)
             return
@@ -160,18 +162,30 @@ class Wires:
         if twice:
             self._tell("doubles", source, target, what)
 
-    def _arrive(self, source: int, target: int, what: str, deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if self._events.now < self._cuts.get(target, 0.0):
+    def _arrive(
+        self, source: int, target: int, what: object, deliver: Callable[..., None], args: tuple[Any, ...]
+    ) -> None:
+        if self._cuts and self._events.now < self._cuts.get(target, 0.0):
             self.lost += 1
             self._tell("is cut off", source, target, what)
             return
-        self._tell("brings", source, target, what)
+        if self._log is not None:
+            self._tell("brings", source, target, what)
         deliver(*args)
 
-    def _tell(self, verb: str, source: int, target: int, what: str) -> None:
+    def _tell(self, verb: str, source: int, target: int, what: object) -> None:
         if self._log is not None:
-            self._log(f"wire {_place(source)} → {_place(target)} {verb} {what}")
+            said = named(what) if isinstance(what, Packet) else what
+            self._log(f"wire {_place(source)} → {_place(target)} {verb} {said}")
 
 
 def _place(place: int) -> str:
     return "coordinator" if place == HUB else str(place)
+
+
+def named(packet: Packet) -> str:
+    """What is in it, and its number."""
+    if not packet.item:
+        return f"ack {packet.number}"
+    said = packet.item[0]
+    return f"{type(said.body if isinstance(said, Envelope) else said).__name__} {packet.number}"

@@ -123,7 +123,7 @@ def test_forgetting_somebody_unknown_changes_nothing() -> None:
 def test_many_commits_at_once_are_the_same_as_one_after_the_other() -> None:
     changes = [(i % 3, Sums(np.full(3, i), np.full((3, 2), 0.1 * i), np.full(2, 1.0 / (i + 1)))) for i in range(20)]
     together, apart = Ledger(Kept(), zero()), Ledger(Kept(), zero())
-    together.commit_all(changes)
+    together.commit_all([owner for owner, _ in changes], [change for _, change in changes])
     for owner, change in changes:
         apart.commit(owner, change)
     for a, b in zip(together.total, apart.total, strict=True):
@@ -134,3 +134,48 @@ def test_many_commits_at_once_are_the_same_as_one_after_the_other() -> None:
 def test_a_change_of_another_shape_is_refused_by_the_name_of_its_field() -> None:
     with pytest.raises(ValueError, match=r"worker 4 committed sums in the shape \(1, 2\), not \(3, 2\)"):
         Ledger(Kept(), zero()).commit(4, Sums(np.ones(3), np.ones((1, 2)), np.zeros(2)))
+
+
+def test_accounts_that_are_posted_late_lose_nothing_when_an_owner_is_lost() -> None:
+    ledger = Ledger(Kept(), zero())
+    for owner in (0, 1, 0):
+        ledger.commit(owner, Sums(np.full(3, owner + 1.0), np.full((3, 2), 0.5), np.zeros(2)))
+    ledger.forget(0)
+    np.testing.assert_array_equal(ledger.total.counts, np.full(3, 2.0))
+    accounts, account_of = ledger.books()
+    np.testing.assert_array_equal(accounts[account_of[1]].counts, np.full(3, 2.0))
+
+
+def test_once_posted_a_change_is_not_needed_any_more() -> None:
+    ledger = Ledger(Kept(), zero())
+    change = Sums(np.ones(3), np.ones((3, 2)), np.zeros(2))
+    ledger.commit(7, change)
+    ledger.post()
+    change.counts[:] = 99.0
+    ledger.post()
+    accounts, account_of = ledger.books()
+    np.testing.assert_array_equal(accounts[account_of[7]].counts, np.ones(3))
+    assert ledger.discrepancy() == 0.0
+
+
+@pytest.mark.parametrize("asked", ["books", "join", "bury", "retire", "together", "discrepancy"])
+def test_whoever_asks_for_accounts_finds_every_commit_in_them(asked: str) -> None:
+    ledger = Ledger(Kept(), zero())
+    ledger.commit(0, Sums(np.ones(3), np.ones((3, 2)), np.zeros(2)))
+    ledger.commit(1, Sums(np.full(3, 2.0), np.ones((3, 2)), np.zeros(2)))
+    getattr(ledger, asked)(*{"join": (0, 1), "bury": (1,), "retire": (1,), "together": (1,)}.get(asked, ()))
+    held = sum(account.counts for account in ledger._accounts.values())
+    np.testing.assert_array_equal(held, np.full(3, 3.0))
+
+
+def test_code_of_the_user_may_write_to_a_change_that_it_merges() -> None:
+    class Greedy(Algorithm):
+        def aggregate(self, target: Any, aggregator: Any) -> Any:
+            aggregator += target
+            return aggregator
+
+    ledger = Ledger(Greedy(), np.zeros(2))
+    ledger.commit_all([0, 1], [np.ones(2), np.full(2, 3.0)])
+    np.testing.assert_array_equal(ledger.total, [4.0, 4.0])
+    accounts, account_of = ledger.books()
+    np.testing.assert_array_equal(accounts[account_of[1]], [3.0, 3.0])

@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 from flegel.errors import DecodeError, UsageError
 from flegel.messages import (
+    NO_FRAMES,
     Answer,
     Beat,
     Envelope,
@@ -84,6 +85,10 @@ def sent(envelope: Envelope, values: list[np.ndarray]) -> list[bytes]:
     return [f.tobytes() if isinstance(f, np.ndarray) else bytes(f) for f in frames_of(envelope, values)]
 
 
+def described(*frames: Frame) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(frames))
+
+
 def frames_of(envelope: Envelope, values: list[np.ndarray]) -> list[Any]:
     parcel = Parcel(values)
     return encode(msgspec.structs.replace(envelope, frames=parcel.frames), parcel)
@@ -93,7 +98,7 @@ def frames_of(envelope: Envelope, values: list[np.ndarray]) -> list[Any]:
 def test_every_message_survives_the_round_trip(envelope: Envelope, values: list[np.ndarray]) -> None:
     back, got = decode(sent(envelope, values))
     assert back.body == envelope.body
-    assert msgspec.structs.replace(back, frames=()) == envelope
+    assert msgspec.structs.replace(back, frames=NO_FRAMES) == envelope
     assert len(got) == len(values)
     for a, b in zip(got, values, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
@@ -260,7 +265,7 @@ def test_arrays_are_aligned_and_read_only_wherever_the_received_bytes_lie(number
 
 def test_a_packed_frame_larger_than_senders_pack_is_refused() -> None:
     count = PACK_BELOW  # eight times the bytes that are packed
-    envelope = Envelope("j", 0, 0, 0, 0, Beat(0), (Frame("<f8", (count,)),))
+    envelope = Envelope("j", 0, 0, 0, 0, Beat(0), described(Frame("<f8", (count,))))
     header = msgspec.msgpack.encode(envelope)
     start = (0xC1 << 24 | len(header)).to_bytes(4) + header
     with pytest.raises(DecodeError, match="one frame"):
@@ -268,12 +273,29 @@ def test_a_packed_frame_larger_than_senders_pack_is_refused() -> None:
 
 
 def test_what_goes_to_many_is_what_goes_to_one() -> None:
-    for values in ([np.arange(5.0)], [np.arange(20_000.0), np.arange(3.0)]):
+    for values in ([np.arange(5.0)], [np.arange(20_000.0), np.arange(3.0)], [np.arange(5.0), np.arange(3, dtype="i1")]):
         parcel = Parcel(values).broadcast(frames.shared)
         values[0] = values[0] + 1  # what was made ready does not follow
         for worker in range(3):
             _, got = decode([bytes(f) for f in Numbered("j", 0, worker, 0).wrap(Beat(0), parcel)])
             np.testing.assert_array_equal(got[0], values[0] - 1)
+            assert len(got) == len(values) and all(a.flags.aligned and not a.flags.writeable for a in got)
+
+
+def test_small_arrays_that_go_to_many_share_a_frame_behind_the_header() -> None:
+    parcel = Parcel([np.arange(5.0), np.arange(3.0)]).broadcast(frames.shared)
+    header, shared = (bytes(f) for f in Numbered("j", 0, 0, 0).wrap(Beat(0), parcel))
+    for wrong in (shared[:-1], shared + bytes(8), b""):
+        with pytest.raises(DecodeError, match="64 bytes"):
+            decode([header, wrong])
+    with pytest.raises(DecodeError):
+        decode([header])
+
+
+def test_more_arrays_than_travel_are_refused() -> None:
+    envelope = Envelope("j", 0, 0, 0, 0, Beat(0), described(*[Frame("<f8", (1,))] * 257))
+    with pytest.raises(DecodeError, match="at most 256"):
+        decode([msgspec.msgpack.encode(envelope), bytes(8 * 257)])
 
 
 def test_what_a_sender_says_is_numbered() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flegel.machine import coordinator, estate
+from flegel.machine import coordinator, estate, ledger
 from flegel.machine.agenda import Agenda
 from flegel.machine.channel import Channel, Packet
 from flegel.machine.coordinator import Coordinator
@@ -170,6 +170,17 @@ def a_copy_is_revived_twice(patch: Patch) -> None:
     patch.setattr(Moves, "answer", twice)
 
 
+def a_commit_is_dropped_before_it_is_posted(patch: Patch) -> None:
+    """Somebody is lost while the accounts lag behind the total, and what they lack is never made up."""
+    bury = Ledger.bury
+
+    def broken(self: Ledger, owner: int) -> int:
+        self._unposted = ledger.NOTHING
+        return bury(self, owner)
+
+    patch.setattr(Ledger, "bury", broken)
+
+
 def a_lost_account_stays(patch: Patch) -> None:
     """The statistics of a lost worker are not subtracted."""
     patch.setattr(Ledger, "_rebuild", lambda self: None)
@@ -262,6 +273,7 @@ PLANTED: list[tuple[Callable[[Patch], None], Callable[[int], Scenario | None]]] 
     (a_copy_is_not_refreshed, moving),
     (a_copy_is_revived_twice, moving),
     (a_former_life_speaks, undead),
+    (a_commit_is_dropped_before_it_is_posted, deadly),
     (a_lost_account_stays, deadly),
     (partners_do_not_begin_again, mixed),
     (a_lost_workers_report_counts, deadly),

@@ -1,0 +1,126 @@
+"""The loop around a coordinator: orders go out first, and work that nobody waits for comes after them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flegel.machine.events import Command, Done, Event, FromWorker, Send
+from flegel.messages import Beat, Envelope, Exit
+from flegel.runtime import clock
+from flegel.runtime.driver import drive
+from flegel.runtime.wire import EMPTY
+
+
+class Story:
+    """What happened, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+
+class Script:
+    """A cluster of one worker that says what is in the script: batches of beats, with waits in between."""
+
+    def __init__(self, story: Story, batches: list[int]) -> None:
+        self._story, self._batches, self._number = story, batches, 0
+
+    def new_job(self) -> str:
+        return "job"
+
+    def end_job(self) -> None:
+        self._story.lines.append(f"end, collector {'on' if gc.isenabled() else 'off'}")
+
+    def incarnations(self) -> dict[int, int]:
+        return {0: 0}
+
+    def send(self, worker: int, body: Any, parcel: Any = EMPTY) -> None:
+        self._story.lines.append(f"order, collector {'on' if gc.isenabled() else 'off'}")
+
+    def receive(self, timeout: float) -> Iterator[Any]:
+        if not self._batches:
+            clock.sleep(max(timeout, 0.0))
+            return
+        for _ in range(self._batches.pop(0)):
+            self._number += 1
+            yield Envelope("job", 0, 0, 0, self._number, Beat(self._number)), ()
+
+    def deaths(self) -> list[Any]:
+        return []
+
+    def requests(self) -> list[Any]:
+        return []
+
+
+class Echo:
+    """Answers each message with an order; done once it has rested."""
+
+    def __init__(self, story: Story, fails: bool = False) -> None:
+        self._story, self._fails = story, fails
+        self.notes: list[str] = []
+        self.rested = 0
+
+    def start(self, now: float) -> list[Command]:
+        return []
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        if self._fails:
+            raise RuntimeError("a defect")
+        if isinstance(event, FromWorker):
+            return [Send(event.worker, Exit())] if self.rested == 0 else [Done()]
+        return []
+
+    def rest(self) -> None:
+        self.rested += 1
+        self._story.lines.append("rest")
+
+
+class Again(Script):
+    """Says one more thing whenever nothing is left to say."""
+
+    def receive(self, timeout: float) -> Iterator[Any]:
+        if not self._batches and "rest" in self._story.lines:
+            self._batches.append(1)
+        return super().receive(timeout)
+
+
+def test_orders_go_out_before_work_that_nobody_waits_for() -> None:
+    story = Story()
+    drive(Echo(story), Again(story, [3]))  # type: ignore[arg-type]
+    orders = ["order, collector off"] * 3
+    assert story.lines[:4] == [*orders, "rest"]
+    assert story.lines[-1] == "end, collector on"
+
+
+def test_the_collector_works_again_whatever_happens() -> None:
+    story = Story()
+    with pytest.raises(RuntimeError):
+        drive(Echo(story, fails=True), Again(story, [3]))  # type: ignore[arg-type]
+    assert gc.isenabled()
+
+
+def test_a_collector_that_is_off_stays_off() -> None:
+    gc.disable()
+    try:
+        drive(Echo(story := Story()), Again(story, [1]))  # type: ignore[arg-type]
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+class Flood(Script):
+    """Messages without a pause."""
+
+    def receive(self, timeout: float) -> Iterator[Any]:
+        self._batches.append(1)
+        clock.sleep(0.005)
+        return super().receive(timeout)
+
+
+def test_under_a_flood_work_is_not_put_off_for_ever() -> None:
+    story = Story()
+    drive(Echo(story), Flood(story, []))  # type: ignore[arg-type]
+    assert "rest" in story.lines and story.lines.index("rest") > 10

@@ -339,8 +339,8 @@ class LocalCluster:
 
 
 def launch(birth: Birth, through: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-    """A worker process of this host from scratch; it ends when its standard input closes. `through`: a command that runs
-    another one in its place."""
+    """A worker process of this host from scratch; it ends when its standard input closes. `through`: a command that
+    runs another one in its place."""
     process = nursery.start(
         lambda: subprocess.Popen(
             [*through, sys.executable, "-P", "-m", "flegel.runtime.worker"],

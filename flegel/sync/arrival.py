@@ -14,6 +14,7 @@ from __future__ import annotations
 from statistics import median
 
 WEIGHT = 0.3  # of the newest lateness
+LAST, FEW = 8, 3  # rounds by which a worker is judged; the worst of them does not count: a single hitch says nothing
 USUAL = 3.0  # times the median distance from the median: reports are taken in one by one, and somebody is always last
 LEAST = 0.001  # seconds: to answer so late is not late
 FADING = 0.95  # of the patience is kept from one round to the next: δ should do what it can
@@ -28,7 +29,10 @@ class Arrivals:
         """Of those that keep their own time."""
         self.patience = 0.0
         """Seconds beyond η that the round lasts for the sake of those that cannot be earlier."""
-        self._late: dict[int, float] = {}
+        self._late: dict[int, list[float]] = {}
+        """By worker, in the last rounds that it was told to end."""
+        self._mean: dict[int, float] = {}
+        """Of those that keep their own time: what δ is learned from."""
         self._usual = self._eta = 0.0
         self._cut: float | None = None
         self._now: dict[int, float] = {}
@@ -66,18 +70,31 @@ class Arrivals:
         if cut is None:
             self._usual += WEIGHT * (usual - self._usual)
         for worker, at in times.items():
-            if cut is not None and self._now[worker] <= cut:
-                continue
-            late = self._late.get(worker, 0.0)
-            late += WEIGHT * (at - middle - late)
-            self._late[worker] = late
-            if worker not in self.delta:
-                if late > max(self._usual, usual, LEAST):
-                    self.delta[worker] = 0.0
-            elif cut is None:
-                beyond = late - self._usual if late > self._usual else min(late, 0.0)
-                self.delta[worker] = min(self.delta[worker] - WEIGHT * beyond, 0.0)
-        if cut is None and self.delta:
-            last = max(times.get(worker, middle) for worker in self.delta) - middle
-            change = WEIGHT * min(max(last, -self._eta), self._eta)  # a single hitch teaches little
-            self.patience = FADING * max(self.patience + change, 0.0)
+            if cut is None or self._now[worker] > cut:
+                self._judge(worker, at - middle, max(self._usual, usual, LEAST))
+        if cut is None:
+            self._wait()
+
+    def _judge(self, worker: int, late: float, usual: float) -> None:
+        seen = self._late.setdefault(worker, [])
+        seen.append(late)
+        del seen[:-LAST]
+        typical = sum(sorted(seen)[:-1]) / max(len(seen) - 1, 1)
+        if worker not in self.delta:
+            if len(seen) >= FEW and typical > usual:
+                self.delta[worker], self._mean[worker], self._late[worker] = 0.0, 0.0, []
+            return
+        if self._cut is None:
+            self._mean[worker] += WEIGHT * (late - self._mean[worker])
+            mean = self._mean[worker]
+            beyond = mean - self._usual if mean > self._usual else min(mean, 0.0)
+            self.delta[worker] = min(self.delta[worker] - WEIGHT * beyond, 0.0)
+        if len(seen) == LAST and abs(typical) <= usual and self.delta[worker] > -usual:
+            del self.delta[worker], self._late[worker]  # as punctual as the others: the signal will do
+
+    def _wait(self) -> None:
+        """Only for what is there in every round."""
+        seen = [self._late[worker][-FEW:] for worker in self.delta if worker in self._now]
+        last = max((min(each) for each in seen if each), default=-self._eta)
+        change = WEIGHT * min(max(last, -self._eta), self._eta)
+        self.patience = FADING * max(self.patience + change, 0.0)

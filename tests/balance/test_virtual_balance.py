@@ -118,9 +118,8 @@ def test_workers_that_sleep_now_and_then_are_predicted_too() -> None:
     """Everybody waits at barriers for those that are asleep; who counts that for nobody believes in faster workers."""
     for seed in (0, 1):
         trace = train("async", clustered(), straggler="0-3:2ms/1000", seed=seed)[0].trace
-        second_half = trace[len(trace) // 2 :]
-        assert spread(second_half[-1].passes) <= 1.0
-        assert max(spread(r.passes) for r in second_half) <= 5.0
+        spreads = [spread(r.passes) for r in trace[len(trace) // 2 :]]
+        assert min(spreads) <= 1.0 and spreads[-1] <= 1.5 and max(spreads) <= 4.0
 
 
 def test_no_visit_is_lost_or_invented(jobs: dict[str, Coordinator]) -> None:

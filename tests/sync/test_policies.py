@@ -143,10 +143,10 @@ def test_the_coordinators_signal_ends_a_centralized_round() -> None:
     assert stage.tell(Woken(0)) == [StopWorkers((0, 1, 2))]
 
 
-def late_worker(stage: Stage) -> list:
-    """Worker 2 answers half a second after the signal, three times; what is said at the end."""
+def late_worker(stage: Stage, times: int = 3) -> list:
+    """Worker 2 answers half a second after the signal, several times; what is said at the end."""
     said: list = []
-    for _ in range(3):
+    for _ in range(times):
         stage.now += 0.5
         stage.tell(Woken(stage.view.round))
         stage.report(0, exhausted=False, rate=1600.0)
@@ -166,7 +166,7 @@ def test_workers_that_answer_late_keep_their_own_time() -> None:
 def test_the_signal_comes_later_where_somebody_cannot_be_in_time() -> None:
     stage = Stage(name="fsp", interval=0.4, coordination="semi")
     assert next(a for a in stage.tell(Started()) if isinstance(a, Wake)).at == pytest.approx(0.4)
-    said = late_worker(stage)
+    said = late_worker(stage, times=5)
     assert stage.now + 0.4 < next(a for a in said if isinstance(a, Wake)).at < stage.now + 0.9
     stage.report(2, exhausted=False)
     assert stage.tell(Woken(stage.view.round)) == [StopWorkers((0, 1))]
@@ -243,6 +243,21 @@ def test_a_late_worker_learns_to_stop_early_and_the_others_wait_for_the_signal()
     asked = rounds(Arrivals(), 30, 0.1, RESPONSES)
     assert set(asked) == {3}
     assert asked[3] + RESPONSES[3] == pytest.approx(0.1 + RESPONSES[2], abs=1e-3)
+
+
+def test_hitches_make_nobody_late_and_no_round_longer() -> None:
+    """Sixteen workers on busy cores: everybody is sometimes late, and somebody nearly always is."""
+    learned, rng, eta = Arrivals(), np.random.default_rng(0), 0.02
+    lasted, own = [], []
+    for round_ in range(300):
+        asked = learned.begin(eta)
+        own.append(len(asked))
+        for worker in range(16):
+            late = rng.exponential(0.0004) + (rng.random() < 0.05) * rng.uniform(0.002, 0.010)
+            learned.arrived(worker, round_ + asked.get(worker, eta + learned.patience) + late)
+        learned.close()
+        lasted.append(learned.patience)
+    assert np.mean(own) < 5 and np.mean(lasted) < 0.0005
 
 
 def test_patience_lasts_until_those_report_that_cannot_be_earlier() -> None:

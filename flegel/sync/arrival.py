@@ -16,7 +16,7 @@ from statistics import median
 WEIGHT = 0.3  # of the newest lateness
 LAST, FEW = 8, 3  # rounds by which a worker is judged; the worst of them does not count: a single hitch says nothing
 USUAL = 3.0  # times the median distance from the median: reports are taken in one by one, and somebody is always last
-LEAST = 0.001  # seconds: to answer so late is not late
+LEAST = 0.003  # seconds: to answer so late is not late
 FADING = 0.95  # of the patience is kept from one round to the next: δ should do what it can
 SHORTEST = 0.25  # of η: however late a worker is, it is left that much time to train
 

@@ -167,7 +167,7 @@ def test_from_a_newer_commit_the_objective_is_not_worse_than_at_that_commit(anew
 
 def test_a_policy_that_learned_goes_on_with_what_it_learned() -> None:
     shelf = Shelf()
-    job(SyncSpec("fsp", coordination="semi"), every=0.03, shelf=shelf, straggler="1:5ms/100")
+    job(SyncSpec("fsp", coordination="semi"), every=0.03, shelf=shelf, straggler="1:20ms/100")
     stored = shelf.stored(shelf.saves[-1])
     fresh = make_policy(SyncSpec("fsp", coordination="semi"))
     kept = thaw(stored["policy"], fresh)

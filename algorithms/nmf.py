@@ -21,6 +21,7 @@ from flegel.algorithms.nmf_rows import (
     fold_in,
     multiply_row,
     observed,
+    settled,
     solve_row,
     start_row,
     step_columns,
@@ -37,12 +38,14 @@ class Factors(NamedTuple):
     """θ. An entry is about scale · (w_i · h_j), with `factors` the rows h_j and w_i in the state of point i.
 
     `energy` is what AdaGrad has gathered of every column (solver sgd), `scale` the mean entry of the sample:
-    all training is in units of it, so that large and tiny ratings behave alike.
+    all training is in units of it, so that large and tiny ratings behave alike. `rows`: how many there are,
+    and how many had been seen when this H was made.
     """
 
     factors: Array
     energy: Array
     scale: Array
+    rows: Array
 
 
 class Sums(NamedTuple):
@@ -82,8 +85,9 @@ class NMF(Algorithm):
 
     Model: H (`factors`, columns × rank) is θ, w_i is the state of point i, besides its last loss (−1:
     never visited).
-    A row that was never visited begins with equal weights that fit it best; one without entries keeps
-    weights that predict the mean.
+    A row that was never visited begins with equal weights that fit it best, and is solved at once where H has
+    seen every row before (after the loss of a worker or of states; docs/adr/going-on-from-a-commit.md); one
+    without entries keeps weights that predict the mean.
 
     solver=sgd: only observed entries count (the stored ones of a sparse row, all but NaN of a dense one).
     A visit solves w_i for the H at hand (coordinate descent), then takes one AdaGrad step on h_j for
@@ -103,6 +107,7 @@ class NMF(Algorithm):
     """
 
     sparse = True
+    remakes_state = True
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
     solver: Annotated[
@@ -144,7 +149,7 @@ class NMF(Algorithm):
         size = 1.0 / np.sqrt(self.rank)  # entries near this size predict the mean
         energy = np.full(sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank)
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
-        return Factors(factors, energy, np.array([scale]))
+        return Factors(factors, energy, np.array([scale]), np.array([float(sample.points), 0.0]))
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         state = np.zeros((points, self.rank + 1), self.precision)
@@ -166,6 +171,7 @@ class NMF(Algorithm):
         rank = factors.shape[1]
         penalty = self.regularization / parameter.scale[0]
         first = state[rank] < 0.0
+        settle = first and settled(parameter.rows)
         before, weights = np.zeros(rank), np.zeros(rank)
         weights[:] = state[:rank]
         if first:
@@ -173,9 +179,9 @@ class NMF(Algorithm):
         else:
             before[:] = weights
         if self.solver == "sgd":
-            squares = solve_row(factors, columns, values, weights, penalty, self.sweeps)
+            squares = solve_row(factors, columns, values, weights, penalty, self.sweeps, settle)
         else:
-            squares = multiply_row(factors, columns, values, weights, penalty)
+            squares = multiply_row(factors, columns, values, weights, penalty, settle)
         old = 0.0 if first else np.float64(state[rank])
         state[:rank] = weights
         state[rank] = squares
@@ -226,6 +232,7 @@ class NMF(Algorithm):
         return nmf_kernels.multiplying(self.regularization)
 
     def updateParameter(self, aggregator: Sums, oldParameter: Factors) -> Factors:
+        oldParameter = oldParameter._replace(rows=np.array([oldParameter.rows[0], aggregator.seen[0]]))
         old = oldParameter.factors
         if self.solver == "sgd":
             moved = np.maximum(old + joined(aggregator)[:, None] * aggregator.moves, 0.0)

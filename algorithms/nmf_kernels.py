@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.nmf_rows import gram_of, multiply_row_with, start_row
+from flegel.algorithms.nmf_rows import MOST_SWEEPS, SETTLED, gram_of, multiply_row_with, settled, start_row
 from flegel.algorithms.simd import fma, fma_each, load, maximum, register_lanes, splats, spread, store, total
 from flegel.runtime.flag import raised
 from flegel.share import Share, Sparse
@@ -66,8 +66,8 @@ def _add_gram(block, count, gram):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _descend(gram, pull, weights, rank, ridge, sweeps, start):  # type: ignore[no-untyped-def]
-    """Coordinate descent on the row's weights, from equal ones if it has none (`start`)."""
+def _descend(gram, pull, weights, rank, ridge, sweeps, start, settle):  # type: ignore[no-untyped-def]
+    """`nmf_rows.descend` on the row's weights, from equal ones if it has none (`start`)."""
     padded = gram.shape[0]
     for f in range(rank):
         for g in range(f // 4 * 4 // LANES * LANES):
@@ -83,19 +83,26 @@ def _descend(gram, pull, weights, rank, ridge, sweeps, start):  # type: ignore[n
             weights[f] = equal
     for f in range(rank):
         gram[f, f] += ridge
+    explained = pull[0] * 0
+    for f in range(rank):
+        explained += weights[f] * pull[f]
     for f in range(rank):
         w = weights[f]
         for c in range(0, padded, LANES):
             p = load(pull, c, LANES)
             store(pull, c, fma(spread(-w, p), load(gram, f * padded + c, LANES), p))
-    for _ in range(sweeps):
+    for sweep in range(MOST_SWEEPS if settle else sweeps):
+        gain = pull[0] * 0
         for f in range(rank):
             if gram[f, f] > 0:
                 step = max(pull[f] / gram[f, f], -weights[f])
                 weights[f] += step
+                gain += step * step * gram[f, f]
                 for c in range(0, padded, LANES):
                     p = load(pull, c, LANES)
                     store(pull, c, fma(spread(-step, p), load(gram, f * padded + c, LANES), p))
+        if settle and sweep + 1 >= sweeps and gain <= SETTLED * explained:
+            break
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -129,7 +136,7 @@ def _move(local, energy, progress, columns, values, first, last, weights, rank, 
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps, room):  # type: ignore[no-untyped-def]
+def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps, settle, room):  # type: ignore[no-untyped-def]
     """A visit; returns the change of the row's loss. `room` is scratch: gram, block, pull and weights."""
     gram, block, pull, weights = room
     entries, rank = columns.shape[0], state.shape[0] - 1
@@ -148,7 +155,7 @@ def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps,
             count = min(TOGETHER, entries - first)
             _gather(local, columns, values, first, count, block, pull)
             _add_gram(block, count, gram)
-        _descend(gram, pull, weights, rank, weights.dtype.type(entries) * penalty, sweeps, start)
+        _descend(gram, pull, weights, rank, weights.dtype.type(entries) * penalty, sweeps, start, new and settle)
         squares = _move(local, energy, progress, columns, values, 0, entries, weights, rank, penalty, rate)
         for f in range(rank):
             squares += entries * np.float64(penalty) * np.float64(weights[f]) * np.float64(weights[f])
@@ -164,7 +171,7 @@ def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps,
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _sparse_rows(indptr, indices, entries, unit, state, local, numbers, sums, counts, start, end, flag):  # type: ignore[no-untyped-def]
-    energy, progress, penalty, rate, sweeps, room = numbers
+    energy, progress, penalty, rate, sweeps, settle, room = numbers
     values = np.empty(0, local.dtype)
     for i in range(start, end):
         if raised(flag):
@@ -179,13 +186,13 @@ def _sparse_rows(indptr, indices, entries, unit, state, local, numbers, sums, co
             sums[1] += 1.0
             for t in range(columns.shape[0]):
                 counts[columns[t]] += 1.0
-        sums[0] += _row(local, energy, progress, columns, values, state[i], penalty, rate, sweeps, room)
+        sums[0] += _row(local, energy, progress, columns, values, state[i], penalty, rate, sweeps, settle, room)
     return end
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end, flag):  # type: ignore[no-untyped-def]
-    energy, progress, penalty, rate, sweeps, room = numbers
+    energy, progress, penalty, rate, sweeps, settle, room = numbers
     columns = np.empty(features.shape[1], np.int32)
     values = np.empty(features.shape[1], local.dtype)
     for i in range(start, end):
@@ -201,7 +208,7 @@ def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end,
             sums[1] += 1.0
             for t in range(found):
                 counts[columns[t]] += 1.0
-        sums[0] += _row(local, energy, progress, columns[:found], values, state[i], penalty, rate, sweeps, room)
+        sums[0] += _row(local, energy, progress, columns[:found], values, state[i], penalty, rate, sweeps, settle, room)
     return end
 
 
@@ -251,7 +258,7 @@ def solving(share: Share, rank: int, regularization: float, learning_rate: float
         _open(*theirs, local, energy, progress)
         scale = float(parameter.scale[0])
         rate = number(learning_rate / np.sqrt(rank))
-        numbers = (energy, progress, number(regularization / scale), rate, sweeps, room)
+        numbers = (energy, progress, number(regularization / scale), rate, sweeps, settled(parameter.rows), room)
         sums = np.zeros(2)
         rest = (1.0 / scale, share.state, local, numbers, sums, aggregator.counts, start, end, flag)
         if isinstance(share.features, Sparse):
@@ -268,7 +275,7 @@ def solving(share: Share, rank: int, regularization: float, learning_rate: float
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _multiply(factors, gram_h, columns, values, state, penalty, moves, gram, sums):  # type: ignore[no-untyped-def]
+def _multiply(factors, gram_h, columns, values, state, penalty, settle, moves, gram, sums):  # type: ignore[no-untyped-def]
     rank = factors.shape[1]
     new = state[rank] < 0
     before, weights = np.zeros(rank), np.empty(rank)
@@ -278,7 +285,7 @@ def _multiply(factors, gram_h, columns, values, state, penalty, moves, gram, sum
         start_row(factors, columns, values, weights)
     else:
         before[:] = weights
-    squares = multiply_row_with(factors, gram_h, columns, values, weights, penalty)
+    squares = multiply_row_with(factors, gram_h, columns, values, weights, penalty, new and settle)
     for f in range(rank):
         state[f] = weights[f]
         weights[f] = state[f]
@@ -296,7 +303,8 @@ def _multiply(factors, gram_h, columns, values, state, penalty, moves, gram, sum
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_sparse(factors, indptr, indices, entries, scale, state, penalty, moves, gram, sums, start, end, flag):  # type: ignore[no-untyped-def]
+def _multiply_sparse(rows, factors, scale, state, penalty, settle, moves, gram, sums, start, end, flag):  # type: ignore[no-untyped-def]
+    indptr, indices, entries = rows
     gram_h = gram_of(factors)
     for i in range(start, end):
         if raised(flag):
@@ -305,12 +313,12 @@ def _multiply_sparse(factors, indptr, indices, entries, scale, state, penalty, m
         values = np.empty(last - first)
         for t in range(first, last):
             values[t - first] = entries[t] / scale
-        _multiply(factors, gram_h, indices[first:last], values, state[i], penalty, moves, gram, sums)
+        _multiply(factors, gram_h, indices[first:last], values, state[i], penalty, settle, moves, gram, sums)
     return end
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_dense(factors, features, scale, state, penalty, moves, gram, sums, start, end, flag):  # type: ignore[no-untyped-def]
+def _multiply_dense(features, factors, scale, state, penalty, settle, moves, gram, sums, start, end, flag):  # type: ignore[no-untyped-def]
     gram_h = gram_of(factors)
     columns = np.arange(features.shape[1])
     values = np.empty(features.shape[1])
@@ -319,7 +327,7 @@ def _multiply_dense(factors, features, scale, state, penalty, moves, gram, sums,
             return i
         for j in range(columns.shape[0]):
             values[j] = features[i, j] / scale
-        _multiply(factors, gram_h, columns, values, state[i], penalty, moves, gram, sums)
+        _multiply(factors, gram_h, columns, values, state[i], penalty, settle, moves, gram, sums)
     return end
 
 
@@ -330,9 +338,11 @@ def multiplying(regularization: float) -> Kernel:
         sums = np.zeros(2)
         scale = float(parameter.scale[0])
         rest = (
+            parameter.factors,
             scale,
             share.state,
             regularization / scale,
+            settled(parameter.rows),
             aggregator.moves,
             aggregator.gram,
             sums,
@@ -342,9 +352,9 @@ def multiplying(regularization: float) -> Kernel:
         )
         if isinstance(share.features, Sparse):
             rows = share.features
-            reached = _multiply_sparse(parameter.factors, rows.indptr, rows.indices, rows.values, *rest)
+            reached = _multiply_sparse((rows.indptr, rows.indices, rows.values), *rest)
         else:
-            reached = _multiply_dense(parameter.factors, share.features, *rest)
+            reached = _multiply_dense(share.features, *rest)
         aggregator.loss[0] += sums[0]
         aggregator.seen[0] += sums[1]
         return int(reached)

@@ -18,6 +18,9 @@ from flegel.tree import Array
 
 EPSILON = float(np.finfo(np.float32).eps)
 """Stands for a zero below the fraction bar."""
+SETTLED = 1e-6
+"""A row is solved when a sweep gains less than this part of the squares that it explains."""
+MOST_SWEEPS = 100
 
 
 def observed(row: Array | SparseRow, scale: float) -> tuple[Array, Array]:
@@ -51,6 +54,12 @@ def _observed(row: Any, scale: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def settled(rows: Array) -> bool:
+    """H was made of all rows, so one that it meets for the first time was lost, and is solved at once."""
+    return bool(rows[1] >= rows[0])
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def start_row(factors: Array, columns: Array, values: Array, weights: Array) -> None:
     """Equal weights that fit the row best, unless it was given some; of an empty row those that predict 1."""
     for f in range(weights.shape[0]):
@@ -69,31 +78,45 @@ def start_row(factors: Array, columns: Array, values: Array, weights: Array) -> 
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def solve_row(factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int) -> float:
-    """Coordinate descent on Σ(x − w·h)² + n·penalty·‖w‖², w ≥ 0, in place; the value reached."""
-    rank, entries = weights.shape[0], columns.shape[0]
-    if entries == 0:
-        return 0.0
-    gram = np.zeros((rank, rank))
-    pull = np.zeros(rank)  # minus half the gradient
-    for t in range(entries):
-        h = factors[columns[t]]
-        for f in range(rank):
-            pull[f] += values[t] * h[f]
-            for g in range(rank):
-                gram[f, g] += h[f] * h[g]
+def descend(gram: Array, target: Array, weights: Array, sweeps: int, settle: bool) -> None:
+    """Coordinate descent on wᵀ·gram·w − 2·target·w, w ≥ 0, in place: so many sweeps, or until the row is solved."""
+    rank = weights.shape[0]
+    explained = _product(weights, target)
+    pull = target.copy()  # minus half the gradient
     for f in range(rank):
-        gram[f, f] += entries * penalty
-    for f in range(rank):
-        for g in range(rank):
-            pull[f] -= gram[f, g] * weights[g]
-    for _ in range(sweeps):
+        pull[f] -= _product(gram[f], weights)
+    for sweep in range(MOST_SWEEPS if settle else sweeps):
+        gain = 0.0
         for f in range(rank):
             if gram[f, f] > 0.0:
                 step = max(pull[f] / gram[f, f], -weights[f])
                 weights[f] += step
+                gain += step * step * gram[f, f]
                 for g in range(rank):
                     pull[g] -= step * gram[f, g]
+        if settle and sweep + 1 >= sweeps and gain <= SETTLED * explained:
+            break
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def solve_row(
+    factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, settle: bool
+) -> float:
+    """The weights that minimize Σ(x − w·h)² + n·penalty·‖w‖², or nearer to them (see `descend`); the value reached."""
+    rank, entries = weights.shape[0], columns.shape[0]
+    if entries == 0:
+        return 0.0
+    gram = np.zeros((rank, rank))
+    target = np.zeros(rank)
+    for t in range(entries):
+        h = factors[columns[t]]
+        for f in range(rank):
+            target[f] += values[t] * h[f]
+            for g in range(rank):
+                gram[f, g] += h[f] * h[g]
+    for f in range(rank):
+        gram[f, f] += entries * penalty
+    descend(gram, target, weights, sweeps, settle)
     value = 0.0
     for f in range(rank):
         value += entries * penalty * weights[f] * weights[f]
@@ -143,16 +166,16 @@ def add_products(columns: Array, values: Array, weights: Array, before: Array, m
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def multiply_row(factors: Array, columns: Array, values: Array, weights: Array, penalty: float) -> float:
-    """Lee and Seung's rule for one row, in place; the sum of its squares. Needs all of H, for the gram of
-    H.
+def multiply_row(factors: Array, columns: Array, values: Array, weights: Array, penalty: float, settle: bool) -> float:
+    """Lee and Seung's rule for one row, in place, or its solution; the sum of its squares. Needs all of H, for
+    the gram of H.
     """
-    return multiply_row_with(factors, gram_of(factors), columns, values, weights, penalty)
+    return multiply_row_with(factors, gram_of(factors), columns, values, weights, penalty, settle)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def multiply_row_with(
-    factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float
+    factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float, settle: bool
 ) -> float:
     rank = weights.shape[0]
     above = np.zeros(rank)
@@ -161,6 +184,12 @@ def multiply_row_with(
         squares += values[t] * values[t]
         for f in range(rank):
             above[f] += values[t] * factors[columns[t], f]
+    if settle:
+        ridged = gram.copy()
+        for f in range(rank):
+            ridged[f, f] += penalty * factors.shape[0]
+        descend(ridged, above, weights, 1, True)
+        return squares
     below = np.zeros(rank)
     for f in range(rank):
         below[f] = penalty * factors.shape[0] * weights[f]
@@ -194,9 +223,10 @@ def fold_in(features: Any, factors: Array, scale: float, penalty: float, only_ob
         columns, values = observed(_row(features, i), scale)
         start_row(factors, columns, values, weights[i])
         if only_observed:
-            solve_row(factors, columns, values, weights[i], penalty, 50)
+            solve_row(factors, columns, values, weights[i], penalty, 50, False)
         else:
-            _solve_whole(gram + len(factors) * penalty * np.eye(len(gram)), factors[columns].T @ values, weights[i])
+            ridged = gram + len(factors) * penalty * np.eye(len(gram))
+            descend(ridged, factors[columns].T @ values, weights[i], 200, False)
     return weights
 
 
@@ -205,15 +235,6 @@ def _row(features: Any, i: int) -> Any:
         return np.asarray(features[i])
     lo, hi = features.indptr[i : i + 2]
     return SparseRow(features.indices[lo:hi], features.values[lo:hi])
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _solve_whole(gram: Array, target: Array, weights: Array) -> None:
-    """Coordinate descent on wᵀ·gram·w − 2·target·w, w ≥ 0, in place."""
-    for _ in range(200):
-        for f in range(weights.shape[0]):
-            if gram[f, f] > 0.0:
-                weights[f] = max(weights[f] + (target[f] - _product(gram[f], weights)) / gram[f, f], 0.0)
 
 
 def errors(

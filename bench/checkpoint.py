@@ -46,7 +46,7 @@ class Turn(NamedTuple):
 
 def processor() -> float:
     """Processor seconds so far: of this process, where checkpoints are written, and of its workers."""
-    found = [psutil.Process(), *psutil.Process().children()]
+    found = [psutil.Process(), *psutil.Process().children(recursive=True)]
     return sum(sum(process.cpu_times()[:2]) for process in found)
 
 

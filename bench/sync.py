@@ -169,7 +169,7 @@ def semi(bench: Bench, rows: int, straggler: str) -> dict[str, Any]:
             for _ in range(bench.repeats):
                 result = bench.run(
                     on, sync="fsp", interval=eta, coordination=coordination, straggler=straggler,
-                    tolerance=0, max_iterations=60,
+                    tolerance=0, max_iterations=40,
                 )  # fmt: skip
                 used = list(result.rows[10:])
                 runs.append(sum(row["barrier_cost"] for row in used) / max(len(used), 1))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -181,29 +180,34 @@ def compress(ids: Array) -> Array:
 
 def cut(ranges: Array, edges: Array) -> Array:
     """Ranges cut wherever a natural block begins."""
-    pieces: list[tuple[int, int]] = []
-    for start, stop in ranges.tolist():
-        first, last = np.searchsorted(edges, [start, stop - 1], side="right")
-        points = [start, *edges[first:last].tolist(), stop]
-        pieces += [(a, b) for a, b in pairwise(points) if b > a]
-    return np.array(pieces, np.int64).reshape(-1, 2)
+    ranges = ranges[ranges[:, 1] > ranges[:, 0]]
+    first = np.searchsorted(edges, ranges[:, 0], side="right")
+    pieces = np.searchsorted(edges, ranges[:, 1] - 1, side="right") - first + 1
+    last = np.cumsum(pieces) - 1
+    owner = np.repeat(np.arange(len(ranges)), pieces)
+    number = np.arange(len(owner))
+    ends_at_edge = number != last[owner]
+    found = ranges[owner]
+    found[ends_at_edge, 1] = edges[(first[owner] + number - (last - pieces + 1)[owner])[ends_at_edge]]
+    found[1:, 0] = np.where(owner[1:] == owner[:-1], found[:-1, 1], found[1:, 0])
+    return found
 
 
 def group(ranges: Array, rows: int, exact: bool) -> Iterator[Array]:
     """Consecutive ranges in groups of about `rows` rows; long ranges are cut where `exact`."""
-    held: list[tuple[int, int]] = []
-    size = 0
-    for start, stop in ranges.tolist():
-        while stop > start:
-            end = min(stop, start + rows - size) if exact else stop
-            held.append((start, end))
-            size += end - start
-            start = end
-            if size >= rows:
-                yield np.array(held, np.int64)
-                held, size = [], 0
-    if held:
-        yield np.array(held, np.int64)
+    ranges = ranges[ranges[:, 1] > ranges[:, 0]]
+    ends = np.cumsum(ranges[:, 1] - ranges[:, 0])
+    total = int(ends[-1]) if len(ends) else 0
+    done = 0
+    while done < total:
+        wanted = min(done + rows, total)
+        first, last = np.searchsorted(ends, done, side="right"), np.searchsorted(ends, wanted)
+        held = ranges[first : last + 1].copy()
+        if exact:
+            held[0, 0] = ranges[first, 1] - (ends[first] - done)
+            held[-1, 1] -= ends[last] - wanted
+        done = wanted if exact else int(ends[last])
+        yield held
 
 
 def write_columns(columns: list[Array], out: Array) -> None:

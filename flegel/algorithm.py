@@ -104,6 +104,9 @@ class Algorithm:
     """True where the objective is an average over points rather than a sum."""
     keep_state: ClassVar[bool] = False
     """True where the points' hidden state belongs to the model (NMF: the rows of W)."""
+    remakes_state: ClassVar[bool] = False
+    """True where a first visit under θ leaves a point in a state as good as any that it had before. A job that goes on
+    from a commit then leaves states that are older than θ behind."""
     narrow_parameter: ClassVar[bool] = False
     """True where `updateDataPoint` takes θ in the precision of the features: with float32 data half the bytes and twice
     the numbers in a register. θ itself, the statistics and all other hooks stay float64."""

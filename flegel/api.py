@@ -90,8 +90,6 @@ def run(
     if cluster is not None and count > cluster.workers:
         raise UsageError(f"{count} workers were asked for, but the cluster has {cluster.workers}.")
     dataset = open_data(data, label=label)
-    if dataset.note:
-        say(dataset.note)
     record = None
     if checkpoint is not None:
         record = new_record(checkpoint, _seconds(checkpoint_every) or 0.0, data, label)

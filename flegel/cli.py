@@ -161,7 +161,9 @@ def submit(
 
         flegel submit gmm --data higgs --master tcp://head:7077 --detach
     """
-    with sentences():
+    from flegel.runtime import nest
+
+    with sentences(), nest.prepared(master is None or master == "local"):
         from flegel import api
         from flegel.display import make_display
 
@@ -243,7 +245,10 @@ def resume(
 
         flegel resume job1 --max-seconds 600
     """
-    with sentences():
+    from flegel.runtime import nest
+
+    at = master if master != "local" and "://" not in place and not Path(place).exists() else None
+    with sentences(), nest.prepared(at is None):
         from flegel import api
         from flegel.display import make_display
 
@@ -253,10 +258,10 @@ def resume(
             "checkpoint_every": checkpoint_every,
         }  # fmt: skip
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        if master is not None and master != "local" and "://" not in place and not Path(place).exists():
+        if at is not None:
             if options or out or json_to:
                 raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
-            cli_cluster.resume(place, master, insecure)
+            cli_cluster.resume(place, at, insecure)
             return
         folder = (out or _free_folder("resumed", place.rstrip("/").rpartition("/")[2])) if save or out else None
         _check_targets(folder, json_to)

@@ -76,17 +76,17 @@ class _News:
 
 
 class _Rate:
-    """Points a second since the last look."""
+    """Points a second since the last look, as words that end in `after`; empty until two looks have shown progress."""
 
-    def __init__(self) -> None:
-        self._visits, self._at, self.value = 0, 0.0, 0.0
+    def __init__(self, after: str) -> None:
+        self._visits, self._at, self.value, self._after = 0, 0.0, 0.0, after
 
-    def look(self, visits: int, now: float) -> float:
+    def look(self, visits: int, now: float) -> str:
         if self._at and now > self._at and visits > self._visits:
             self.value = (visits - self._visits) / (now - self._at)
         if visits != self._visits or not self._at:
             self._visits, self._at = visits, now
-        return self.value
+        return f"{count(self.value)} points/s{self._after}" if self.value else ""
 
 
 class PlainDisplay:
@@ -94,7 +94,7 @@ class PlainDisplay:
 
     def __init__(self, stream: IO[str], every: float = 1.0) -> None:
         self._stream, self._every = stream, every
-        self._next, self._rate, self._news = 0.0, _Rate(), _News()
+        self._next, self._rate, self._news = 0.0, _Rate("  "), _News()
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -118,7 +118,7 @@ class PlainDisplay:
         self._next = now + self._every
         self.say(
             f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {number(seen.estimate)}  "
-            f"{count(self._rate.look(seen.visits, now))} points/s  interval {duration(seen.interval)}"
+            f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}"
         )
 
     def finish(self, result: Result) -> None:
@@ -135,7 +135,7 @@ class LiveDisplay:
 
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._every, self._next, self._rate, self._news = every, 0.0, _Rate(), _News()
+        self._every, self._next, self._rate, self._news = every, 0.0, _Rate(", "), _News()
 
     def __enter__(self) -> LiveDisplay:
         self._live.__enter__()
@@ -168,7 +168,7 @@ class LiveDisplay:
         moving = f", {count(seen.in_flight)} points moving" if seen.in_flight else ""
         headline = (
             f"{seen.algorithm} under {seen.policy}: objective {number(seen.estimate)}, "
-            f"{count(self._rate.look(seen.visits, now))} points/s, interval {duration(seen.interval)}, "
+            f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}, "
             f"{seen.iteration} barriers, {seen.seconds:.1f} s{moving}"
         )
         table = Table(box=None)

@@ -20,6 +20,7 @@ NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8"
 """Types of arrays that travel between processes."""
 Empty = Callable[[tuple[int, ...], Any], Array]
 """Where arrays come from: `numpy.empty`, or memory that other processes see."""
+FEW = 1024  # points for which it is not worth waking the compiler
 TILE = 64  # points a tile; a multiple of every vector width, and how often a kernel looks at the stop flag
 
 
@@ -100,13 +101,18 @@ class Share:
 
 def pack_tiles(rows: Array, empty: Empty = np.empty) -> Array:
     """(n, d) to (tiles, d, TILE), the last tile padded with zeros."""
-    from flegel.tiling import fill_tiles
-
     points, columns = rows.shape
     tiles = -(-points // TILE)
     packed = empty((tiles, columns, TILE), rows.dtype)
     packed[points // TILE :] = 0
-    fill_tiles(rows, packed)
+    if points <= FEW:
+        for first in range(0, points, TILE):
+            part = rows[first : first + TILE]
+            packed[first // TILE, :, : len(part)] = part.T
+    else:
+        from flegel.tiling import fill_tiles
+
+        fill_tiles(rows, packed)
     return packed
 
 

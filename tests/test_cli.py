@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from typer.testing import CliRunner
 import flegel.api
 from flegel import LocalCluster
 from flegel.cli import app
+from flegel.display import PlainDisplay
 from flegel.errors import UsageError
+from flegel.result import Glance
 from flegel.spec import parse_seconds
 
 ROWS = np.random.default_rng(3).normal(size=(60, 5))  # with k=6 the shape of other tests, which is compiled already
@@ -219,6 +223,25 @@ def test_a_stand_in_says_so_in_one_line_and_in_the_result(
     assert outcome.exit_code == 0, outcome.stderr
     assert json.loads(outcome.stdout)["dataset"]["stand_in"] is True
     assert len([line for line in outcome.stderr.splitlines() if "stand in" in line]) == 1
+
+
+@pytest.mark.parametrize("words", ["--workers 0", "--hook-timeout soon", "--tolerance 0", "--sync bspp"])
+def test_what_is_wrong_is_told_before_what_stands_in(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.setenv("FLEGEL_DATA", str(folder / "nothing-cached"))
+    outcome = submit(f"kmeans --data higgs:500 {words}")
+    assert outcome.exit_code == 2
+    assert "stand in" not in outcome.stderr and len(outcome.stderr.splitlines()) == 1
+
+
+def test_a_rate_is_shown_when_there_is_one() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream, every=0.0)
+    seen = Glance("kmeans", "fsp", "training", 2, 2, visits=1000, seconds=0.1, iteration=3, interval=0.01)
+    display.show(seen)
+    display.show(replace(seen, visits=2000))
+    first, second = stream.getvalue().splitlines()
+    assert "points/s" not in first and "interval 10 ms" in first
+    assert "points/s" in second and " 0 points/s" not in second
 
 
 WRONG_PREDICTIONS = [

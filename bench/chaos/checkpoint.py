@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -37,6 +38,7 @@ FAULTS = ("error=EIO", "error=ENOSPC", "signal=KILL")
 JOBS = (
     ("kmeans", "fsp", "k=8"), ("gmm", "fsp", "k=4"), ("nmf", "fsp", "rank=4"),
     ("kmeans", "bsp", "k=8"), ("gmm", "asp", "k=4"), ("kmeans", "ssp", "k=8"), ("kmeans", "psp", "k=8"),
+    ("nmf", "fsp", "rank=4 --set solver=multiplicative"),
 )  # fmt: skip
 MARK = "/flegel/chaos/mark"
 DEADLINE = 240.0  # seconds: beyond that something hangs
@@ -198,23 +200,39 @@ def system_calls(lines: Lines) -> None:
 # -- kills -------------------------------------------------------------------------------------------------
 
 REPLACEMENT = """
-import json, sys, time
-began = time.monotonic()
-from flegel.errors import Interrupted
-from flegel.runtime.job import replace
-place, iteration = sys.argv[1], int(sys.argv[2])
+import json, sys
+from flegel.runtime import nest
+place, iteration, level, down = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4] == "down"
+told = 0
 def watch(machine):
+    global told
     rows = [r for r in machine.trace if r.iteration > iteration]
-    if rows:
-        found = [r.objective for r in rows]
-        print(json.dumps({"iteration": rows[0].iteration, "objective": found[0], "first_exact": next(
-            (f for f in found if f is not None), None)}), flush=True)
+    if rows and not told:
+        told = 1
+        print(json.dumps({"iteration": rows[0].iteration, "objective": rows[0].objective}), flush=True)
+    good = rows
+    if level is not None:
+        edge = 1e-9 * abs(level)
+        known = [r for r in rows if r.objective is not None]
+        good = [r for r in known if (r.objective <= level + edge if down else r.objective >= level - edge)]
+    if good or rows and rows[-1].seconds - rows[0].seconds > 10:
+        print(json.dumps({"level_again": good[0].iteration - rows[0].iteration if good else None,
+                          "level_again_s": good[0].seconds - rows[0].seconds if good else None}), flush=True)
         raise Interrupted("enough", 0)
-try:
-    replace(place, watch=watch)
-except Interrupted:
-    pass
+with nest.prepared():
+    from flegel.errors import Interrupted
+    from flegel.runtime.job import replace
+    try:
+        replace(place, watch=watch)
+    except Interrupted:
+        pass
 """
+
+
+def children_seconds() -> float:
+    """Processor time of all processes that have ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def make_data(scratch: Path) -> None:
@@ -236,7 +254,7 @@ def coordinator_kills(count: int, lines: Lines) -> None:
             algorithm, sync, setting = JOBS[turn % len(JOBS)]
             place = scratch / f"job-{turn}"
             figures = one_kill(scratch, place, algorithm, sync, setting, np.random.default_rng(turn))
-            lines.add(name, kind="kill", algorithm=algorithm, sync=sync, **figures)
+            lines.add(name, kind="kill", algorithm=algorithm, sync=sync, setting=setting, **figures)
             shutil.rmtree(place, ignore_errors=True)
 
 
@@ -248,13 +266,14 @@ def one_kill(
     from flegel.runtime.vault import Folder
 
     data = "positive.npy" if algorithm == "nmf" else "rows.npy"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as it is installed
     words = (
         f"submit {algorithm} --data {data} --set {setting} --workers 2 --sync {sync} --tolerance 0 --max-seconds 120 "
         f"--no-save --checkpoint {place} --checkpoint-every 1s"
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "flegel.cli", *words.split()],
-        cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env=environment,
     )  # fmt: skip
     deadline = time.monotonic() + DEADLINE
     while not list(place.glob("commit-*")):
@@ -271,20 +290,25 @@ def one_kill(
     found = read(Folder(place))
     commit, manifest = found.commit, found.manifest
     assert commit is not None
+    way = "up" if find_algorithm(algorithm).maximize else "down"
+    spent = children_seconds()
     began = time.monotonic()
     second = subprocess.Popen(
-        [sys.executable, "-c", REPLACEMENT, str(place), str(commit.iteration)],
-        cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        [sys.executable, "-c", REPLACEMENT, str(place), str(commit.iteration), json.dumps(commit.objective), way],
+        cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,
     )  # fmt: skip
     assert second.stdout is not None and second.stderr is not None
     line = second.stdout.readline()
     resumed = time.monotonic() - began
+    load = os.getloadavg()[0]
+    later = second.stdout.readline()
     try:
         second.wait(DEADLINE)
     except subprocess.TimeoutExpired:
         os.killpg(second.pid, signal.SIGKILL)
     trouble = second.stderr.read()
     after = json.loads(line) if line.startswith("{") else {}
+    again = json.loads(later) if later.startswith("{") else {}
     value, before = after.get("objective"), commit.objective
     worse = None if value is None or before is None else (value - before) / abs(before)
     if worse is not None and find_algorithm(algorithm).maximize:
@@ -296,9 +320,12 @@ def one_kill(
         "checkpoint": manifest.iteration if manifest else None,
         "skipped": found.skipped,
         "resumed_s": round(resumed, 3),
+        "load": round(load, 1),
+        "processor_s": round(children_seconds() - spent, 2),
         "objective_at_commit": before,
         "objective_after": value,
         "worse_by": worse,
+        **again,
         "trouble": trouble[-300:],
     }
 
@@ -329,6 +356,7 @@ def summary(lines: Lines) -> dict[str, Any]:
             "within_5_s": sum(t <= 5.0 for t in times),
             "judged": len(judged),
             "worse": sum(w > 1e-9 for w in judged),
+            "at_the_level_after_s": max((r.get("level_again_s") or 0.0 for r in found), default=0.0),
             "orphans": sum(r["orphans"] for r in found),
             "failed": sum(bool(r["trouble"]) and r["objective_after"] is None for r in found),
         }

@@ -206,10 +206,10 @@ def batch(number: int, count: int, measure_memory: bool = False) -> dict[str, An
     jobs, gates = seeds(random.Random(number % 64))
     gc.freeze()  # what this program itself holds is not for the decoder to be looked through
     outcomes = {"decoded": 0, "refused": 0}
-    slowest, largest = 0.0, 0
+    slowest, which, largest = 0.0, 0, 0
     clock = time.thread_time  # of this thread: other programs on the machine do not count
     began = time.perf_counter()
-    for _ in range(count):
+    for at in range(count):
         gate = rng.random() < 0.5
         frames = make(rng, gates if gate else jobs, gate)
         size = sum(map(len, frames))
@@ -225,7 +225,7 @@ def batch(number: int, count: int, measure_memory: bool = False) -> dict[str, An
             print(f"the {'gate' if gate else 'job'} decoder let something else out, input: {frames!r}", file=sys.stderr)
             raise
         outcomes[outcome] += 1
-        slowest = max(slowest, taken / max(size / 2**20, 1 / 16))
+        slowest, which = max((slowest, which), (taken / max(size / 2**20, 1 / 16), at))
         largest = max(largest, size)
     found = {
         "batch": number,
@@ -234,7 +234,7 @@ def batch(number: int, count: int, measure_memory: bool = False) -> dict[str, An
         "largest_bytes": largest,
         "seconds": time.perf_counter() - began,
     }
-    found["slowest_seconds_per_mib"] = slowest
+    found["slowest_seconds_per_mib"], found["slowest_input"] = slowest, which
     if measure_memory:
         found["peak_bytes"] = peak(number)
     return found

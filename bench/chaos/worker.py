@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 import flegel
 from flegel import LocalCluster
@@ -174,8 +175,7 @@ def ended(pid: int, seconds: float) -> bool:
 
 
 def children() -> list[int]:
-    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [int(p) for p in found]
+    return [child.pid for child in psutil.Process().children(recursive=True)]
 
 
 def shared_memory() -> int:

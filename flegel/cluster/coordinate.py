@@ -131,8 +131,6 @@ def carry_out(errand: tale.Errand, voice: Voice) -> tale.Finished:
         algorithm = instantiate(ref)
         tell_phase("reading")
         dataset = open_data(spec.data, label=spec.label)
-        if dataset.note:
-            say(dataset.note)
         result = execute(
             Request(
                 algorithm=algorithm,

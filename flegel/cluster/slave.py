@@ -120,6 +120,7 @@ class Slave:
         self._dial_at = 0.0
         self._beat_at = self._measure_at = 0.0
         self._draining: float | None = None
+        self._told_draining = False
         self._over = False
         self._spare: Egg | None = None
         self._spare_at = 0.0
@@ -158,7 +159,6 @@ class Slave:
         """Take nothing new, let go what runs, then end."""
         if self._draining is None:
             self._draining = clock.now() + self._settings.drain
-            self._beat_at = 0.0
             self._wake()
 
     def _stop(self) -> None:
@@ -220,8 +220,9 @@ class Slave:
         if self._spare is None and now >= self._spare_at and self._draining is None:
             with contextlib.suppress(OSError):  # the next start will tell why
                 self._spare = children.lay("any", self._mark, self._settings.folder)
-        if now >= self._beat_at:
-            self._beat_at = now + BEAT
+        draining = self._draining is not None  # set by a signal, at any moment: not a time that this would overwrite
+        if now >= self._beat_at or draining != self._told_draining:
+            self._beat_at, self._told_draining = now + BEAT, draining
             self._beat()
         if self._draining is not None and (now > self._draining or all(c.over for c in self._cases.values())):
             waiting = any(self._unshipped(c) for c in self._cases.values())

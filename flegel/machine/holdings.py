@@ -89,7 +89,7 @@ class Holdings:
         held = self.agenda.held()
         rows, ids = self.collect()
         votes = [self.shares[s.share].halted[s.start : s.end] for s in held]
-        return np.array(rows), np.concatenate(votes), ids
+        return np.array(rows, copy=np.may_share_memory(rows, self.shares[0].state)), np.concatenate(votes), ids
 
     def resume(self, runs: tuple[tuple[int, int], ...], halted: Array, version: int) -> None:
         """A share that was kept, with the states it was made with: votes and passes of its points."""

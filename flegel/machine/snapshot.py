@@ -252,6 +252,7 @@ def restore(
 
     `parts` says what each worker will hold. Where their number differs from that of the snapshot (`redealt`),
     statistics stay whole and belong to all workers together; what was learned about single workers is forgotten.
+    Statistics of points that nobody has visited (`unvisited`) are those of nothing.
     """
     for name, value in thaw(data["fields"]).items():
         setattr(job, name, value)
@@ -276,6 +277,11 @@ def restore(
         job.ledger.reopen(books, thaw(data["account_of"]))
         if job.balancing is not None and data["balancing"] is not None:
             thaw(data["balancing"], job.balancing)
+    if all(passes == 0 for part in parts.values() for _, passes in part.kept.runs):
+        for account in (job.ledger.total, *job.ledger.books()[0].values()):
+            tree.clear(account)
+        for number, worker in view.workers.items():
+            worker.unseen, worker.halted = parts[number].points, 0
     job.verdict = thaw(data["verdict"])
     job.resume_with(event, float(data["now"]), fresh_balance=redealt or data["balancing"] is None)
     if newer is not None:
@@ -333,6 +339,12 @@ def part_from(kept: Kept, arrays: Sequence[Array], ids: Array | None = None) -> 
     """From a worker's answer; `ids` where the worker left them out because they are known already."""
     state, halted, own, *pending = arrays
     return Part(kept, own if ids is None else ids, state, halted, tuple(pending))
+
+
+def unvisited(part: Part, state: Array) -> Part:
+    """The same points before their first visit."""
+    kept = msgspec.structs.replace(part.kept, runs=((part.points, 0),), visits=0, compute=0.0)
+    return Part(kept, part.ids, state, np.zeros_like(part.halted))
 
 
 def redeal(parts: Sequence[Part], count: int) -> list[Part]:

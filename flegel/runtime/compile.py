@@ -90,12 +90,18 @@ def _vote_to_halt(self: Any) -> Any:
     return implementation
 
 
-def build_kernel(algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree, interpret: bool = False) -> Built:
-    """The fastest kernel this algorithm has, warmed: called once with the types that training will use."""
+def build_kernel(
+    algorithm: Algorithm, share: Share, parameter: Tree, zero: Tree, interpret: bool = False, cold: bool = False
+) -> Built:
+    """The fastest kernel this algorithm has, warmed: called once with the types that training will use.
+
+    `cold`: nobody will call it here, so a hand-written one, which compiles for certain, is left as it is.
+    """
     with inside("kernel"):
         own = algorithm.kernel(share)
     if own is not None and not interpret:
-        warm(own, share, parameter, zero)
+        if not cold:
+            warm(own, share, parameter, zero)
         return Built(own, "hand-written")
     if not interpret:
         compiled = _compile(algorithm, share, parameter, zero)

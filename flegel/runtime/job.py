@@ -94,8 +94,6 @@ def resume(
         chosen = _algorithm(found, algorithm, trust_code)
         phase("reading", "")
         dataset, spec, label = _data(job, data, label, vault.place)
-        if dataset.note:
-            say(dataset.note)
         given = {"target": target, "tolerance": tolerance, "max_iterations": max_iterations, "max_seconds": max_seconds}
         criteria = msgspec.structs.replace(job.criteria, **{k: v for k, v in given.items() if v is not UNSET})
         precise = exact if exact is not None else MODELS[job.sync.name].repeatable

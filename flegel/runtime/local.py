@@ -4,21 +4,19 @@ A `LocalCluster` keeps its workers warm for many jobs. Whatever happens to the o
 standard input close and end, and the kernel ends those that can see nothing; nothing has a name in the file system that
 could be left behind.
 
-A process that is to replace a lost one takes a second to start. So from the first loss on a spare one waits, everything
-imported, for the line that tells it who it is.
+Workers are forks of a process that has everything imported (`nest.py`), so that one more, or one in place of a lost
+one, is there in no time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import signal
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any, Protocol, get_args
 
 import msgspec
@@ -28,7 +26,7 @@ import zmq
 from flegel.errors import DecodeError, FlegelError, UsageError, WorkerLost
 from flegel.machine.events import Leave, Scale
 from flegel.messages import Answer, Envelope, Exit, Hello, Order, Release
-from flegel.runtime import clock, doors, frames
+from flegel.runtime import clock, doors, frames, nest
 from flegel.runtime.far import ServedArray
 from flegel.runtime.host import io_threads
 from flegel.runtime.memory import SharedArray
@@ -73,9 +71,8 @@ class LocalCluster:
         self._jobs = 0
         self._busy = False
         self._requests: deque[Scale | Leave] = deque()
-        self._spares: list[subprocess.Popen[bytes]] = []
+        self._nest: nest.Nest | None = None
         self._departing: list[Process] = []
-        self._watches: dict[int, int] = {}
         self._former: dict[tuple[int, int], Numbered] = {}
         self._processes: dict[int, Process] = {}
         self._voices: dict[int, Numbered] = {}
@@ -113,14 +110,15 @@ class LocalCluster:
         life = self._voices[worker].incarnation + 1 if worker in self._voices else 0
         self._voices[worker] = Numbered(self._job, 0, worker, life)
         self._ready.discard(worker)
-        process = self._processes[worker] = self._launch(worker, life)
-        if isinstance(process, subprocess.Popen) and hasattr(os, "pidfd_open"):
-            with contextlib.suppress(OSError):
-                self._watches[worker] = os.pidfd_open(process.pid)
-                self._sleeper.add(self._watches[worker])
+        self._processes[worker] = self._launch(worker, life)
 
     def _launch(self, worker: int, life: int) -> Process:
-        return launch(Birth(self._address, self.token, worker, life), self._spares.pop() if self._spares else None)
+        birth = Birth(self._address, self.token, worker, life)
+        if not nest.AVAILABLE:
+            return launch(birth)
+        self.keep_spare()
+        assert self._nest is not None
+        return self._nest.hatch(msgspec.json.encode(birth) + b"\n")
 
     def _opened(self) -> zmq.Socket[bytes]:
         if self._socket is None:
@@ -163,18 +161,15 @@ class LocalCluster:
             if process.poll() is None and worker in self._ready:
                 with contextlib.suppress(zmq.ZMQError, FlegelError):
                     self.send(worker, Exit())
-        everyone = [*self._processes.values(), *self._spares, *self._departing]
+        everyone = [*self._processes.values(), *self._departing]
         for process in everyone:
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
         for process in everyone:
             _end(process)
-        for watch in self._watches.values():
-            os.close(watch)
-        self._watches.clear()
+        self._leave_nest()
         self._processes.clear()
-        self._spares.clear()
         self._departing.clear()
         self._ready.clear()
         if self._socket is not None:
@@ -251,10 +246,10 @@ class LocalCluster:
 
     def deaths(self) -> list[tuple[int, str, bool]]:
         """Workers whose process has ended, how, and whether by its own fault; until they are expelled."""
+        if self._nest is not None:
+            self._nest.hear()
         self._departing = [p for p in self._departing if p.poll() is None]
-        watches = self._watches
-        ended = self._sleeper.readable(watches.values()) if watches else ()
-        asked = ((w, p.poll()) for w, p in self._processes.items() if w not in watches or watches[w] in ended)
+        asked = ((w, p.poll()) for w, p in self._processes.items())
         return [(w, _how(code), -code not in EXTERNAL) for w, code in asked if code is not None]
 
     def greet(self, envelope: Envelope) -> bool:
@@ -281,9 +276,6 @@ class LocalCluster:
             return
         voice = self._voices[worker]
         self._former[worker, voice.incarnation] = voice
-        if worker in self._watches:
-            self._sleeper.drop(self._watches[worker])
-            os.close(self._watches.pop(worker))
         if gently and worker in self._ready:
             with contextlib.suppress(FlegelError):
                 self.send(worker, Exit())
@@ -308,8 +300,18 @@ class LocalCluster:
                 frames.send(self._opened(), voice.wrap(Exit()), identity(envelope.worker, envelope.incarnation))
 
     def keep_spare(self) -> None:
-        """Have a process ready for the next loss."""
-        self._spares = [p for p in self._spares if p.poll() is None] or [start_process()]
+        """Have a nest ready for the next worker."""
+        if self._nest is not None and not self._nest.alive:
+            self._leave_nest()
+        if self._nest is None and nest.AVAILABLE:
+            self._nest = nest.take()
+            self._sleeper.add(self._nest.fileno())
+
+    def _leave_nest(self) -> None:
+        if self._nest is not None:
+            self._sleeper.drop(self._nest.fileno())
+            self._nest.close()
+            self._nest = None
 
     def scale(self, workers: int) -> None:
         """From any thread: so many workers from now on, for the job that runs and for those that follow.
@@ -336,29 +338,19 @@ class LocalCluster:
         return found
 
 
-def launch(birth: Birth, spare: subprocess.Popen[bytes] | None = None) -> subprocess.Popen[bytes]:
-    """A worker process of this host, perhaps one that waits already; it ends when its standard input closes."""
-    process = spare or start_process()
+def launch(birth: Birth) -> subprocess.Popen[bytes]:
+    """A worker process of this host from scratch; it ends when its standard input closes."""
+    process = nursery.start(
+        lambda: subprocess.Popen(
+            [sys.executable, "-P", "-m", "flegel.runtime.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=nest.environment(), start_new_session=True,
+        )
+    )  # fmt: skip
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it died already, which will be noticed
         process.stdin.write(msgspec.json.encode(birth) + b"\n")
         process.stdin.flush()
     return process
-
-
-def start_process() -> subprocess.Popen[bytes]:
-    """A process that waits to be told which worker it is."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-    return nursery.start(
-        lambda: subprocess.Popen(
-            [sys.executable, "-P", "-m", "flegel.runtime.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-    )
 
 
 def _how(code: int) -> str:

@@ -7,7 +7,7 @@ descriptor does not; that one is edge-triggered, so the socket's state is asked 
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import zmq
 
@@ -64,12 +64,6 @@ class Sleeper:
         else:  # in a process with very many open files, to the millisecond
             readable = [fd for fd, _ in self._many.poll(seconds)]
         return [pipe for pipe in (*readable, *self._always) if pipe in self._pipes]
-
-    def readable(self, pipes: Iterable[int]) -> set[int]:
-        """Those of the pipes that can be read now: one question for however many there are."""
-        if self._many is None:
-            return set(select.select(list(pipes), [], [], 0)[0])
-        return {fd for fd, _ in self._many.poll(0, len(self._pipes) + 1)}.intersection(pipes)
 
 
 def wait_any(sockets: Sequence[zmq.Socket[bytes]], pipe: int, timeout: float) -> bool:

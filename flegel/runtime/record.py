@@ -89,12 +89,17 @@ class Record:
             arrays = snapshot.parameter_of(found.state)
         return build(found.job.parameter, tuple(arrays), algorithm)
 
-    def parts(self, workers: int) -> list[Part]:
+    def parts(self, request: Request) -> list[Part]:
         """What each worker is to hold; nothing where no states were kept."""
         if self.found is None or self.found.manifest is None:
             return []
-        parts = self.found.parts
-        return snapshot.redeal(parts, workers) if self.redealt(workers) else parts
+        parts, algorithm = self.found.parts, request.algorithm
+        if self.redealt(request.workers):
+            parts = snapshot.redeal(parts, request.workers)
+        if self.newer and algorithm.remakes_state:
+            rng, columns = np.random.default_rng(request.seed), request.data.columns
+            parts = [snapshot.unvisited(p, algorithm.initState(p.points, columns, rng)) for p in parts]
+        return parts
 
     def redealt(self, workers: int) -> bool:
         """Another crew than that of the checkpoint: points are dealt anew."""

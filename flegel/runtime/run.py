@@ -109,7 +109,9 @@ def execute(request: Request) -> Result:
         scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
         request.phase("reading", "")
         plan = Plan(request, scaling)
-        parts = record.parts(request.workers) if record else []
+        if request.data.note:  # not before everything that could be wrong has been looked at
+            request.say(request.data.note)
+        parts = record.parts(request) if record else []
         cluster.start()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
         built = plan.compile()
@@ -307,7 +309,7 @@ class Plan:
         request.criteria.check(has_objective=type(self.algorithm).objective is not Algorithm.objective, halts=halts)
 
     def compile(self) -> Built:
-        """In this process first, so that workers find the code in the cache."""
+        """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
         features, labels = self.sample.features, self.sample.labels
         count = min(PROBE_ROWS, self.sample.points)
         labels = labels[:count] if labels is not None and self.algorithm.supervised else None
@@ -319,8 +321,9 @@ class Plan:
         else:
             few = features[:count]
         share = make_share(few, labels, self.state, self.algorithm.layout)
+        cold = self.request.record is not None and self.request.record.found is not None
         built: Built = self._guard(
-            "updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero)
+            "updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero, cold=cold)
         )
         if built.kind == "interpreted":
             name = type(self.algorithm).__name__

@@ -224,7 +224,6 @@ class Contact:
 
 
 @lru_cache(maxsize=1 << 14)
-@lru_cache(maxsize=1 << 14)
 def identity(worker: int, incarnation: int) -> bytes:
     """The name under which a life of a worker dials. Asked twice for every message."""
     return f"{worker}.{incarnation}".encode()

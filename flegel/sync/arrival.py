@@ -3,7 +3,10 @@
 A signal reaches punctual workers at once. Who answers late again and again, because it sleeps, waits for its processor
 or is far away, is told before the round how long to train: η + δ_i, and does not begin what would end later
 (`machine/foresight.py`). δ_i is learned, for each of these workers, from how late its reports arrive compared with the
-median worker, beyond the scatter that all of them have; it is never positive, nobody trains longer than η.
+median worker, beyond the scatter that all of them have; it is never positive.
+
+Some cannot be in time: a step of theirs takes longer than η. No round is over before they report, so that the signal
+for the others may as well come later: `patience` says by how much.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from statistics import median
 WEIGHT = 0.3  # of the newest lateness
 USUAL = 3.0  # times the median distance from the median: reports are taken in one by one, and somebody is always last
 LEAST = 0.001  # seconds: to answer so late is not late
+FADING = 0.95  # of the patience is kept from one round to the next: δ should do what it can
 SHORTEST = 0.25  # of η: however late a worker is, it is left that much time to train
 
 
@@ -22,14 +26,16 @@ class Arrivals:
     def __init__(self) -> None:
         self.delta: dict[int, float] = {}
         """Of those that keep their own time."""
+        self.patience = 0.0
+        """Seconds beyond η that the round lasts for the sake of those that cannot be earlier."""
         self._late: dict[int, float] = {}
-        self._usual = 0.0
+        self._usual = self._eta = 0.0
         self._cut: float | None = None
         self._now: dict[int, float] = {}
 
     def begin(self, eta: float) -> dict[int, float]:
         """A round begins: how long those that keep their own time should train."""
-        self._cut = None
+        self._cut, self._eta = None, eta
         self._now.clear()
         for worker, delta in self.delta.items():  # no further than matters, or it would not find back
             self.delta[worker] = max(delta, (SHORTEST - 1) * eta)
@@ -71,3 +77,7 @@ class Arrivals:
             elif cut is None:
                 beyond = late - self._usual if late > self._usual else min(late, 0.0)
                 self.delta[worker] = min(self.delta[worker] - WEIGHT * beyond, 0.0)
+        if cut is None and self.delta:
+            last = max(times.get(worker, middle) for worker in self.delta) - middle
+            change = WEIGHT * min(max(last, -self._eta), self._eta)  # a single hitch teaches little
+            self.patience = FADING * max(self.patience + change, 0.0)

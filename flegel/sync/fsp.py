@@ -111,6 +111,7 @@ class FSP:
         if self._arrivals:
             through = lap(list(view.workers.values()), self._matters) if self._matters else eta
             own = self._arrivals.begin(min(eta, through))
+            eta += self._arrivals.patience
         return Decision((TrainWorkers(workers, points, own), Wake(now + eta, view.round)), self._step.reason)
 
     def _limit(self, view: View) -> float:

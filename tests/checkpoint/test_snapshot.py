@@ -145,7 +145,8 @@ def test_dealing_anew_loses_and_doubles_no_point(shares: list[list[tuple[int, in
     assert all(sum(n for n, _ in p.kept.runs) == p.points > 0 for p in dealt)
 
 
-def test_from_a_newer_commit_the_objective_is_not_worse_than_at_that_commit() -> None:
+@pytest.mark.parametrize(("anew", "workers"), [(False, 3), (True, 3), (True, 2)])
+def test_from_a_newer_commit_the_objective_is_not_worse_than_at_that_commit(anew: bool, workers: int) -> None:
     shelf = Shelf()
     spec = SyncSpec("fsp", interval=0.004)
     job(spec, every=0.05, shelf=shelf, criteria=Criteria(max_iterations=60, tolerance=0))
@@ -156,7 +157,8 @@ def test_from_a_newer_commit_the_objective_is_not_worse_than_at_that_commit() ->
             continue
         tried += 1
         newer = Newer(commit.round, commit.iteration, commit.seconds, commit.parameter)
-        again = job(spec, shelf=shelf, save=older[-1], newer=newer, criteria=Criteria(max_iterations=70, tolerance=0))
+        limits = Criteria(max_iterations=70, tolerance=0)
+        again = job(spec, shelf=shelf, save=older[-1], newer=newer, anew=anew, workers=workers, criteria=limits)
         after = [row.objective for row in again.trace]
         assert after[0] is not None and after[0] <= commit.objective * (1 + 1e-12)
         assert again.trace[0].iteration == commit.iteration + 1

@@ -69,9 +69,11 @@ def job(
     shelf: Shelf | None = None,
     save: Save | None = None,
     newer: Newer | None = None,
+    anew: bool = False,
     seed: int = 0,
 ) -> Coordinator:
-    """k-means under a model; with `save`, from that checkpoint of the shelf on, perhaps on other workers."""
+    """k-means under a model; with `save`, from that checkpoint of the shelf on, perhaps on other workers, perhaps with
+    all points unvisited (`anew`)."""
     spec = SyncSpec(sync) if isinstance(sync, str) else sync
     rows = data(seed)
     algorithm = KMeans(k=5, init="random")
@@ -84,6 +86,9 @@ def job(
         assert shelf is not None
         held = [shelf.parts[save.number][w] for w in save.workers]
         parts = held if len(held) == workers else snapshot.redeal(held, workers)
+        if anew:
+            fresh = np.random.default_rng(1)
+            parts = [snapshot.unvisited(p, algorithm.initState(p.points, COLUMNS, fresh)) for p in parts]
         owners = [p.ids for p in parts]
     learners = {}
     for w, ids in enumerate(owners):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flegel.datasets import open_data, plan_rows
-from flegel.datasets.base import compress, cut, expand
+from flegel.datasets.base import compress, cut, expand, group
 from flegel.errors import DataError, UsageError
 from tests.datasets.helpers import check_shares
 
@@ -112,3 +112,22 @@ def test_a_partition_by_label_needs_labels() -> None:
         data.share(0, 2, "dirichlet:0.5")
     with pytest.raises(DataError, match="column"):
         data.share(0, 2, "sorted-by 9")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_ranges_in_groups_keep_their_rows_and_their_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    starts = rng.integers(0, 60, rng.integers(0, 12))
+    ranges = np.stack([starts, starts + rng.integers(0, 15, len(starts))], axis=1).astype(np.int64)
+    edges = np.unique(rng.integers(0, 80, rng.integers(0, 10))).astype(np.int64)
+    rows = int(rng.integers(1, 20))
+    pieces = cut(ranges, edges)
+    assert np.array_equal(expand(pieces), expand(ranges))
+    assert all(np.searchsorted(edges, a, "right") == np.searchsorted(edges, b - 1, "right") for a, b in pieces)
+    for exact in (True, False):
+        groups = list(group(pieces, rows, exact))
+        sizes = [int((g[:, 1] - g[:, 0]).sum()) for g in groups]
+        assert np.array_equal(expand(np.concatenate([*groups, ranges[:0]])), expand(ranges))
+        assert all(size == rows if exact else size >= rows for size in sizes[:-1])
+        shorter = [size - int(g[-1, 1] - g[-1, 0]) for size, g in zip(sizes, groups, strict=True)]
+        assert all(size < rows for size in shorter)

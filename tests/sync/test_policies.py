@@ -163,11 +163,11 @@ def test_workers_that_answer_late_keep_their_own_time() -> None:
     assert set(began.seconds) == {2} and began.seconds[2] <= 0.4
 
 
-def test_the_signal_comes_at_the_end_of_the_interval_for_everybody() -> None:
+def test_the_signal_comes_later_where_somebody_cannot_be_in_time() -> None:
     stage = Stage(name="fsp", interval=0.4, coordination="semi")
-    stage.tell(Started())
+    assert next(a for a in stage.tell(Started()) if isinstance(a, Wake)).at == pytest.approx(0.4)
     said = late_worker(stage)
-    assert next(a for a in said if isinstance(a, Wake)).at == pytest.approx(stage.now + 0.4)
+    assert stage.now + 0.4 < next(a for a in said if isinstance(a, Wake)).at < stage.now + 0.9
     stage.report(2, exhausted=False)
     assert stage.tell(Woken(stage.view.round)) == [StopWorkers((0, 1))]
 
@@ -243,6 +243,19 @@ def test_a_late_worker_learns_to_stop_early_and_the_others_wait_for_the_signal()
     asked = rounds(Arrivals(), 30, 0.1, RESPONSES)
     assert set(asked) == {3}
     assert asked[3] + RESPONSES[3] == pytest.approx(0.1 + RESPONSES[2], abs=1e-3)
+
+
+def test_patience_lasts_until_those_report_that_cannot_be_earlier() -> None:
+    learned, eta = Arrivals(), 0.01
+    for round_ in range(60):
+        learned.begin(eta)
+        for worker in range(3):
+            learned.arrived(worker, round_ + eta + learned.patience + 1e-4 * worker)
+        learned.arrived(3, round_ + 0.035)  # one step of it takes so long, whatever it is told
+        learned.close()
+    assert learned.patience == pytest.approx(0.025, abs=0.005)
+    rounds(learned, 60, eta, dict.fromkeys(range(4), 0.001))
+    assert learned.patience < 0.002, "it fades when there is nobody to wait for"
 
 
 def test_who_was_late_once_waits_for_the_signal() -> None:

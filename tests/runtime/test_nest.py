@@ -1,0 +1,138 @@
+"""Workers as forks of a nest: told apart, ended, missed, and never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import flegel
+from flegel.algorithms.kmeans import KMeans
+from flegel.runtime import nest
+from flegel.runtime.nest import Nest
+
+pytestmark = pytest.mark.skipif(not nest.AVAILABLE, reason="forks need pidfds")
+DEADLINE = 60.0
+NOBODY = b'{"address": "ipc://@flegel-nobody", "token": "t", "worker": 0, "incarnation": 0}\n'
+
+
+@pytest.fixture
+def home() -> Iterator[Nest]:
+    made = Nest()
+    yield made
+    made.close()
+
+
+def test_a_worker_is_told_by_its_standard_input_and_ends_with_it(home: Nest) -> None:
+    one, two = home.hatch(NOBODY), home.hatch(NOBODY)
+    assert one.pid != two.pid
+    assert psutil.Process(one.pid).ppid() == home.pid
+    assert os.getsid(one.pid) == one.pid
+    assert one.stdin is not None
+    one.stdin.close()
+    assert one.wait(DEADLINE) == 0
+    assert two.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        two.wait(0.01)
+
+
+def test_a_bad_birth_is_an_exit_code(home: Nest) -> None:
+    assert home.hatch(b"{}\n").wait(DEADLINE) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_how_a_worker_ended_is_known(home: Nest, number: signal.Signals) -> None:
+    worker = home.hatch(NOBODY)
+    os.kill(worker.pid, number)
+    assert worker.wait(DEADLINE) == -number
+    worker.kill()  # nobody is hit
+
+
+def test_the_nest_has_one_thread_and_holds_nothing_of_its_workers(home: Nest) -> None:
+    before = home.hatch(NOBODY)
+    before.pid  # noqa: B018 - waits
+    files = psutil.Process(home.pid).num_fds()
+    more = [home.hatch(NOBODY) for _ in range(5)]
+    assert len({worker.pid for worker in more}) == 5
+    assert psutil.Process(home.pid).num_threads() == 1
+    assert psutil.Process(home.pid).num_fds() == files
+
+
+def test_more_workers_than_may_be_under_way(home: Nest) -> None:
+    brood = [home.hatch(b"{}\n") for _ in range(nest.UNDER_WAY + 10)]
+    assert {worker.wait(DEADLINE) for worker in brood} == {2}
+
+
+def test_workers_end_with_their_nest_even_when_they_are_stopped(home: Nest) -> None:
+    worker = home.hatch(NOBODY)
+    stopped = psutil.Process(worker.pid)
+    worker.send_signal(signal.SIGSTOP)
+    os.kill(home.pid, signal.SIGKILL)
+    psutil.wait_procs([stopped], timeout=DEADLINE)
+    assert not stopped.is_running()
+    assert worker.wait(DEADLINE) == -signal.SIGKILL
+    assert not home.alive
+
+
+def test_workers_do_not_throw_the_same_dice(tmp_path: Path) -> None:
+    (tmp_path / "dice.py").write_text(
+        "import numpy as np\nfrom flegel import Algorithm\n"
+        "class Dice(Algorithm):\n"
+        "    def initParameter(self, sample, rng): return np.zeros(1)\n"
+        "    def initState(self, points, columns, rng): return np.random.random((points, 1))\n"
+        "    def updateDataPoint(self, dataPoint, parameter, iterationNum): return np.ones(1)\n"
+        "    def updateParameter(self, aggregator, oldParameter): return oldParameter\n"
+    )
+    from flegel.runtime.find import find_algorithm
+
+    dice = find_algorithm(f"{tmp_path / 'dice.py'}:Dice")()
+    result = flegel.run(dice, np.zeros((40, 1)), workers=2, sync="bsp", max_iterations=1, collect_state=True)
+    assert result.state is not None
+    assert len(np.unique(result.state)) == 40
+
+
+def test_a_job_survives_the_loss_of_the_nest_and_of_all_its_workers() -> None:
+    rows = np.random.default_rng(0).normal(size=(4000, 3))
+    with flegel.LocalCluster(2) as cluster:
+        lost: list[int] = []
+
+        def watch(machine: object) -> None:
+            if not lost and machine.iteration >= 3:  # type: ignore[attr-defined]
+                assert cluster._nest is not None
+                lost.append(cluster._nest.pid)
+                os.kill(lost[0], signal.SIGKILL)
+
+        result = flegel.run(
+            KMeans(k=4), rows, sync="bsp", cluster=cluster, watch=watch, max_iterations=100, tolerance=0.0
+        )
+        assert lost
+        assert result.iterations == 100
+        assert cluster._nest is not None
+        assert cluster._nest.pid != lost[0]
+
+
+def test_a_nest_that_was_prepared_and_never_used_ends_even_if_the_process_cannot_say_so() -> None:
+    text = "import os; from flegel.runtime import nest\n"
+    text += "with nest.prepared():\n    print(nest._early[0].pid, flush=True); os._exit(0)"
+    said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=DEADLINE, check=True)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.wait_procs([psutil.Process(int(said.stdout))], timeout=DEADLINE)
+    assert not psutil.pid_exists(int(said.stdout))
+
+
+def test_a_nest_that_was_prepared_is_taken_or_left() -> None:
+    with nest.prepared():
+        early = nest._early[0]
+        with flegel.LocalCluster(1) as cluster:
+            assert cluster._nest is early
+    with nest.prepared():
+        left = nest._early[0].pid
+    assert not psutil.pid_exists(left)

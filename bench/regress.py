@@ -15,6 +15,8 @@ import json
 import sys
 from pathlib import Path
 
+from pairs import paired
+
 from flegel.compare import Bench, read
 from flegel.errors import FlegelError
 
@@ -51,9 +53,9 @@ def races(path: Path) -> dict[str, float]:
     raw = json.loads(path.read_text(encoding="utf-8"))
     cases = {k: v["models"] for k, v in raw.items() if k.startswith("race ")} if isinstance(raw, dict) else {}
     return {
-        f"{case.strip()}: {model} / fsp": run["seconds"] / models["fsp"]["seconds"]
+        f"{case.strip()}: {model} / fsp": paired(models, model)[0]
         for case, models in cases.items()
-        for model, run in models.items()
+        for model in models
         if model != "fsp" and models.get("fsp", {}).get("reached")
     }
 

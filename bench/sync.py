@@ -5,8 +5,8 @@
 
 Parts: `race` (every model, with and without stragglers, same target, each repeat from another start), `sweep`
 (fixed intervals against the one that fsp finds, whatever the first), `semi` (synchronization cost with own clocks and
-with the coordinator's signal), `psp` (utilization with speeds 1:2:3). Ratios are of medians inside one run; times that
-hit the limit are lower bounds and marked with >.
+with the coordinator's signal), `psp` (utilization with speeds 1:2:3). Ratios are medians over pairs of runs from the
+same start; times that hit the limit are lower bounds and marked with >.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pairs import paired
 from problems import ALGORITHMS, SIZE, WITHIN, Problem, Problems
 
 import flegel
@@ -88,9 +89,9 @@ def middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {**ordered[len(ordered) // 2], "all": [round(r["seconds"], 4) for r in runs]}
 
 
-def show(label: str, found: dict[str, Any], base: float | None = None) -> None:
+def show(label: str, found: dict[str, Any], times: float | None = None) -> None:
     sign = " " if found["reached"] else ">"
-    ratio = f"{found['seconds'] / base:7.2f}x fsp" if base else ""
+    ratio = f"{times:7.2f}x fsp" if times else ""
     print(
         f"  {label:22} {sign}{found['seconds']:8.3f} s {ratio:12} rounds {found['iterations']:5d} "
         f"passes {found['passes']:6.1f} util {found['utilization']:.2f} φ {found['barrier_ms']:.2f} ms "
@@ -124,9 +125,8 @@ def race(bench: Bench, name: str, rows: int, straggler: str, models: list[str]) 
             )  # fmt: skip
             runs[model].append(figures(result, limit))
     found = {model: middle(each) for model, each in runs.items() if each}
-    base = found["fsp"]["seconds"] if "fsp" in found else None
     for model, each in found.items():
-        show(model, each, base)
+        show(model, each, paired(found, model)[0] if "fsp" in found else None)
     print(f"  all in {time.monotonic() - began:.0f} s", flush=True)
     return {"rows": rows, "target": target, "straggler": straggler, "models": found}
 

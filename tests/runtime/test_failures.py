@@ -124,9 +124,9 @@ def test_a_cluster_replaces_a_worker_that_died() -> None:
     before = belongings()
     with LocalCluster(workers=2) as cluster:
         assert run(KMeans(k=3, init="first"), cluster=cluster, max_iterations=2).iterations == 2
-        victim = max(belongings()[0] - before[0])
-        os.kill(victim, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(victim)], timeout=30)
+        victim = psutil.Process(max(belongings()[0] - before[0]))
+        victim.kill()
+        psutil.wait_procs([victim], timeout=30)
         again = run(KMeans(k=3, init="first"), cluster=cluster, max_iterations=2)
         assert again.iterations == 2
     assert belongings() == before

@@ -67,6 +67,19 @@ class Load_(Algorithm):
         return fresh
 
 
+class Role:
+    """A worker's process, which is its player's. As with real ones, whose nest tells, to look at it asks no kernel."""
+
+    def __init__(self, player: subprocess.Popen[bytes]) -> None:
+        self._player = player
+
+    def poll(self) -> int | None:
+        return self._player.returncode
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._player, name)
+
+
 class PlayedCluster(local.LocalCluster):
     """The real cluster with players in place of worker processes."""
 
@@ -87,9 +100,7 @@ class PlayedCluster(local.LocalCluster):
             player.stdin.write(msgspec.json.encode(Part(self._address, self.token, worker, last, **self._part)) + b"\n")
             player.stdin.flush()
             self.players.append(player)
-        self._processes[worker] = self.players[-1]
-        self._watches[worker] = os.pidfd_open(self.players[-1].pid)  # one for each worker, as real ones have
-        self._sleeper.add(self._watches[worker])
+        self._processes[worker] = Role(self.players[-1])
 
     def keep_spare(self) -> None:
         """Nobody is lost here."""

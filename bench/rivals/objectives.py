@@ -92,5 +92,4 @@ def misfit(X: np.ndarray, y: np.ndarray | None, model: Model) -> float:
 OBJECTIVES = {
     "kmeans": (inertia, False), "gmm": (log_likelihood, True), "lr": (log_loss, False), "nmf": (misfit, False)
 }  # fmt: skip
-MEANS = {"lr"}  # of which the objective is a mean over rows, not a sum
 """By algorithm: how to compute it, and whether more is better."""

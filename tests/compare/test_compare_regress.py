@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from flegel.compare import write
 from tests.compare.samples import bench
 
@@ -59,10 +61,25 @@ def test_no_results_are_no_success(tmp_path: Path) -> None:
     assert regress(str(tmp_path)).returncode == 2
 
 
-def test_the_recorded_floors_can_be_read() -> None:
+def test_the_recorded_floors_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
     spec = importlib.util.spec_from_file_location("regress", SCRIPT)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     floors = json.loads(module.FLOORS.read_text())
     assert all(isinstance(value, int | float) for value in floors.values())
+
+
+def test_races_are_compared_from_the_same_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second start is hard for everybody; a rival that was given up after the first is not set against it."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import pairs
+
+    models = {
+        "fsp": {"all": [1.0, 3.0], "reached": True},
+        "bsp": {"all": [12.0], "reached": False},
+        "psp": {"all": [1.5, 6.0], "reached": True},
+    }
+    assert pairs.paired(models, "bsp") == (12.0, True)
+    assert pairs.paired(models, "psp") == (1.75, False)

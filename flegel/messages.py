@@ -60,6 +60,8 @@ class Load(_Message):
     """A resumed job: these points with these states, in the frames behind all others as in `Kept`."""
     empty: bool = False
     """Get the kernel ready, but own nothing: points will be handed over (`Adopt`)."""
+    board: Board | None = None
+    """Large arrays may be read and written there instead of travelling; filled in where workers share a host."""
     lend: bool = False
     """Put the share where other workers of this host can read it, because points may move."""
 
@@ -168,6 +170,8 @@ class Loaded(_Message):
     kernel: str
     note: str
     seconds: float
+    board: bool = False
+    """The board that `Load` named is open here."""
 
 
 class Surveyed(_Message):
@@ -298,6 +302,15 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
 
 
+class Board(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Shared memory of a host for the arrays of messages (runtime/board.py), as rows of bytes."""
+
+    orders: Place
+    """Rooms that all workers read."""
+    reports: Place
+    """Rooms that this worker writes."""
+
+
 class Lent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share that a window is a part of, as it lies in the source's memory, and where the window begins in it."""
 
@@ -404,3 +417,5 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     body: Body
     frames: msgspec.Raw = NO_FRAMES
     """A `Frame` for each array, packed: a receiver has mostly read the same description before (runtime/wire.py)."""
+    slot: int = -1
+    """The arrays do not follow, they are in this room of a board."""

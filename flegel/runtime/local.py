@@ -25,8 +25,9 @@ import zmq
 
 from flegel.errors import DecodeError, FlegelError, UsageError, WorkerLost
 from flegel.machine.events import Leave, Scale
-from flegel.messages import Answer, Envelope, Exit, Hello, Order, Release
-from flegel.runtime import clock, doors, frames, nest
+from flegel.messages import Answer, Envelope, Exit, Hello, Load, Order, Release, Train
+from flegel.runtime import board, clock, doors, frames, nest
+from flegel.runtime.board import Board
 from flegel.runtime.far import ServedArray
 from flegel.runtime.host import io_threads
 from flegel.runtime.memory import SharedArray
@@ -80,6 +81,7 @@ class LocalCluster:
         self._address = ""
         self._context: zmq.Context[Any] | None = None
         self._socket: zmq.Socket[bytes] | None = None
+        self._board: Board | None = None
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -186,6 +188,7 @@ class LocalCluster:
         """A name that fences this job's messages from those of earlier ones."""
         self._jobs += 1
         self._busy = True
+        self._board = None
         self._job = f"{self.token}/{self._jobs}"
         for voice in self._voices.values():
             voice.job = self._job
@@ -197,6 +200,7 @@ class LocalCluster:
     def end_job(self) -> None:
         """Workers forget their shares."""
         self._busy = False
+        self._board = None
         self._requests.clear()
         for worker, process in self._processes.items():
             if process.poll() is None:
@@ -205,11 +209,24 @@ class LocalCluster:
 
     def send(self, worker: int, body: Order, parcel: Parcel = EMPTY) -> None:
         socket, voice = self._opened(), self._voices[worker]
+        if type(body) is Load:
+            body = self._with_board(worker, body, parcel)
+        elif type(body) is Train and self._board is not None:
+            parcel = self._board.order(worker, body, parcel)
         try:
             frames.send(socket, voice.wrap(body, parcel), identity(worker, voice.incarnation))
         except zmq.ZMQError as error:
             why = next((w for n, w, _ in self.deaths() if n == worker), f"cannot be reached ({error})")
             raise WorkerLost(f"Worker {worker} {why}.", why) from None
+
+    def _with_board(self, worker: int, load: Load, parcel: Parcel) -> Load:
+        """The workers of this host read θ where it lies, and report likewise, where these are large."""
+        if self._board is None:
+            self._board = board.for_job(load, parcel, self.workers)
+        if self._board is None:
+            return load
+        life = identity(worker, self._voices[worker].incarnation)
+        return msgspec.structs.replace(load, board=self._board.describe(worker, life))
 
     def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
         """Messages that have arrived, after waiting for the first one at most so long."""
@@ -226,12 +243,14 @@ class LocalCluster:
                 continue
             waited = True
             try:
-                message = decode(parts)
+                message = decode(parts, self._board.rooms(speaker) if self._board else ())
             except DecodeError as error:
                 print(f"flegel: dropped a message: {error}", file=sys.stderr)
                 continue
             envelope = message[0]
             if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
+                if self._board is not None:
+                    self._board.hear(speaker, envelope.body)
                 yield message
 
     def _take(self, socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
@@ -274,6 +293,8 @@ class LocalCluster:
         process = self._processes.pop(worker, None)
         if process is None:
             return
+        if self._board is not None:
+            self._board.forget(worker)
         voice = self._voices[worker]
         self._former[worker, voice.incarnation] = voice
         if gently and worker in self._ready:

@@ -44,21 +44,57 @@ _prefix = struct.Struct(">I").unpack_from
 class Parcel:
     """Arrays made ready once, to be sent to any number of workers. Small ones share a frame: frames cost more."""
 
+    slot = -1
+    """The room of a board in which they are (runtime/board.py); they travel where there is none."""
+
     def __init__(self, arrays: Sequence[Array] = ()) -> None:
         for a in arrays:
             if a.dtype.str not in DTYPES:
                 raise UsageError(f"Arrays of type {a.dtype} do not travel; use float32, float64 or integers.")
         described = [Frame(a.dtype.str, np.shape(a)) for a in arrays]
         self.frames = msgspec.Raw(_encoder.encode(described)) if described else NO_FRAMES
-        ready = [np.ascontiguousarray(a) for a in arrays]
-        self.packed = 0 < sum(a.nbytes for a in ready) <= PACK_BELOW
+        self.arrays = [np.ascontiguousarray(a) for a in arrays]
+        self.packed = 0 < sum(a.nbytes for a in self.arrays) <= PACK_BELOW
         """In the frame of the header."""
-        self.parts: list[Any] = [b"".join(_padded(a) for a in ready)] if self.packed and len(ready) > 1 else ready
+        self._parts: list[Any] | None = None
+        self._share: Callable[[Any], Any] | None = None
+
+    @property
+    def parts(self) -> list[Any]:
+        """As they travel."""
+        if self._parts is None:
+            together = len(self.arrays) > 1 and sum(a.nbytes for a in self.arrays) <= PACK_BELOW
+            ready: list[Any] = [b"".join(map(_padded, self.arrays))] if together else list(self.arrays)
+            self._parts = ready if self._share is None else [self._share(part) for part in ready]
+        return self._parts
+
+    @property
+    def room(self) -> int:
+        """Bytes that they take on a board."""
+        return room_for(self.arrays)
 
     def broadcast(self, share: Callable[[Any], Any]) -> Parcel:
-        """Put once into a form that can be sent any number of times (see frames.py), behind a header of each one's."""
-        self.packed, self.parts = False, [share(part) for part in self.parts]
+        """To be put once into a form that can be sent any number of times (frames.py), behind a header of each one's."""
+        self.packed, self._share = False, share
         return self
+
+    def write(self, room: Array) -> None:
+        """One after the other."""
+        offset = 0
+        for a in self.arrays:
+            room[offset : offset + a.nbytes] = a.reshape(-1).view(np.uint8)
+            offset += a.nbytes + -a.nbytes % ALIGNED
+
+    def posted(self, slot: int) -> Parcel:
+        """The same arrays, which were written to this room."""
+        there = Parcel()
+        there.frames, there.slot, there._parts = self.frames, slot, []
+        return there
+
+
+def room_for(arrays: Sequence[Array]) -> int:
+    """Bytes of arrays that lie one after the other."""
+    return sum([a.nbytes + -a.nbytes % ALIGNED for a in arrays])
 
 
 def _padded(part: Array | bytes) -> bytes:
@@ -107,8 +143,11 @@ def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
             gc.enable()
 
 
-def decode(frames: Sequence[Any]) -> tuple[Envelope, tuple[Array, ...]]:
-    """The message and its arrays: read-only and aligned, views of the received bytes where those lie well."""
+def decode(frames: Sequence[Any], rooms: Sequence[memoryview] = ()) -> tuple[Envelope, tuple[Array, ...]]:
+    """The message and its arrays: read-only and aligned, views of the received bytes where those lie well.
+
+    `rooms` are those of a board that the sender may have written to.
+    """
     if not 1 <= len(frames) <= MAX_FRAMES + 1:
         raise DecodeError(f"A message has 1 to {MAX_FRAMES + 1} frames, not {len(frames)}.")
     whole = frames[0] if type(frames[0]) is memoryview else memoryview(frames[0])
@@ -120,9 +159,13 @@ def decode(frames: Sequence[Any]) -> tuple[Envelope, tuple[Array, ...]]:
         raise DecodeError(f"A header has at most {MAX_HEADER} bytes and all that it says, not {length}.")
     start = length + PREFIX
     envelope = unpack(_decoder, whole[PREFIX:start] if packed else whole)
-    if not packed and len(frames) == 1 and envelope.frames == NO_FRAMES:
+    if not packed and len(frames) == 1 and envelope.frames == NO_FRAMES and envelope.slot < 0:
         return envelope, ()
     layout = _layout(bytes(envelope.frames))
+    if envelope.slot >= 0:
+        if packed or len(frames) != 1 or envelope.slot >= len(rooms) or layout.size > rooms[envelope.slot].nbytes:
+            raise DecodeError(f"Arrays of {layout.size} bytes were said to be in room {envelope.slot}, and are not.")
+        return envelope, _in_room(layout, rooms[envelope.slot])
     if not packed:
         return envelope, _arrays(layout, frames[1:])
     start += -start % ALIGNED
@@ -169,6 +212,16 @@ def _cut(described: np.dtype[Any], whole: memoryview, start: int) -> tuple[Array
     return tuple([record[name] for name in described.names or ()])
 
 
+def _in_room(layout: _Layout, room: memoryview) -> tuple[Array, ...]:
+    """Arrays that lie one after the other in a room of a board."""
+    arrays, offset = [], 0
+    for dtype, shape, size in layout.places:
+        arrays.append(np.ndarray(shape, dtype, room, offset) if size else np.zeros(shape, dtype))
+        arrays[-1].flags.writeable = False
+        offset += size + -size % ALIGNED
+    return tuple(arrays)
+
+
 def _arrays(layout: _Layout, frames: Sequence[Any]) -> tuple[Array, ...]:
     """Arrays in a frame each, or several that share one."""
     if len(frames) == 1 < len(layout.places):
@@ -212,5 +265,5 @@ class Numbered:
     def wrap(self, body: Body, parcel: Parcel = EMPTY) -> list[Any]:
         number = self._next
         self._next += 1
-        envelope = Envelope(self.job, self.epoch, self.worker, self.incarnation, number, body, parcel.frames)
+        envelope = Envelope(self.job, self.epoch, self.worker, self.incarnation, number, body, parcel.frames, parcel.slot)
         return encode(envelope, parcel)

@@ -7,6 +7,7 @@ trainer never waits for the GIL.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -23,8 +24,9 @@ from zmq.utils.monitor import recv_monitor_message
 from flegel.errors import DecodeError, FlegelError
 from flegel.machine import worker as machine
 from flegel.machine.holdings import Holdings
-from flegel.messages import Answer, Beat, Hello, Kept, Load, State, Survey
+from flegel.messages import Answer, Beat, Hello, Kept, Load, Loaded, Order, Report, State, Survey
 from flegel.runtime import clock, doors, frames, hooks
+from flegel.runtime.board import Seat
 from flegel.runtime.curve import private_bytes
 from flegel.runtime.migrate import Mover
 from flegel.runtime.offspring import die_with_parent
@@ -56,6 +58,7 @@ class WorkerProcess:
         self._socket = self._doors.to_coordinator(birth.address, identity(birth.worker, birth.incarnation))
         self._voice = Numbered(birth.token, 0, birth.worker, birth.incarnation)
         self._heard = -1
+        self._seat: Seat | None = None
         self._machine = machine.Worker()
         self._trainer = Trainer()
         self._mover = Mover(self._doors, self._trainer, birth.address, birth.worker, birth.incarnation)
@@ -121,7 +124,7 @@ class WorkerProcess:
             except zmq.Again:
                 return
             try:
-                envelope, arrays = decode(parts)
+                envelope, arrays = decode(parts, self._seat.rooms if self._seat else ())
             except DecodeError as error:
                 print(f"flegel worker {self._birth.worker}: dropped a message: {error}", file=sys.stderr)
                 continue
@@ -132,6 +135,7 @@ class WorkerProcess:
             self._heard = envelope.sequence
             if new_job:
                 self._voice.job, self._voice.epoch = envelope.job, envelope.epoch
+                self._take_seat(envelope.body)
             self._arrays = arrays
             self._do(self._machine.handle(machine.Ordered(envelope.body, arrays), clock.now()))  # type: ignore[arg-type]
 
@@ -184,9 +188,21 @@ class WorkerProcess:
 
         return tuple(tree.flatten(self._trainer.aggregator))
 
+    def _take_seat(self, order: Order) -> None:
+        self._seat = None
+        if isinstance(order, Load) and order.board is not None:
+            with contextlib.suppress(OSError, DecodeError):  # then arrays travel
+                self._seat = Seat(order.board)
+
     def _say(self, body: Answer, arrays: tuple[Any, ...] = ()) -> None:
+        parcel = Parcel(arrays)
+        if self._seat is not None:
+            if type(body) is Report:
+                parcel = self._seat.put(parcel)
+            elif type(body) is Loaded:
+                body = msgspec.structs.replace(body, board=True)
         try:
-            frames.send(self._socket, self._voice.wrap(body, Parcel(arrays)))
+            frames.send(self._socket, self._voice.wrap(body, parcel))
         except zmq.Again:
             print(f"flegel worker {self._birth.worker}: the coordinator reads nothing; it ends.", file=sys.stderr)
             self._alive = False

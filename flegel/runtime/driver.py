@@ -38,6 +38,7 @@ from flegel.machine.events import (
 from flegel.machine.fence import Fence
 from flegel.messages import Envelope, Hello, Order
 from flegel.runtime import clock, frames
+from flegel.runtime.signals import Postponed
 from flegel.runtime.wire import EMPTY, Parcel
 from flegel.tree import Array
 
@@ -187,6 +188,7 @@ class Drive:
         self._arrays: tuple[Array, ...] = ()
         self._parcel = EMPTY
         self._collector = Collector()
+        self._signals = Postponed()
         self._rest_at, self._rested_at = math.inf, self._now()
         self.stale = 0
         """Messages of former lives that were refused."""
@@ -195,6 +197,12 @@ class Drive:
         return clock.now() + self._shift
 
     def run(self, last: bool = True) -> None:
+        with self._signals:
+            self._run(last)
+        if self._watch:
+            self._watch()
+
+    def _run(self, last: bool) -> None:
         over = False
         try:
             self._execute(self._machine.start(self._now()))
@@ -202,6 +210,7 @@ class Drive:
             look_at = self._now()
             woken = True
             while self._done is None:
+                self._signals.deliver()
                 now = self._now()
                 if woken or now >= look_at:  # not after each message: it is a look at every process
                     self._bury(now)
@@ -222,8 +231,6 @@ class Drive:
                 self._cluster.end_job()
         if self._done.error is not None:
             raise self._done.error
-        if self._watch:
-            self._watch()
 
     def _hear(self, timeout: float) -> int:
         """Everything that has arrived, after waiting for it; how many messages. Without any, something else woke us."""
@@ -256,14 +263,25 @@ class Drive:
 
     def _tell(self, event: Event) -> None:
         """What follows from an event; what follows from that comes after it, never in the middle."""
-        if self._done is None and (commands := self._machine.handle(event, clock.now() + self._shift)):
+        if self._done is None and (commands := self._ask(event)):
             self._execute(commands)
         if self._next:
             self._follow_up()
 
+    def _ask(self, event: Event) -> list[Command]:
+        """What the machine answers. Its hooks are the user's and may take for ever: Ctrl-C need not wait for them."""
+        signals = self._signals
+        signals.open = True
+        if signals.came:
+            signals.deliver()
+        try:
+            return self._machine.handle(event, clock.now() + self._shift)
+        finally:
+            signals.open = False
+
     def _follow_up(self) -> None:
         while self._next and self._done is None:
-            self._execute(self._machine.handle(self._next.popleft(), self._now()))
+            self._execute(self._ask(self._next.popleft()))
 
     def _bury(self, now: float) -> None:
         for worker, why, fault in self._cluster.deaths():

@@ -33,6 +33,7 @@ from flegel.runtime.host import io_threads
 from flegel.runtime.memory import SharedArray
 from flegel.runtime.offspring import nursery
 from flegel.runtime.poll import Sleeper
+from flegel.runtime.signals import Postponed
 from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
 from flegel.runtime.worker import Birth, identity
 from flegel.tree import Array
@@ -158,6 +159,10 @@ class LocalCluster:
 
     def close(self) -> None:
         """Ask, then insist; afterwards no process, socket or memory of ours is left."""
+        with Postponed():
+            self._close()
+
+    def _close(self) -> None:
         self._busy = False
         for worker, process in self._processes.items():
             if process.poll() is None and worker in self._ready:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,3 +125,33 @@ def test_under_a_flood_work_is_not_put_off_for_ever() -> None:
     story = Story()
     drive(Echo(story), Flood(story, []))  # type: ignore[arg-type]
     assert "rest" in story.lines and story.lines.index("rest") > 10
+
+
+class Struck(Script):
+    """Ctrl-C comes in the middle of every order."""
+
+    def send(self, worker: int, body: Any, parcel: Any = EMPTY) -> None:
+        signal.raise_signal(signal.SIGINT)
+        super().send(worker, body, parcel)
+
+
+def test_ctrl_c_ends_the_job_but_never_an_order_that_is_on_its_way() -> None:
+    story = Story()
+    with pytest.raises(KeyboardInterrupt):
+        drive(Echo(story), Struck(story, [1]))  # type: ignore[arg-type]
+    assert story.lines == ["order, collector off", "end, collector on"]
+
+
+class Endless(Echo):
+    """A hook that never returns."""
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("Ctrl-C has to wait for the hook")
+
+
+def test_ctrl_c_does_not_wait_for_a_hook() -> None:
+    story = Story()
+    with pytest.raises(KeyboardInterrupt):
+        drive(Endless(story), Script(story, [1]))  # type: ignore[arg-type]
+    assert story.lines == ["end, collector on"]

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from flegel.runtime.offspring import nursery
+from flegel.runtime.signals import Postponed
 
 pytestmark = pytest.mark.processes
 
@@ -60,6 +61,48 @@ def test_no_worker_outlives_the_command(
     said = job.stderr.read()
     assert words in said and "Traceback" not in said
     assert {p.name for p in tmp_path.iterdir()} == {"rows.npy"}, "nothing half-written"
+
+
+@pytest.fixture
+def handled() -> Iterator[list[int]]:
+    """Which signals a handler of ours has seen."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    yield seen
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_handler_waits_for_its_turn(handled: list[int]) -> None:
+    with Postponed() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        assert handled == [], "the middle of a send is no place to raise an exception"
+        signals.deliver()
+        assert handled == [signal.SIGTERM]
+        signals.deliver()
+        assert handled == [signal.SIGTERM], "once"
+        signal.raise_signal(signal.SIGTERM)
+    assert handled == [signal.SIGTERM] * 2, "at the end, at the latest"
+    signal.raise_signal(signal.SIGTERM)
+    assert handled == [signal.SIGTERM] * 3, "and as before afterwards"
+
+
+def test_code_of_the_user_s_can_be_interrupted(handled: list[int]) -> None:
+    with Postponed() as signals:
+        signals.open = True
+        signal.raise_signal(signal.SIGTERM)
+        assert handled == [signal.SIGTERM]
+
+
+def test_ctrl_c_comes_as_usual_and_the_system_s_own_handler_is_left_alone() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(KeyboardInterrupt), Postponed() as signals:
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            signal.raise_signal(signal.SIGINT)
+            signals.deliver()
+            pytest.fail("it was delivered")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_process_does_not_die_with_the_thread_that_asked_for_it() -> None:

@@ -235,7 +235,8 @@ class NMF(Algorithm):
         oldParameter = oldParameter._replace(rows=np.array([oldParameter.rows[0], aggregator.seen[0]]))
         old = oldParameter.factors
         if self.solver == "sgd":
-            moved = np.maximum(old + joined(aggregator)[:, None] * aggregator.moves, 0.0)
+            moved = joined(aggregator)[:, None] * aggregator.moves  # one array, and not one for each step
+            np.maximum(np.add(moved, old, moved), 0.0, moved)
             return oldParameter._replace(factors=moved, energy=oldParameter.energy + aggregator.energy)
         penalty = self.regularization / oldParameter.scale[0] * aggregator.seen[0]
         below = old @ aggregator.gram + penalty * old
@@ -248,7 +249,7 @@ class NMF(Algorithm):
         h, scale = parameter.factors, float(parameter.scale[0])
         penalty = self.regularization / scale
         value = float(aggregator.loss[0])
-        lengths = (h * h).sum(axis=1)
+        lengths = np.einsum("jf,jf->j", h, h)
         if self.solver == "sgd":
             value += penalty * float(aggregator.counts @ lengths)
         else:

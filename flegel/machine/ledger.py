@@ -18,6 +18,7 @@ import numpy as np
 
 from flegel import tree
 from flegel.algorithm import Algorithm
+from flegel.machine.sums import add_all
 from flegel.tree import Array, Tree
 
 NOTHING: tuple[Sequence[int], Sequence[Sequence[Array]]] = ((), ())
@@ -63,14 +64,12 @@ class Ledger:
         self._check(owners, columns)
         self._unposted = (owners, columns)
         if self._plain:
-            add = np.add
             for whole, column in zip(tree.flatten(self.total), columns, strict=True):
-                for extra in column:
-                    add(whole, extra, whole)
+                add_all(whole, column)
         else:
-            self.post()  # the user's code may keep a change, and write to it
-            for change in changes:
-                self.total = merge(self._algorithm, self.total, change)
+            self.post()
+            for change in changes:  # a copy, for the user's code may keep it, and write to it
+                self.total = merge(self._algorithm, self.total, tree.copy(change))
 
     def _check(self, owners: Sequence[int], columns: Sequence[Sequence[Array]]) -> None:
         for name, into, column in zip(self._names, tree.flatten(self._zero), columns, strict=True):

@@ -7,8 +7,8 @@ that it can (`Loaded.board`), and its arrays travel as ever.
 
 Rooms are written again and again, so nobody may look at one for too long:
 
-* θ of a round belongs to a worker until it reports on a later round, for it may train on while it waits. Where all rooms
-  are taken, θ travels.
+* θ of a round belongs to a worker until it reports on a later round, for it may train on while it waits. Where all
+  rooms are taken, θ travels.
 * Two rooms of each worker take turns with its reports. It writes report k + 2 where k was, and has been sent a θ with
   report k + 1 in it before; whoever commits a report lets go of the one before (machine/ledger.py).
 * Each life of a worker has rooms of its own: one that was given up cannot write into those of its successor.

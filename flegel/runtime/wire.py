@@ -74,7 +74,7 @@ class Parcel:
         return room_for(self.arrays)
 
     def broadcast(self, share: Callable[[Any], Any]) -> Parcel:
-        """To be put once into a form that can be sent any number of times (frames.py), behind a header of each one's."""
+        """To be sent any number of times, in a form that it is put into once (frames.py), behind a header each time."""
         self.packed, self._share = False, share
         return self
 
@@ -265,5 +265,6 @@ class Numbered:
     def wrap(self, body: Body, parcel: Parcel = EMPTY) -> list[Any]:
         number = self._next
         self._next += 1
-        envelope = Envelope(self.job, self.epoch, self.worker, self.incarnation, number, body, parcel.frames, parcel.slot)
+        fence = (self.job, self.epoch, self.worker, self.incarnation, number)
+        envelope = Envelope(*fence, body, parcel.frames, parcel.slot)
         return encode(envelope, parcel)

@@ -24,7 +24,7 @@ from zmq.utils.monitor import recv_monitor_message
 from flegel.errors import DecodeError, FlegelError
 from flegel.machine import worker as machine
 from flegel.machine.holdings import Holdings
-from flegel.messages import Answer, Beat, Hello, Kept, Load, Loaded, Order, Report, State, Survey
+from flegel.messages import Answer, Beat, Hello, Kept, Load, Loaded, Report, State, Survey
 from flegel.runtime import clock, doors, frames, hooks
 from flegel.runtime.board import Seat
 from flegel.runtime.curve import private_bytes
@@ -188,7 +188,7 @@ class WorkerProcess:
 
         return tuple(tree.flatten(self._trainer.aggregator))
 
-    def _take_seat(self, order: Order) -> None:
+    def _take_seat(self, order: object) -> None:
         self._seat = None
         if isinstance(order, Load) and order.board is not None:
             with contextlib.suppress(OSError, DecodeError):  # then arrays travel

@@ -1,0 +1,195 @@
+"""The board: arrays that are read where they were written, by whoever may still read them, and by nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import flegel
+from flegel.errors import DecodeError
+from flegel.messages import Beat, Board, Envelope, Form, Load, Loaded, Place, Report, Train
+from flegel.runtime import board, memory
+from flegel.runtime.board import Seat
+from flegel.runtime.find import find_algorithm
+from flegel.runtime.wire import Numbered, Parcel, decode
+from flegel.runtime.worker import identity
+from flegel.spec import AlgorithmRef
+
+pytestmark = pytest.mark.skipif(not memory.ANONYMOUS, reason="memory without a name is Linux's")
+
+SIZE = 20_000  # numbers of θ
+LOAD = Load(AlgorithmRef("kmeans", {}), {}, 0, 1, 0, Form("array", ()), Form("Sums", ("a", "b")))
+LOADED = Loaded(10, 3, "compiled", "", 0.1, board=True)
+
+
+def theta(value: float) -> Parcel:
+    return Parcel((np.full(SIZE, value),)).broadcast(lambda part: part)
+
+
+def report(round_: int) -> Report:
+    return Report(round_, 1, False, 0, 0, 0.0, 0.0, 0.0)
+
+
+class Scene:
+    """A coordinator's board and its workers, in one process."""
+
+    def __init__(self, workers: int, size: int = SIZE) -> None:
+        zero = (np.zeros(size), np.zeros((300, 70)), np.zeros(5, np.int64))
+        made = board.for_job(LOAD, Parcel(zero), workers)
+        assert made is not None
+        self.board, self.seats = made, dict[int, Seat]()
+        self.voices = {w: Numbered("job", 0, w, 0) for w in range(workers)}
+        for worker in range(workers):
+            self.join(worker)
+
+    def join(self, worker: int, life: int = 0) -> None:
+        where = self.board.describe(worker, identity(worker, life))
+        assert where is not None
+        self.seats[worker] = Seat(where)
+        self.board.hear(identity(worker, life), LOADED)
+
+    def order(self, worker: int, round_: int, parcel: Parcel) -> tuple[list[Any], Any]:
+        body = Train(round_, 100)
+        frames = self.voices[worker].wrap(body, self.board.order(worker, body, parcel))
+        return frames, decode([bytes(f) for f in frames], self.seats[worker].rooms)[1][0]
+
+
+def test_theta_is_read_where_it_was_written_and_cannot_be_changed_there() -> None:
+    scene, parcel = Scene(3), theta(7.0)
+    for worker in range(3):
+        frames, seen = scene.order(worker, 0, parcel)
+        assert len(frames) == 1 and len(bytes(frames[0])) < 200, "only a header travels"
+        assert (seen == 7.0).all() and not seen.flags.writeable
+    copies = [scene.order(worker, 0, parcel)[1].ctypes.data % memory.mmap.PAGESIZE for worker in range(3)]
+    assert len(set(copies)) == 1, "one room for all"
+
+
+def test_reports_arrive_whole_and_the_last_two_stay() -> None:
+    scene = Scene(1)
+    rng, sent, got = np.random.default_rng(0), list[Any](), list[Any]()
+    for number in range(4):
+        sent.append((rng.random((300, 70)), rng.integers(0, 9, 5)))
+        frames = scene.voices[0].wrap(report(number), scene.seats[0].put(Parcel(sent[-1])))
+        assert len(frames) == 1 and len(bytes(frames[0])) < 300
+        got.append(decode([bytes(f) for f in frames], scene.board.rooms(identity(0, 0)))[1])
+        for wanted, found in zip(sent[-2:], got[-2:], strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
+
+
+def test_a_report_that_is_larger_than_announced_travels() -> None:
+    large = Parcel((np.zeros((301, 70)), np.zeros(5)))
+    assert Scene(1).seats[0].put(large) is large
+
+
+def test_small_reports_travel_with_their_header() -> None:
+    seat = Scene(1).seats[0]
+    small = Parcel((np.zeros(10),))
+    assert seat.put(small) is small
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60), st.booleans())
+def test_nobody_s_theta_is_overwritten(steps: list[tuple[int, bool]], short: bool) -> None:
+    """Workers are ordered and report in any order, as under asp; what they may look at stays what it was."""
+    scene = Scene(4)
+    if short:
+        scene.board._orders = scene.board._orders[:3]
+    round_, looking = 0, dict[int, list[tuple[int, float, Any]]]()
+    for worker, everybody in steps:
+        round_ += 1
+        parcel = theta(float(round_))
+        for w in range(4) if everybody else (worker,):
+            if looking.get(w):
+                scene.board.hear(identity(w, 0), report(looking[w][-1][0]))
+                del looking[w][:-1]
+            frames, seen = scene.order(w, round_, parcel)
+            if len(frames) == 1:  # else it travelled, and is its own
+                looking.setdefault(w, []).append((round_, float(round_), seen))
+        for rounds in looking.values():
+            for _, value, seen in rounds:
+                assert (seen == value).all()
+
+
+def test_where_all_rooms_are_taken_theta_travels() -> None:
+    scene = Scene(1)
+    travelled = [len(scene.order(0, round_, theta(float(round_)))[0]) > 1 for round_ in range(5)]
+    assert travelled == [False] * 3 + [True] * 2
+    scene.board.hear(identity(0, 0), report(2))
+    assert [len(scene.order(0, 5, theta(1.0))[0]) > 1, len(scene.order(0, 6, theta(1.0))[0]) > 1] == [False, False]
+
+
+def test_a_former_life_cannot_write_into_the_rooms_of_its_successor() -> None:
+    scene = Scene(1)
+    former = scene.seats[0]
+    scene.join(0, life=1)
+    fresh = scene.seats[0].put(Parcel((np.full((300, 70), 1.0), np.zeros(5, np.int64))))
+    for _ in range(2):
+        former.put(Parcel((np.full((300, 70), 666.0), np.zeros(5, np.int64))))
+    frames = [bytes(f) for f in scene.voices[0].wrap(report(0), fresh)]
+    assert (decode(frames, scene.board.rooms(identity(0, 1)))[1][0] == 1.0).all()
+    assert scene.board.rooms(identity(0, 0)) == (), "and nobody reads what it writes"
+
+
+def test_messages_that_name_no_room_are_refused() -> None:
+    frames = [bytes(f) for f in Numbered("job", 0, 0, 0).wrap(Beat(0), Parcel((np.zeros(SIZE),)).posted(1))]
+    small, large = memoryview(bytes(100)), memoryview(bytes(8 * SIZE))
+    for rooms in ((), (large,), (large, small)):
+        with pytest.raises(DecodeError):
+            decode(frames, rooms)
+    with pytest.raises(DecodeError):
+        decode([*frames, b"more"], (large, large))
+    assert decode(frames, (small, large))[1][0].size == SIZE
+    assert Envelope("job", 0, 0, 0, 0, Beat(0)).slot == -1
+
+
+@pytest.mark.parametrize("change", ["process", "kind", "shape"])
+def test_a_board_that_cannot_be_opened_is_not_used(change: str) -> None:
+    scene = Scene(1)
+    where = scene.board.describe(0, identity(0, 0))
+    assert where is not None
+    p = where.orders
+    wrong = {
+        "process": Place(2**22 + 1, p.fd, "flegel-other", p.offset, p.dtype, p.shape),
+        "kind": Place(p.pid, p.fd, p.name, p.offset, "<f8", p.shape),
+        "shape": Place(p.pid, p.fd, p.name, p.offset, p.dtype, (p.shape[0] + 1, p.shape[1])),
+    }[change]
+    with pytest.raises((OSError, DecodeError)):
+        Seat(Board(wrong, where.reports))
+    body, parcel = Train(0, 1), theta(1.0)
+    assert scene.board.order(0, body, parcel) is parcel, "a worker that has not said that it sees it gets θ itself"
+
+
+def test_small_jobs_have_no_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = Parcel((np.zeros(100),) * 3), Parcel((np.zeros(SIZE),) * 3)
+    assert board.for_job(LOAD, small, 4) is None
+    assert board.for_job(LOAD, large, 4) is not None
+    monkeypatch.setenv(board.SWITCH, "off")
+    assert board.for_job(LOAD, large, 4) is None
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_job_on_the_board_is_the_same_job(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(4000, 60)).astype(np.float32)
+    posted: list[int] = []
+    post = board.Board._post
+
+    def watched(self: board.Board, parcel: Parcel) -> int:
+        posted.append(post(self, parcel))
+        return posted[-1]
+
+    monkeypatch.setattr(board.Board, "_post", watched)
+    options: dict[str, Any] = {"workers": 3, "sync": sync, "max_iterations": 12, "tolerance": 0.0}
+    on = flegel.run(find_algorithm("kmeans")(k=150), rows, **options)
+    assert len(posted) >= 11 and min(posted) >= 0
+    posted.clear()
+    monkeypatch.setenv(board.SWITCH, "off")
+    off = flegel.run(find_algorithm("kmeans")(k=150), rows, **options)
+    assert not posted
+    if sync == "bsp":
+        assert all(np.array_equal(a, b) for a, b in zip(on.parameter, off.parameter, strict=True))
+    assert on.objective == pytest.approx(off.objective, rel=0.05)

@@ -236,7 +236,7 @@ class NMF(Algorithm):
         old = oldParameter.factors
         if self.solver == "sgd":
             moved = joined(aggregator)[:, None] * aggregator.moves  # one array, and not one for each step
-            np.maximum(np.add(moved, old, moved), 0.0, moved)
+            np.maximum(np.add(moved, old, out=moved), 0.0, out=moved)
             return oldParameter._replace(factors=moved, energy=oldParameter.energy + aggregator.energy)
         penalty = self.regularization / oldParameter.scale[0] * aggregator.seen[0]
         below = old @ aggregator.gram + penalty * old

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "flegel"
 
 LAYERS = [
     {"errors"},
-    {"tree", "share", "tiling", "algorithm", "spec", "messages"},
+    {"tree", "sums", "share", "tiling", "algorithm", "spec", "messages"},
     {"sync", "plan"},
     {"machine"},
     {"runtime", "sim", "result"},

@@ -18,7 +18,7 @@ import numpy as np
 
 from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.machine.sums import add_all
+from flegel.sums import add_all
 from flegel.tree import Array, Tree
 
 NOTHING: tuple[Sequence[int], Sequence[Sequence[Array]]] = ((), ())

@@ -97,9 +97,8 @@ def test_nobody_s_theta_is_overwritten(steps: list[tuple[int, bool]], short: boo
     scene = Scene(4)
     if short:
         scene.board._orders = scene.board._orders[:3]
-    round_, looking = 0, dict[int, list[tuple[int, float, Any]]]()
-    for worker, everybody in steps:
-        round_ += 1
+    looking = dict[int, list[tuple[int, float, Any]]]()
+    for round_, (worker, everybody) in enumerate(steps, 1):
         parcel = theta(float(round_))
         for w in range(4) if everybody else (worker,):
             if looking.get(w):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flegel.machine.sums import LARGE, add_all
+from flegel.sums import LARGE, add_all
 
 
 @pytest.mark.parametrize("shape", [(3,), (LARGE + 7,), (LARGE // 16, 20), (0,)])

@@ -21,6 +21,8 @@ from flegel.tree import Array
 
 GAIN = 2.0
 """How far one pass may go, in steps of the bounding quadratic. Every barrier of a pass moves by its share."""
+FULL_STEP = 0.8 / GAIN
+"""Of a pass between two barriers: beyond 1 / GAIN visits are wasted, and rounds are not always of the same length."""
 _NO_LOSS = 1e300  # finite: a parameter is checked to be
 
 
@@ -267,6 +269,10 @@ class LR(Algorithm):
                 f"LR: {int(aggregator.unknown[0])} points carry labels outside "
                 f"classes={parameter.classes.tolist()}, taken from a sample; list all of them with classes=…"
             )
+
+    def efficiency(self, part: float, workers: int) -> float | None:
+        """Steps are in proportion to the visits behind them, up to half a pass."""
+        return min(1.0, FULL_STEP / part)
 
     def objective(self, aggregator: Gradients, parameter: Linear) -> float | None:
         return float(aggregator.loss[0] / aggregator.seen[0]) if aggregator.seen[0] > 0 else None

@@ -33,6 +33,9 @@ from flegel.tree import Array
 OFFSET = 6.0
 """AdaGrad's head start in typical visits: keeps a column's first steps short."""
 
+APART = 0.2
+"""Passes that are needed more, as a part of all, for each other worker and pass between two barriers (sgd)."""
+
 
 class Factors(NamedTuple):
     """θ. An entry is about scale · (w_i · h_j), with `factors` the rows h_j and w_i in the state of point i.
@@ -218,6 +221,10 @@ class NMF(Algorithm):
         target.loss[0] += loss
         target.seen[0] += first
         return target
+
+    def efficiency(self, part: float, workers: int) -> float | None:
+        """Copies of H that go apart: measured, docs/adr/objectives-that-answer-late.md."""
+        return 1.0 / (1.0 + APART * (workers - 1) * part) if self.solver == "sgd" else None
 
     def localParameter(self, parameter: Factors, aggregator: Sums) -> Factors:
         if self.solver != "sgd":

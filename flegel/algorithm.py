@@ -168,6 +168,15 @@ class Algorithm:
         """F(Q, θ) from the statistics alone, exact, without looking at the data. None: there is no objective."""
         return None
 
+    def efficiency(self, part: float, workers: int) -> float | None:
+        """What a visit is worth where barriers are `part` of a pass apart, as a part of what it is worth where they are
+        close together. None: `fsp` finds out by probing.
+
+        To be defined where a probe cannot tell, because the objective answers to θ a pass late: it is made of what the
+        points were worth when they were last visited.
+        """
+        return None
+
     def localParameter(self, parameter: Tree, aggregator: Tree) -> Tree:
         """θ as the next point of this interval sees it: θ itself, unless the kernel trains on its own copy.
 

@@ -130,6 +130,7 @@ class Coordinator(Folding, Elastic, Suspended):
         self._spans: dict[int, tuple[int, float, float, int, float, float, float]] = {}
         self._estimate: float | None = None
         self._gain: float | None = None
+        self._said: tuple[int, Array | None] = (0, None)
         self._diverged = ""
         self._updated_at = 0.0
         self.crew = Crew(self.rows)
@@ -370,7 +371,7 @@ class Coordinator(Folding, Elastic, Suspended):
     def _updated(self, workers: tuple[int, ...], visits: int, cost: float, seconds: float) -> Updated:
         """What the model hears of a commit."""
         exact, estimate = self._tally.unseen == 0, self.trace[-1].estimate
-        return Updated(self.view.round, workers, estimate, exact, visits, cost, self._gain, seconds)
+        return Updated(self.view.round, workers, estimate, exact, visits, cost, self._gain, seconds, self._worth())
 
     # -- balance -------------------------------------------------------------------------------------------
 

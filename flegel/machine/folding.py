@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from flegel import tree
 from flegel.algorithm import Algorithm
 from flegel.errors import AlgorithmError, FlegelError, ProtocolError, own_traceback
@@ -13,9 +15,10 @@ from flegel.machine.balancing import Balancing
 from flegel.machine.events import Row
 from flegel.machine.ledger import Ledger
 from flegel.machine.tally import Tally
+from flegel.plan.interval import PARTS
 from flegel.plan.termination import Progress
 from flegel.sync.base import Policy, View, WorkerView
-from flegel.tree import Tree
+from flegel.tree import Array, Tree
 
 SPANS_UP_TO = 256  # workers; beyond that the trace holds sums only
 
@@ -43,6 +46,7 @@ class Folding:
     _updated_at: float
     _estimate: float | None
     _gain: float | None
+    _said: tuple[int, Array | None]
     _diverged: str
     _reason: str
 
@@ -126,6 +130,17 @@ class Folding:
             return None
         self.parameter = fresh
         return None if value is None else float(value)
+
+    def _worth(self) -> Array | None:
+        """What the algorithm says of intervals; asked again when the number of workers is another."""
+        workers = len(self.view.workers)
+        if self._said[0] != workers:
+            said = [self._hook("efficiency", float(part), workers) for part in PARTS]
+            worth = None if None in said else np.array(said, np.float64)
+            if worth is not None and not (np.isfinite(worth).all() and worth.min() >= 0.0 < worth.max()):
+                raise AlgorithmError(f"efficiency must be a number from 0 to 1 for each part of a pass, not {said[0]}.")
+            self._said = (workers, worth)
+        return self._said[1]
 
     def _scaled(self, value: float | None, unseen: int) -> float | None:
         """While some points are unseen, the objective of the rest scaled up to all; of nothing, none."""

@@ -10,6 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
+from flegel.tree import Array
+
+PARTS = 2.0 ** (np.arange(-96, 1) / 8)
+"""Of a pass, from 1/4096 up: intervals for which an algorithm may say what a visit is worth (its `efficiency`)."""
+
 
 @dataclass(frozen=True)
 class Round:
@@ -25,6 +32,8 @@ class Round:
     """Visits of all workers together when the fastest has gone through its share once."""
     laps: float
     """Passes of the fastest worker so far."""
+    worth: Array | None = None
+    """What a visit is worth in intervals of `PARTS`, where the algorithm says so."""
 
     @property
     def rate(self) -> float:

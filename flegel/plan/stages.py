@@ -12,6 +12,9 @@ rollback; the line is the tangent that the elasticity β = −d ln g / d ln η g
 fixed point is right even where g is no line; and a measurement is weighed against what is known already by its own
 standard error, so that noise moves nothing.
 
+Where the algorithm says itself what intervals do to its progress, because its objective answers too late for a probe
+(docs/adr/objectives-that-answer-late.md), there is nothing to measure but φ and the speed: η maximizes G with that g.
+
 A stage ends when progress falls behind the prediction, or when φ or the speed is no longer what it was.
 """
 
@@ -23,7 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flegel.plan.interval import Round, Step, milliseconds
+from flegel.plan.interval import PARTS, Round, Step, milliseconds
+from flegel.tree import Array
 
 FIRST_FRACTION = 1 / 16  # of a pass: enough to measure speed and φ
 FIRST_LOSS = 2.0  # κ of the first pass: a start from nowhere gains most by frequent updates
@@ -64,7 +68,7 @@ class Fit:
 
 
 class MultiStage:
-    """Feed it rounds; it answers with steps. States: measuring → starting → probing ⇄ holding."""
+    """Feed it rounds; it answers with steps. States: measuring → starting → probing ⇄ holding; or told."""
 
     def __init__(self, first: float | None = None) -> None:
         self._given = first
@@ -98,6 +102,8 @@ class MultiStage:
         self._rate.add(last.rate)
         self._pass.add(last.full_pass)
         self._work += last.visits / max(self._pass.median, 1.0)
+        if last.worth is not None:
+            return self._told(best_part(last.worth, self._lost()), last)
         match self._state:
             case "measuring":
                 self._state = "starting"
@@ -208,6 +214,18 @@ class MultiStage:
             return f"φ changed from {milliseconds(phi)} to {milliseconds(self._phi.mean)}"
         return ""
 
+    def _told(self, part: float, last: Round) -> Step:
+        """η by the algorithm's own word: a part of a pass."""
+        if last.laps < 1.0 and self._least > FIRST_FRACTION:
+            part = max(part, self._least)
+        eta, before = part * self._longest(), self._state
+        self._state = "told"
+        if before == "told" and _apart(self._clamped(eta), self._eta) <= STEADY:
+            return self._step()
+        return self._move_to(
+            eta, f"{part:.2g} of a pass is best, as the algorithm says, φ={milliseconds(self._phi.mean)}"
+        )
+
     # -- arithmetic ----------------------------------------------------------------------------------------
 
     def _weigh(self, fit: Fit) -> float:
@@ -221,6 +239,10 @@ class MultiStage:
         self._doubt = min(max(1.5 * (old + new) ** -0.5, 0.03), 0.3)
         self._loss = min(max(beta / ((1.0 + beta) * x), 0.0), 1.0 / x) if beta > 0 else 0.0
         return beta
+
+    def _lost(self) -> float:
+        """φ in passes: what could have been done meanwhile."""
+        return self._phi.mean / max(self._longest(), 1e-9)
 
     def _recommend(self, loss: float) -> float:
         """η* where g falls linearly, by `loss` from no interval to a full pass: n* = −ν + √(ν² + νN/κ), ν = φR."""
@@ -257,6 +279,11 @@ class MultiStage:
         if self._eta <= 0:
             return Step(None, reason, self._least)
         return Step(self._eta, reason)
+
+
+def best_part(worth: Array, lost: float) -> float:
+    """The part x of a pass that maximizes G = x·g(x) / (x + φ), for g at `PARTS` and a φ in passes."""
+    return float(PARTS[np.argmax(PARTS * worth / (PARTS + lost))])
 
 
 def optimal_interval(phi: float, eta: float, elasticity: float) -> float:

@@ -13,6 +13,8 @@ from typing import Protocol
 
 import msgspec
 
+from flegel.tree import Array
+
 ENOUGH = 500.0  # numbers of data for each number of θ (docs/adr/first-pass.md)
 
 ENOUGH_OF_A_PASS = 20.0  # one part in so many tells the speed of a worker
@@ -135,6 +137,8 @@ class Updated(msgspec.Struct, frozen=True):
     """How much better the objective (or its estimate) is than after the round before."""
     seconds: float = 0.0
     """Since the round before."""
+    worth: Array | None = None
+    """What a visit is worth by the length of an interval (plan/interval.py), where the algorithm says so."""
 
 
 class Regrouped(msgspec.Struct, frozen=True):

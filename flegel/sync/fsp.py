@@ -155,6 +155,7 @@ def summary(event: Updated, view: View, enough: float | None = None) -> Round:
         gain=event.gain,
         full_pass=sum(min(w.rate * quickest, float(w.points)) for w in workers) or float(view.points),
         laps=-_first([(-w.passes, w.rate) for w in workers], matters(workers)),
+        worth=event.worth,
     )
 
 

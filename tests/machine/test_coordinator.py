@@ -267,6 +267,34 @@ def test_a_hook_that_raises_on_the_coordinator_names_itself_and_the_round() -> N
     assert "_hook" not in e.value.trace, "the user sees only lines of their own"
 
 
+class Late(Mean):
+    """Says itself what intervals do to it."""
+
+    worth = 1.0
+
+    def efficiency(self, part: float, workers: int) -> float | None:
+        return self.worth / (1.0 + workers * part)
+
+
+def test_an_algorithm_that_knows_what_intervals_do_to_it_is_believed() -> None:
+    scene = Scene(sync="fsp", points=4000, algorithm=Late())
+    scene.loaded()
+    scene.report(0, 1.5, visits=250)
+    scene.report(1, 1.5, visits=250)
+    assert "as the algorithm says" in scene.machine.trace[-1].reason + scene.machine._reason
+
+
+@pytest.mark.parametrize("worth", [-1.0, float("nan"), 0.0])
+def test_nonsense_about_intervals_is_refused_by_name(worth: float) -> None:
+    algorithm = Late()
+    algorithm.worth = worth
+    scene = Scene(sync="fsp", points=4000, algorithm=algorithm)
+    scene.loaded()
+    scene.report(0, 1.5, visits=250)
+    with pytest.raises(AlgorithmError, match="efficiency must be a number"):
+        scene.report(1, 1.5, visits=250)
+
+
 def test_a_parameter_of_another_shape_is_refused_by_name() -> None:
     class Shrinking(Mean):
         def updateParameter(self, aggregator: object, oldParameter: object) -> object:

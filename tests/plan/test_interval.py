@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from flegel.plan.interval import BinarySearch, FixedInterval, Round, Search, Step
+from flegel.plan.interval import PARTS, BinarySearch, FixedInterval, Round, Search, Step
 from flegel.plan.stages import MultiStage, fit_elasticity, optimal_interval
 
 PASS = 100_000  # points
@@ -183,6 +183,54 @@ def test_a_round_without_visits_is_survived() -> None:
     adjuster = MultiStage()
     adjuster.first(0.0)
     assert adjuster.next(Round(0, 0.1, 0.1, None, PASS, 0.0)).fraction < 1
+
+
+# -- algorithms that say what intervals do to them ------------------------------------------------------------
+
+
+def told(worth, phi: float, rounds: int = 40, adjuster=None, rate: float = 1e6, laps: float = 2.0) -> list[Step]:
+    """Rounds whose gain says nothing about the interval."""
+    adjuster = adjuster or MultiStage()
+    steps = [adjuster.first(0.0)]
+    for _ in range(rounds):
+        step = steps[-1]
+        points = min(PASS * step.fraction, PASS if step.seconds is None else step.seconds * rate)
+        steps.append(adjuster.next(Round(int(points), points / rate + phi, phi, 1.0, PASS, laps, worth)))
+    return steps
+
+
+@pytest.mark.parametrize("phi", [0.0005, 0.005, 0.05])
+@pytest.mark.parametrize("loss", [0.3, 3.0])
+def test_the_algorithm_s_own_word_gives_the_best_interval_at_once(phi: float, loss: float) -> None:
+    """g = 1 / (1 + u·x), so η* = √(φ·T / u), a pass at most."""
+    steps = told(1 / (1 + loss * PARTS), phi)
+    wanted = min(math.sqrt(phi * (PASS / 1e6) / loss), PASS / 1e6)
+    assert steps[1].seconds == pytest.approx(wanted, rel=0.06)
+    assert "as the algorithm says" in steps[1].reason
+    assert len({s.seconds for s in steps[1:]}) == 1, "nothing is probed"
+
+
+def test_visits_that_are_wasted_beyond_a_point_end_the_interval_there() -> None:
+    steps = told(np.minimum(1.0, 0.4 / PARTS), phi=0.001)
+    assert steps[-1].seconds == pytest.approx(0.4 * PASS / 1e6, rel=0.1)
+
+
+def test_the_word_is_weighed_against_the_barrier_s_cost_of_the_day() -> None:
+    adjuster, worth = MultiStage(), 1 / (1 + 2.0 * PARTS)
+    cheap = told(worth, 0.001, adjuster=adjuster)[-1].seconds
+    dear = told(worth, 0.016, adjuster=adjuster)[-1].seconds
+    assert dear == pytest.approx(4 * cheap, rel=0.2)
+    slow = told(worth, 0.016, adjuster=adjuster, rate=2.5e5)[-1].seconds
+    assert slow == pytest.approx(2 * dear, rel=0.2)
+
+
+def test_in_the_first_pass_updates_rest_on_enough_all_the_same() -> None:
+    adjuster = MultiStage()
+    adjuster.first(0.5)
+    step = adjuster.next(Round(PASS // 2, 0.06, 0.001, None, PASS, 0.5, 1 / (1 + 9.0 * PARTS)))
+    assert step.seconds >= 0.49 * PASS / 1e6
+    step = adjuster.next(Round(PASS // 2, 0.06, 0.001, None, PASS, 1.5, 1 / (1 + 9.0 * PARTS)))
+    assert step.seconds < 0.2 * PASS / 1e6
 
 
 # -- the recursive search ----------------------------------------------------------------------------------

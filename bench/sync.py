@@ -118,10 +118,10 @@ def race(bench: Bench, name: str, rows: int, straggler: str, models: list[str]) 
             if bench.late or (last and (not last["reached"] or last["seconds"] > CLEAR * best)):
                 continue
             limit = bench.limit if model == "fsp" else min(bench.limit, ENOUGH.get(model, 1.6) * best + 0.1)
-            sync, _, coordination = model.partition("+")
+            sync, _, more = model.partition("+")
             result = bench.run(
                 on, sync=sync, target=target, tolerance=0, straggler=straggler, max_seconds=limit, seed=seed,
-                **({"coordination": coordination} if coordination else {}),
+                **({"balance" if more in ("async", "sync", "off") else "coordination": more} if more else {}),
             )  # fmt: skip
             runs[model].append(figures(result, limit))
     found = {model: middle(each) for model, each in runs.items() if each}
@@ -223,7 +223,8 @@ def main() -> None:
     options.add_argument("--out", default="")
     options.add_argument("--parts", type=words, default=["race", "sweep", "semi", "psp"])
     options.add_argument("--algorithms", type=words, default=list(ALGORITHMS))
-    options.add_argument("--models", type=words, default=list(MODELS), help="also with +semi or +centralized")
+    more = "also with +semi, +centralized; or, for balance, +async, +sync, +off"
+    options.add_argument("--models", type=words, default=list(MODELS), help=more)
     options.add_argument("--stragglers", type=words, default=["none", "8x", "32ms/1000"])
     options.add_argument("--without", type=words, default=[], help="models left out: bsp@32ms/1000,ssp@8x")
     options.add_argument("--repeats", type=int, default=3)

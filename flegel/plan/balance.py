@@ -105,6 +105,11 @@ class Rules:
     """The same while the speed does not change."""
     reversal: float = 2.0
     """Points go back along the way they came only for a difference so many times ε."""
+    pays: float = 10.0
+    """Where speeds are in doubt, nothing is moved unless the remaining time is so many times what a move takes before it
+    is of any use: who had a processor for itself just now may have to share it the next moment."""
+    doubtful: float = 0.03
+    """Relative standard error of a speed that is called so; below, less time is enough, in proportion."""
     in_time: float = 0.8
     """Points must have arrived within this part of the remaining time: the rest is for what they are moved for."""
 
@@ -340,7 +345,7 @@ def _match(
     if back and gap <= rules.reversal * rules.epsilon:
         return [], f"{gap:.2f} passes are not worth sending points back from {slow} to {fast}"
     delta, case = points_to_give(likely_slow, likely_fast, split)
-    delta, late = _in_time(delta, remaining, rules, carriage)
+    delta, late = _in_time(delta, remaining, max(slow.doubt, fast.doubt), rules, carriage)
     if delta < rules.least * slow.points or delta < TILE / 2:
         return [], late or f"{slow} would give {delta:.0f} points to {fast}, too few to matter"
     reason = (
@@ -350,11 +355,12 @@ def _match(
     return [Proposal(s, t, n, reason) for s, t, n in hand_out(slow, fast, delta)], ""
 
 
-def _in_time(delta: float, remaining: float, rules: Rules, carriage: Carriage) -> tuple[float, str]:
+def _in_time(delta: float, remaining: float, doubt: float, rules: Rules, carriage: Carriage) -> tuple[float, str]:
     """As many points as arrive early enough to be worth it; what is too much is not sent."""
+    least = 1 / rules.in_time
+    if remaining <= (least + (rules.pays - least) * min(doubt / rules.doubtful, 1.0)) * carriage.lag:
+        return 0.0, f"a move takes {carriage.lag:.3g} s, and only {remaining:.3g} s are left to profit from it"
     left = rules.in_time * remaining - carriage.lag
-    if left <= 0:
-        return 0.0, f"a move takes {carriage.lag:.3g} s, and only {remaining:.3g} s are left"
     if delta * carriage.each <= left:
         return delta, ""
     return left / carriage.each, f"as many points as arrive within {left:.3g} s"

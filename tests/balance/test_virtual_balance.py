@@ -119,7 +119,8 @@ def test_workers_that_sleep_now_and_then_are_predicted_too() -> None:
     for seed in (0, 1):
         trace = train("async", clustered(), straggler="0-3:2ms/1000", seed=seed)[0].trace
         spreads = [spread(r.passes) for r in trace[len(trace) // 2 :]]
-        assert min(spreads) <= 1.0 and spreads[-1] <= 1.5 and max(spreads) <= 4.0
+        assert min(spreads) <= 1.0 and max(spreads) <= 4.0
+        assert spreads[-1] <= 2.0, "shortly before the end nothing is moved any more, for it would not pay"
 
 
 def test_no_visit_is_lost_or_invented(jobs: dict[str, Coordinator]) -> None:

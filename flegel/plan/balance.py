@@ -106,8 +106,8 @@ class Rules:
     reversal: float = 2.0
     """Points go back along the way they came only for a difference so many times ε."""
     pays: float = 10.0
-    """Where speeds are in doubt, nothing is moved unless the remaining time is so many times what a move takes before it
-    is of any use: who had a processor for itself just now may have to share it the next moment."""
+    """Where speeds are in doubt, nothing is moved unless the remaining time is so many times what a move takes before
+    it is of any use: who had a processor for itself just now may have to share it the next moment."""
     doubtful: float = 0.03
     """Relative standard error of a speed that is called so; below, less time is enough, in proportion."""
     in_time: float = 0.8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -192,3 +194,26 @@ def test_a_job_on_the_board_is_the_same_job(sync: str, monkeypatch: pytest.Monke
     if sync == "bsp":
         assert all(np.array_equal(a, b) for a, b in zip(on.parameter, off.parameter, strict=True))
     assert on.objective == pytest.approx(off.objective, rel=0.05)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_worker_that_is_lost_takes_nobody_s_arrays_along(sent: signal.Signals, monkeypatch: Any) -> None:
+    """Conservation laws are checked at every barrier; the next life of the worker has rooms of its own."""
+    monkeypatch.setenv("FLEGEL_DEBUG", "1")
+    rows = np.random.default_rng(3).normal(size=(6000, 60)).astype(np.float32)
+    struck: list[int] = []
+
+    def strike(machine: Any) -> None:
+        if machine.iteration >= 5 and not struck:
+            struck.append(cluster._processes[1].pid)  # type: ignore[attr-defined]
+            os.kill(struck[0], sent)
+
+    options: dict[str, Any] = {"sync": "fsp", "interval": "5ms", "tolerance": 0.0, "max_iterations": 200}
+    with flegel.LocalCluster(3) as cluster:
+        calm = flegel.run(find_algorithm("kmeans")(k=150), rows, cluster=cluster, **options)
+        hit = flegel.run(
+            find_algorithm("kmeans")(k=150), rows, cluster=cluster, watch=strike, worker_timeout=2.0, **options
+        )
+    assert struck and len(hit.incidents) == 1
+    assert hit.objective == pytest.approx(calm.objective, rel=0.02)

@@ -110,6 +110,8 @@ class Rules:
     it is of any use: who had a processor for itself just now may have to share it the next moment."""
     doubtful: float = 0.03
     """Relative standard error of a speed that is called so; below, less time is enough, in proportion."""
+    clearly: float = 3.0
+    """Times slower, at least, than the other one: no crowded processor does that to equal workers for long."""
     in_time: float = 0.8
     """Points must have arrived within this part of the remaining time: the rest is for what they are moved for."""
 
@@ -344,8 +346,10 @@ def _match(
     back = any((f.worker, s.worker) in last for f in fast.members for s in slow.members)
     if back and gap <= rules.reversal * rules.epsilon:
         return [], f"{gap:.2f} passes are not worth sending points back from {slow} to {fast}"
+    clear = likely_slow.seconds > rules.clearly * likely_fast.seconds
+    doubt = 0.0 if clear else max(slow.doubt, fast.doubt)
     delta, case = points_to_give(likely_slow, likely_fast, split)
-    delta, late = _in_time(delta, remaining, max(slow.doubt, fast.doubt), rules, carriage)
+    delta, late = _in_time(delta, remaining, doubt, rules, carriage)
     if delta < rules.least * slow.points or delta < TILE / 2:
         return [], late or f"{slow} would give {delta:.0f} points to {fast}, too few to matter"
     reason = (

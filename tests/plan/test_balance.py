@@ -141,13 +141,14 @@ def test_points_that_would_arrive_too_late_stay() -> None:
 
 
 def test_the_less_is_known_of_speeds_the_longer_a_move_must_pay() -> None:
-    def moves(seconds: float, doubt: float) -> bool:
-        loads = [load(0, seconds=8e-6, doubt=doubt), load(1, doubt=doubt)]
+    def moves(seconds: float, doubt: float, slower: float = 2.5) -> bool:
+        loads = [load(0, seconds=slower * 1e-6, doubt=doubt), load(1, doubt=doubt)]
         return bool(consider(loads, seconds, RULES, carriage=Carriage(lag=1.0)).proposals)
 
     assert [moves(seconds, 0.0) for seconds in (1.2, 1.3, 5.0)] == [False, True, True]
     assert [moves(seconds, 0.06) for seconds in (1.3, 5.0, 9.9, 10.1)] == [False, False, False, True]
     assert moves(6.0, 0.01) and not moves(6.0, 0.02)
+    assert moves(1.3, 0.06, slower=8.0), "that is no accident"
 
 
 def test_a_speed_has_a_long_memory_until_it_changes() -> None:

@@ -57,13 +57,15 @@ def test_how_a_worker_ended_is_known(home: Nest, number: signal.Signals) -> None
 
 
 def test_the_nest_has_one_thread_and_holds_nothing_of_its_workers(home: Nest) -> None:
-    before = home.hatch(NOBODY)
-    before.pid  # noqa: B018 - waits
-    files = psutil.Process(home.pid).num_fds()
+    alone = psutil.Process(home.pid)
+    home.hatch(NOBODY).pid  # noqa: B018 - waits until it is up
     more = [home.hatch(NOBODY) for _ in range(5)]
     assert len({worker.pid for worker in more}) == 5
-    assert psutil.Process(home.pid).num_threads() == 1
-    assert psutil.Process(home.pid).num_fds() == files
+    assert alone.num_threads() == 1
+    files = alone.num_fds()
+    for _ in range(20):  # a worker says itself that it is born, perhaps before the nest has closed what it passed on
+        assert home.hatch(NOBODY).pid
+    assert alone.num_fds() <= files + 1
 
 
 def test_more_workers_than_may_be_under_way(home: Nest) -> None:

@@ -207,11 +207,13 @@ REAL = (  # transport, mode, clusters, rows as a part, moves, memory that the ho
 )
 
 
-def real(rows: int) -> list[dict[str, Any]]:
+def real(rows: int, interval: str, only: str) -> list[dict[str, Any]]:
     """One pair of workers: lent points and points that travel, light and heavy visits, and nobody training."""
     found = []
     for transport, mode, k, part, moves, warm in REAL:
-        found.append(real_moves(int(rows * part), 1, transport, mode, k, moves, warm=warm))
+        if only not in ("", f"{transport} {mode}"):
+            continue
+        found.append(real_moves(int(rows * part), 1, transport, mode, k, moves, warm=warm, interval=interval))
         print(json.dumps(found[-1], indent=1), flush=True)
     return found
 
@@ -223,6 +225,8 @@ def main() -> None:
     parser.add_argument("--virtual-only", action="store_true")
     parser.add_argument("--real-only", action="store_true")
     parser.add_argument("--paced-only", action="store_true", help="what if moving kept to a part of the processors?")
+    parser.add_argument("--interval", default="25ms", help="of the real-process part")
+    parser.add_argument("--only", default="", help="of the real-process part: 'memory async', 'socket sync', …")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     found: dict[str, Any] = {"workers": options.workers, "cores": os.cpu_count()}
@@ -231,7 +235,7 @@ def main() -> None:
     elif not options.real_only:
         found["virtual"] = virtual(options.workers)
     if not (options.virtual_only or options.paced_only):
-        found["real"] = real(options.rows)
+        found["real"] = real(options.rows, options.interval, options.only)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1))
 

@@ -79,7 +79,13 @@ class Watched(Balancing):
 
 
 def scripted(
-    cluster: LocalCluster, data: np.ndarray, script: Script, mode: str, seconds: float, k: int = 10
+    cluster: LocalCluster,
+    data: np.ndarray,
+    script: Script,
+    mode: str,
+    seconds: float,
+    k: int = 10,
+    interval: str = "25ms",
 ) -> tuple[Result, Watched]:
     """A k-means job of so many seconds in which points move as the script says."""
     import flegel.runtime.run as engine
@@ -88,7 +94,7 @@ def scripted(
     processes = [p.pid for p in cluster._processes.values()]
     watched = Watched(mode, Criteria(max_seconds=seconds, tolerance=0), script, processes)
     before, engine._balancing = engine._balancing, lambda request: watched
-    options: dict[str, Any] = {"tolerance": 0, "max_seconds": seconds, "interval": "25ms", "balance": mode}
+    options: dict[str, Any] = {"tolerance": 0, "max_seconds": seconds, "interval": interval, "balance": mode}
     try:
         return run(KMeans(k=k, init="random"), data, cluster=cluster, workers=2 * script.pairs, **options), watched
     finally:
@@ -178,6 +184,7 @@ def real_moves(
     parts: int = 6,
     seconds: float = 12.0,
     warm: bool = False,
+    interval: str = "25ms",
 ) -> dict[str, Any]:
     """Fresh points go over in so many moves, three quarters of a share in all; then an eighth of it comes back.
 
@@ -196,7 +203,7 @@ def real_moves(
     try:
         with LocalCluster(workers=2 * pairs) as cluster:
             _measure(raws, size)
-            result, watched = scripted(cluster, data, script, mode, seconds, k)
+            result, watched = scripted(cluster, data, script, mode, seconds, k, interval)
             _measure(raws, size)
     finally:
         os.environ.pop("FLEGEL_MOVE")

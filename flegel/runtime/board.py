@@ -42,12 +42,10 @@ class Board:
         rooms = max(min(TURNS * workers + 1, MOST // max(order, 1)), TURNS + 1)
         self._orders: Array = memory.empty((rooms, max(order, 1)), np.uint8)
         self._report = max(report, 1)
-        self._reports: dict[bytes, tuple[int, Array]] = {}
+        self._reports: dict[bytes, tuple[int, list[memoryview]]] = {}
         """By life: the worker, and its rooms."""
-        self._open: dict[int, bytes] = {}
-        """Workers that have the board open, and their lives."""
         self._taken: dict[int, deque[tuple[int, int]]] = {}
-        """By worker: rounds whose θ it may look at, and the rooms."""
+        """By worker that has the board open: rounds whose θ it may look at, and the rooms."""
         self._posted: tuple[Parcel | None, int] = (None, -1)
 
     def describe(self, worker: int, life: bytes) -> Where | None:
@@ -57,12 +55,11 @@ class Board:
         orders, reports = memory.place_of(self._orders), memory.place_of(rooms)
         if orders is None or reports is None:
             return None
-        self._reports[life] = (worker, rooms)
+        self._reports[life] = (worker, readable(rooms))
         return Where(orders, reports)
 
     def forget(self, worker: int) -> None:
         """This life is over, or has lost its share."""
-        self._open.pop(worker, None)
         self._taken.pop(worker, None)
         for life in [life for life, (whose, _) in self._reports.items() if whose == worker]:
             del self._reports[life]
@@ -70,7 +67,7 @@ class Board:
     def rooms(self, life: bytes) -> Sequence[memoryview]:
         """Where the arrays of this one's reports are."""
         found = self._reports.get(life)
-        return () if found is None else readable(found[1])
+        return () if found is None else found[1]
 
     def hear(self, life: bytes, body: object) -> None:
         """What a worker says shows what it has done with θ."""
@@ -80,12 +77,11 @@ class Board:
             while taken and taken[0][0] < body.round:
                 taken.popleft()
         elif type(body) is Loaded and body.board and (found := self._reports.get(life)) is not None:
-            self._open[found[0]] = life
             self._taken[found[0]] = deque()
 
     def order(self, worker: int, body: Train, parcel: Parcel) -> Parcel:
         """The same θ on the board, for a worker that can see it there, as long as there is room."""
-        if worker not in self._open or parcel.packed or parcel.room > self._orders.shape[1] or not parcel.room:
+        if worker not in self._taken or parcel.packed or not 0 < parcel.room <= self._orders.shape[1]:
             return parcel
         if self._posted[0] is not parcel:
             self._posted = (parcel, self._post(parcel))

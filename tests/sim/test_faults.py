@@ -61,6 +61,19 @@ def test_a_short_cut_is_survived_without_replacing_anybody() -> None:
     assert found.incidents == 0 and found.again > 0
 
 
+def test_a_job_whose_workers_all_die_while_they_load_says_so_and_breaks_no_law() -> None:
+    found = run(
+        Scenario(
+            4,
+            "bsp",
+            misfortunes=tuple(Misfortune(0.001, w, "killed", 0.0) for w in range(3)),
+            disk={0: 1.0},
+            replace=False,
+        )
+    )
+    assert "no worker is left" in found.error and not found.incidents
+
+
 def test_slow_disks_and_wrong_clocks_do_not_change_the_result() -> None:
     run(Scenario(3, "bsp", disk={0: 2.0}, skew={1: (1000.0, 1.05), 2: (-1000.0, 0.9)}, drop=0.1))
 

@@ -1,7 +1,8 @@
 """The coordinator's side of balancing: measures speeds, asks the plan, keeps the book of moves. Pure.
 
-Called at each barrier, when every worker has committed. Decides nothing about synchronization and touches no data; what
-it wants is told as orders to workers, and every plan carries its reason.
+Called at each barrier, when every worker has committed: `settle` and `note` before anybody trains again, `plan` when
+everybody does, because to think takes a good part of a barrier. Decides nothing about synchronization and touches no
+data; what it wants is told as orders to workers, and every plan carries its reason.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from flegel.spec import Criteria
 from flegel.sync.base import View
 
 Orders = list[tuple[int, Order]]
+Round = tuple[int, int, float, bool]
+"""Of a worker: its number, visits, seconds of training, and whether it ran out of points."""
 
 MODES = ("off", "async", "sync")
 WARM_UP = 3  # barriers before speeds are believed
@@ -40,6 +43,8 @@ class Balancing:
         self._round = 0.0
         """Seconds from barrier to barrier."""
         self._barriers = 0
+        self._rounds: list[tuple[float, list[Round]]] = []
+        """When they ended and what workers reported, until `plan` thinks about it."""
         self._told: set[str] = set()
 
     def start(self, view: View, now: float) -> None:
@@ -74,21 +79,31 @@ class Balancing:
         """What the round that just ended says about speeds and about the time that is left."""
         self._barriers += 1
         self._horizon.note(seconds, iteration, objective, slowest_pass)
-        rules, workers = self._balance.rules, view.workers.values()
-        self._speeds = {w: self._speeds.get(w) or Speed(rules) for w in view.workers}
-        self._duties = {w: self._duties.get(w) or Duty(rules) for w in view.workers}
-        took, self._now = now - self._now, now
-        longest = max((w.last_compute for w in workers), default=0.0)
-        for w in workers:
-            self._speeds[w.id].note(w.last_visits, w.last_compute)
+        said = [(w.id, w.last_visits, w.last_compute, w.exhausted) for w in view.workers.values()]
+        self._rounds.append((now, said))
+
+    def _learn(self, workers: Collection[int]) -> None:
+        """Speeds and duties from the rounds that were noted."""
+        rules = self._balance.rules
+        self._speeds = {w: self._speeds.get(w) or Speed(rules) for w in workers}
+        self._duties = {w: self._duties.get(w) or Duty(rules) for w in workers}
+        for ended, said in self._rounds:
+            took, self._now = ended - self._now, ended
+            longest = max((compute for _, _, compute, _ in said), default=0.0)
+            for worker, visits, compute, exhausted in said:
+                if worker not in self._speeds:
+                    continue
+                self._speeds[worker].note(visits, compute)
+                if took > 0:
+                    self._duties[worker].note(took, longest if exhausted else compute)
             if took > 0:
-                self._duties[w.id].note(took, longest if w.exhausted else w.last_compute)
-        if took > 0:
-            self._round = rules.memory * self._round + (1 - rules.memory) * took if self._round else took
+                self._round = rules.memory * self._round + (1 - rules.memory) * took if self._round else took
+        self._rounds = []
 
     def plan(self, view: View, now: float) -> Orders:
         """Begin new moves where the plan wants some; `reason` says why or why not."""
         self.reason = ""
+        self._learn(view.workers)
         if self._barriers < WARM_UP or not self._balance.due(now):
             return []
         remaining, why = self._horizon.remaining()

@@ -197,6 +197,9 @@ class Coordinator(Folding, Elastic, Suspended):
             case Timer("policy", tag):
                 if self.phase == "training" and self.verdict is None and self._steady():
                     self._decide(Woken(tag), now)
+            case Timer("balance"):
+                if self.balancing is not None and self.phase == "training" and self.verdict is None and self._steady():
+                    self._plan_moves(self.balancing, now)
             case Timer("watch"):
                 self._watch(now)
             case Timer("checkpoint" | "force" | "leave") | Suspend():
@@ -376,13 +379,20 @@ class Coordinator(Folding, Elastic, Suspended):
     # -- balance -------------------------------------------------------------------------------------------
 
     def _rebalance(self, balancing: Balancing, workers: tuple[int, ...], progress: Progress, now: float) -> None:
-        """Between commit and the next order: windows change hands, then new moves begin."""
+        """Between commit and the next order: windows change hands. New moves begin when everybody trains again, unless
+        nobody is to train while points move."""
         self._send_all(balancing.settle(self.view, self.ledger, workers, now))
         estimate, slowest = self.trace[-1].estimate, progress.slowest_pass
         balancing.note(self.view, now, progress.seconds, progress.iteration, estimate, slowest)
+        if balancing.mode == "sync":
+            self._plan_moves(balancing, now)
+        else:
+            self._out.append(SetTimer(now, Timer("balance")))
+
+    def _plan_moves(self, balancing: Balancing, now: float) -> None:
         self._send_all(balancing.plan(self.view, now))
         if balancing.reason:
-            self._reason = f"balance: {balancing.reason}"
+            self._reason = "; ".join(filter(None, (self._reason, f"balance: {balancing.reason}")))
 
     def _on_move(self, worker: int, body: Ready | Refused | Arrived | Sent, now: float) -> None:
         balancing = self.balancing

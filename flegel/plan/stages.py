@@ -21,6 +21,7 @@ A stage ends when progress falls behind the prediction, or when φ or the speed 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ class Recent:
 
     @property
     def median(self) -> float:
-        return float(np.median(self._values)) if self._values else 0.0
+        return statistics.median(self._values) if self._values else 0.0
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 
 from flegel import tree
 from flegel.algorithm import Algorithm
+from flegel.machine.balancing import Balancing
 from flegel.machine.coordinator import Coordinator
 from flegel.machine.events import Command, Done, FromWorker, Patience, Send, SetTimer, Timer
 from flegel.machine.ledger import Ledger
@@ -49,6 +50,7 @@ class Scene:
         patience: Patience | None = None,
         coordination: str | None = None,
         replace: bool = True,
+        balancing: Balancing | None = None,
     ) -> None:
         self.algorithm = algorithm or Mean()
         self.count, self.points = workers, points
@@ -63,6 +65,7 @@ class Scene:
             patience=patience or Patience(),
             debug=True,
             replace=replace,
+            balancing=balancing,
         )
 
     def start(self, now: float = 0.0) -> list[Command]:

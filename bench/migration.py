@@ -197,24 +197,28 @@ def paced(workers: int) -> dict[str, Any]:
     return found
 
 
-REAL = (  # transport, mode, clusters, rows as a part, moves, memory that the host has provided before
-    ("memory", "async", 10, 1.0, 6, False),
-    ("socket", "async", 10, 1.0, 6, False),
-    ("socket", "async", 100, 0.5, 6, False),
-    ("memory", "sync", 10, 1.0, 3, False),
-    ("socket", "sync", 10, 1.0, 3, False),
-    ("socket", "sync", 10, 1.0, 3, True),
+REAL = (  # transport, mode, clusters, rows as a part, moves, interval, memory that the host has provided before
+    ("memory", "async", 10, 4.0, 20, "100ms", False),
+    ("memory", "async", 32, 1.0, 20, "100ms", False),
+    ("memory", "async", 10, 1.0, 20, "25ms", False),
+    ("socket", "async", 10, 1.0, 6, "25ms", False),
+    ("socket", "async", 100, 0.5, 6, "25ms", False),
+    ("memory", "sync", 10, 1.0, 3, "25ms", False),
+    ("socket", "sync", 10, 1.0, 3, "25ms", False),
+    ("socket", "sync", 10, 1.0, 3, "25ms", True),
 )
 
 
-def real(rows: int, interval: str, only: str) -> list[dict[str, Any]]:
+def real(rows: int, only: str) -> list[dict[str, Any]]:
     """One pair of workers: lent points and points that travel, light and heavy visits, and nobody training."""
     found = []
-    for transport, mode, k, part, moves, warm in REAL:
+    for transport, mode, k, part, moves, interval, warm in REAL:
         if only not in ("", f"{transport} {mode}"):
             continue
-        found.append(real_moves(int(rows * part), 1, transport, mode, k, moves, warm=warm, interval=interval))
-        print(json.dumps(found[-1], indent=1), flush=True)
+        seconds = 6.0 + moves * (1.3 if interval == "100ms" else 0.8)
+        made = real_moves(int(rows * part), 1, transport, mode, k, moves, seconds, warm=warm, interval=interval)
+        found.append(made)
+        print(json.dumps(made, indent=1), flush=True)
     return found
 
 
@@ -225,7 +229,6 @@ def main() -> None:
     parser.add_argument("--virtual-only", action="store_true")
     parser.add_argument("--real-only", action="store_true")
     parser.add_argument("--paced-only", action="store_true", help="what if moving kept to a part of the processors?")
-    parser.add_argument("--interval", default="25ms", help="of the real-process part")
     parser.add_argument("--only", default="", help="of the real-process part: 'memory async', 'socket sync', …")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -235,7 +238,7 @@ def main() -> None:
     elif not options.real_only:
         found["virtual"] = virtual(options.workers)
     if not (options.virtual_only or options.paced_only):
-        found["real"] = real(options.rows, options.interval, options.only)
+        found["real"] = real(options.rows, options.only)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1))
 

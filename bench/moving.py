@@ -219,6 +219,7 @@ def real_moves(
         "mode": mode,
         "warm": warm,
         "k": k,
+        "interval": interval,
         "pairs": pairs,
         "bytes_a_point": each,
         "megabytes_of_a_move": out[0]["points"] * each / 1e6 if out else 0.0,

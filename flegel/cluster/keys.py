@@ -197,6 +197,8 @@ class Registry:
 
     def revoke(self, which: str) -> Entry:
         """No message of this key counts any more; `which` is the key, its first digits, or its name."""
+        if not which:
+            raise UsageError("Name the key to shut out: the key, its first 8 or more digits, or its name.")
         found = [e for e in self.entries() if which in (e.key, e.name) or (len(which) >= 8 and e.key.startswith(which))]
         if len(found) != 1:
             count = "no key" if not found else f"{len(found)} keys"

@@ -94,10 +94,19 @@ class Line:
         self._beat()
         while not self._life:
             if clock.now() > until:
-                why = f"{self._failed}." if self._failed else "nobody answers there; is `flegel master` running?"
-                raise FlegelError(f"No connection to {self.address} within {timeout:.0f} s: {why}")
+                raise FlegelError(f"No connection to {self.address} within {timeout:.0f} s: {self.trouble}")
             for _ in self.receive(0.05):
                 pass
+
+    @property
+    def answered(self) -> bool:
+        """The gate has said something: address and keys are right."""
+        return bool(self._life)
+
+    @property
+    def trouble(self) -> str:
+        """Why it may be that nobody has answered yet."""
+        return f"{self._failed}." if self._failed else "nobody answers there; is `flegel master` running?"
 
     def drain(self, timeout: float) -> bool:
         """Until everything sent is acknowledged, at most so long; what comes in meanwhile is dropped."""

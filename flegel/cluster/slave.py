@@ -59,6 +59,8 @@ MEASURE = 0.5
 SHIP_AGAIN = 5.0
 SPARE_AFTER = 2.0
 """Seconds after the last start when the next process is made ready: jobs have the processors first."""
+DOUBT = 5.0
+"""Seconds until a slave says that no master answers."""
 MAX_DEBTS = 3
 """Beats that may be under way; a master that is away gets the next one when it is back, not all of them."""
 
@@ -118,6 +120,7 @@ class Slave:
         self._cases: dict[tuple[str, int], Case] = {}
         self._line: Line | None = None
         self._dial_at = 0.0
+        self._met, self._doubt_at = False, clock.now() + DOUBT
         self._beat_at = self._measure_at = 0.0
         self._draining: float | None = None
         self._told_draining = False
@@ -213,6 +216,7 @@ class Slave:
         self._hear_children()
         self._hear_master()
         now = clock.now()
+        self._introduce(now)
         if now >= self._measure_at:
             self._measure_at = now + MEASURE
             self._police(now)
@@ -234,6 +238,17 @@ class Slave:
             self._line = self._dial()
             for case in self._cases.values():
                 case.sent_at = None
+
+    def _introduce(self, now: float) -> None:
+        """Say once whether the master answers: a slave goes on trying, and would seem to work without one."""
+        if self._met or self._line is None:
+            return
+        if self._line.answered:
+            self._met = True
+            self._say(f"the master at {self._line.address} answers")
+        elif now >= self._doubt_at:
+            self._doubt_at = float("inf")
+            self._say(f"no connection to {self._line.address} yet, and goes on trying: {self._line.trouble}")
 
     def _hear_master(self) -> None:
         if self._line is None:

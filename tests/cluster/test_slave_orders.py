@@ -25,6 +25,7 @@ class Dumb:
         self.heard: list[Any] = []
         self.channel = self
         self.pending = 0
+        self.address, self.trouble, self.answered = "tcp://head:7077", "nobody answers there.", False
 
     def send(self, body: Any, frames: Any = ()) -> None:
         self.said.append(body)
@@ -67,6 +68,19 @@ def beat(slave: Slave) -> words.Beat:
     found = line.said[-1]
     assert isinstance(found, words.Beat)
     return found
+
+
+def test_a_slave_says_once_that_nobody_answers_and_once_that_somebody_does(slave: Slave, capsys: Any) -> None:
+    line: Any = slave._line
+    for now in (0.0, slave._doubt_at, slave._doubt_at, 1e9):
+        slave._introduce(now)
+    assert capsys.readouterr().err == (
+        "flegel: no connection to tcp://head:7077 yet, and goes on trying: nobody answers there.\n"
+    )
+    line.answered = True
+    slave._introduce(1e9)
+    slave._introduce(1e9)
+    assert capsys.readouterr().err == "flegel: the master at tcp://head:7077 answers\n"
 
 
 def test_no_order_ends_a_slave(slave: Slave, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flegel.cli_bench import check_places
 from flegel.cli_words import Label, Partition, Settings, Target, Tolerance, Within
 from flegel.errors import UsageError
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 EVERY = 2.0  # seconds between two lines about a long run
 ROWS = "higgs:65536"  # to learn from where no data are named
+WORLD = (
+    "workers", "pass_time", "spread", "drift", "spot", "latency", "jitter", "bandwidth", "hub", "racks",
+    "rack_latency", "uplink", "size", "tree", "shards", "within", "tolerance", "repeat", "seed",
+)  # what a recorded run has already  # fmt: skip
 
 
 def mount(app: typer.Typer) -> None:
@@ -31,6 +36,7 @@ def mount(app: typer.Typer) -> None:
 
 
 def simulate(
+    context: typer.Context,
     algorithm: Annotated[
         str | None, typer.Argument(help="A built-in name or file.py:Class; with --replay that of the trace.")
     ] = None,
@@ -106,10 +112,10 @@ def simulate(
     from flegel.cli import sentences
 
     with sentences():
-        if json_to not in (None, "-") and not Path(json_to).absolute().parent.is_dir():  # type: ignore[arg-type]
-            raise UsageError(f"There is no folder for {json_to}; make it first.")
+        check_places(json_to, out)
         slow = _stragglers(stragglers)
         if replay is not None:
+            _only_recorded(context)
             from flegel.compare.replayed import replay as again
 
             chosen = _algorithm(algorithm, settings) if algorithm else None
@@ -142,6 +148,18 @@ def simulate(
             )  # fmt: skip
             found = held.hold()
         _tell(found, held.runs, json_to, out)
+
+
+def _only_recorded(context: typer.Context) -> None:
+    """Who works how fast, and over which wires, is in the trace; words that say otherwise would do nothing."""
+    spelled = {p.name: p.opts[0] for p in context.command.params}
+    given = [
+        spelled[name]
+        for name in WORLD
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    ]
+    if given:
+        raise UsageError(f"--replay takes workers, speeds and network from the recorded run; leave {given[0]} away.")
 
 
 def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: Path | None) -> None:

@@ -95,9 +95,7 @@ def replay(
     chosen = job.algorithm(algorithm)
     rows = job.data(data, label)
     heard = record(job.rows, result["workers"])
-    goal = target if target is not None else result["objective"]
-    if goal is None:
-        raise UsageError("The recorded job had no objective; give a --target.")
+    goal = target if target is not None else _end(result, chosen, rows)
     world = World(
         rates=heard.rates, courses=heard.courses, costs=heard.costs, learning=learning,
         wires=Wires(latency=heard.costs.message), pass_seconds=heard.seconds,
@@ -116,6 +114,23 @@ def replay(
     shown = picture(job.rows, result["worker"], result.get("staleness", {}))
     found = _with(found, mine, shown)
     return found, held
+
+
+def _end(result: dict[str, Any], chosen: Algorithm, rows: Dataset) -> float:
+    """What the recorded job ended at, where that says something about what is trained now."""
+    if result["objective"] is None:
+        raise UsageError("The recorded job had no objective; give a --target.")
+    about, name = result["dataset"], type(chosen).__name__
+    if name.lower() != result["algorithm"].lower():
+        raise UsageError(
+            f"The recorded job trained {result['algorithm']}; its objective is no target for {name}: give a --target."
+        )
+    if (rows.rows, rows.columns) != (about["rows"], about["columns"]):
+        raise UsageError(
+            f"The recorded job had {about['rows']:,} × {about['columns']:,} values, {rows.name} has {rows.rows:,} × "
+            f"{rows.columns:,}; its objective is no target for them: give a --target."
+        )
+    return float(result["objective"])
 
 
 def _attempt(job: Recorded, target: float, maximize: bool) -> Attempt:

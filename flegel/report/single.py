@@ -38,7 +38,7 @@ def read_single(path: Path) -> Single:
         result = json.loads(file.read_text(encoding="utf-8"))
         rows = read_trace(folder) if folder else None
     except OSError as error:
-        raise StorageError(f"Could not read {file}: {error.strerror or error}.") from None
+        raise StorageError(f"Could not read {error.filename or file}: {error.strerror or error}.") from None
     except ValueError as error:
         raise StorageError(f"{file} is no result of Flegel: {error}.") from None
     return of_result(result, rows)

@@ -60,6 +60,28 @@ def test_a_recorded_bsp_predicts_fsp(folder: Path) -> None:
     assert times["fsp"] < times["recorded"] / 3
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--workers", "3"], "leave --workers away"),
+        (["--pass", "3s", "--seed", "1"], "leave --pass away"),
+        (["--data", "higgs:2000"], "4,000 × 28 values, higgs has 2,000 × 28; its objective is no target"),
+    ],
+)
+def test_a_replay_refuses_what_the_recording_says_already(folder: Path, words: list[str], sentence: str) -> None:
+    assert sentence in flegel("simulate", "--replay", str(folder / "fsp"), *words, code=2)
+
+
+def test_the_objective_of_another_algorithm_is_no_target(folder: Path) -> None:
+    told = flegel("simulate", "gmm", "--replay", str(folder / "fsp"), "--set", "k=2", code=2)
+    assert "trained kmeans; its objective is no target for GMM: give a --target" in told
+
+
+def test_a_run_without_its_trace_names_the_file_that_is_missing(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_bytes((folder / "fsp" / "result.json").read_bytes())
+    assert "trace.msgpack: No such file" in flegel("report", str(tmp_path), code=1)
+
+
 def test_thousands_of_workers_follow_a_curve() -> None:
     told = flegel("simulate", "kmeans", "--workers", "400", "--sync", "fsp", "--spread", "lognormal:0.3", "--data",
                   "higgs:4000", "--set", "k=4", "--racks", "20", "--within", "0.02")  # fmt: skip

@@ -1,8 +1,22 @@
-"""`python -m flegel` is the command line, also where no console script was installed."""
+"""The program `flegel`, and `python -m flegel` where no console script was installed.
+
+Only waits for the command line to be imported: a Ctrl-C meanwhile ends it as quietly as later.
+"""
 
 from __future__ import annotations
 
-from flegel.cli import main
+import sys
+
+
+def main() -> None:
+    """Entry point."""
+    try:
+        from flegel.cli import main as command_line
+    except KeyboardInterrupt:
+        print("flegel: interrupted.", file=sys.stderr)
+        raise SystemExit(130) from None
+    command_line()
+
 
 if __name__ == "__main__":
     main()

@@ -26,9 +26,9 @@ from flegel.api import resolve, run
 from flegel.compare import Bench, Chart, Comparison, Contest, Table, hold, read, setting, write
 from flegel.compare.contender import parse_contenders
 from flegel.compare.contest import LATE
-from flegel.compare.suite import UNDER_WAY, lacking
+from flegel.compare.suite import UNDER_WAY, check_only, lacking
 from flegel.datasets import Dataset
-from flegel.errors import FlegelError
+from flegel.errors import FlegelError, UsageError
 from flegel.runtime.local import LocalCluster
 
 BUDGET = {"smoke": 12.0, "laptop": 120.0, "small": 270.0, "paper": 3000.0}  # seconds for all contests of a benchmark
@@ -104,7 +104,12 @@ def arguments(doc: str | None, extra: Sequence[tuple[str, dict[str, Any]]] = ())
     parser.add_argument("--only", default="", help="names of algorithms with commas between; all by default")
     for name, options in extra:
         parser.add_argument(name, **options)
-    return parser.parse_args()
+    given = parser.parse_args()
+    try:
+        check_only(given.only)
+    except UsageError as error:
+        parser.error(str(error))
+    return given
 
 
 def _positive(word: str) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.errors import UsageError
+from flegel.errors import DataError, UsageError
 from flegel.tree import Array
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -55,9 +55,15 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if size <= limit():
         return np.empty(shape, dtype)
-    with tempfile.TemporaryFile(prefix="flegel-share-", dir=os.environ.get("FLEGEL_SCRATCH")) as file:
-        file.truncate(size)
-        return np.memmap(file, dtype, "r+", shape=shape)
+    try:
+        with tempfile.TemporaryFile(prefix="flegel-share-", dir=os.environ.get("FLEGEL_SCRATCH")) as file:
+            file.truncate(size)
+            return np.memmap(file, dtype, "r+", shape=shape)
+    except OSError as error:
+        raise DataError(
+            f"A share of {size:,} bytes is over the limit of memory and cannot be put into a scratch file "
+            f"({error.strerror or error}); point FLEGEL_SCRATCH to a folder with space that you may write to."
+        ) from None
 
 
 def release(array: Array, lo: int, hi: int) -> None:

@@ -82,7 +82,13 @@ def open_files(paths: list[Path], options: Options, spec: str) -> Source:
 
 def readable_files(folder: Path, options: Options) -> list[Path]:
     """The files of a folder that make up one set, in the order of their names."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and not _hidden(p.relative_to(folder)))
+    try:
+        files = sorted(p for p in folder.rglob("*") if not _hidden(p.relative_to(folder)) and p.is_file())
+    except OSError as error:
+        raise DataError(
+            f"The folder {folder} cannot be searched ({error.strerror} at {error.filename}); name the files instead, "
+            f"such as '{folder / '*.csv'}'."
+        ) from None
     images = [p for p in files if "images-idx3" in p.name or "images.idx3" in p.name]
     if images:
         return [next((p for p in images if p.name.startswith("train")), images[0])]

@@ -141,7 +141,7 @@ def find_column(wanted: str | int, names: list[str] | None, width: int, origin: 
                 raise DataError(
                     f"{origin} has no column names, so give the {what} as a number from 0 to {width - 1}."
                 ) from None
-            raise DataError(f"{origin} has no column {word!r} for the {what}{nearest(word, names)}") from None
+            raise DataError(f"{origin} has no column {word!r}{nearest(word, names)}") from None
     if not -width <= wanted < width:
         raise DataError(f"{origin} has {width} columns, so there is no {what} {wanted} (they count from 0).")
     return wanted % width
@@ -225,7 +225,7 @@ def check_line(line: str, number: int, dialect: Dialect, origin: str) -> None:
         elif number == 1:
             hint = "; is line 1 a header?"
         elif column == dialect.width - 1 or column == 0:
-            hint = f"; if it is the label, say label={dialect.names[column] if dialect.names else column}"
+            hint = f"; if it is the label, say --label {dialect.names[column] if dialect.names else column}"
         raise DataError(f"{where}, {name}: {cell[:40]!r} is not a number{hint}.")
 
 

@@ -46,9 +46,12 @@ def _terminated(*_: object) -> NoReturn:
     raise SystemExit(143)
 
 
+STOPPED = "; all workers were stopped and nothing was saved"
+
+
 @contextmanager
-def sentences() -> Iterator[None]:
-    """Errors as people should see them."""
+def sentences(left: str = "") -> Iterator[None]:
+    """Errors as people should see them; `left` tells what Ctrl-C leaves behind."""
     try:
         yield
     except FlegelError as error:
@@ -60,14 +63,18 @@ def sentences() -> Iterator[None]:
         print(f"flegel: {stop}", file=sys.stderr)
         raise typer.Exit(stop.exit_code) from None
     except KeyboardInterrupt:
-        print("flegel: interrupted; all workers were stopped and nothing was saved.", file=sys.stderr)
+        print(f"flegel: interrupted{left}.", file=sys.stderr)
         raise typer.Exit(130) from None
     except SystemExit as stop:
         if stop.code == 143:
-            print("flegel: terminated; all workers were stopped and nothing was saved.", file=sys.stderr)
+            print(f"flegel: terminated{left}.", file=sys.stderr)
         raise
     except MemoryError:
         print("flegel: not enough memory; use fewer rows, or float32 data.", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"flegel: {where}{error.strerror or error}; mend that and try again.", file=sys.stderr)
         raise typer.Exit(1) from None
 
 
@@ -163,7 +170,8 @@ def submit(
     """
     from flegel.runtime import nest
 
-    with sentences(), nest.prepared(master is None or master == "local"):
+    here = master is None or master == "local"
+    with sentences(STOPPED if here else ""), nest.prepared(here):
         from flegel import api
         from flegel.display import make_display
 
@@ -180,7 +188,7 @@ def submit(
         }  # fmt: skip
         _check_targets(folder, json_to)
         on_cluster = {"name": name, "priority": priority, "memory": memory, "retries": retries}
-        if master is not None and master != "local":
+        if master is not None and not here:
             if checkpoint is not None:
                 raise UsageError("A job on a cluster keeps its checkpoints itself; leave --checkpoint away.")
             if attribute:
@@ -248,7 +256,7 @@ def resume(
     from flegel.runtime import nest
 
     at = master if master != "local" and "://" not in place and not Path(place).exists() else None
-    with sentences(), nest.prepared(at is None):
+    with sentences(STOPPED if at is None else ""), nest.prepared(at is None):
         from flegel import api
         from flegel.display import make_display
 
@@ -279,10 +287,7 @@ def _check_targets(folder: Path | None, json_to: str | None) -> None:
     if folder is not None:
         store.check_target(folder)
     if json_to is not None and json_to != "-":
-        if not Path(json_to).absolute().parent.is_dir():
-            raise UsageError(f"There is no folder for {json_to}; make it first.")
-        if Path(json_to).is_dir():
-            raise UsageError(f"--json {json_to} is a folder; name a file in it.")
+        store.check_file(json_to, "--json")
 
 
 def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:
@@ -352,8 +357,12 @@ def predict(
         import numpy as np
 
         from flegel.datasets import open_data
-        from flegel.runtime.store import load
+        from flegel.runtime.store import check_file, load
 
+        if out is not None:
+            if out.suffix not in (".npy", ".csv"):
+                raise UsageError(f"{out} should end in .npy or .csv.")
+            check_file(out, "--out")
         loaded = load(model, trust_code=trust_code)
         dataset = open_data(data, label=label)
         if dataset.note:
@@ -361,10 +370,8 @@ def predict(
         found = np.asarray(loaded.predict(dataset.load()[0]))
         if out is None:
             _print_rows(found)
-        elif out.suffix in (".npy", ".csv"):
-            _write_rows(found, out)
         else:
-            raise UsageError(f"{out} should end in .npy or .csv.")
+            _write_rows(found, out)
 
 
 def _print_rows(found: Any) -> None:

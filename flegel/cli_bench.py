@@ -55,9 +55,9 @@ def compare(
 
         flegel compare kmeans --data higgs --sync bsp,fsp,psp --straggler 0:8x --workers 4 --out runs/compare
     """
-    from flegel.cli import sentences
+    from flegel.cli import STOPPED, sentences
 
-    with sentences():
+    with sentences(STOPPED):
         import msgspec
 
         from flegel.cli import _algorithm
@@ -66,8 +66,7 @@ def compare(
         from flegel.compare.table import text, verdict
         from flegel.report.write import render, save
 
-        if json_to not in (None, "-") and not Path(json_to).absolute().parent.is_dir():  # type: ignore[arg-type]
-            raise UsageError(f"There is no folder for {json_to}; make it first.")
+        check_places(json_to, out)
         found = hold(
             _algorithm(algorithm, settings or []), data, sync, workers=workers, label=label, repeat=repeat,
             straggler=straggler, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds, seed=seed,
@@ -147,12 +146,13 @@ def run_benches(
     """
     from flegel.cli import sentences
 
-    with sentences():
+    with sentences(f"; what was measured so far is in {out}"):
         from flegel.compare.runner import Evening
-        from flegel.compare.suite import choose, folder, scripts
+        from flegel.compare.suite import check_only, choose, folder, scripts
 
         if scale not in SCALES:
             raise UsageError(f"--scale {scale!r} must be one of {', '.join(SCALES)}.")
+        check_only(only)
         if budget is None and names == ["all"]:
             budget = TOTAL.get(scale)
         flags = {"--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--only": only or None}
@@ -193,6 +193,16 @@ def _collect(folder: Path, out: Path | None = None, title: str = "") -> None:
     found.sort(key=lambda item: _order(item.figure) if isinstance(item, Bench) and item.figure else (9, 0, ""))
     page = render(found, title or "Flegel: benchmarks")
     print(save(page, out or folder / "report.html"))
+
+
+def check_places(json_to: str | None, out: Path | None) -> None:
+    """Before a contest is held: its record and its page can be written."""
+    from flegel.runtime import store
+
+    if json_to not in (None, "-"):
+        store.check_file(json_to, "--json")  # type: ignore[arg-type]
+    if out is not None:
+        store.check_folder(out)
 
 
 def _say(text: str) -> None:

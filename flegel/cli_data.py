@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
-from rich.table import Table
 
 from flegel.errors import FlegelError
 
@@ -24,7 +23,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set's name; `f
 
 
 def _fail(error: FlegelError) -> typer.Exit:
-    _err.print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
+    typer.echo(f"flegel: {error}", err=True)
     return typer.Exit(error.exit_code)
 
 
@@ -37,14 +36,11 @@ def list_sets(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = F
     if json:
         typer.echo(json_module.dumps(infos, indent=2))
         return
-    table = Table()
-    for column in ("name", "rows", "columns", "suits", "here"):
-        table.add_column(column, no_wrap=True, justify="right" if column in ("rows", "columns") else "left")
-    table.add_column("what")
+    typer.echo(f"{'name':13} {'rows':>10} {'columns':>7}  {'here':9}  suits")
     for entry, info in zip(ENTRIES, infos, strict=True):
         here = "generated" if entry.generated else "real" if info["in_cache"] else "stand-in"
-        table.add_row(entry.name, f"{entry.rows:,}", f"{entry.columns:,}", ", ".join(entry.suits), here, entry.title)
-    _out.print(table)
+        typer.echo(f"{entry.name:13} {entry.rows:>10,} {entry.columns:>7,}  {here:9}  {', '.join(entry.suits)}")
+        typer.echo(f"    {entry.title}")
 
 
 @app.command()
@@ -89,8 +85,9 @@ def fetch(name: Name) -> None:
         bar.update(tasks[file], completed=size, total=total)
 
     try:
+        known = entry(name)
         with bar:
-            folder = fetch_entry(entry(name), show)
+            folder = fetch_entry(known, show)
     except FlegelError as error:
         raise _fail(error) from None
     typer.echo(str(folder))

@@ -5,6 +5,7 @@ Nothing here acts. `Criteria` says when to stop, `SyncSpec` how workers synchron
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -41,6 +42,8 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError(f"--max-seconds {self.max_seconds:g} must be more than 0.")
         if not self.tolerance >= 0:
             raise UsageError(f"--tolerance {self.tolerance:g} must be 0 (off) or more.")
+        if self.target is not None and not math.isfinite(self.target):
+            raise UsageError(f"--target {self.target:g} must be a finite number.")
         if self.target is not None and not has_objective:
             raise UsageError("This algorithm defines no objective, so --target cannot be used with it.")
         by_objective = has_objective and (self.tolerance > 0 or self.target is not None)
@@ -66,6 +69,12 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """λ of the recursive search (`fsp-binary`, `bsp-mini`)."""
     balance: str | None = None
     """`async`, `sync` or `off`: do points move to faster workers? None is the model's default."""
+
+
+def check_seed(seed: int) -> None:
+    """Seeds are what every generator of dice takes."""
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {seed}.")
 
 
 def parse_seconds(text: str) -> float:

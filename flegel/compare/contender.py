@@ -54,8 +54,8 @@ def parse_contender(word: str) -> Contender:
         name = name.strip().replace("-", "_")
         if not equals or name not in SWITCHES:
             raise UsageError(
-                f"{switch!r} in {word!r} is no switch{nearest(name, list(SWITCHES))} Write for instance "
-                "fsp:coordination=centralized."
+                f"{switch!r} in {word!r} is no switch, such as fsp:coordination=centralized"
+                f"{nearest(name, list(SWITCHES))}"
             )
         try:
             options[name] = SWITCHES[name](value.strip())

@@ -24,6 +24,7 @@ from flegel.result import Result
 from flegel.runtime import clock, host
 from flegel.runtime.local import LocalCluster
 from flegel.runtime.run import default_workers
+from flegel.spec import check_seed
 
 WITHIN = 0.001  # of what bsp converges to: the default target
 STALLED = 1e-9  # relative change over a full pass: nothing happens any more
@@ -95,10 +96,24 @@ def in_memory(data: Dataset) -> Dataset:
     return held
 
 
-def hold(contest: Contest) -> Comparison:
-    """Run it."""
+def check_numbers(contest: Contest) -> None:
+    """What can be seen to be wrong before anything runs."""
     if contest.repeat < 1:
         raise UsageError(f"--repeat {contest.repeat} leaves nothing to compare.")
+    if contest.target is not None and not math.isfinite(contest.target):
+        raise UsageError(f"--target {contest.target:g} must be a finite number.")
+    if not 0 < contest.within < 1:
+        raise UsageError(f"--within {contest.within:g} must be between 0 and 1; 0.001 is a tenth of a percent.")
+    if not 0 < contest.tolerance < 1 and not contest.max_passes:
+        raise UsageError(f"--tolerance {contest.tolerance:g} must be between 0 and 1, so that bsp converges.")
+    if contest.max_seconds is not None and not contest.max_seconds > 0:
+        raise UsageError(f"--max-seconds {contest.max_seconds:g} must be more than 0.")
+    check_seed(contest.seed)
+
+
+def hold(contest: Contest) -> Comparison:
+    """Run it."""
+    check_numbers(contest)
     if contest.straggler and not supported("straggler"):
         raise UsageError("This version of Flegel cannot slow workers on purpose.")
     if contest.cluster is not None:

@@ -5,6 +5,7 @@ Everything that a report shows is in here, so that a report can be made again, e
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,8 @@ def write(document: Document, path: Path) -> None:
         scratch.write_bytes(msgspec.json.encode(document) + b"\n")
         scratch.replace(path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            scratch.unlink()
         raise StorageError(f"Could not write {path}: {error.strerror or error}.") from None
 
 

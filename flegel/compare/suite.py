@@ -117,6 +117,15 @@ def choose(all_scripts: Sequence[Script], words: Sequence[str]) -> list[Script]:
     return chosen
 
 
+def check_only(names: str) -> None:
+    """`--only`: algorithms with commas between; a word that fits none would leave everything out."""
+    from flegel.algorithms import BUILTINS
+
+    for name in filter(None, names.split(",")):
+        if name not in BUILTINS:
+            raise UsageError(f"--only {name!r} is no built-in algorithm{nearest(name, list(BUILTINS))}")
+
+
 def _aliases(figure: str) -> set[str]:
     """'Fig. 7' is also fig7 and 7."""
     joined = "".join(c for c in figure.lower() if c.isalnum())

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flegel.compare.contender import Contender
-from flegel.compare.contest import CHECK_EACH_UP_TO, LIMIT_FACTOR, Arena, Contest
+from flegel.compare.contest import CHECK_EACH_UP_TO, LIMIT_FACTOR, Arena, Contest, check_numbers
 from flegel.compare.picture import picture
 from flegel.compare.record import Attempt, Comparison, Setting
 from flegel.compare.stats import loosened, thinned
@@ -360,8 +360,7 @@ def arena(contest: VirtualContest) -> VirtualArena:
     """Ready to hold it; afterwards it has the runs too."""
     if not 1 <= contest.workers <= MOST:
         raise UsageError(f"The number of simulated workers must be 1 to {MOST:,}, not {contest.workers:,}.")
-    if contest.repeat < 1:
-        raise UsageError(f"--repeat {contest.repeat} leaves nothing to compare.")
+    check_numbers(contest)
     parse_stragglers(contest.straggler, contest.workers)
     return VirtualArena(contest)
 

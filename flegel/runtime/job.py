@@ -101,7 +101,7 @@ def resume(
         request = Request(
             algorithm=chosen,
             data=dataset,
-            workers=workers or job.workers,
+            workers=job.workers if workers is None else workers,
             sync=job.sync,
             criteria=criteria,
             seed=job.seed,

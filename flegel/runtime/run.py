@@ -37,7 +37,7 @@ from flegel.runtime.rows import SharedRows
 from flegel.runtime.signals import Signals
 from flegel.runtime.trainer import form_of
 from flegel.share import Sparse, check_state, make_share
-from flegel.spec import Criteria, SyncSpec
+from flegel.spec import Criteria, SyncSpec, check_seed
 from flegel.sync import balance_mode, make_policy
 from flegel.tree import Array, Tree
 
@@ -230,8 +230,11 @@ def check_numbers(request: Request) -> None:
         raise UsageError(
             f"--hook-timeout {request.hook_timeout:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day."
         )
-    if not 0 <= request.seed < 2**63:
-        raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {request.seed}.")
+    check_seed(request.seed)
+    cls = type(request.algorithm)
+    halts = "voteToHalt" in cls.updateDataPoint.__code__.co_names
+    halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
+    request.criteria.check(has_objective=cls.objective is not Algorithm.objective, halts=halts)
 
 
 def check_data(request: Request) -> None:
@@ -304,9 +307,6 @@ class Plan:
         self.zero: Tree = tree.zeros_like(made)
         request.phase("init", "aggregate")
         self._guard("aggregate", lambda: fold_change(self.algorithm, tree.copy(self.zero), self.zero))
-        halts = "voteToHalt" in type(self.algorithm).updateDataPoint.__code__.co_names
-        halts = halts or type(self.algorithm).terminationCheck is not Algorithm.terminationCheck
-        request.criteria.check(has_objective=type(self.algorithm).objective is not Algorithm.objective, halts=halts)
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""

@@ -86,6 +86,24 @@ def check_target(folder: str | os.PathLike[str]) -> None:
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(f"{path} exists already and is not an empty folder; choose another --out or remove it.")
+    check_folder(path)
+
+
+def check_file(file: str | os.PathLike[str], option: str) -> None:
+    """Before anything is done: this file can be written, over what it holds now."""
+    path = Path(file)
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a folder; name a file in it.")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise UsageError(f"There is no folder for {path}; make it first.")
+    if not os.access(path if path.exists() else parent, os.W_OK):
+        raise UsageError(f"Cannot write to {path}; choose another {option}.")
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Before anything is done: files can be put into this folder, which may be there already."""
+    path = Path(folder)
     parent = next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())
     if not parent.is_dir():
         raise UsageError(f"{parent} is not a folder; choose another --out.")

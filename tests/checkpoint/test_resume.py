@@ -137,6 +137,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(cluster, points, tmp_path) -
         ({"data": points, "algorithm": Drawing(noise=0.5)}, "noise is 0.1 in the checkpoint and 0.5 now"),
         ({"data": points + 1e-9, "algorithm": Drawing()}, "is not the data of the checkpoint"),
         ({"algorithm": Drawing()}, "came from Python"),
+        ({"data": points, "algorithm": Drawing(), "workers": 0}, "number of workers must be 1 to"),
     ]
     for given, words in cases:
         with pytest.raises(UsageError, match=words):

@@ -1,0 +1,148 @@
+"""Wrong words to every command but `submit`: one sentence before anything runs, the right exit code, nothing lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import flegel.datasets.readers
+from flegel.cli import app
+from flegel.cluster import keys
+from flegel.datasets import memory
+from flegel.errors import DataError, UsageError
+from flegel.runtime.curve import new_pair
+
+ROWS = np.random.default_rng(3).normal(size=(60, 5))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    np.save("rows.npy", ROWS)
+    return tmp_path
+
+
+def said(words: str, code: int = 2) -> str:
+    """What a command that fails says on standard error, which is one sentence."""
+    outcome = CliRunner().invoke(app, words.split(), catch_exceptions=False)
+    assert outcome.exit_code == code, outcome.output
+    assert outcome.stdout == "" and "Traceback" not in outcome.stderr
+    lines: list[str] = outcome.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("flegel: "), outcome.stderr
+    return lines[0]
+
+
+CONTESTS = [
+    ("--target nan", "--target nan must be a finite number"),
+    ("--within nan", "--within nan must be between 0 and 1"),
+    ("--within -1", "--within -1 must be between 0 and 1"),
+    ("--tolerance 0", "--tolerance 0 must be between 0 and 1"),
+    ("--max-seconds 0", "--max-seconds 0 must be more than 0"),
+    ("--max-seconds -1", "--max-seconds -1 must be more than 0"),
+    ("--seed -1", "The seed must be a whole number"),
+    ("--repeat 0", "--repeat 0 leaves nothing to compare"),
+    ("--json .", "--json . is a folder"),
+    ("--json no/such.json", "There is no folder for no/such.json"),
+    ("--out rows.npy", "rows.npy is not a folder"),
+    (
+        "--sync fsp:speed=3",
+        "'speed=3' in 'fsp:speed=3' is no switch, such as fsp:coordination=centralized; known are: ",
+    ),
+]
+
+
+@pytest.mark.parametrize("command", ["compare", "simulate"])
+@pytest.mark.parametrize(("words", "sentence"), CONTESTS, ids=[w for w, _ in CONTESTS])
+def test_a_contest_that_cannot_be_held_is_refused_before_it_begins(command: str, words: str, sentence: str) -> None:
+    assert sentence in said(f"{command} kmeans --data rows.npy --workers 1 {words}")
+    assert [p.name for p in Path().iterdir()] == ["rows.npy"]
+
+
+@pytest.mark.parametrize("words", ["--target nan", "--target inf"])
+def test_a_target_is_a_number(words: str) -> None:
+    assert "must be a finite number" in said(f"submit kmeans --data rows.npy --workers 2 {words}")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [("x.txt", "should end in .npy or .csv"), ("no/such.csv", "There is no folder"), ("d.csv", "d.csv is a folder")],
+)
+def test_predictions_have_a_place_before_the_model_is_read(words: str, sentence: str) -> None:
+    Path("d.csv").mkdir()
+    assert sentence in said(f"predict nowhere --data rows.npy --out {words}")
+
+
+def test_benchmarks_of_no_algorithm_are_not_a_success() -> None:
+    suite = Path(__file__).parents[1] / "bench"
+    assert "did you mean 'kmeans'?" in said(f"bench run skew --scale smoke --only kmean --suite {suite}")
+
+
+def test_an_empty_name_shuts_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEGEL_HOME", str(tmp_path))
+    registry = keys.Registry()
+    registry.add(new_pair().public, "submit")
+    with pytest.raises(UsageError, match="Name the key"):
+        registry.revoke("")
+    assert len(registry.entries()) == 1
+
+
+@pytest.mark.parametrize("command", ["info", "fetch", "generate", "path"])
+def test_data_sets_that_are_not_there_are_said_like_everything_else(command: str) -> None:
+    assert "did you mean 'higgs'?" in said(f"data {command} higs")
+
+
+def test_the_list_of_data_sets_fits_a_narrow_screen() -> None:
+    outcome = CliRunner().invoke(app, ["data", "list"], env={"COLUMNS": "80"})
+    lines = outcome.stdout.splitlines()
+    assert any(line.startswith("higgs ") and "11,000,000" in line and len(line) <= 80 for line in lines)
+    assert any("collisions that make Higgs bosons" in line for line in lines)
+
+
+def test_a_folder_that_cannot_be_searched_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_file(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    Path("folder").mkdir()
+    Path("folder/rows.csv").write_text("1,2\n")
+    monkeypatch.setattr(flegel.datasets.readers.Path, "is_file", is_file)
+    with pytest.raises(DataError, match=r"cannot be searched \(Permission denied at folder/rows"):
+        flegel.datasets.readers.readable_files(Path("folder"), None)  # type: ignore[arg-type]
+
+
+def test_a_scratch_folder_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEGEL_MEMORY", "1000")
+    monkeypatch.setenv("FLEGEL_SCRATCH", "/no/such/folder")
+    with pytest.raises(DataError, match="point FLEGEL_SCRATCH to a folder"):
+        memory.allocate((1000, 8), np.dtype(np.float64))
+
+
+def test_what_the_system_refuses_is_a_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(word: str) -> Any:
+        raise PermissionError(13, "Permission denied", "secret")
+
+    monkeypatch.setattr("flegel.runtime.find.find_algorithm", find)
+    assert said("check kmeans", code=1) == "flegel: secret: Permission denied; mend that and try again."
+
+
+def test_ctrl_c_speaks_of_workers_only_where_there_were_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flegel.cli_cluster._client", stop)
+    monkeypatch.setattr("flegel.api.run", stop)
+    assert said("jobs", code=130) == "flegel: interrupted."
+    assert "all workers were stopped" in said("submit kmeans --data rows.npy --no-save", code=130)
+
+
+def test_ctrl_c_while_the_program_is_imported_is_no_traceback(tmp_path: Path) -> None:
+    Path("typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    words = [sys.executable, "-c", "import sys; sys.path.insert(0, '.'); from flegel.__main__ import main; main()"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "flegel: interrupted.\n")

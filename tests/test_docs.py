@@ -99,6 +99,8 @@ def test_commands_that_pages_show_exist_with_their_options(page: Path) -> None:
         known = set().union({"--help"}, *options(commands()[name]))
         used = {o for w in words for o in OPTION.findall(w.partition("=")[0]) if w.startswith(("-", "[-"))}
         assert used <= known, f"{named(page)}: `flegel {name}` has no {', '.join(sorted(used - known))}"
+        bare = [w for w in words[1:] if w.endswith(".py")]
+        assert not bare, f"{named(page)}: `flegel {name}` needs a class of {', '.join(bare)}, as file.py:Class"
 
 
 def described(name: str) -> str:

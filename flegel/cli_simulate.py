@@ -112,7 +112,13 @@ def simulate(
     from flegel.cli import sentences
 
     with sentences():
+        from flegel.compare.contender import parse_contenders
+        from flegel.runtime.store import check_target
+
         check_places(json_to, out)
+        if out is not None:
+            for contender in parse_contenders(sync):
+                check_target(_run_folder(out, contender.label))
         slow = _stragglers(stragglers)
         if replay is not None:
             _only_recorded(context)
@@ -125,7 +131,6 @@ def simulate(
                 watch=_watch,
             )  # fmt: skip
         else:
-            from flegel.compare.contender import parse_contenders
             from flegel.compare.contest import in_memory
             from flegel.compare.virtual import VirtualContest, arena
             from flegel.datasets import open_data
@@ -181,9 +186,13 @@ def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: 
         write(found, Path(json_to))  # type: ignore[arg-type]
     if out is not None:
         for name, result in runs.items():
-            store.save(result, out / "".join(c if c.isalnum() or c in "-_=." else "-" for c in name), model=False)
+            store.save(result, _run_folder(out, name), model=False)
         write(found, out / "compare.json")
         _say(f"report: {save(render([found]), out / 'report.html')}")
+
+
+def _run_folder(out: Path, contender: str) -> Path:
+    return out / "".join(c if c.isalnum() or c in "-_=." else "-" for c in contender)
 
 
 def _algorithm(word: str, settings: list[str] | None) -> Any:

@@ -72,6 +72,12 @@ def test_a_replay_refuses_what_the_recording_says_already(folder: Path, words: l
     assert sentence in flegel("simulate", "--replay", str(folder / "fsp"), *words, code=2)
 
 
+def test_a_folder_with_runs_is_refused_before_anything_is_simulated(folder: Path) -> None:
+    words = ["simulate", "kmeans", "--workers", "8", "--sync", "ssp,fsp", *SMALL, "--out", str(folder)]
+    told = flegel(*words, code=2)
+    assert "exists already" in told and len(told.splitlines()) == 1
+
+
 def test_the_objective_of_another_algorithm_is_no_target(folder: Path) -> None:
     told = flegel("simulate", "gmm", "--replay", str(folder / "fsp"), "--set", "k=2", code=2)
     assert "trained kmeans; its objective is no target for GMM: give a --target" in told

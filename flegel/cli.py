@@ -30,12 +30,6 @@ app = typer.Typer(
 )
 
 
-app.add_typer(data_app, name="data")
-app.add_typer(keys_app, name="keys")
-cli_bench.mount(app)
-cli_simulate.mount(app)
-
-
 def main() -> None:
     """Entry point."""
     signal.signal(signal.SIGTERM, _terminated)
@@ -76,9 +70,6 @@ def sentences(left: str = "") -> Iterator[None]:
         where = f"{error.filename}: " if error.filename else ""
         print(f"flegel: {where}{error.strerror or error}; mend that and try again.", file=sys.stderr)
         raise typer.Exit(1) from None
-
-
-cli_cluster.mount(app, sentences)
 
 
 @app.command()
@@ -352,7 +343,14 @@ def predict(
         typer.Option("--trust-code", help="Run the class stored in the model; only for models you trust."),
     ] = False,
 ) -> None:
-    """Apply a saved model to rows."""
+    """Apply a saved model to rows.
+
+    For example:
+
+        flegel predict runs/kmeans-higgs-001 --data higgs:1000
+
+        flegel predict runs/kmeans-points-001 --data new.csv --out clusters.csv
+    """
     with sentences():
         import numpy as np
 
@@ -438,7 +436,12 @@ def check(
     algorithm: Annotated[str, typer.Argument(help="file.py:Class, or a built-in name.")],
     settings: Settings = None,
 ) -> None:
-    """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes."""
+    """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes.
+
+    For example:
+
+        flegel check my.py:Spherical --set k=12
+    """
     with sentences():
         from flegel.conformance import check_algorithm
 
@@ -453,6 +456,12 @@ def version() -> None:
 
     print(__version__)
 
+
+app.add_typer(data_app, name="data")  # after the commands above: help lists them in this order
+cli_bench.mount(app)
+cli_simulate.mount(app)
+cli_cluster.mount(app, sentences)
+app.add_typer(keys_app, name="keys")
 
 if __name__ == "__main__":
     main()

@@ -93,7 +93,14 @@ def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Headline of the page.")] = "",
 ) -> None:
-    """Make one HTML page, which needs nothing else, from saved runs, comparisons and benchmarks."""
+    """Make one HTML page, which needs nothing else, from saved runs, comparisons and benchmarks.
+
+    For example:
+
+        flegel report runs/kmeans-higgs-001 --out report.html
+
+        flegel report runs/compare/compare.json runs/bench/skew.json --title "Two machines"
+    """
     from flegel.cli import sentences
 
     with sentences():

@@ -401,7 +401,12 @@ def logs(
     master: Master = DEFAULT,
     insecure: Insecure = False,
 ) -> None:
-    """Print what the processes of a job have written, with the time and who it was."""
+    """Print what the processes of a job have written, with the time and who it was.
+
+    For example, until the job is over:
+
+        flegel logs kmeans-1 -f
+    """
     with _client(master, insecure) as client:
         try:
             line = ""
@@ -427,7 +432,12 @@ def scale(
     master: Master = DEFAULT,
     insecure: Insecure = False,
 ) -> None:
-    """Give a job more or fewer workers, also while it trains."""
+    """Give a job more or fewer workers, also while it trains.
+
+    For example:
+
+        flegel scale kmeans-1 8
+    """
     with _client(master, insecure) as client:
         print(f"{job} {client.scale(job, workers)}")
 

@@ -99,7 +99,12 @@ def generate(
     rows: Annotated[int | None, typer.Option(min=1, help="How many rows (ratings for `ratings`).")] = None,
     out: Annotated[Path | None, typer.Option(help="A .csv, .npy or .parquet file.")] = None,
 ) -> None:
-    """Write a generated set, or the stand-in of a real one, to a file."""
+    """Write a generated set, or the stand-in of a real one, to a file.
+
+    For example:
+
+        flegel data generate higgs --rows 100000 --out higgs.csv
+    """
     from flegel.datasets.dataset import Dataset
     from flegel.datasets.export import write
     from flegel.datasets.registry import entry

@@ -99,7 +99,12 @@ def add(
 
 @app.command()
 def revoke(which: Annotated[str, typer.Argument(help="A key, its first 8 or more digits, or its name.")]) -> None:
-    """Shut a key out, at once, also while a master runs: nothing that it says counts any more."""
+    """Shut a key out, at once, also while a master runs: nothing that it says counts any more.
+
+    For example:
+
+        flegel keys revoke node7
+    """
     from flegel.cluster.keys import Registry
 
     try:

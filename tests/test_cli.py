@@ -259,6 +259,12 @@ def test_predictions_that_cannot_be_made_are_one_sentence(folder: Path, words: s
     assert outcome.exit_code == code and sentence in outcome.stderr
 
 
+def test_help_begins_with_what_newcomers_need() -> None:
+    text = flegel_("--help").stdout
+    places = [text.index(f" {command} ") for command in ("submit", "resume", "predict", "compare", "master")]
+    assert places == sorted(places)
+
+
 @pytest.mark.parametrize("command", ["", "submit", "predict", "algorithms", "models", "check", "version"])
 def test_help_works_for_every_command(command: str) -> None:
     outcome = flegel_(*command.split(), "--help")

@@ -179,7 +179,7 @@ class Ml25m(_MovieLens):
 class _Images(Entry):
     rows, columns = 60_000, 784
     meaning = "the digit or class, from the file of labels"
-    suits = ("cnn", "lr", "kmeans")
+    suits = ("lr", "kmeans")
     default_rows = 60_000
     remark = "ten smooth figures, moved, dimmed and noisy"
 

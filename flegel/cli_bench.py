@@ -84,6 +84,8 @@ def compare(
         if out is not None:
             write(found, out / "compare.json")
             _say(f"report: {save(render([found]), out / 'report.html')}")
+        if all(attempt.outcome == "failed" for attempt in found.attempts):
+            raise FlegelError(f"Every run failed, the last one so: {found.attempts[-1].reason}")
 
 
 def report(

@@ -118,11 +118,13 @@ def slave(
     from flegel.cluster.line import Line, dial
     from flegel.cluster.lodging import default_folder
     from flegel.cluster.slave import Settings, Slave
+    from flegel.cluster.slips import host_of
     from flegel.cluster.words import TO_SLAVE, check_name
     from flegel.runtime.heap import share_heap
     from flegel.runtime.host import cores
 
     share_heap()
+    host_of(master)
     called = check_name(name or socket.gethostname().split(".")[0], "slave")
     count = slots or len(cores())
     if insecure:
@@ -216,7 +218,9 @@ def parse_bytes(text: str) -> int:
 
 def _client(address: str, insecure: bool) -> Client:
     from flegel.cluster.client import Client
+    from flegel.cluster.slips import host_of
 
+    host_of(address)
     return Client(address, insecure=insecure)
 
 

@@ -89,8 +89,11 @@ def add(
         flegel keys add 9ac1f0… --role master --address tcp://head:7077
     """
     from flegel.cluster.keys import Registry
+    from flegel.cluster.slips import host_of
 
     try:
+        if address:
+            host_of(address)
         entry = Registry().add(key, role, name, address)
     except FlegelError as error:
         raise _fail(error) from None

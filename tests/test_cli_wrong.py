@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 import flegel.datasets.readers
+from flegel.algorithms import BUILTINS
 from flegel.cli import app
 from flegel.cluster import keys
 from flegel.datasets import memory
+from flegel.datasets.sets import ENTRIES
 from flegel.errors import DataError, UsageError
 from flegel.runtime.curve import new_pair
 
@@ -46,6 +49,7 @@ CONTESTS = [
     ("--tolerance 0", "--tolerance 0 must be between 0 and 1"),
     ("--max-seconds 0", "--max-seconds 0 must be more than 0"),
     ("--max-seconds -1", "--max-seconds -1 must be more than 0"),
+    ("--straggler 9:8x", "is not within workers 0 to 0"),
     ("--seed -1", "The seed must be a whole number"),
     ("--repeat 0", "--repeat 0 leaves nothing to compare"),
     ("--json .", "--json . is a folder"),
@@ -91,6 +95,33 @@ def test_an_empty_name_shuts_nobody_out(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UsageError, match="Name the key"):
         registry.revoke("")
     assert len(registry.entries()) == 1
+
+
+KEY = new_pair().public
+
+
+@pytest.mark.parametrize(
+    "words", ["jobs --master", "status x --master", "slave --master", f"keys add {KEY} --role master --address"]
+)
+def test_what_is_no_address_is_told_so(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEGEL_HOME", str(tmp_path / "home"))
+    assert "'head' is not an address; write tcp://HOST:PORT" in said(f"{words} head")
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_contest_in_which_every_run_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = SimpleNamespace(outcome="failed", reason="no memory")
+    found = SimpleNamespace(notes=[], attempts=[attempt, attempt])
+    monkeypatch.setattr("flegel.compare.compare", lambda *_, **__: found)
+    monkeypatch.setattr("flegel.compare.table.text", lambda _: "table")
+    monkeypatch.setattr("flegel.compare.table.verdict", lambda _: "nobody")
+    outcome = CliRunner().invoke(app, ["compare", "kmeans", "--data", "rows.npy"])
+    assert outcome.exit_code == 1 and outcome.stdout == "table\nnobody\n"
+    assert outcome.stderr == "flegel: Every run failed, the last one so: no memory\n"
+
+
+def test_sets_suit_algorithms_that_there_are() -> None:
+    assert {name for entry in ENTRIES for name in entry.suits} <= set(BUILTINS)
 
 
 @pytest.mark.parametrize("command", ["info", "fetch", "generate", "path"])

@@ -20,6 +20,7 @@ from flegel.compare.record import Attempt, Comparison, Picture, Setting
 from flegel.compare.stats import first_reaching, loosened, median, turns
 from flegel.datasets import Dataset, open_data
 from flegel.errors import FlegelError, UsageError
+from flegel.plan.straggler import parse_stragglers
 from flegel.result import Result
 from flegel.runtime import clock, host
 from flegel.runtime.local import LocalCluster
@@ -109,6 +110,7 @@ def check_numbers(contest: Contest) -> None:
     if contest.max_seconds is not None and not contest.max_seconds > 0:
         raise UsageError(f"--max-seconds {contest.max_seconds:g} must be more than 0.")
     check_seed(contest.seed)
+    parse_stragglers(contest.straggler, contest.workers)
 
 
 def hold(contest: Contest) -> Comparison:

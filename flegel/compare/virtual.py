@@ -361,7 +361,6 @@ def arena(contest: VirtualContest) -> VirtualArena:
     if not 1 <= contest.workers <= MOST:
         raise UsageError(f"The number of simulated workers must be 1 to {MOST:,}, not {contest.workers:,}.")
     check_numbers(contest)
-    parse_stragglers(contest.straggler, contest.workers)
     return VirtualArena(contest)
 
 

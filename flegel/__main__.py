@@ -1,6 +1,6 @@
 """The program `flegel`, and `python -m flegel` where no console script was installed.
 
-Only waits for the command line to be imported: a Ctrl-C meanwhile ends it as quietly as later.
+Only waits for the command line to be imported and made up: a Ctrl-C meanwhile ends it as quietly as later.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ def main() -> None:
     """Entry point."""
     try:
         from flegel.cli import main as command_line
+
+        command_line()
     except KeyboardInterrupt:
         print("flegel: interrupted.", file=sys.stderr)
         raise SystemExit(130) from None
-    command_line()
 
 
 if __name__ == "__main__":

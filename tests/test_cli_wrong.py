@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import flegel.datasets.readers
+from flegel.__main__ import main as program
 from flegel.algorithms import BUILTINS
 from flegel.cli import app
 from flegel.cluster import keys
@@ -170,6 +171,16 @@ def test_ctrl_c_speaks_of_workers_only_where_there_were_some(monkeypatch: pytest
     monkeypatch.setattr("flegel.api.run", stop)
     assert said("jobs", code=130) == "flegel: interrupted."
     assert "all workers were stopped" in said("submit kmeans --data rows.npy --no-save", code=130)
+
+
+def test_ctrl_c_while_the_commands_are_made_up_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flegel.cli.main", stop)
+    with pytest.raises(SystemExit) as ended:
+        program()
+    assert ended.value.code == 130 and capsys.readouterr().err == "flegel: interrupted.\n"
 
 
 def test_ctrl_c_while_the_program_is_imported_is_no_traceback(tmp_path: Path) -> None:

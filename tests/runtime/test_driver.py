@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flegel.machine.events import Command, Done, Event, FromWorker, Send
+from flegel.machine.events import Command, Done, Event, FromWorker, Send, SetTimer, Suspend, Timer
 from flegel.messages import Beat, Envelope, Exit
 from flegel.runtime import clock
-from flegel.runtime.driver import drive
+from flegel.runtime.driver import Drive, drive
 from flegel.runtime.wire import EMPTY
 
 
@@ -155,3 +155,67 @@ def test_ctrl_c_does_not_wait_for_a_hook() -> None:
     with pytest.raises(KeyboardInterrupt):
         drive(Endless(story), Script(story, [1]))  # type: ignore[arg-type]
     assert story.lines == ["end, collector on"]
+
+
+def test_ctrl_c_that_was_waiting_does_not_open_the_way_into_orders() -> None:
+    story, job = Story(), list[Drive]()
+
+    class Twice(Struck):
+        def end_job(self) -> None:
+            assert not job[0]._signals.open, "workers are told that the job is over, and nothing may raise meanwhile"
+            super().end_job()
+
+    job.append(Drive(Echo(story), Twice(story, [2]), None))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        job[0].run()
+    assert story.lines == ["order, collector off", "end, collector on"]
+
+
+def test_ctrl_c_does_not_wait_for_whoever_watches() -> None:
+    def watch() -> None:
+        signal.raise_signal(signal.SIGINT)
+        story.lines.append("Ctrl-C has to wait for the display")
+
+    story = Story()
+    with pytest.raises(KeyboardInterrupt):
+        drive(Echo(story), Script(story, []), watch)  # type: ignore[arg-type]
+    assert story.lines == ["end, collector on"]
+
+
+class Stream(Script):
+    """As long as messages come, there is no end of what has arrived."""
+
+    def receive(self, timeout: float) -> Iterator[Any]:
+        for _ in range(3000):
+            clock.sleep(0.001)
+            self._batches = [1]
+            yield from super().receive(timeout)
+        pytest.fail("nothing else was done meanwhile")
+
+
+class Alarm(Echo):
+    """Done when its timer goes off."""
+
+    def start(self, now: float) -> list[Command]:
+        return [SetTimer(now + 0.02, Timer("policy"))]
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        return [Done()] if isinstance(event, Timer) else []
+
+
+def test_under_a_stream_of_messages_timers_go_off() -> None:
+    drive(Alarm(story := Story()), Stream(story, []))  # type: ignore[arg-type]
+
+
+def test_under_a_stream_of_messages_a_job_can_be_told_to_stop() -> None:
+    class Told(Echo):
+        def handle(self, event: Event, now: float) -> list[Command]:
+            return [Done()] if isinstance(event, Suspend) else []
+
+    asked: list[float] = []
+
+    def suspended() -> str:
+        asked.append(clock.now())
+        return "interrupted" if len(asked) > 1 else ""
+
+    drive(Told(story := Story()), Stream(story, []), suspended=suspended)  # type: ignore[arg-type]

@@ -281,3 +281,29 @@ def test_workers_let_go_of_the_board_when_the_job_is_over(monkeypatch: pytest.Mo
         while lent() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not lent()
+
+
+@pytest.mark.processes
+def test_a_report_to_the_board_of_a_job_that_was_broken_off_is_nobody_s_trouble(capfd: Any) -> None:
+    """It arrives while the next job loads, whose board is another one, or none."""
+    rows = np.random.default_rng(3).normal(size=(500, 60)).astype(np.float32)
+    with flegel.LocalCluster(1) as cluster:
+        cluster.new_job()
+        voice = Numbered(cluster._job, 0, 0, 0)
+        late = [bytes(f) for f in voice.wrap(report(3), Parcel((np.zeros(SIZE),)).posted(1))]
+        cluster.end_job()
+        for job in ("the next one", "a worker of this one"):
+            if job == "the next one":
+                cluster.new_job()
+            else:
+                cluster._job = voice.job
+            cluster._take = take_once(cluster._take, late)  # type: ignore[method-assign]
+            assert not [m for m in cluster.receive(0.0) if isinstance(m[0].body, Report)]
+            assert ("dropped a message" in capfd.readouterr().err) == (job == "a worker of this one")
+        small = flegel.run(find_algorithm("kmeans")(k=2), rows, cluster=cluster, sync="bsp", max_iterations=2)
+    assert small.iterations == 2
+
+
+def take_once(usual: Any, first: list[bytes]) -> Any:
+    waiting = [first]
+    return lambda socket: (identity(0, 0), waiting.pop()) if waiting else usual(socket)

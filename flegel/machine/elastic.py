@@ -161,7 +161,7 @@ class Elastic:
             self._fail(WorkerLost(f"Worker {worker} {why} in {where}, and no worker is left.", why))
         elif self.phase == "loading":
             self._begin(now)
-        else:
+        elif seen is not None or crew.orphans or crew.phase:  # a newcomer that nobody has met disturbs nobody
             self._change_crew(now)
 
     def _joined(self, worker: int, now: float) -> None:

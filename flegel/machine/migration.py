@@ -15,6 +15,8 @@ Target:   open (each window kept once, answered as often as it comes) → closed
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from dataclasses import dataclass, field
 
 from flegel.machine.agenda import Transfer
@@ -24,6 +26,9 @@ AIM = 0.1  # seconds that a window should be on its way; on a busy host small on
 CREDITS = 4  # windows that may be on their way at once
 GROWTH = 8  # times that a window may be larger than the last one: few small ones while the link is found out
 PIECES = 64  # parts of a move below which no window is cut: points that came in crumbs cost time in every later round
+SLOW = 50e6  # bytes a second, below which points that wait in the kernel keep reports waiting for milliseconds
+TELLING = 3  # windows that say how fast a link is
+AS_FAST = 0.8  # of its former speed: a link that small buffers make slower than that gets large ones, for good
 
 # -- commands ----------------------------------------------------------------------------------------------
 
@@ -93,6 +98,33 @@ class Flight:
     full: bool = False
 
 
+class Depth:
+    """Should the sender's kernel hold little of what goes over a link? It is tried where the link is slow, and kept
+    where that makes it no slower: far away, where answers take long, large buffers are what makes a link fast."""
+
+    def __init__(self) -> None:
+        self.tight = False
+        self._known = False
+        """It was tried, and `tight` is what came of it."""
+        self._since = -math.inf
+        self._loose = 0.0
+        self._rates: deque[float] = deque(maxlen=TELLING)
+
+    def note(self, size: float, took: float, sent_at: float, now: float) -> None:
+        """A window of so many bytes, sent at that time, took so long since the link was free for it."""
+        if self._known or sent_at < self._since or took <= 0:
+            return
+        self._rates.append(size / took)
+        if len(self._rates) < TELLING:
+            return
+        rate = statistics.median(self._rates)
+        if self.tight:
+            self._known, self.tight = True, rate >= AS_FAST * self._loose
+        elif rate < SLOW:
+            self.tight, self._loose, self._since = True, rate, now
+            self._rates.clear()
+
+
 @dataclass
 class Giving:
     """The source's end of one move."""
@@ -107,6 +139,9 @@ class Giving:
     """Windows that may be on their way at once: what the target must be able to hold, and what is locked."""
     pieces: int = PIECES
     """Windows are not cut smaller than such a part of the move."""
+    each: float = 0.0
+    """Bytes of a point on the link; 0: it does not travel."""
+    depth: Depth = field(default_factory=Depth)
     patience: float = 2.0
     """Seconds of silence after which unanswered windows are sent again; follows the answers that come."""
 
@@ -156,6 +191,8 @@ class Giving:
     def _fit(self, flight: Flight, now: float) -> None:
         """The window that would have taken `AIM`: from the time since the link was free for this one."""
         took = now - max(flight.sent_at, self._heard)
+        if self.each:
+            self.depth.note(flight.points * self.each, took, flight.sent_at, now)
         fitting = flight.points * AIM / took if took > 0 else math.inf
         size = int(min(max(fitting, self.size / 2), GROWTH * self.size, self.window))
         self.size = max(size, min(self.points // self.pieces, self.window), TILE) // TILE * TILE

@@ -64,9 +64,12 @@ class Doors:
         host = own_address(near)
         return harbour, f"tcp://{host}:{harbour.bind_to_random_port(f'tcp://{host}')}"
 
-    def dial(self, address: str) -> zmq.Socket[bytes]:
-        """To a harbour of another process of this job."""
+    def dial(self, address: str, buffer: int = 0) -> zmq.Socket[bytes]:
+        """To a harbour of another process of this job; the kernel holds about so many bytes of what is sent, or as many
+        as it likes."""
         link = self._socket(zmq.DEALER)
+        if buffer:
+            link.setsockopt(zmq.SNDBUF, buffer)
         if self.keys is not None:
             present(link, self.keys.between, self.keys.between.public)
         link.connect(address)

@@ -29,6 +29,7 @@ from flegel.messages import Answer, Arrived, Failed, Give, Got, Ready, Refused, 
 from flegel.runtime import clock, frames, heap, lending, memory
 from flegel.runtime.doors import Doors, same_host
 from flegel.runtime.lending import Lender
+from flegel.runtime.links import Links
 from flegel.runtime.poll import wait_any
 from flegel.runtime.trainer import Trainer
 from flegel.runtime.wire import Numbered, Parcel, decode
@@ -39,7 +40,6 @@ WINDOW_BYTES = 8 << 20  # large enough that the answer's way does not matter, sm
 FIRST_BYTES = 256 << 10  # while nothing is known of the link
 WINDOW_PART = 16  # a window that travels is at most this part of the share
 LENT_PART = 1  # one that is lent is under way for a moment only
-KEPT_LINKS = 4  # that no move uses: the next one to that worker need not dial
 SPARE = 0.5  # of the free memory may be used for what arrives
 
 
@@ -49,15 +49,6 @@ class _Outbound:
     def __init__(self, machine: Giving, target: int, address: str, neighbour: bool) -> None:
         self.machine, self.target, self.address, self.neighbour = machine, target, address, neighbour
         self.windows: dict[int, Outgoing] = {}
-
-
-class _Link:
-    """A way to another worker, kept from move to move."""
-
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self.socket = socket
-        self.fitting = 0
-        """Points of a window that fitted, the last time that something travelled here."""
 
 
 class _Inbound:
@@ -80,8 +71,7 @@ class Mover:
         self._job = ""
         self._holdings: Holdings | None = None
         self._giving: dict[int, _Outbound] = {}
-        self._links: dict[str, _Link] = {}
-        """By address, the one that was used last behind the others."""
+        self._links = Links(doors.dial)
         self._taking: dict[int, _Inbound] = {}
         self._lender = Lender()
         self._harbour: zmq.Socket[bytes] | None = None
@@ -120,7 +110,7 @@ class Mover:
 
     def _step(self) -> bool:
         """Sleep, then do what has come up; False where the thread should end."""
-        links = [link.socket for link in self._links.values()]
+        links = self._links.sockets()
         sockets = [self._harbour, *links] if self._harbour is not None else links
         if wait_any(sockets, self._wakeup, self._sleep()):
             os.read(self._wakeup, 4096)
@@ -165,9 +155,7 @@ class Mover:
             self._holdings = self._trainer.holdings
 
     def _reset(self) -> None:
-        for link in self._links.values():
-            link.socket.close(linger=0)
-        self._links.clear()
+        self._links.close()
         self._giving.clear()
         self._taking.clear()
         self._job, self._holdings, self._lender = "", None, Lender()
@@ -201,15 +189,15 @@ class Mover:
         holdings = self._holdings
         if holdings is None or order.move in self._giving:
             return
-        link = self._links.pop(order.address, None) or _Link(self._doors.dial(order.address))
-        self._links[order.address] = link
+        link = self._links.use(order.address)
         native = holdings.shares[0]
         near = same_host(order.address, self._near) and lending.wanted()
         each = bytes_per_state(native) if near else bytes_per_point(native)
         largest = min(WINDOW_BYTES / each, native.points / (LENT_PART if near else WINDOW_PART))
         window = max(int(largest) // TILE * TILE, TILE)
         first = window if near else link.fitting or max(int(FIRST_BYTES / each) // TILE * TILE, TILE)
-        machine = Giving(order.move, order.points, window, first)
+        travels = each if order.address.startswith("tcp:") and not near else 0.0
+        machine = Giving(order.move, order.points, window, first, each=travels, depth=link.depth)
         self._giving[order.move] = _Outbound(machine, order.target, order.address, near)
         self._do(machine.start())
 
@@ -217,17 +205,11 @@ class Mover:
         if move in self._giving:
             out = self._giving.pop(move)
             self._links[out.address].fitting = 0 if out.neighbour else out.machine.size
-            self._hang_up("" if out.machine.phase == "sent" else out.address)
+            used = {other.address for other in self._giving.values()}
+            self._links.hang_up(used, "" if out.machine.phase == "sent" else out.address)
             self._do(out.machine.close())
         if move in self._taking:
             self._do(self._taking.pop(move).machine.close())
-
-    def _hang_up(self, silent: str) -> None:
-        """Close links that no move uses: one whose peer may be gone, and those beyond a few."""
-        used = {out.address for out in self._giving.values()}
-        idle = [address for address in self._links if address not in used]
-        for address in {*idle[:-KEPT_LINKS], *({silent} & set(idle))}:
-            self._links.pop(address).socket.close(linger=0)
 
     # -- what the machines want ----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 from scene import Mean, Scene, done, stops, timers, trains
 
 from flegel.errors import AlgorithmError, ProtocolError, UsageError, WorkerLost
-from flegel.machine.coordinator import Died, Expel, Hire, Joined, Note, Patience, Send
+from flegel.machine.coordinator import Died, Expel, Hire, Joined, Note, Patience, Scale, Send
 from flegel.messages import Beat, Failed, Fetch, Load, Loaded, State
 from flegel.spec import Criteria
 
@@ -331,6 +331,19 @@ def test_a_parameter_of_another_shape_is_refused_by_name() -> None:
     scene.loaded()
     with pytest.raises(AlgorithmError, match=r"updateParameter.*shape"):
         scene.report(0, 2.0)
+
+
+def test_a_newcomer_that_never_starts_disturbs_nobody():
+    scene = Scene(workers=2, sync="bsp")
+    scene.loaded(1.0)
+    assert Hire(2) in scene.machine.handle(Scale(3), 1.1)
+    said = scene.machine.handle(Died(2, "could not be started"), 1.2)
+    assert said == [
+        Expel(2, "could not be started"),
+        Note("worker 2 could not be started before it was of use"),
+    ]
+    scene.report(0, 2.0)
+    assert sorted(trains(scene.report(1, 2.0))) == [0, 1]
 
 
 def test_a_dead_worker_is_replaced_and_the_others_are_called_to_commit() -> None:

@@ -1,0 +1,162 @@
+"""Links between workers: when the sender's kernel should hold little, and how a link is dialled anew meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from flegel.machine.migration import TELLING, Depth, Giving, Ship
+from flegel.runtime import links
+from flegel.runtime.doors import Doors
+from flegel.runtime.links import Links
+from flegel.share import TILE
+
+DEADLINE = 30_000
+
+
+def told(depth: Depth, rate: float, windows: int = TELLING, now: float = 0.0) -> Depth:
+    for _ in range(windows):
+        depth.note(1e6, 1e6 / rate, now, now)
+    return depth
+
+
+def test_a_slow_link_is_tried_with_little_in_the_kernel_and_stays_so_where_nothing_is_lost() -> None:
+    depth = told(Depth(), 6e6)
+    assert depth.tight
+    told(depth, 5.9e6, now=1.0)
+    assert depth.tight
+    told(depth, 1e6, now=2.0)
+    assert depth.tight, "what is known is not asked again"
+
+
+def test_a_link_that_large_buffers_make_fast_gets_them_back_for_good() -> None:
+    depth = told(told(Depth(), 12e6), 1.6e6, now=1.0)
+    assert not depth.tight
+    assert not told(depth, 1e6, now=2.0).tight
+
+
+def test_a_fast_link_is_left_alone_until_it_is_slow() -> None:
+    depth = told(Depth(), 1e9, windows=20)
+    assert not depth.tight
+    assert told(depth, 6e6).tight
+
+
+def test_one_late_window_says_nothing() -> None:
+    depth = told(Depth(), 1e9, windows=2)
+    depth.note(1e6, 1.0, 0.0, 0.0)
+    assert not depth.tight
+
+
+def test_windows_that_left_before_the_change_are_not_counted() -> None:
+    depth = told(Depth(), 6e6, now=5.0)
+    for _ in range(10):
+        depth.note(1e6, 10.0, 4.9, 6.0)
+    assert depth.tight
+    assert told(depth, 6e6, now=7.0).tight
+
+
+def through(rate: float, each: float, moves: int = 1) -> Depth:
+    """Moves over a link of so many bytes a second, one window after the other."""
+    depth = Depth()
+    for move in range(moves):
+        giving, now = Giving(move, 200 * TILE, 4 * TILE, each=each, depth=depth), 0.0
+        commands: list[Any] = giving.start()
+        while commands:
+            command, *commands = commands
+            if isinstance(command, Ship):
+                now += 4 * TILE * each / rate if each else 1.0
+                commands += giving.answered(command.transfer[1], False, now)
+            elif hasattr(command, "points"):
+                commands += giving.was_cut(command.transfer[1], command.points, now)
+    return depth
+
+
+def test_a_move_tells_what_its_link_is_like() -> None:
+    assert through(6e6, 100.0).tight
+    assert not through(1e9, 100.0).tight
+    assert not through(6e6, 0.0).tight, "nothing travelled"
+
+
+# -- with sockets ------------------------------------------------------------------------------------------
+
+
+class Town:
+    """Two ends on this host."""
+
+    def __init__(self) -> None:
+        self.doors = Doors()
+        self.harbour, self.address = self.doors.harbour("tcp://127.0.0.1:1")
+        self.buffers: list[int] = []
+        self.links = Links(self.dial)
+
+    def dial(self, address: str, buffer: int) -> Any:
+        made = self.doors.dial(address, buffer)
+        self.buffers.append(made.getsockopt(zmq.SNDBUF))
+        return made
+
+    def hear(self) -> tuple[bytes, bytes]:
+        assert self.harbour.poll(DEADLINE)
+        name, text = self.harbour.recv_multipart()
+        return name, text
+
+    def close(self) -> None:
+        self.links.close()
+        self.harbour.close(linger=0)
+        self.doors.close()
+
+
+@pytest.fixture
+def town() -> Iterator[Town]:
+    made = Town()
+    yield made
+    made.close()
+
+
+def test_a_link_that_becomes_tight_is_dialled_anew_and_answers_still_come_on_the_old_one(town: Town) -> None:
+    link = town.links.use(town.address)
+    link.socket.send(b"before")
+    first, text = town.hear()
+    assert text == b"before"
+    told(link.depth, 6e6)
+    link.socket.send(b"after")
+    second, text = town.hear()
+    assert text == b"after" and second != first
+    assert town.buffers == [-1, links.TIGHT] and len(town.links.sockets()) == 2
+    town.harbour.send_multipart([first, b"answer"])
+    old = town.links.sockets()[0]
+    assert old.poll(DEADLINE) and old.recv() == b"answer"
+
+
+def test_old_sockets_are_closed_when_no_move_uses_the_link(town: Town) -> None:
+    link = town.links.use(town.address)
+    told(link.depth, 6e6)
+    assert link.socket is town.links.sockets()[1]
+    town.links.hang_up({town.address})
+    assert len(town.links.sockets()) == 2, "somebody still uses it"
+    town.links.hang_up(())
+    assert len(town.links.sockets()) == 1 and town.links[town.address] is link
+    link.socket.send(b"on")
+    assert town.hear()[1] == b"on"
+
+
+def test_what_is_known_of_a_link_outlives_it(town: Town) -> None:
+    told(town.links.use(town.address).depth, 6e6)
+    town.links.hang_up((), town.address)
+    assert not town.links.sockets()
+    town.links.use(town.address)
+    assert town.buffers == [-1, links.TIGHT]
+
+
+def test_a_few_idle_links_are_kept(town: Town) -> None:
+    made = [f"tcp://127.0.0.1:{port}" for port in range(1, links.KEPT + 4)]
+    for address in made:
+        town.links.use(address)
+    town.links.use(made[0])
+    town.links.hang_up({made[1]})
+    assert len(town.links.sockets()) == links.KEPT + 1
+    assert town.links[made[0]] and town.links[made[1]]
+    with pytest.raises(KeyError):
+        town.links[made[2]]

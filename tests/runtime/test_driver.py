@@ -45,9 +45,11 @@ class Script:
         if not self._batches:
             clock.sleep(max(timeout, 0.0))
             return
-        for _ in range(self._batches.pop(0)):
+        while self._batches[0]:  # who stops listening finds the rest here the next time
             self._number += 1
+            self._batches[0] -= 1
             yield Envelope("job", 0, 0, 0, self._number, Beat(self._number)), ()
+        self._batches.pop(0)
 
     def deaths(self) -> list[Any]:
         return []
@@ -147,7 +149,8 @@ class Endless(Echo):
 
     def handle(self, event: Event, now: float) -> list[Command]:
         signal.raise_signal(signal.SIGINT)
-        pytest.fail("Ctrl-C has to wait for the hook")
+        self._story.lines.append("Ctrl-C has to wait for the hook")
+        return []
 
 
 def test_ctrl_c_does_not_wait_for_a_hook() -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
+from flegel import sums
 from flegel.sums import LARGE, add_all
+from flegel.tree import Array
 
 
 @pytest.mark.parametrize("shape", [(3,), (LARGE + 7,), (LARGE // 16, 20), (0,)])
@@ -25,3 +32,47 @@ def test_arrays_that_do_not_lie_in_one_piece() -> None:
     into = np.zeros((LARGE, 2))[:, :1]
     add_all(into, extras)
     assert np.array_equal(into, 3 * extras[0])
+
+
+def large_ones() -> list[Array]:
+    return [np.full(LARGE, 1.0) for _ in range(3)]
+
+
+@pytest.mark.processes
+def test_a_process_that_was_forked_adds_with_threads_of_its_own() -> None:
+    add_all(np.zeros(LARGE), large_ones())
+    child = os.fork()
+    if child == 0:
+        into = np.zeros(LARGE)
+        signal.alarm(30)
+        add_all(into, large_ones())
+        os._exit(0 if (into == 3.0).all() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.processes
+def test_a_thread_that_outlives_the_main_one_can_still_add() -> None:
+    code = (
+        "import threading, numpy as np\n"
+        "from flegel.sums import LARGE, add_all\n"
+        "def work():\n"
+        "    threading.main_thread().join()\n"
+        "    into = np.zeros(LARGE)\n"
+        "    add_all(into, [np.ones(LARGE)] * 3)\n"
+        "    print(into.min(), into.max())\n"
+        "threading.Thread(target=work).start()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "3.0 3.0\n", done.stderr
+
+
+def test_without_threads_the_sum_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    sums._hands.cache_clear()
+    monkeypatch.setattr(sums.threading.Thread, "start", refuse)
+    into = np.zeros(LARGE)
+    add_all(into, large_ones())
+    sums._hands.cache_clear()
+    assert (into == 3.0).all()

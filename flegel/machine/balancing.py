@@ -44,12 +44,17 @@ class Balancing:
         """Seconds from barrier to barrier."""
         self._barriers = 0
         self._rounds: list[tuple[float, list[Round]]] = []
-        """When they ended and what workers reported, until `plan` thinks about it."""
+        """When they ended and what workers reported, until `plan` thinks about it; nobody, where it was no round."""
         self._told: set[str] = set()
 
     def start(self, view: View, now: float) -> None:
         self._speeds = {w: Speed(self._balance.rules) for w in view.workers}
         self._now = now
+
+    def go_on(self, now: float) -> None:
+        """Until now nobody was to train: points moved, the crew changed, a job was resumed. That says nothing about
+        anybody's speed."""
+        self._rounds.append((now, []))
 
     def waits(self) -> bool:
         """Nobody trains while points move."""
@@ -63,7 +68,7 @@ class Balancing:
         waited = self.waits()
         changes, settles = self.moves.settle(committed, now)
         if waited and not self.waits():
-            self._now = now  # the time in which nobody was to train says nothing about anybody's speed
+            self.go_on(now)
         for change in changes:
             _hand_over(view, change)
             ledger.join(change.source, change.target)
@@ -96,7 +101,7 @@ class Balancing:
                 self._speeds[worker].note(visits, compute)
                 if took > 0:
                     self._duties[worker].note(took, longest if exhausted else compute)
-            if took > 0:
+            if took > 0 and said:
                 self._round = rules.memory * self._round + (1 - rules.memory) * took if self._round else took
         self._rounds = []
 

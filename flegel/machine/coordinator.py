@@ -260,8 +260,11 @@ class Coordinator(Folding, Elastic, Suspended):
         self.ended = self._updated_at = self.ready_at = now
         if self.criteria.max_seconds:
             self._out.append(SetTimer(self.began + self.criteria.max_seconds, Timer("limit")))
-        if self.balancing is not None and self._fresh_balance:
-            self.balancing.start(self.view, now)
+        if self.balancing is not None:
+            if self._fresh_balance:
+                self.balancing.start(self.view, now)
+            else:
+                self.balancing.go_on(now)
         if self.keeping is not None:
             self._out.append(SetTimer(now + self.keeping.every, Timer("checkpoint")))
         if self._resumed is not None and self.verdict is None and self.trace:

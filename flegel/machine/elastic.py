@@ -295,6 +295,8 @@ class Elastic:
             if incident.kind == "joined" or not self._reason:
                 self._reason = f"worker {incident.worker} {incident.why}"
         self._estimate, self._updated_at, self._tally.stale = None, now, True
+        if self.balancing is not None:
+            self.balancing.go_on(now)
         self.view.round += 1
         if self.iteration == 0:
             crew.unvisited.clear()

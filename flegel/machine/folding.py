@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -136,9 +137,14 @@ class Folding:
         workers = len(self.view.workers)
         if self._said[0] != workers:
             said = [self._hook("efficiency", float(part), workers) for part in PARTS]
-            worth = None if None in said else np.array(said, np.float64)
-            if worth is not None and not (np.isfinite(worth).all() and worth.min() >= 0.0 < worth.max()):
-                raise AlgorithmError(f"efficiency must be a number from 0 to 1 for each part of a pass, not {said[0]}.")
+            worth = None if any(value is None for value in said) else np.array([_number(v) for v in said])
+            if worth is not None and not (worth.min() >= 0.0 < worth.max() < math.inf):
+                wrong = np.flatnonzero(~((worth >= 0.0) & (worth < math.inf)))
+                at = int(wrong[0]) if len(wrong) else 0
+                raise AlgorithmError(
+                    f"efficiency must return a number from 0 to 1, or None, and not 0 for every part of a pass; it "
+                    f"returned {said[at]!r} for {PARTS[at]:.3g} of a pass and {workers} workers."
+                )
             self._said = (workers, worth)
         return self._said[1]
 
@@ -176,3 +182,7 @@ class Folding:
             raise AlgorithmError(
                 f"{name} raised {type(error).__name__}: {error} ({where})", own_traceback(error)
             ) from error
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, Real) else math.nan

@@ -18,6 +18,7 @@ import numpy as np
 
 from flegel import tree
 from flegel.algorithm import Algorithm
+from flegel.errors import AlgorithmError, FlegelError, own_traceback
 from flegel.sums import add_all
 from flegel.tree import Array, Tree
 
@@ -68,8 +69,8 @@ class Ledger:
                 add_all(whole, column)
         else:
             self.post()
-            for change in changes:  # a copy, for the user's code may keep it, and write to it
-                self.total = merge(self._algorithm, self.total, tree.copy(change))
+            for change in changes:
+                self.total = merge(self._algorithm, self.total, change)
 
     def _check(self, owners: Sequence[int], columns: Sequence[Sequence[Array]]) -> None:
         for name, into, column in zip(self._names, tree.flatten(self._zero), columns, strict=True):
@@ -200,5 +201,11 @@ def merge(algorithm: Algorithm, target: Tree, change: Tree) -> Tree:
     """`aggregate` at the barrier: the user's, where a point's change has the shape of the statistics."""
     if sums_alone(algorithm):
         return tree.add(target, change)
-    result = algorithm.aggregate(target, change)
+    try:
+        result = algorithm.aggregate(target, tree.copy(change))  # the user's code may keep it, and write to it
+    except FlegelError:
+        raise
+    except Exception as error:
+        what = f"aggregate raised {type(error).__name__}: {error} (coordinator, merging reports)"
+        raise AlgorithmError(what, own_traceback(error)) from error
     return target if result is None else result

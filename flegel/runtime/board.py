@@ -39,9 +39,12 @@ class Board:
     """The coordinator's side, for one job."""
 
     def __init__(self, order: int, report: int, workers: int) -> None:
+        """Raises `OSError` where there is no memory for it."""
         rooms = max(min(TURNS * workers + 1, MOST // max(order, 1)), TURNS + 1)
-        self._orders: Array = memory.empty((rooms, max(order, 1)), np.uint8)
+        self._orders: Array = memory.shareable((rooms, max(order, 1)), np.uint8)
         self._report = max(report, 1)
+        self._vacant: list[Array] = list(memory.shareable((workers, TURNS, self._report), np.uint8))
+        """Rooms for the reports of first lives, which share a block: each block costs two open files."""
         self._reports: dict[bytes, tuple[int, list[memoryview]]] = {}
         """By life: the worker, and its rooms."""
         self._taken: dict[int, deque[tuple[int, int]]] = {}
@@ -49,9 +52,12 @@ class Board:
         self._posted: tuple[Parcel | None, int] = (None, -1)
 
     def describe(self, worker: int, life: bytes) -> Where | None:
-        """How a new life of this worker finds the board; None where this memory cannot be shared."""
+        """How a new life of this worker finds the board; None where there is no memory that can be shared."""
         self.forget(worker)
-        rooms = memory.empty((TURNS, self._report), np.uint8)
+        try:
+            rooms = self._vacant.pop() if self._vacant else memory.shareable((TURNS, self._report), np.uint8)
+        except OSError:
+            return None
         orders, reports = memory.place_of(self._orders), memory.place_of(rooms)
         if orders is None or reports is None:
             return None
@@ -100,13 +106,18 @@ class Board:
 
 
 def for_job(load: Load, parcel: Parcel, workers: int) -> Board | None:
-    """A board for a job whose shares are loaded like this; None where θ and reports are small."""
+    """A board for a job whose shares are loaded like this; None where θ and reports are small, or memory is."""
     if not memory.ANONYMOUS or os.environ.get(SWITCH, "") == "off":
         return None
     first = max(len(load.parameter.fields), 1)
     last = first + max(len(load.statistics.fields), 1)
     order, report = room_for(parcel.arrays[:first]), room_for(parcel.arrays[first:last])
-    return Board(order, report, workers) if max(order, report) >= WORTH else None
+    if max(order, report) < WORTH:
+        return None
+    try:
+        return Board(order, report, workers)
+    except OSError:  # then arrays travel
+        return None
 
 
 class Seat:

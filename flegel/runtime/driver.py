@@ -189,7 +189,8 @@ class Drive:
         self._parcel = EMPTY
         self._collector = Collector()
         self._signals = Postponed()
-        self._rest_at, self._rested_at = math.inf, self._now()
+        self._look_at = self._rested_at = self._now()
+        self._rest_at = math.inf
         self.stale = 0
         """Messages of former lives that were refused."""
 
@@ -207,23 +208,21 @@ class Drive:
         try:
             self._execute(self._machine.start(self._now()))
             self._follow_up()
-            look_at = self._now()
             woken = True
             while self._done is None:
                 self._signals.deliver()
                 now = self._now()
-                if woken or now >= look_at:  # not after each message: it is a look at every process
+                if woken or now >= self._look_at:  # not after each message: it is a look at every process
                     self._bury(now)
-                if now >= look_at:
-                    look_at = now + LOOK_AROUND
+                if now >= self._look_at:
+                    self._look_at = now + LOOK_AROUND
                     self._look_around(now)
                 if now >= self._rest_at:
                     self._rest(now)
                 self._fire(now)
                 if self._done is not None:
                     break
-                due = min(look_at, self._rest_at, self._timers[0][0] if self._timers else look_at)
-                woken = not self._hear(due - self._now())
+                woken = not self._hear()
             over = self._done is not None and self._done.error is None
         finally:
             self._collector.work()
@@ -232,14 +231,23 @@ class Drive:
         if self._done.error is not None:
             raise self._done.error
 
-    def _hear(self, timeout: float) -> int:
-        """Everything that has arrived, after waiting for it; how many messages. Without any, something else woke us."""
+    def _due(self) -> float:
+        """When there is something to do besides listening."""
+        return min(self._look_at, self._rest_at, self._timers[0][0] if self._timers else self._look_at)
+
+    def _hear(self) -> int:
+        """What has arrived, after waiting for it; how many messages. Without any, something else woke us.
+
+        Not all of it where something else is due: workers that are quicker than their coordinator never pause.
+        """
         messages = 0
-        for envelope, arrays in self._cluster.receive(timeout):
+        for envelope, arrays in self._cluster.receive(self._due() - self._now()):
             if not messages:
                 self._collector.rest()
             messages += 1
             self._take(envelope, arrays)
+            if self._done is not None or self._now() >= self._due():
+                break
         if messages:
             self._rest_at = self._now() + PAUSE
         return messages
@@ -271,10 +279,10 @@ class Drive:
     def _ask(self, event: Event) -> list[Command]:
         """What the machine answers. Its hooks are the user's and may take for ever: Ctrl-C need not wait for them."""
         signals = self._signals
-        signals.open = True
-        if signals.came:
-            signals.deliver()
         try:
+            signals.open = True
+            if signals.came:
+                signals.deliver()
             return self._machine.handle(event, clock.now() + self._shift)
         finally:
             signals.open = False
@@ -306,7 +314,11 @@ class Drive:
             self._spare_at = None
             self._cluster.keep_spare()
         if self._watch:
-            self._watch()
+            try:
+                self._signals.open = True  # it is the user's, as hooks are
+                self._watch()
+            finally:
+                self._signals.open = False
 
     def _fire(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now and self._done is None:

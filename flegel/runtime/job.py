@@ -21,9 +21,10 @@ from flegel.runtime.code import in_json, instantiate, made, plain_hyper, same_co
 from flegel.runtime.find import find_algorithm
 from flegel.runtime.hooks import MODULE
 from flegel.runtime.recall import Found, read
-from flegel.runtime.record import CheckpointWarning, Record, whereabouts
+from flegel.runtime.record import CheckpointWarning, Record, outdated, whereabouts
 from flegel.runtime.run import HOOK_TIMEOUT, WORKER_TIMEOUT, Request, execute
 from flegel.runtime.vault import open_vault
+from flegel.spec import AlgorithmRef
 from flegel.sync import MODELS
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def resume(
         for text in found.skipped:
             warnings.warn(text, CheckpointWarning, stacklevel=2)
         phase("init", MODULE)
-        chosen = _algorithm(found, algorithm, trust_code)
+        chosen = _algorithm(found, algorithm, trust_code, vault.place)
         phase("reading", "")
         dataset, spec, label = _data(job, data, label, vault.place)
         given = {"target": target, "tolerance": tolerance, "max_iterations": max_iterations, "max_seconds": max_seconds}
@@ -137,13 +138,15 @@ def story(record: Record) -> str:
     return "nothing was kept yet; beginning anew"
 
 
-def _algorithm(found: Found, given: Algorithm | type[Algorithm] | str | None, trust_code: bool) -> Algorithm:
+def _algorithm(
+    found: Found, given: Algorithm | type[Algorithm] | str | None, trust_code: bool, place: str
+) -> Algorithm:
     """The same algorithm as before; refuses another one."""
     stored = found.job.algorithm
     if given is None:
         word = found.job.word
         if stored.builtin or trust_code:
-            return instantiate(stored)
+            return _with_its_hyper(stored, None, place)
         if word is None or not Path(word.rpartition(":")[0]).is_file():
             raise UsageError(
                 f"This job's class {stored.name} is code inside the checkpoint; give it again (--algorithm "
@@ -166,7 +169,17 @@ def _algorithm(found: Found, given: Algorithm | type[Algorithm] | str | None, tr
                 f"{name} is {value!r} in the checkpoint and {now.get(name)!r} now; hyper-parameters cannot change when "
                 "a job is resumed."
             )
-    return made(cls, stored)
+    return _with_its_hyper(stored, cls, place)
+
+
+def _with_its_hyper(stored: AlgorithmRef, cls: type[Algorithm] | None, place: str) -> Algorithm:
+    """As it was submitted; a built-in one may have become another since."""
+    try:
+        return instantiate(stored) if cls is None else made(cls, stored)
+    except (UsageError, ImportError, AttributeError) as error:
+        if not stored.builtin:
+            raise
+        raise outdated(place, stored.name.rpartition(":")[2], str(error).rstrip(".")) from error
 
 
 def _data(job: JobRecord, given: Any, label: str | int | None, place: str) -> tuple[Any, str | None, str | int | None]:

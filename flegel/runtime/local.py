@@ -34,7 +34,7 @@ from flegel.runtime.memory import SharedArray
 from flegel.runtime.offspring import nursery
 from flegel.runtime.poll import Sleeper
 from flegel.runtime.signals import Postponed
-from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
+from flegel.runtime.wire import EMPTY, Elsewhere, Numbered, Parcel, decode
 from flegel.runtime.worker import Birth, identity
 from flegel.tree import Array
 
@@ -250,11 +250,12 @@ class LocalCluster:
             try:
                 message = decode(parts, self._board.rooms(speaker) if self._board else ())
             except DecodeError as error:
-                print(f"flegel: dropped a message: {error}", file=sys.stderr)
+                if not isinstance(error, Elsewhere) or error.job == self._job:  # the board of a former job is gone
+                    print(f"flegel: dropped a message: {error}", file=sys.stderr)
                 continue
             envelope = message[0]
             if speaker == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
-                if self._board is not None:
+                if self._board is not None and envelope.job == self._job:
                     self._board.hear(speaker, envelope.body)
                 yield message
 

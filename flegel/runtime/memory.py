@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import secrets
@@ -71,17 +72,27 @@ def _name(fd: int) -> str:
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Array:
     """As `numpy.empty`, in memory that can be lent where this system has such memory. Holds zeros."""
+    try:
+        return shareable(shape, dtype)
+    except OSError:
+        return np.zeros(shape, dtype)
+
+
+def shareable(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Zeros that can be lent. Raises `OSError` where this system has no such memory, or none left, or too many files
+    are open: such memory takes two."""
     kind = np.dtype(dtype)
     size = int(np.prod(shape)) * kind.itemsize
     if not ANONYMOUS or not size:
-        return np.zeros(shape, kind)
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     fd = os.memfd_create(PREFIX + secrets.token_hex(8), os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, size)
+        block = Block.of(fd, size, writable=True)
     except OSError:
         os.close(fd)
-        return np.zeros(shape, kind)
-    return np.ndarray(shape, kind, buffer=Block.of(fd, size, writable=True))
+        raise
+    return np.ndarray(shape, kind, buffer=block)
 
 
 def room(shape: tuple[int, ...], dtype: Any) -> Array:

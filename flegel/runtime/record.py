@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.errors import StorageError, UsageError
 from flegel.machine import snapshot
@@ -33,7 +35,7 @@ from flegel.runtime.recall import Found, holds_job
 from flegel.runtime.trainer import build
 from flegel.runtime.vault import Vault, open_vault
 from flegel.share import Sparse
-from flegel.tree import Tree
+from flegel.tree import Array, Tree
 
 if TYPE_CHECKING:
     from flegel.runtime.run import Request
@@ -87,7 +89,31 @@ class Record:
             arrays = found.commit.parameter
         else:
             arrays = snapshot.parameter_of(found.state)
-        return build(found.job.parameter, tuple(arrays), algorithm)
+        form = found.job.parameter
+        if form.fields and reference(algorithm).builtin:  # of classes that are not, the code itself was compared
+            own = getattr(sys.modules[type(algorithm).__module__], form.name, None)
+            known = dict.fromkeys(getattr(own, "_fields", ()))
+            if why := _difference("θ", dict.fromkeys(form.fields), known):
+                raise self.outdated(algorithm, why)
+        return build(form, tuple(arrays), algorithm)
+
+    def check_forms(self, algorithm: Algorithm, zero: Tree, state: Array, parts: list[Part]) -> None:
+        """Statistics and states that were kept must be such as the algorithm has now: compiled code trusts in that."""
+        found = self.found
+        if found is None or found.manifest is None:
+            return
+        kept = [a.shape for a in snapshot.statistics_of(found.state)]
+        old = dict(zip(found.job.statistics.fields or tree.names(kept), kept, strict=True))
+        new = dict(zip(tree.names(zero), [a.shape for a in tree.flatten(zero)], strict=True))
+        if why := _difference("the statistics", old, new):
+            raise self.outdated(algorithm, why)
+        for part in parts:
+            if part.state.shape[1:] != state.shape[1:]:  # the type may differ: it follows that of the rows
+                size, now = part.state.shape[1], state.shape[1]
+                raise self.outdated(algorithm, f"a point's state has {size} numbers there, and {now} here")
+
+    def outdated(self, algorithm: Algorithm, why: str) -> UsageError:
+        return outdated(self.vault.place, type(algorithm).__name__, why)
 
     def parts(self, request: Request) -> list[Part]:
         """What each worker is to hold; nothing where no states were kept."""
@@ -237,6 +263,26 @@ def fingerprint(sample: Sample) -> str:
         sha.update(f"{array.dtype.str} {array.shape}".encode())
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()
+
+
+def outdated(place: str, name: str, why: str) -> UsageError:
+    """What was kept is not for this algorithm as it is now."""
+    return UsageError(
+        f"The checkpoint in {place} is of another version of {name} ({why}); resume it with the version of Flegel that "
+        "wrote it, or begin a new job."
+    )
+
+
+def _difference(what: str, there: dict[str, Any], here: dict[str, Any]) -> str:
+    """What is another by name, order or shape; nothing where nothing is."""
+    for name in [*here, *there]:
+        if name not in there:
+            return f"{what} had no {name} there"
+        if name not in here:
+            return f"{what} had {name} there"
+        if there[name] != here[name]:
+            return f"{name} of {what} had the shape {there[name]} there, and has {here[name]} here"
+    return "" if list(there) == list(here) else f"{what} had {', '.join(there)} there, in another order"
 
 
 def _remember(algorithm: Algorithm, memory: dict[str, Any]) -> None:

@@ -112,6 +112,8 @@ def execute(request: Request) -> Result:
         if request.data.note:  # not before everything that could be wrong has been looked at
             request.say(request.data.note)
         parts = record.parts(request) if record else []
+        if record is not None:
+            record.check_forms(algorithm, plan.zero, plan.state, parts)
         cluster.start()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
         built = plan.compile()
@@ -292,6 +294,8 @@ class Plan:
         request.phase("init", "validate")
         self.algorithm.validate(self.sample)
         former = record.parameter(self.algorithm) if record is not None else None
+        self._former = former is not None
+        """θ was not made here."""
         fresh = self._hook("initParameter", self.sample, rng) if former is None else former
         self.parameter: Tree = tree.as_float64(fresh)
         if not tree.is_finite(self.parameter):
@@ -345,9 +349,10 @@ class Plan:
         except FlegelError:
             raise
         except Exception as error:
-            raise AlgorithmError(
-                f"{name} raised {type(error).__name__}: {error} (before training)", own_traceback(error)
-            ) from error
+            what, record = f"{name} raised {type(error).__name__}: {error}", self.request.record
+            if record is not None and self._former and reference(self.algorithm).builtin:  # it was content with its own
+                raise record.outdated(self.algorithm, what) from error
+            raise AlgorithmError(f"{what} (before training)", own_traceback(error)) from error
 
 
 def take_sample(data: Dataset, seed: int) -> Sample:

@@ -59,14 +59,22 @@ class Postponed:
 
     def __enter__(self) -> Postponed:
         if threading.current_thread() is threading.main_thread():
-            for number in WORDS:
-                handler = signal.getsignal(number)
-                if callable(handler):
-                    self._before[number] = handler
-                    signal.signal(number, self._note)
+            try:
+                self._postpone()
+            except BaseException:  # what the other signal's handler raises
+                self.__exit__()
+                raise
         return self
 
+    def _postpone(self) -> None:
+        for number in WORDS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._before[number] = handler
+                signal.signal(number, self._note)
+
     def __exit__(self, *_: object) -> None:
+        self.open = True  # should a handler raise before all are as they were, the others work all the same
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self.deliver()

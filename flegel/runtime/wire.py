@@ -164,7 +164,7 @@ def decode(frames: Sequence[Any], rooms: Sequence[memoryview] = ()) -> tuple[Env
     layout = _layout(bytes(envelope.frames))
     if envelope.slot >= 0:
         if packed or len(frames) != 1 or envelope.slot >= len(rooms) or layout.size > rooms[envelope.slot].nbytes:
-            raise DecodeError(f"Arrays of {layout.size} bytes were said to be in room {envelope.slot}, and are not.")
+            raise Elsewhere(layout.size, envelope)
         return envelope, _in_room(layout, rooms[envelope.slot])
     if not packed:
         return envelope, _arrays(layout, frames[1:])
@@ -172,6 +172,14 @@ def decode(frames: Sequence[Any], rooms: Sequence[memoryview] = ()) -> tuple[Env
     if len(frames) != 1 or size != start + layout.size or layout.record is None:
         raise DecodeError(f"Packed arrays of {layout.size} bytes were announced and did not come in one frame.")
     return envelope, _cut(layout.record, whole, start)
+
+
+class Elsewhere(DecodeError):
+    """Arrays that are said to be on a board, and are not on this one; they may be on that of another `job`."""
+
+    def __init__(self, size: int, envelope: Envelope) -> None:
+        super().__init__(f"Arrays of {size} bytes were said to be in room {envelope.slot}, and are not.")
+        self.job = envelope.job
 
 
 class _Layout(NamedTuple):

@@ -147,6 +147,7 @@ class WorkerProcess:
                 case machine.BeginTrain() | machine.BeginSurvey() | machine.Tend():
                     self._trainer.order(command)
                 case machine.Forget():
+                    self._seat = None
                     self._mover.post(self._voice.job, command)
                     self._trainer.order(command)
                 case machine.Move(order):

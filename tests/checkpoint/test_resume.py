@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from dataclasses import replace as replace_in
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 import flegel
+import flegel.runtime.job
 import flegel.runtime.run
 from flegel import tree
 from flegel.algorithms.fcm import FCM
@@ -27,10 +30,12 @@ from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
 from flegel.cli import app
 from flegel.errors import Interrupted, UsageError
+from flegel.machine.snapshot import freeze, thaw
+from flegel.messages import Form
 from flegel.runtime.code import same_code
 from flegel.runtime.find import find_algorithm
 from flegel.runtime.job import replace
-from flegel.runtime.recall import read
+from flegel.runtime.recall import Found, read
 from flegel.runtime.record import CheckpointWarning
 from flegel.runtime.vault import Folder
 from tests.checkpoint import drawing
@@ -149,6 +154,64 @@ def test_what_does_not_fit_is_refused_in_a_sentence(cluster, points, tmp_path) -
     with pytest.raises(UsageError, match="holds no checkpoints"):
         flegel.resume(tmp_path)
     assert flegel.resume(place, data=points, trust_code=True, max_iterations=5, cluster=cluster).iterations == 5
+
+
+def without_rows(found: Found) -> None:
+    found.job.parameter = Form("Factors", found.job.parameter.fields[:-1])
+    found.state["parameter"] = freeze(thaw(found.state["parameter"])[:-1])
+
+
+def without_seen(found: Found) -> None:
+    found.job.statistics = Form("Sums", found.job.statistics.fields[:-1])
+    found.state["total"] = freeze(thaw(found.state["total"])[:-1])
+
+
+def shorter_counts(found: Found) -> None:
+    *others, counts, loss, seen = thaw(found.state["total"])
+    found.state["total"] = freeze([*others, counts[1:], loss, seen])
+
+
+def narrower_states(found: Found) -> None:
+    found.parts = [replace_in(part, state=part.state[:, 1:]) for part in found.parts]
+
+
+def flat_factors(found: Found) -> None:
+    factors, *others = thaw(found.state["parameter"])
+    found.state["parameter"] = freeze([factors.reshape(-1), *others])
+
+
+def more_hyper(found: Found) -> None:
+    found.job.algorithm.hyper["momentum"] = 0.5
+
+
+@pytest.mark.parametrize(
+    ("earlier", "words"),
+    [
+        (without_rows, "θ had no rows there"),
+        (without_seen, "the statistics had no seen there"),
+        (shorter_counts, r"counts of the statistics had the shape \(5,\) there, and has \(6,\) here"),
+        (narrower_states, "a point's state has 3 numbers there, and 4 here"),
+        (flat_factors, "raised"),
+        (more_hyper, "NMF has no hyper-parameter 'momentum'"),
+    ],
+)
+def test_a_checkpoint_of_another_version_of_the_algorithm_is_refused_in_a_sentence(
+    earlier: Callable[[Found], None], words: str, cluster, points, tmp_path, monkeypatch
+) -> None:
+    place, data = tmp_path / "job", np.abs(points[:200])
+    options: dict[str, Any] = {"workers": 2, "cluster": cluster, "sync": "bsp", "tolerance": 0}
+    flegel.run(NMF(rank=3), data, max_iterations=3, checkpoint=place, **options)
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+
+    def read_earlier(vault: Any) -> Found:
+        found = read(vault)
+        earlier(found)
+        return found
+
+    with monkeypatch.context() as patched, pytest.raises(UsageError, match=f"another version of NMF .*{words}"):
+        patched.setattr(flegel.runtime.job, "read", read_earlier)
+        flegel.resume(place, data=data, cluster=cluster, max_iterations=5)
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before, "nothing was lost"
 
 
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(cluster, points, tmp_path) -> None:

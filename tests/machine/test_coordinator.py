@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from scene import Mean, Scene, done, stops, timers, trains
@@ -291,8 +293,33 @@ def test_nonsense_about_intervals_is_refused_by_name(worth: float) -> None:
     scene = Scene(sync="fsp", points=4000, algorithm=algorithm)
     scene.loaded()
     scene.report(0, 1.5, visits=250)
-    with pytest.raises(AlgorithmError, match="efficiency must be a number"):
+    with pytest.raises(AlgorithmError, match="efficiency must return a number"):
         scene.report(1, 1.5, visits=250)
+
+
+@pytest.mark.parametrize("answer", ["much", 1j, np.ones(2), np.ones(1), [0.5], float("nan"), -2.0])
+def test_of_several_answers_the_one_that_is_no_number_is_named(answer: object) -> None:
+    class Strange(Mean):
+        def efficiency(self, part: float, workers: int) -> float | None:
+            return 1.0 if part < 0.5 else answer  # type: ignore[return-value]
+
+    scene = Scene(sync="fsp", points=4000, algorithm=Strange())
+    scene.loaded()
+    scene.report(0, 1.5, visits=250)
+    with pytest.raises(AlgorithmError, match=rf"it returned {re.escape(repr(answer))} for 0.5 of a pass and 2 workers"):
+        scene.report(1, 1.5, visits=250)
+
+
+def test_an_algorithm_that_does_not_know_every_interval_is_probed() -> None:
+    class Unsure(Mean):
+        def efficiency(self, part: float, workers: int) -> float | None:
+            return None if part > 0.5 else 1.0
+
+    scene = Scene(sync="fsp", points=4000, algorithm=Unsure())
+    scene.loaded()
+    scene.report(0, 1.5, visits=250)
+    scene.report(1, 1.5, visits=250)
+    assert "first pass" in scene.machine._reason
 
 
 def test_a_parameter_of_another_shape_is_refused_by_name() -> None:

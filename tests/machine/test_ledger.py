@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from flegel import tree
 from flegel.algorithm import Algorithm
+from flegel.errors import AlgorithmError
 from flegel.machine.ledger import Ledger, merge
 
 
@@ -179,3 +180,27 @@ def test_code_of_the_user_may_write_to_a_change_that_it_merges() -> None:
     np.testing.assert_array_equal(ledger.total, [4.0, 4.0])
     accounts, account_of = ledger.books()
     np.testing.assert_array_equal(accounts[account_of[1]], [3.0, 3.0])
+
+
+def test_the_two_halves_of_a_report_are_merged_by_code_that_writes_to_them() -> None:
+    """A worker that lingered is asked for the rest when the crew changes; reports cannot be written to."""
+
+    class Doubling(Algorithm):
+        def aggregate(self, target: Any, aggregator: Any) -> Any:
+            aggregator *= 2.0
+            return target + aggregator
+
+    rest = np.full(2, 3.0)
+    rest.flags.writeable = False
+    np.testing.assert_array_equal(merge(Doubling(), np.ones(2), rest), [7.0, 7.0])
+    np.testing.assert_array_equal(rest, [3.0, 3.0])
+
+
+def test_what_the_user_s_aggregate_raises_at_a_barrier_is_told_as_theirs() -> None:
+    class Broken(Algorithm):
+        def aggregate(self, target: Any, aggregator: Any) -> Any:
+            raise KeyError("lost")
+
+    with pytest.raises(AlgorithmError, match=r"aggregate raised KeyError: 'lost' \(coordinator") as caught:
+        Ledger(Broken(), np.zeros(2)).commit(0, np.ones(2))
+    assert 'raise KeyError("lost")' in caught.value.trace and "commit_all" not in caught.value.trace

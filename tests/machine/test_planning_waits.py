@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from scene import Scene, timers, trains
 
 from flegel.machine.balancing import Balancing
 from flegel.machine.events import Command, Send
-from flegel.messages import Take, Train
+from flegel.machine.snapshot import Part, restore, take
+from flegel.messages import Kept, Take, Train
 from flegel.plan.balance import Balance, Plan, Proposal, Rules
 from flegel.spec import Criteria
 
@@ -85,3 +87,38 @@ def test_nothing_is_planned_for_a_crew_that_changes_or_a_job_that_is_over(phase:
     else:
         scene.machine.crew.phase = "stopping"
     assert scene.timer("balance", 4.0) == [] and not plan.loads
+
+
+def loads_after(pause: float, how: str) -> list[Any]:
+    """What the plan hears after five rounds of a second, with such a pause before the last one."""
+    scene, plan = stage("async")
+    for now in (2.0, 3.0, 4.0, 5.0):
+        barrier(scene, now, plan=now < 5.0)
+    now = 5.0 + pause
+    if how == "crew":
+        scene.machine.crew.unvisited.add(0)
+        scene.machine._resume(now)
+    else:
+        assert scene.machine.balancing is not None and scene.machine._last is not None
+        scene.machine.balancing._balance = Balance(Rules())
+        state, held = take(scene.machine, scene.machine._last, 5.0), dict[int, Part]()
+        again, plan = Scene(sync="fsp", interval=10.0, balancing=Balancing("async", CRITERIA)), Asked()
+        for number in scene.machine.view.workers:
+            kept = Kept(0, ((10, 5),), 0, 0.0, 0)
+            held[number] = Part(kept, np.arange(10), np.zeros((10, 0)), np.zeros(10, np.uint8))
+        restore(again.machine, state, held)
+        assert again.machine.balancing is not None
+        again.machine.balancing._balance = plan
+        scene = again
+        scene.loaded(now)
+    barrier(scene, now + 1.0)
+    return plan.loads[-1]
+
+
+CRITERIA = Criteria(max_iterations=100)
+
+
+@pytest.mark.parametrize("how", ["crew", "resumed"])
+def test_a_time_in_which_nobody_was_to_train_makes_nobody_slower(how: str) -> None:
+    calm, late = loads_after(0.0, how), loads_after(1000.0, how)
+    assert [w.seconds for w in late] == pytest.approx([w.seconds for w in calm])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -220,3 +223,87 @@ def test_a_worker_that_is_lost_takes_nobody_s_arrays_along(sent: signal.Signals,
     anew = algorithm.evaluate(rows, None, hit.parameter)
     assert anew is not None
     assert hit.objective == pytest.approx(anew.objective, rel=0.03), "statistics of arrays that were whole"
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_more_workers_do_not_take_more_open_files() -> None:
+    zero, before = (np.zeros(SIZE), np.zeros((300, 70)), np.zeros(5)), open_files()
+    made = board.for_job(LOAD, Parcel(zero), 40)
+    assert made is not None
+    where = [made.describe(worker, identity(worker, 0)) for worker in range(40)]
+    places = [w.reports for w in where if w is not None]
+    assert len({p.offset for p in places}) == 40 and open_files() - before <= 4
+    again = made.describe(7, identity(7, 1))
+    assert again is not None and again.reports.name not in {p.name for p in places}
+
+
+def test_where_no_more_files_can_be_opened_arrays_travel() -> None:
+    zero, (soft, hard) = Parcel((np.zeros(SIZE),) * 3), resource.getrlimit(resource.RLIMIT_NOFILE)
+    made = board.for_job(LOAD, zero, 1)
+    assert made is not None and made.describe(0, identity(0, 0)) is not None
+    room = os.dup(0)
+    os.close(room)
+    for more in (0, 1):  # of the two that it takes
+        resource.setrlimit(resource.RLIMIT_NOFILE, (room + more, hard))
+        try:
+            assert board.for_job(LOAD, zero, 1) is None
+            assert made.describe(1, identity(1, 0)) is None
+            assert (memory.empty((3, 4), np.float64) == 0.0).all()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert os.dup(0) == room, "nothing stays open"
+        os.close(room)
+
+
+@pytest.mark.processes
+def test_workers_let_go_of_the_board_when_the_job_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(3).normal(size=(500, 60)).astype(np.float32)
+    posted: list[int] = []
+    post = board.Board._post
+
+    def watched(self: board.Board, parcel: Parcel) -> int:
+        posted.append(post(self, parcel))
+        return posted[-1]
+
+    def lent() -> bool:
+        pids = [process.pid for process in cluster._processes.values()]  # type: ignore[attr-defined]
+        return any("/memfd:flegel-" in Path(f"/proc/{pid}/maps").read_text() for pid in pids)
+
+    monkeypatch.setattr(board.Board, "_post", watched)
+    with flegel.LocalCluster(2) as cluster:
+        options: dict[str, Any] = {"sync": "bsp", "tolerance": 0.0, "max_iterations": 5}
+        flegel.run(find_algorithm("kmeans")(k=150), rows, cluster=cluster, **options)
+        assert min(posted) >= 0
+        deadline = time.monotonic() + 30
+        while lent() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not lent()
+
+
+@pytest.mark.processes
+def test_a_report_to_the_board_of_a_job_that_was_broken_off_is_nobody_s_trouble(capfd: Any) -> None:
+    """It arrives while the next job loads, whose board is another one, or none."""
+    rows = np.random.default_rng(3).normal(size=(500, 60)).astype(np.float32)
+    with flegel.LocalCluster(1) as cluster:
+        cluster.new_job()
+        voice = Numbered(cluster._job, 0, 0, 0)
+        late = [bytes(f) for f in voice.wrap(report(3), Parcel((np.zeros(SIZE),)).posted(1))]
+        cluster.end_job()
+        for job in ("the next one", "a worker of this one"):
+            if job == "the next one":
+                cluster.new_job()
+            else:
+                cluster._job = voice.job
+            cluster._take = take_once(cluster._take, late)  # type: ignore[method-assign]
+            assert not [m for m in cluster.receive(0.0) if isinstance(m[0].body, Report)]
+            assert ("dropped a message" in capfd.readouterr().err) == (job == "a worker of this one")
+        small = flegel.run(find_algorithm("kmeans")(k=2), rows, cluster=cluster, sync="bsp", max_iterations=2)
+    assert small.iterations == 2
+
+
+def take_once(usual: Any, first: list[bytes]) -> Any:
+    waiting = [first]
+    return lambda socket: (identity(0, 0), waiting.pop()) if waiting else usual(socket)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flegel.machine.events import Command, Done, Event, FromWorker, Send
+from flegel.machine.events import Command, Done, Event, FromWorker, Send, SetTimer, Suspend, Timer
 from flegel.messages import Beat, Envelope, Exit
 from flegel.runtime import clock
-from flegel.runtime.driver import drive
+from flegel.runtime.driver import Drive, drive
 from flegel.runtime.wire import EMPTY
 
 
@@ -45,9 +45,11 @@ class Script:
         if not self._batches:
             clock.sleep(max(timeout, 0.0))
             return
-        for _ in range(self._batches.pop(0)):
+        while self._batches[0]:  # who stops listening finds the rest here the next time
             self._number += 1
+            self._batches[0] -= 1
             yield Envelope("job", 0, 0, 0, self._number, Beat(self._number)), ()
+        self._batches.pop(0)
 
     def deaths(self) -> list[Any]:
         return []
@@ -147,7 +149,8 @@ class Endless(Echo):
 
     def handle(self, event: Event, now: float) -> list[Command]:
         signal.raise_signal(signal.SIGINT)
-        pytest.fail("Ctrl-C has to wait for the hook")
+        self._story.lines.append("Ctrl-C has to wait for the hook")
+        return []
 
 
 def test_ctrl_c_does_not_wait_for_a_hook() -> None:
@@ -155,3 +158,67 @@ def test_ctrl_c_does_not_wait_for_a_hook() -> None:
     with pytest.raises(KeyboardInterrupt):
         drive(Endless(story), Script(story, [1]))  # type: ignore[arg-type]
     assert story.lines == ["end, collector on"]
+
+
+def test_ctrl_c_that_was_waiting_does_not_open_the_way_into_orders() -> None:
+    story, job = Story(), list[Drive]()
+
+    class Twice(Struck):
+        def end_job(self) -> None:
+            assert not job[0]._signals.open, "workers are told that the job is over, and nothing may raise meanwhile"
+            super().end_job()
+
+    job.append(Drive(Echo(story), Twice(story, [2]), None))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        job[0].run()
+    assert story.lines == ["order, collector off", "end, collector on"]
+
+
+def test_ctrl_c_does_not_wait_for_whoever_watches() -> None:
+    def watch() -> None:
+        signal.raise_signal(signal.SIGINT)
+        story.lines.append("Ctrl-C has to wait for the display")
+
+    story = Story()
+    with pytest.raises(KeyboardInterrupt):
+        drive(Echo(story), Script(story, []), watch)  # type: ignore[arg-type]
+    assert story.lines == ["end, collector on"]
+
+
+class Stream(Script):
+    """As long as messages come, there is no end of what has arrived."""
+
+    def receive(self, timeout: float) -> Iterator[Any]:
+        for _ in range(3000):
+            clock.sleep(0.001)
+            self._batches = [1]
+            yield from super().receive(timeout)
+        pytest.fail("nothing else was done meanwhile")
+
+
+class Alarm(Echo):
+    """Done when its timer goes off."""
+
+    def start(self, now: float) -> list[Command]:
+        return [SetTimer(now + 0.02, Timer("policy"))]
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        return [Done()] if isinstance(event, Timer) else []
+
+
+def test_under_a_stream_of_messages_timers_go_off() -> None:
+    drive(Alarm(story := Story()), Stream(story, []))  # type: ignore[arg-type]
+
+
+def test_under_a_stream_of_messages_a_job_can_be_told_to_stop() -> None:
+    class Told(Echo):
+        def handle(self, event: Event, now: float) -> list[Command]:
+            return [Done()] if isinstance(event, Suspend) else []
+
+    asked: list[float] = []
+
+    def suspended() -> str:
+        asked.append(clock.now())
+        return "interrupted" if len(asked) > 1 else ""
+
+    drive(Told(story := Story()), Stream(story, []), suspended=suspended)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -103,6 +104,33 @@ def test_ctrl_c_comes_as_usual_and_the_system_s_own_handler_is_left_alone() -> N
             pytest.fail("it was delivered")
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("when", ["begin", "end"])
+def test_what_one_handler_raises_does_not_silence_the_other_signal(
+    handled: list[int], when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C just when handlers are put in place, or put back: between the two of them."""
+    first, second = (signal.SIGINT, signal.SIGTERM) if when == "end" else (signal.SIGTERM, signal.SIGINT)
+    raising = signal.signal(first, signal.default_int_handler)
+    noting = signal.signal(second, lambda number, _: handled.append(number))
+    usual, calls = signal.signal, list[int]()
+
+    def struck(number: int, handler: Any) -> Any:
+        calls.append(number)
+        if len(calls) == (2 if when == "begin" else 4):
+            signal.raise_signal(first)
+        return usual(number, handler)
+
+    monkeypatch.setattr(signal, "signal", struck)
+    try:
+        with pytest.raises(KeyboardInterrupt), Postponed():
+            pass
+        signal.raise_signal(second)
+        assert handled == [second], "it is not kept for a turn that never comes"
+    finally:
+        usual(first, raising)
+        usual(second, noting)
 
 
 def test_a_process_does_not_die_with_the_thread_that_asked_for_it() -> None:

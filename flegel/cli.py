@@ -30,6 +30,21 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 def main() -> None:
     """Entry point."""
     signal.signal(signal.SIGTERM, _terminated)
@@ -136,7 +151,9 @@ def submit(
         str | None,
         typer.Option(help="Keep the job's state in this folder or store (s3://…), for `flegel resume`."),
     ] = None,
-    checkpoint_every: Annotated[str, typer.Option(help="Time between two checkpoints.")] = "30s",
+    checkpoint_every: Annotated[
+        str | None, typer.Option(help="Time between two checkpoints.", show_default="30s")
+    ] = None,
     attribute: Annotated[
         bool,
         typer.Option("--attribute", help="Show what each worker does for the objective (Δf); costs some time."),
@@ -167,14 +184,14 @@ def submit(
         from flegel.display import make_display
 
         chosen = _algorithm(algorithm, settings or [])
-        folder = (out or _free_folder(algorithm, data)) if save or out else None
+        folder = _folder(save, out, algorithm, data)
         options: dict[str, Any] = {
             "workers": workers, "sync": sync, "interval": interval, "target": target, "tolerance": tolerance,
             "max_iterations": max_iterations, "max_seconds": max_seconds, "seed": seed, "label": label,
             "partition": partition, "scale": scale,
             "first_interval": first_interval, "coordination": coordination,
             "staleness": staleness, "batches": batches, "factor": factor, "balance": balance,
-            "straggler": straggler, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every,
+            "straggler": straggler, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every or "30s",
             "attribute": attribute, "worker_timeout": worker_timeout, "hook_timeout": hook_timeout, "replace": replace,
         }  # fmt: skip
         _check_targets(folder, json_to)
@@ -189,6 +206,8 @@ def submit(
             return
         if detach or any(on_cluster.values()):
             raise UsageError("--detach, --name, --priority, --memory and --retries are for a cluster: give --master.")
+        if checkpoint_every is not None and checkpoint is None:
+            raise UsageError("--checkpoint-every says how often; say also where, with --checkpoint DIR.")
         display = make_display(sys.stderr)
         with display:
             result = _finish_job(partial(api.run, chosen, data, **options), display, folder, json_to)
@@ -262,13 +281,20 @@ def resume(
                 raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
             cli_cluster.resume(place, at, insecure)
             return
-        folder = (out or _free_folder("resumed", place.rstrip("/").rpartition("/")[2])) if save or out else None
+        folder = _folder(save, out, "resumed", place.rstrip("/").rpartition("/")[2])
         _check_targets(folder, json_to)
         display = make_display(sys.stderr)
         with display:
             job = partial(api.resume, place, trust_code=trust_code, **options)
             result = _finish_job(job, display, folder, json_to)
         display.finish(result)
+
+
+def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
+    """Where the result goes; None: nowhere."""
+    if not save and out is not None:
+        raise UsageError(f"--no-save keeps nothing, and --out {out} says where; leave one of them away.")
+    return (out or _free_folder(*name)) if save else None
 
 
 def _check_targets(folder: Path | None, json_to: str | None) -> None:

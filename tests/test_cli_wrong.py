@@ -188,3 +188,14 @@ def test_ctrl_c_while_the_program_is_imported_is_no_traceback(tmp_path: Path) ->
     words = [sys.executable, "-c", "import sys; sys.path.insert(0, '.'); from flegel.__main__ import main; main()"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "flegel: interrupted.\n")
+
+
+def test_options_that_would_do_nothing_are_refused() -> None:
+    assert "say also where, with --checkpoint DIR" in said("submit kmeans --data rows.npy --checkpoint-every 3s")
+    assert "leave one of them away" in said("submit kmeans --data rows.npy --no-save --out x")
+    assert not Path("x").exists()
+
+
+def test_the_version_is_an_option_too() -> None:
+    outcome = CliRunner().invoke(app, ["--version"])
+    assert outcome.exit_code == 0 and outcome.stdout == CliRunner().invoke(app, ["version"]).stdout != ""

@@ -56,6 +56,7 @@ def _terminated(*_: object) -> NoReturn:
 
 
 STOPPED = "; all workers were stopped and nothing was saved"
+AS_BEFORE = "; all workers were stopped, and its checkpoints are as they were"
 
 
 @contextmanager
@@ -266,7 +267,7 @@ def resume(
     from flegel.runtime import nest
 
     at = master if master != "local" and "://" not in place and not Path(place).exists() else None
-    with sentences(STOPPED if at is None else ""), nest.prepared(at is None):
+    with sentences(AS_BEFORE if at is None else ""), nest.prepared(at is None):
         from flegel import api
         from flegel.display import make_display
 

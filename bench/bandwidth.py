@@ -37,8 +37,10 @@ LIMITS: dict[str, list[int]] = {
     "paper": [0, 1000, 500, 200, 100, 50],
 }
 """Mbit/s; 0: not limited."""
-SECONDS = {"smoke": 1.0, "laptop": 2.0, "small": 4.0, "paper": 10.0}
+SECONDS = {"smoke": 1.0, "laptop": 4.0, "small": 10.0, "paper": 10.0}
 """How long a move should take."""
+ROWS = {"smoke": 0, "laptop": 1_000_000, "small": 4_000_000, "paper": 8_000_000}
+"""Of the job around it, at least: rounds should be longer than barriers."""
 NETWORK = "10.77.43"
 CLONE_NEWNET = 0x40000000
 
@@ -181,7 +183,7 @@ def table(bench: suite.Suite, links: Links, cluster: LocalCluster, limits: list[
         rate = limit / 8 * 1e6 if limit else 5e8
         seconds = SECONDS[bench.scale] if limit else SECONDS[bench.scale] / 8
         points = int(rate * seconds / each)
-        data = np.random.default_rng(0).standard_normal((4 * points, 28), dtype=np.float32)
+        data = np.random.default_rng(0).standard_normal((max(4 * points, ROWS[bench.scale]), 28), dtype=np.float32)
         links.limit(limit)
         raw = raw_socket(links, int(rate * seconds))
         lines["plain socket"].append((float(limit), raw))
@@ -189,7 +191,7 @@ def table(bench: suite.Suite, links: Links, cluster: LocalCluster, limits: list[
         for kind, mode in (("only", "sync"), ("normal", "async")):
             bench.say(f"{name}, {kind}")
             script = Script(1, (0, 1, points))
-            result, watched = scripted(cluster, data, script, mode, 1.5 * seconds + 6)
+            result, watched = scripted(cluster, data, script, mode, 1.5 * seconds + 6, interval="100ms")
             moved = moves_of(watched.arrivals, range(1))
             speed = moved["bytes"] / max(moved["seconds"], 1e-9) / 1e6
             lines[kind].append((float(limit), speed))

@@ -106,13 +106,16 @@ class Depth:
         self.tight = False
         self._known = False
         """It was tried, and `tight` is what came of it."""
-        self._since = -math.inf
+        self._changed = self._alone = -math.inf
+        """When the last window left as before; when the last such one was answered. Until then two share the link."""
         self._loose = 0.0
         self._rates: deque[float] = deque(maxlen=TELLING)
 
     def note(self, size: float, took: float, sent_at: float, now: float) -> None:
         """A window of so many bytes, sent at that time, took so long since the link was free for it."""
-        if self._known or sent_at < self._since or took <= 0:
+        if sent_at < self._changed:
+            self._alone = now
+        if self._known or sent_at < self._alone or took <= 0:
             return
         self._rates.append(size / took)
         if len(self._rates) < TELLING:
@@ -121,7 +124,7 @@ class Depth:
         if self.tight:
             self._known, self.tight = True, rate >= AS_FAST * self._loose
         elif rate < SLOW:
-            self.tight, self._loose, self._since = True, rate, now
+            self.tight, self._loose, self._changed = True, rate, now
             self._rates.clear()
 
 

@@ -50,10 +50,11 @@ def test_one_late_window_says_nothing() -> None:
     assert not depth.tight
 
 
-def test_windows_that_left_before_the_change_are_not_counted() -> None:
+def test_windows_that_had_to_share_the_link_with_earlier_ones_are_not_counted() -> None:
     depth = told(Depth(), 6e6, now=5.0)
+    depth.note(1e6, 0.16, 4.9, 6.0)  # left before the change, answered now
     for _ in range(10):
-        depth.note(1e6, 10.0, 4.9, 6.0)
+        depth.note(1e6, 10.0, 5.5, 7.0)  # left while that one was on its way
     assert depth.tight
     assert told(depth, 6e6, now=7.0).tight
 

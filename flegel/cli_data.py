@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from flegel.errors import FlegelError
+from flegel.errors import FlegelError, UsageError
 
 app = typer.Typer(help="Data sets by name: what there is, where it comes from, and getting it.", no_args_is_help=True)
 _out = Console()
@@ -113,7 +113,10 @@ def generate(
         known = entry(name)
         source = known.stand_in(rows or known.default_rows)
         data = Dataset(name, source, source.rows, stand_in=not known.generated)
-        path = write(data, out or Path(f"{name}-{rows or known.default_rows}{'.csv' if data.sparse else '.npy'}"))
+        path = out or Path(f"{name}-{rows or known.default_rows}{'.csv' if data.sparse else '.npy'}")
+        if path.exists():
+            raise UsageError(f"{path} exists already; give another --out, or remove it first.")
+        write(data, path)
     except FlegelError as error:
         raise _fail(error) from None
     if data.stand_in:

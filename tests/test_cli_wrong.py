@@ -199,3 +199,9 @@ def test_options_that_would_do_nothing_are_refused() -> None:
 def test_the_version_is_an_option_too() -> None:
     outcome = CliRunner().invoke(app, ["--version"])
     assert outcome.exit_code == 0 and outcome.stdout == CliRunner().invoke(app, ["version"]).stdout != ""
+
+
+def test_a_file_that_is_there_is_not_written_over_by_generated_rows() -> None:
+    Path("mine.csv").write_text("1,2\n", encoding="utf-8")
+    assert "mine.csv exists already" in said("data generate higgs --rows 100 --out mine.csv")
+    assert Path("mine.csv").read_text(encoding="utf-8") == "1,2\n"

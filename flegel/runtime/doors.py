@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,12 +42,16 @@ class Doors:
         self.context: zmq.Context[Any] = zmq.Context()
         self._doorman: Doorman | None = None
 
-    def to_coordinator(self, address: str, name: bytes) -> zmq.Socket[bytes]:
-        """What is under way is bounded by the protocol: one report an order, one beat a second."""
+    def to_coordinator(
+        self, address: str, name: bytes, before: Callable[[zmq.Socket[bytes]], None] = lambda line: None
+    ) -> zmq.Socket[bytes]:
+        """What is under way is bounded by the protocol: one report an order, one beat a second. `before` it is dialled,
+        the socket is shown to whoever has to see everything that becomes of it."""
         line = self._socket(zmq.DEALER)
         line.setsockopt(zmq.IDENTITY, name)
         if self.keys is not None:
             present(line, self.keys.own, self.keys.server)
+        before(line)
         line.connect(address)
         return line
 

@@ -55,7 +55,9 @@ class WorkerProcess:
     def __init__(self, birth: Birth) -> None:
         self._birth = birth
         self._doors = doors.enter(birth.keys)
-        self._socket = self._doors.to_coordinator(birth.address, identity(birth.worker, birth.incarnation))
+        self._contact: Contact | None = None
+        own = identity(birth.worker, birth.incarnation)
+        self._socket = self._doors.to_coordinator(birth.address, own, self._watch_over)
         self._voice = Numbered(birth.token, 0, birth.worker, birth.incarnation)
         self._heard = -1
         self._seat: Seat | None = None
@@ -66,7 +68,11 @@ class WorkerProcess:
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
         self._alive = True
-        self._contact = Contact(self._socket) if birth.keys is not None else None
+
+    def _watch_over(self, line: zmq.Socket[bytes]) -> None:
+        """From before the first event: a connection that was made unseen could not be seen to break."""
+        if self._birth.keys is not None:
+            self._contact = Contact(line)
 
     def run(self) -> None:
         self._say(Hello(os.getpid(), socket.gethostname()))

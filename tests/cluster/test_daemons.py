@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -221,12 +222,42 @@ def test_poison_fails_with_its_cause_and_harms_nobody(town: Town, client: Client
         )
 
 
+def heaps_of_threads(pid: int) -> list[str]:
+    """glibc reserves 64 MB for the heap of a thread, aligned: the beginning can be written, the rest not yet."""
+    maps = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    spans = {words[1]: dict[int, int]() for words in maps}
+    for words in maps:
+        if len(words) == 5:
+            start, end = (int(x, 16) for x in words[0].split("-"))
+            spans[words[1]][start] = end
+    ends = set(spans.get("---p", {}).values())
+    return [hex(s) for s in spans["rw-p"] if s % (64 << 20) == 0 and s + (64 << 20) in ends]
+
+
+HEAP_OF_A_THREAD = """
+import ctypes, sys, threading
+done, over = threading.Event(), threading.Event()
+allocate = lambda: (ctypes.CDLL(None).malloc(100), done.set(), over.wait())
+threading.Thread(target=allocate, daemon=True).start()
+done.wait()
+print("allocated", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library, without heaps of threads")
+def test_the_heap_of_a_thread_would_be_found() -> None:
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    words = [sys.executable, "-c", HEAP_OF_A_THREAD]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=settings) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        assert heaps_of_threads(process.pid)
+
+
 def test_no_thread_of_a_daemon_has_a_heap_of_its_own(town: Town) -> None:
     assert town.master is not None
     for daemon in (town.master, *town.slaves.values()):
-        maps = [line.split() for line in Path(f"/proc/{daemon.pid}/maps").read_text().splitlines()]
-        spans = [[int(x, 16) for x in words[0].split("-")] for words in maps if words[1] == "---p" and len(words) == 5]
-        assert all(end % (64 << 20) for _, end in spans), "glibc reserves 64 MB for the heap of a thread"
+        assert not heaps_of_threads(daemon.pid)
 
 
 def test_a_slave_that_is_terminated_drains(town: Town, client: Client) -> None:

@@ -20,7 +20,7 @@ import flegel
 from flegel import LocalCluster
 from flegel.errors import ProtocolError, UsageError
 from flegel.messages import Hello
-from flegel.runtime import clock, doors, far
+from flegel.runtime import clock, doors, far, worker
 from flegel.runtime.curve import Pair, new_pair, present
 from flegel.runtime.local import launch
 from flegel.runtime.remote import RemoteCluster
@@ -143,6 +143,23 @@ def test_a_former_life_may_not_come_in(remote: Watched) -> None:
         single.wait_ready()
         assert first.keys is not None and first.keys.own.public not in single._speakers
         assert set(single._speakers.values()) == {identity(0, 1)}
+
+
+def test_a_worker_watches_its_connection_from_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled: list[bool] = []
+
+    def watch(self: worker.Contact, line: zmq.Socket[bytes]) -> None:
+        dialled.append(bool(line.getsockopt(zmq.LAST_ENDPOINT)))
+
+    monkeypatch.setattr(worker.Contact, "__init__", watch)
+    monkeypatch.setattr(doors, "_here", None)
+    keys = doors.Keys(new_pair(), new_pair().public, new_pair())
+    made = worker.WorkerProcess(Birth("tcp://127.0.0.1:1", "t", 0, 0, keys))
+    assert made._socket.getsockopt(zmq.LAST_ENDPOINT)
+    made._trainer.quit()
+    made._socket.close(linger=0)
+    made._doors.close()
+    assert dialled == [False]
 
 
 @pytest.mark.processes

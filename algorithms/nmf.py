@@ -19,6 +19,7 @@ from flegel.algorithms.nmf_rows import (
     add_products,
     errors,
     fold_in,
+    join_columns,
     multiply_row,
     observed,
     settled,
@@ -28,10 +29,14 @@ from flegel.algorithms.nmf_rows import (
 )
 from flegel.errors import UsageError
 from flegel.share import DataPoint, Share, Sparse
+from flegel.sums import in_pieces
 from flegel.tree import Array
 
 OFFSET = 6.0
 """AdaGrad's head start in typical visits: keeps a column's first steps short."""
+
+JOINED = 2048
+"""Columns of H that a thread updates at a time."""
 
 APART = 0.2
 """Passes that are needed more, as a part of all, for each other worker and pass between two barriers (sgd)."""
@@ -242,8 +247,9 @@ class NMF(Algorithm):
         oldParameter = oldParameter._replace(rows=np.array([oldParameter.rows[0], aggregator.seen[0]]))
         old = oldParameter.factors
         if self.solver == "sgd":
-            moved = joined(aggregator)[:, None] * aggregator.moves  # one array, and not one for each step
-            np.maximum(np.add(moved, old, out=moved), 0.0, out=moved)
+            moved = np.empty_like(old)
+            sums = aggregator.moves, aggregator.progress, aggregator.spread
+            in_pieces(len(old), JOINED, lambda start, end: join_columns(old, *sums, start, end, moved))
             return oldParameter._replace(factors=moved, energy=oldParameter.energy + aggregator.energy)
         penalty = self.regularization / oldParameter.scale[0] * aggregator.seen[0]
         below = old @ aggregator.gram + penalty * old
@@ -294,19 +300,6 @@ class NMF(Algorithm):
         )
         rmse = float(np.sqrt(squares / entries)) if entries else 0.0
         return Evaluation(squares + self.regularization * penalty, {"rmse": rmse, "entries": float(entries)})
-
-
-def joined(sums: Sums) -> Array:
-    """Factor, a column, on the sum of all workers' moves.
-
-    A worker whose steps on a column add up to the length x came 1 − exp(−x) of the way to where its own rows
-    pull; W alike, together, may come 1 − exp(−W·x) of the way to the mean of their ends. So the sum of short
-    moves is right, and of long ones the mean. W is the effective number of workers, (Σx)² / Σx².
-    """
-    total = sums.progress
-    workers = np.maximum(total**2 / np.maximum(sums.spread, 1e-300), 1.0)
-    far = np.maximum(total, 1e-12)
-    return np.asarray(np.expm1(-far) / (workers * np.expm1(-far / workers)))
 
 
 def _values(features: Any) -> Array:

@@ -2,8 +2,8 @@
 
 `solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the
 state and padded to whole vectors, and closed into the aggregator again; between the two it does, for each
-row, what `NMF.updateDataPoint` does on `NMF.localParameter`. `multiplying` leaves H alone. Both look at
-the flag before every row.
+row, what `NMF.updateDataPoint` does on `NMF.localParameter`. Where the aggregator is as the last call left it,
+the copy still is what would be opened. `multiplying` leaves H alone. Both look at the flag before every row.
 """
 
 from __future__ import annotations
@@ -246,8 +246,11 @@ def solving(share: Share, rank: int, regularization: float, learning_rate: float
     )
     local = np.zeros((share.columns, padded), dtype)
     energy, progress = np.zeros(share.columns, dtype), np.zeros(share.columns, dtype)
+    opened: Array | None = None
+    """The H that `local` was made of."""
 
     def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+        nonlocal opened
         theirs = (
             parameter.factors,
             aggregator.moves,
@@ -255,7 +258,9 @@ def solving(share: Share, rank: int, regularization: float, learning_rate: float
             aggregator.energy,
             aggregator.progress,
         )
-        _open(*theirs, local, energy, progress)
+        if opened is not parameter.factors or not np.array_equal(progress, aggregator.progress):
+            _open(*theirs, local, energy, progress)
+            opened = parameter.factors
         scale = float(parameter.scale[0])
         rate = number(learning_rate / np.sqrt(rank))
         numbers = (energy, progress, number(regularization / scale), rate, sweeps, settled(parameter.rows), room)

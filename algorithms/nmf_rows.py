@@ -155,6 +155,25 @@ def step_columns(
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def join_columns(
+    factors: Array, moves: Array, progress: Array, spread: Array, start: int, end: int, joined: Array
+) -> None:
+    """Columns `start` to `end` of H with the moves of all workers, which were summed.
+
+    A worker whose steps on a column add up to the length x came 1 − exp(−x) of the way to where its own rows pull; W
+    alike, together, may come 1 − exp(−W·x) of the way to the mean of their ends. So the sum of short moves is right,
+    and of long ones the mean. W is the effective number of workers, (Σx)² / Σx².
+    """
+    for j in range(start, end):
+        far = max(progress[j], 1e-12)
+        workers = max(progress[j] ** 2 / max(spread[j], 1e-300), 1.0)
+        part = np.expm1(-far) / (workers * np.expm1(-far / workers))
+        for f in range(factors.shape[1]):
+            h = factors[j, f] + part * moves[j, f]
+            joined[j, f] = 0.0 if h < 0.0 else h  # what is not a number stays so, and is noticed
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def add_products(columns: Array, values: Array, weights: Array, before: Array, moves: Array, gram: Array) -> None:
     """Change of x_ij·w_i, one row an entry, and of w_i·w_iᵀ."""
     for t in range(columns.shape[0]):

@@ -38,6 +38,7 @@ class Problem:
     name: str
     algorithm: Any
     data: Dataset
+    partition: str = "shuffle"
 
 
 def mixture(columns: int, centres: int, apart: float = 3.5) -> Filler:
@@ -59,10 +60,24 @@ def collisions(rng: np.random.Generator, rows: np.ndarray) -> None:
     rows[:, ::3] = np.exp(0.5 * rows[:, ::3])
 
 
+class InOrder:
+    """The same rows in the order of their first column: contiguous shares then know a part of the clusters each."""
+
+    def __init__(self, fill: Filler) -> None:
+        sample = np.empty((1_000_000, 28), np.float32)
+        fill(np.random.default_rng(2), sample)
+        self.quantiles = np.sort(sample[:, 0])
+
+    def place(self, rng: np.random.Generator, made: np.ndarray, begin: int, rows: int) -> None:
+        at = (begin + np.arange(len(made)) + rng.random(len(made))) / rows
+        made[:, 0] = np.interp(at, np.linspace(0, 1, len(self.quantiles)), self.quantiles)
+
+
 class Problems:
     """Makes problems in a temporary folder and forgets the former one when another is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: str = "shuffled") -> None:
+        self.shares = shares
         self.shelf = Shelf(None)
         self.last: tuple[str, int, Problem] | None = None
 
@@ -82,6 +97,9 @@ class Problems:
     def _make(self, name: str, rows: int) -> Problem:
         cls = find_algorithm(name)
         match name:
+            case "kmeans" if self.shares == "sorted":
+                data = self._dense(rows, 28, collisions, order=InOrder(collisions))
+                return Problem(name, with_one_start(cls(k=50)), data, "contiguous")
             case "kmeans":
                 return Problem(name, with_one_start(cls(k=50)), self._dense(rows, 28, collisions))
             case "gmm":
@@ -98,7 +116,9 @@ class Problems:
     def _path(self, name: str) -> str:
         return str(self.shelf.folder / f"{name}.npy")
 
-    def _dense(self, rows: int, columns: int, fill: Filler, weight: np.ndarray | None = None) -> Dataset:
+    def _dense(
+        self, rows: int, columns: int, fill: Filler, weight: np.ndarray | None = None, order: InOrder | None = None
+    ) -> Dataset:
         """Rows, and with `weight` labels that are drawn by the logistic model."""
         features = np.lib.format.open_memmap(self._path("features"), "w+", np.float32, (rows, columns))
         labels = None
@@ -110,6 +130,8 @@ class Problems:
             part = slice(block * BLOCK, min((block + 1) * BLOCK, rows))
             made = np.empty((part.stop - part.start, columns), np.float32)
             fill(rng, made)
+            if order is not None:
+                order.place(rng, made, part.start, rows)
             features[part] = made
             if labels is not None and weight is not None:
                 labels[part] = made @ weight + rng.logistic(size=len(made)) > 0

@@ -47,6 +47,7 @@ class Bench:
 
     def run(self, on: Problem, **options: Any) -> flegel.Result:
         options.setdefault("max_seconds", self.limit)
+        options.setdefault("partition", on.partition)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return flegel.run(on.algorithm, on.data, cluster=self.cluster, **options)
@@ -74,6 +75,7 @@ def figures(result: flegel.Result, limit: float) -> dict[str, Any]:
         "iterations": result.iterations,
         "passes": sum(w["visits"] for w in result.worker) / sum(w["points"] for w in result.worker),
         "utilization": result.utilization,
+        "spread": result.balance["spread"],
         "barrier_ms": 1e3 * statistics.median(costs),
         "barrier_sum": sum(costs),
         "interval_ms": 1e3 * (statistics.median([r["interval"] or 0 for r in result.rows])),
@@ -95,7 +97,7 @@ def show(label: str, found: dict[str, Any], times: float | None = None) -> None:
     print(
         f"  {label:22} {sign}{found['seconds']:8.3f} s {ratio:12} rounds {found['iterations']:5d} "
         f"passes {found['passes']:6.1f} util {found['utilization']:.2f} φ {found['barrier_ms']:.2f} ms "
-        f"η {found['interval_ms']:.1f} ms",
+        f"η {found['interval_ms']:.1f} ms spread {found['spread']:.2f}",
         flush=True,
     )
 
@@ -160,6 +162,7 @@ def sweep(bench: Bench, name: str, rows: int, straggler: str) -> dict[str, Any]:
 
 
 def semi(bench: Bench, rows: int, straggler: str) -> dict[str, Any]:
+    """No points move: moves cost rounds as much as what is measured here, and some have more of them than others."""
     on = bench.problems.get("kmeans", rows)
     found: dict[str, Any] = {"straggler": straggler}
     print(f"kmeans, {rows} points, straggler {straggler or 'none'}: cost of synchronization", flush=True)
@@ -168,7 +171,7 @@ def semi(bench: Bench, rows: int, straggler: str) -> dict[str, Any]:
             runs = []
             for _ in range(bench.repeats):
                 result = bench.run(
-                    on, sync="fsp", interval=eta, coordination=coordination, straggler=straggler,
+                    on, sync="fsp", interval=eta, coordination=coordination, straggler=straggler, balance="off",
                     tolerance=0, max_iterations=40,
                 )  # fmt: skip
                 used = list(result.rows[10:])
@@ -232,11 +235,17 @@ def main() -> None:
     options.add_argument("--limit", type=float, default=30.0, help="seconds that one run may take")
     options.add_argument("--within", type=float, help="of what bsp gains after pass 1: target's distance")
     options.add_argument("--minutes", type=float, default=6.0, help="no new run after that")
+    shares = "sorted: k-means alone, each share knows a part of the clusters"
+    options.add_argument("--shares", choices=("shuffled", "sorted"), default="shuffled", help=shares)
     chosen = options.parse_args()
+    if chosen.shares == "sorted" and set(chosen.algorithms) != {"kmeans"}:
+        options.error("--shares sorted is for k-means: add --algorithms kmeans")
     slow = f"0-{max(chosen.workers // 4, 1) - 1}"
     patterns = ["" if s == "none" else f"{slow}:{s}" for s in chosen.stragglers]
-    report = Report(chosen.out, workers=chosen.workers, python=sys.version.split()[0], repeats=chosen.repeats)
-    with LocalCluster(chosen.workers) as cluster, Problems() as problems:
+    report = Report(
+        chosen.out, workers=chosen.workers, python=sys.version.split()[0], repeats=chosen.repeats, shares=chosen.shares
+    )
+    with LocalCluster(chosen.workers) as cluster, Problems(chosen.shares) as problems:
         deadline = time.monotonic() + 60 * chosen.minutes
         bench = Bench(cluster, problems, chosen.limit, chosen.repeats, chosen.within, deadline)
         for name in chosen.algorithms:

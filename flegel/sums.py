@@ -1,4 +1,4 @@
-"""Sums of many large arrays, for which everybody waits. Arrays only."""
+"""Sums and copies of large arrays, for which everybody waits: by several threads. Arrays only."""
 
 from __future__ import annotations
 
@@ -17,34 +17,57 @@ from flegel.tree import Array
 PIECE = 1 << 15  # numbers that stay in a processor's own cache while all extras pass by
 LARGE = 4 * PIECE  # numbers from which on several threads are quicker than one
 HANDS = 4
+MOST_HANDS = 8  # where there are twice as many processors: much of the time each waits for what another has written
 
 Work = Callable[[], None]
 
 
 def add_all(into: Array, extras: Sequence[Array]) -> None:
-    """into += each extra. Every number gets its extras in this order, so threads do not change a bit.
-
-    While reports are summed no worker of a synchronous model trains, so there are processors for several threads.
-    """
+    """into += each extra. Every number gets its extras in this order, so threads do not change a bit."""
     if len(extras) < 2 or into.size < LARGE or not all(a.flags.c_contiguous for a in (into, *extras)):
         for extra in extras:
             np.add(into, extra, into)
         return
     whole, parts = into.reshape(-1), [extra.reshape(-1) for extra in extras]
-    starts = iter(range(0, whole.size, PIECE))
 
-    def add_pieces() -> None:
+    def add(start: int, end: int) -> None:
+        piece = whole[start:end]
+        for part in parts:
+            np.add(piece, part[start:end], piece)
+
+    in_pieces(whole.size, PIECE, add)
+
+
+def copy_bytes(into: Array, source: Array) -> None:
+    """Both in one dimension. To write where many processors have just read is slow for one alone."""
+    if source.nbytes < 8 * LARGE:
+        into[:] = source
+        return
+
+    def copy(start: int, end: int) -> None:
+        into[start:end] = source[start:end]
+
+    in_pieces(len(source), 8 * PIECE, copy)
+
+
+def in_pieces(count: int, piece: int, work: Callable[[int, int], None]) -> None:
+    """work(start, end) for all of 0 … count, by several threads: it should be long and hold no lock.
+
+    While reports are summed no worker of a synchronous model trains, so there are processors for them.
+    """
+    starts = iter(range(0, count, piece))
+
+    def pieces() -> None:
         for start in starts:
-            piece = whole[start : start + PIECE]
-            for part in parts:
-                np.add(piece, part[start : start + PIECE], piece)
+            work(start, min(start + piece, count))
 
-    _together(add_pieces)
+    _together(pieces)
 
 
 def _together(work: Work) -> None:
     """This thread works too, and waits for none that has not begun: there may be no others."""
-    wanted, promises = _hands(os.getpid()), [Future[None]() for _ in range(HANDS - 1)]
+    number, wanted = _hands(os.getpid())
+    promises = [Future[None]() for _ in range(number)]
     for promise in promises:
         wanted.put((work, promise))
     work()
@@ -54,16 +77,21 @@ def _together(work: Work) -> None:
 
 
 @cache
-def _hands(process: int) -> SimpleQueue[tuple[Work, Future[None]]]:
-    """Threads that take what is put here; each process has its own, for a fork inherits none.
+def _hands(process: int) -> tuple[int, SimpleQueue[tuple[Work, Future[None]]]]:
+    """How many threads there are, and what they take work from; each process has its own, for a fork inherits none.
 
     They are no executor's, because these refuse work as soon as the main thread has ended, jobs in others or not.
     """
+    number = max(min(_processors() // 2, MOST_HANDS), HANDS) - 1
     wanted: SimpleQueue[tuple[Work, Future[None]]] = SimpleQueue()
     with contextlib.suppress(RuntimeError):  # no more threads in this process
-        for _ in range(HANDS - 1):
+        for _ in range(number):
             threading.Thread(target=_serve, args=(wanted,), name="sum", daemon=True).start()
-    return wanted
+    return number, wanted
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _serve(wanted: SimpleQueue[tuple[Work, Future[None]]]) -> None:

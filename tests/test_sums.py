@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flegel import sums
-from flegel.sums import LARGE, add_all
+from flegel.sums import LARGE, add_all, copy_bytes
 from flegel.tree import Array
 
 
@@ -32,6 +32,14 @@ def test_arrays_that_do_not_lie_in_one_piece() -> None:
     into = np.zeros((LARGE, 2))[:, :1]
     add_all(into, extras)
     assert np.array_equal(into, 3 * extras[0])
+
+
+@pytest.mark.parametrize("size", [0, 5, 8 * LARGE - 1, 8 * LARGE + 13])
+def test_copies_are_whole(size: int) -> None:
+    source = np.arange(size, dtype=np.int64).astype(np.uint8)
+    into = np.full(size + 2, 7, np.uint8)
+    copy_bytes(into[1:-1], source)
+    assert np.array_equal(into[1:-1], source) and into[0] == into[-1] == 7
 
 
 def large_ones() -> list[Array]:

@@ -60,7 +60,12 @@ class SuperWorker:
 
     def after(self, seconds: float) -> float:
         """P̃: passes after so long, if nothing is moved."""
-        return self.passes + seconds / (self.points * self.seconds)
+        return self.passes + seconds / self.lap
+
+    @property
+    def lap(self) -> float:
+        """Seconds of a pass."""
+        return self.points * self.seconds
 
     def __str__(self) -> str:
         ids = [m.worker for m in self.members]
@@ -96,7 +101,7 @@ class Rules:
     likeness: float = 0.1
     """Relative difference of N and V up to which two workers are the same super worker."""
     least: float = 0.005
-    """A worker gives at least this part of its points, or none."""
+    """A worker gives at least this part of its points, or gets that much more; nothing is moved for less."""
     certainty: float = 2.0
     """Standard errors by which speeds are taken to be less different than they look."""
     memory: float = 0.9
@@ -111,7 +116,11 @@ class Rules:
     doubtful: float = 0.03
     """Relative standard error of a speed that is called so; below, less time is enough, in proportion."""
     clearly: float = 3.0
-    """Times slower, at least, than the other one: no crowded processor does that to equal workers for long."""
+    """Times slower, at least, than the other one, by the point or by the pass: no crowded processor does that to equal
+    workers for long."""
+    trust: float = 1.0
+    """A plan is followed for so many times as long as there have been plans, at most: what is known of speeds and of
+    the remaining time rests on no more than that."""
     in_time: float = 0.8
     """Points must have arrived within this part of the remaining time: the rest is for what they are moved for."""
 
@@ -346,11 +355,12 @@ def _match(
     back = any((f.worker, s.worker) in last for f in fast.members for s in slow.members)
     if back and gap <= rules.reversal * rules.epsilon:
         return [], f"{gap:.2f} passes are not worth sending points back from {slow} to {fast}"
-    clear = likely_slow.seconds > rules.clearly * likely_fast.seconds
+    clear = max(likely_slow.seconds / likely_fast.seconds, likely_slow.lap / likely_fast.lap) > rules.clearly
     doubt = 0.0 if clear else max(slow.doubt, fast.doubt)
     delta, case = points_to_give(likely_slow, likely_fast, split)
     delta, late = _in_time(delta, remaining, doubt, rules, carriage)
-    if delta < rules.least * slow.points or delta < TILE / 2:
+    each = delta * len(slow.members) / len(fast.members)
+    if delta < TILE / 2 or (delta < rules.least * slow.points and each < rules.least * fast.points):
         return [], late or f"{slow} would give {delta:.0f} points to {fast}, too few to matter"
     reason = (
         f"{slow} at {slow.passes:.2f} passes, {slow.seconds * 1e9:.0f} ns a point, "
@@ -404,9 +414,11 @@ class Balance:
 
     rules: Rules = field(default_factory=Rules)
     next_at: float = 0.0
+    began: float = math.inf
     moved: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def due(self, now: float) -> bool:
+        self.began = min(self.began, now)
         return now >= self.next_at
 
     def plan(self, loads: Sequence[WorkerLoad], remaining: float, now: float, carriage: Carriage | None = None) -> Plan:
@@ -414,7 +426,9 @@ class Balance:
         plan = consider(loads, remaining, self.rules, self.moved, carriage)
         laps = [w.points * w.seconds for w in loads if w.points and w.seconds < math.inf]
         if laps:
-            self.next_at = now + max(min(remaining / self.rules.splits, max(laps)), self.rules.epsilon * min(laps))
+            known = self.rules.trust * (now - self.began)
+            split = min(remaining / self.rules.splits, max(laps), known)
+            self.next_at = now + max(split, self.rules.epsilon * min(laps))
         for proposal in plan.proposals:
             self.moved[(proposal.source, proposal.target)] = now
             self.moved.pop((proposal.target, proposal.source), None)

@@ -1,8 +1,9 @@
 """How long training will probably still take: T of the balance plan (paper Sections 3.3 and 4.2). Pure.
 
-Each criterion that could end the job gives an estimate, and the earliest counts. The objective is fitted by a straight
-line over its recent course, as the paper does; that underestimates, because progress slows down, and the plan copes
-by planning in splits. Where nothing can be predicted, the job is taken to be half over.
+Each criterion that could end the job gives an estimate, and the earliest counts. The paper lays a straight line through
+the objective's recent course. Where progress slows down, that says "soon" at every barrier until the end, and no move
+ever seems to pay; so the line is bent by the decay of the recent course. Where nothing can be predicted, the job is
+taken to be half over, and a bent line is not followed any farther than that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from flegel.spec import Criteria
 
 RECENT = 0.25  # the part of the elapsed time over which the objective's course is fitted
+FEW = 6  # barriers: the recent course is not shorter than that, and before nothing is known of how progress slows down
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Horizon:
         if objective is None or not math.isfinite(objective):
             return
         self._moments.append(Moment(seconds, objective, slowest_pass))
-        while len(self._moments) > 2 and self._moments[1].seconds < seconds * (1 - RECENT):
+        while len(self._moments) > FEW and self._moments[1].seconds < seconds * (1 - RECENT):
             self._moments.popleft()
 
     def remaining(self) -> tuple[float, str]:
@@ -61,7 +63,34 @@ class Horizon:
         target, speed = self._criteria.target, self._speed()
         if target is None or not speed:
             return None
-        return abs(self._moments[-1].objective - target) / speed + 1e-6, "objective on its line to the target"
+        gap = abs(self._moments[-1].objective - target)
+        line = gap / speed + 1e-6
+        bent = min(self._bent(gap) if len(self._moments) >= FEW else math.inf, self._seconds)
+        if bent > line:
+            return bent, "objective on its course to the target, which slows down"
+        return line, "objective on its line to the target"
+
+    def _bent(self, gap: float) -> float:
+        """With a speed that falls like v·e^(−λt) a way of `gap` takes −ln(1 − λ·gap/v)/λ, and from v/λ on for ever."""
+        decay = self._decay()
+        if decay is None:
+            return 0.0
+        rate, speed = decay
+        reach = speed / rate
+        return -math.log1p(-gap / reach) / rate if gap < reach else math.inf
+
+    def _decay(self) -> tuple[float, float] | None:
+        """λ and the |Δf| a second of now, by the two halves of the recent course; None unless the first was faster."""
+        if len(self._moments) < FEW:
+            return None
+        first, last = self._moments[0], self._moments[-1]
+        middle = min(self._moments, key=lambda m: abs(m.seconds - (first.seconds + last.seconds) / 2))
+        one, two = _speed(first, middle), _speed(middle, last)
+        apart = (last.seconds - first.seconds) / 2
+        if not (one > two > 0) or apart <= 0:
+            return None
+        rate = math.log(one / two) / apart
+        return rate, two * math.exp(-rate * (last.seconds - middle.seconds) / 2)
 
     def _by_change(self) -> tuple[float, str] | None:
         """Relative change over a pass decays; when will it be within the tolerance?
@@ -69,25 +98,22 @@ class Horizon:
         With f(t) falling like e^(−λt) the change of a pass falls like that too; λ comes from the two halves of the
         recent course.
         """
-        tolerance = self._criteria.tolerance
-        if not tolerance or self._criteria.target is not None or len(self._moments) < 4:
+        tolerance, decay = self._criteria.tolerance, self._decay()
+        if not tolerance or self._criteria.target is not None or decay is None:
             return None
         first, last = self._moments[0], self._moments[-1]
-        middle = min(self._moments, key=lambda m: abs(m.seconds - (first.seconds + last.seconds) / 2))
-        one, two = abs(first.objective - middle.objective), abs(middle.objective - last.objective)
-        half = (last.seconds - first.seconds) / 2
         passes = last.slowest_pass - first.slowest_pass
-        if not (one > two > 0) or half <= 0 or passes <= 0:
+        if passes <= 0:
             return None
-        decay = math.log(one / two) / half
-        per_pass = (one + two) / max(abs(first.objective), 1e-300) / passes
+        per_pass = abs(first.objective - last.objective) / max(abs(first.objective), 1e-300) / passes
         if per_pass <= tolerance:
             return (last.seconds - first.seconds) / passes, "change of a pass is nearly within the tolerance"
-        return math.log(per_pass / tolerance) / decay, "change of a pass decays to the tolerance"
+        return math.log(per_pass / tolerance) / decay[0], "change of a pass decays to the tolerance"
 
     def _speed(self) -> float:
         """|Δf| a second over the recent course (the paper's linear stage)."""
-        if len(self._moments) < 2:
-            return 0.0
-        first, last = self._moments[0], self._moments[-1]
-        return abs(last.objective - first.objective) / max(last.seconds - first.seconds, 1e-12)
+        return _speed(self._moments[0], self._moments[-1]) if len(self._moments) > 1 else 0.0
+
+
+def _speed(first: Moment, last: Moment) -> float:
+    return abs(last.objective - first.objective) / max(last.seconds - first.seconds, 1e-12)

@@ -30,6 +30,8 @@ class Round:
     """Improvement of the objective; None before there are two values."""
     full_pass: float
     """Visits of all workers together when the fastest has gone through its share once."""
+    points: float
+    """Visits of a pass over all data: more, where somebody is through with its share before the others."""
     laps: float
     """Passes of the fastest worker so far."""
     worth: Array | None = None

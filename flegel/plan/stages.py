@@ -104,7 +104,7 @@ class MultiStage:
         self._pass.add(last.full_pass)
         self._work += last.visits / max(self._pass.median, 1.0)
         if last.worth is not None:
-            return self._told(best_part(last.worth, self._lost()), last)
+            return self._told(last.worth, last)
         match self._state:
             case "measuring":
                 self._state = "starting"
@@ -215,11 +215,13 @@ class MultiStage:
             return f"φ changed from {milliseconds(phi)} to {milliseconds(self._phi.mean)}"
         return ""
 
-    def _told(self, part: float, last: Round) -> Step:
-        """η by the algorithm's own word: a part of a pass."""
+    def _told(self, worth: Array, last: Round) -> Step:
+        """η by the algorithm's own word: a part of a pass over all data, even where no round can last so long."""
+        whole = last.points / max(self._rate.median, 1e-9)
+        part = best_part(worth, self._phi.mean / max(whole, 1e-9))
+        eta, before = part * whole, self._state
         if last.laps < 1.0 and self._least > FIRST_FRACTION:
-            part = max(part, self._least)
-        eta, before = part * self._longest(), self._state
+            eta = max(eta, self._least * self._longest())
         self._state = "told"
         if before == "told" and _apart(self._clamped(eta), self._eta) <= STEADY:
             return self._step()
@@ -240,10 +242,6 @@ class MultiStage:
         self._doubt = min(max(1.5 * (old + new) ** -0.5, 0.03), 0.3)
         self._loss = min(max(beta / ((1.0 + beta) * x), 0.0), 1.0 / x) if beta > 0 else 0.0
         return beta
-
-    def _lost(self) -> float:
-        """φ in passes: what could have been done meanwhile."""
-        return self._phi.mean / max(self._longest(), 1e-9)
 
     def _recommend(self, loss: float) -> float:
         """η* where g falls linearly, by `loss` from no interval to a full pass: n* = −ν + √(ν² + νN/κ), ν = φR."""

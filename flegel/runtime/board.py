@@ -27,6 +27,7 @@ from flegel.messages import Board as Where
 from flegel.messages import Load, Loaded, Report, Train
 from flegel.runtime import memory
 from flegel.runtime.wire import Parcel, room_for
+from flegel.sums import copy_bytes
 from flegel.tree import Array
 
 WORTH = 64 << 10  # bytes of θ or of a report from which on a board pays
@@ -101,7 +102,7 @@ class Board:
         taken = {room for rounds in self._taken.values() for _, room in rounds}
         free = next((room for room in range(len(self._orders)) if room not in taken), -1)
         if free >= 0:
-            parcel.write(self._orders[free])
+            parcel.write(self._orders[free], copy_bytes)
         return free
 
 

@@ -1,7 +1,9 @@
 """Carries out slowness made on purpose inside a worker: sleeps in the trainer thread, or real load on its core.
 
-As in the paper, the training thread is suspended and nothing interrupts it: a straggler is slow to respond to the
-barrier as well, by up to one pause. Decides nothing; `plan/straggler.py` says who is slow when.
+As in the paper, a pause suspends the training thread and nothing interrupts it: a straggler is slow to respond to the
+barrier as well, by up to one pause. Who is slower by a factor responds like a slower processor would, between two
+points: a signal ends its sleep, and what is left of it is slept in the next round. Decides nothing; `plan/straggler.py`
+says who is slow when.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from flegel.runtime import clock
 from flegel.runtime.flag import new_flag, raised
 from flegel.share import TILE
 
-SLICE = 0.00025  # seconds of computing between two sleeps where a worker is slowed by a factor
+SLICE = 0.002  # seconds of computing between two sleeps where a worker is slowed by a factor; a call costs a part of it
+LEAST = 0.0001  # seconds: a shorter sleep takes longer than that
+NAP = 0.00025  # seconds: how often a worker that sleeps for a factor looks up
 
 
 class Drag:
@@ -30,7 +34,7 @@ class Drag:
         self._elapsed = elapsed
         self._began: float | None = None
         self._debt = 0.0
-        self._size = TILE
+        self._size = 0
         self._load: Load | None = None
         self.now = NONE
 
@@ -42,23 +46,26 @@ class Drag:
         self._press(self.now.load)
         return self.now
 
-    def slice(self, cursor: int, left: int, points: int) -> int:
-        """Where to stop next, so that sleeps fall where they should; a tile's edge, or the end."""
-        size = self.now.every if self.now.pause else self._size
-        end = cursor + max(size, TILE)
-        end -= end % TILE
+    def slice(self, cursor: int, left: int, points: int, least: int) -> int:
+        """Where to stop next, so that sleeps fall where they should: a multiple of `least`, or the end."""
+        size = self.now.every if self.now.pause else max(self._size, TILE)
+        end = cursor + max(size, least)
+        end -= end % least
         return min(max(end, cursor + 1), cursor + left, points)
 
-    def pay(self, points: int, compute: float) -> None:
-        """Sleep for what was computed; parts of a pause are carried over."""
+    def pay(self, points: int, compute: float, flag: Any) -> None:
+        """Sleep for what was computed. Parts of a pause are carried over, and what a signal leaves of other sleep."""
         self._debt += self.now.delay(points, compute)
         if compute > 0:
             self._size = int(points / compute * SLICE)
-        unit = self.now.pause or 1e-4
-        if self._debt >= unit:
-            due = self._debt // unit * unit if self.now.pause else self._debt
-            slept = clock.sleep(due)
-            self._debt -= due if self.now.pause else slept
+        if self.now.pause:
+            due = self._debt // self.now.pause * self.now.pause
+            if due:
+                clock.sleep(due)
+                self._debt -= due
+            return
+        while self._debt >= LEAST and not flag[0]:
+            self._debt -= clock.sleep(min(self._debt, NAP))
 
     def close(self) -> None:
         self._press(0)

@@ -38,6 +38,7 @@ from flegel.machine.events import (
 from flegel.machine.fence import Fence
 from flegel.messages import Envelope, Hello, Order
 from flegel.runtime import clock, frames
+from flegel.runtime.blas import by_one_thread
 from flegel.runtime.signals import Postponed
 from flegel.runtime.wire import EMPTY, Parcel
 from flegel.tree import Array
@@ -198,7 +199,7 @@ class Drive:
         return clock.now() + self._shift
 
     def run(self, last: bool = True) -> None:
-        with self._signals:
+        with by_one_thread(), self._signals:
             self._run(last)
         if self._watch:
             self._watch()

@@ -311,8 +311,11 @@ class Trainer:
                 visits += reached - run.start
                 self.visits += reached - run.start
         while left > 0 and not self._halted:
+            if drag:
+                drag.pay(0, 0.0, self.flag)
             if self.flag[0]:
                 self._look_up()
+                continue
             # Points done so far are the sign of life that beats carry, also in a pass of an hour.
             most = min(left, max(int(self._pace * SIGN_OF_LIFE), least))
             if order.until is not None and visits:
@@ -325,7 +328,7 @@ class Trainer:
                 exhausted = True
                 break
             entered = clock.now()
-            end = drag.slice(run.start, run.end - run.start, run.end) if drag else run.end
+            end = drag.slice(run.start, run.end - run.start, run.end, least) if drag else run.end
             share = shares[run.share]
             reached = self._kernel(share, parameter, self.aggregator, run.start, end, order.round, self.flag)
             agenda.advance(run, reached)
@@ -335,7 +338,7 @@ class Trainer:
             if reached - run.start == most:
                 self._pace = max(most / max(clock.now() - entered, 1e-9), self._pace / 2)
             if drag:
-                drag.pay(reached - run.start, clock.now() - entered)
+                drag.pay(reached - run.start, clock.now() - entered, self.flag)
             self._foresight.add(reached - run.start, clock.now() - entered, away=drag is not None)
         ended = clock.now()
         self._overtime = None if order.arrays else (visits, ended - began)

@@ -78,11 +78,11 @@ class Parcel:
         self.packed, self._share = False, share
         return self
 
-    def write(self, room: Array) -> None:
+    def write(self, room: Array, copy: Callable[[Array, Array], None] = np.copyto) -> None:
         """One after the other."""
         offset = 0
         for a in self.arrays:
-            room[offset : offset + a.nbytes] = a.reshape(-1).view(np.uint8)
+            copy(room[offset : offset + a.nbytes], a.reshape(-1).view(np.uint8))
             offset += a.nbytes + -a.nbytes % ALIGNED
 
     def posted(self, slot: int) -> Parcel:

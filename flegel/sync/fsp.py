@@ -154,6 +154,7 @@ def summary(event: Updated, view: View, enough: float | None = None) -> Round:
         barrier_cost=event.barrier_cost,
         gain=event.gain,
         full_pass=sum(min(w.rate * quickest, float(w.points)) for w in workers) or float(view.points),
+        points=float(view.points),
         laps=-_first([(-w.passes, w.rate) for w in workers], matters(workers)),
         worth=event.worth,
     )

@@ -5,6 +5,7 @@ data.
 from __future__ import annotations
 
 from collections import namedtuple
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from numba import njit
 from sklearn.decomposition import non_negative_factorization
 
 from flegel import tree
-from flegel.algorithms.nmf import NMF, joined
+from flegel.algorithms.nmf import JOINED, NMF
+from flegel.algorithms.nmf_rows import join_columns
 from flegel.errors import UsageError
 from flegel.runtime.flag import new_flag
 from flegel.share import Sparse, make_share
+from flegel.tree import Array
 
 
 def matrix(rows: int = 60, columns: int = 17, rank: int = 4, seed: int = 0) -> Any:
@@ -79,6 +82,38 @@ def test_kernel_does_what_the_hooks_do(kind: str, precision: str, solver: str, r
         if theirs.size:
             np.testing.assert_allclose(mine, theirs, atol=near * np.abs(theirs).max(), err_msg=name)
     np.testing.assert_allclose(share.state, state, atol=near * np.abs(state).max())
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_rounds_in_slices_are_rounds_in_one_piece(precision: str) -> None:
+    """Each call begins with what the calls before it left, also when the aggregator was cleared for the same θ, was
+    changed by another kernel, or θ is another."""
+    observed = ratings(60, 40)[0]
+    run = start(NMF(rank=4, precision=precision), observed).passes(1.0, interval=30)
+    (share,) = run.shares
+    before = share.state.copy()
+
+    def train(pieces: list[int], kernels: int) -> tuple[Any, Any]:
+        share.state[...] = before
+        made = [run.algorithm.kernel(share) for _ in range(kernels)]
+        report, other = tree.zeros_like(run.statistics), run.parameter._replace(factors=run.parameter.factors * 1.1)
+        found = []
+        for parameter, clear in ((run.parameter, False), (run.parameter, True), (other, False), (other, True)):
+            if clear:
+                tree.clear(report)
+            for turn, (first, last) in enumerate(pairwise(pieces)):
+                made[turn % kernels](share, parameter, report, first, last, 0, new_flag())
+            found.append(tree.copy(report))
+        return found, share.state.copy()
+
+    near = 1e-5 if precision == "float32" else 1e-12
+    expected, state = train([0, 60], 1)
+    for kernels in (1, 2):
+        found, reached = train([*range(0, 60, 7), 60], kernels)
+        np.testing.assert_allclose(reached, state, rtol=near, atol=near)
+        for mine, theirs in zip(found, expected, strict=True):
+            for name, one, two in zip(mine._fields, mine, theirs, strict=True):
+                np.testing.assert_allclose(one, two, rtol=near, atol=near * np.abs(two).max(initial=0), err_msg=name)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -186,13 +221,31 @@ def test_workers_and_barriers_of_any_number_reach_a_good_fit(workers: int, inter
 
 
 def test_moves_are_summed_when_short_and_averaged_when_long() -> None:
+    progress, spread = np.array([4e-6, 400.0, 0.0]), np.array([4e-12, 4e4, 0.0])  # of four workers alike
+
+    def joined(moves: float, spread: Array) -> Array:
+        found = np.zeros((3, 1))
+        join_columns(np.full((3, 1), 2.0), np.full((3, 1), moves), progress, spread, 0, 3, found)
+        return found[:, 0]
+
+    np.testing.assert_allclose(joined(1.0, spread), [3.0, 2.25, 3.0], rtol=1e-4)
+    np.testing.assert_allclose(joined(1.0, progress**2), 3.0)  # of one worker
+    np.testing.assert_array_equal(joined(-9.0, progress**2), 0.0)
+    assert np.isnan(joined(np.nan, spread)).all()
+
+
+def test_columns_are_joined_by_threads_as_by_one() -> None:
+    rng = np.random.default_rng(0)
     run = start(NMF(rank=2), ratings(8, 3)[0])
-    sums = tree.copy(run.statistics)
-    sums.progress[:] = [4e-6, 400.0, 0.0]  # of four workers alike
-    sums.spread[:] = [4e-12, 4e4, 0.0]
-    np.testing.assert_allclose(joined(sums), [1.0, 0.25, 1.0], rtol=1e-4)
-    sums.spread[:] = sums.progress**2  # of one worker
-    np.testing.assert_allclose(joined(sums), 1.0)
+    columns = 3 * JOINED + 5
+    sums = run.statistics._replace(
+        moves=rng.normal(size=(columns, 2)), energy=np.zeros(columns), progress=rng.random(columns),
+        spread=rng.random(columns),
+    )  # fmt: skip
+    old = run.parameter._replace(factors=rng.random((columns, 2)), energy=np.zeros(columns))
+    alone = np.empty((columns, 2))
+    join_columns(old.factors, sums.moves, sums.progress, sums.spread, 0, columns, alone)
+    np.testing.assert_array_equal(run.algorithm.updateParameter(sums, old).factors, alone)
 
 
 def test_rows_and_columns_without_entries_predict_the_mean() -> None:

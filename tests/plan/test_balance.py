@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -259,6 +261,54 @@ def test_the_horizon_without_any_hint_is_as_long_as_the_past() -> None:
     horizon = Horizon(Criteria())
     horizon.note(7.0, 3, None, 0.5)
     assert horizon.remaining()[0] == 7.0
+
+
+def test_the_horizon_knows_that_progress_slows_down() -> None:
+    """f = 10 + 90·e^(−t) is at 10.9 after 4.605 s. A straight line says "within the next second" all the time."""
+    horizon = Horizon(Criteria(target=10.9))
+    for step in range(1, 91):
+        now = step * 0.05
+        horizon.note(now, step, 10.0 + 90.0 * math.exp(-now), 1.0)
+        if now >= 2.5:  # before, the job is taken to be half over at most
+            seconds, reason = horizon.remaining()
+            assert seconds == pytest.approx(4.605 - now, rel=0.05, abs=0.01)
+            assert "slows down" in reason
+
+
+def test_the_horizon_of_a_target_out_of_reach_is_as_long_as_the_past() -> None:
+    horizon = Horizon(Criteria(target=9.0))
+    for step in range(1, 91):
+        horizon.note(step * 0.05, step, 10.0 + 90.0 * math.exp(-step * 0.05), 1.0)
+    assert horizon.remaining()[0] == pytest.approx(4.5)
+
+
+def test_steady_progress_is_followed_on_its_line() -> None:
+    horizon = Horizon(Criteria(target=0.0))
+    for step in range(1, 11):
+        horizon.note(step * 0.1, step, 100.0 - step, 1.0)
+    assert horizon.remaining() == (pytest.approx(9.0, rel=1e-3), "objective on its line to the target")
+
+
+def test_few_points_are_sent_to_whom_they_are_many() -> None:
+    """A worker that gave nearly everything away is through with the rest again and again."""
+    loads = [load(0, 1_000_000, 1e-7, 5.0), load(1, 1_000, 2e-5, 6.0)]
+    (move,) = consider(loads, 1.0, RULES).proposals
+    assert (move.source, move.target) == (0, 1) and 64 <= move.points < RULES.least * 1_000_000
+    doubtful = [replace(each, doubt=0.05) for each in loads]
+    assert consider(doubtful, 1.0, RULES, carriage=Carriage(0.2)).proposals, "a pass takes five times as long"
+
+
+def test_a_guess_that_rests_on_a_moment_is_not_followed_for_long() -> None:
+    """The first plan sees a slow worker and a long time left; both may be wrong, so it is looked at again soon."""
+    balance, loads = Balance(), [load(0, seconds=8e-6), load(1), load(2)]
+    fastest = min(w.points * w.seconds for w in loads)
+    assert balance.due(1.0)
+    balance.plan(loads, 1000.0, 1.0)
+    assert balance.next_at == pytest.approx(1.0 + RULES.epsilon * fastest)
+    balance.plan(loads, 1000.0, 1.0 + 2 * fastest)
+    assert balance.next_at == pytest.approx(1.0 + (2 + 2 * RULES.trust) * fastest)
+    balance.plan(loads, 1000.0, 1000.0)
+    assert balance.next_at == pytest.approx(1000.0 + max(w.points * w.seconds for w in loads))
 
 
 def test_the_horizon_follows_a_decaying_change() -> None:

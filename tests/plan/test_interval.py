@@ -34,7 +34,7 @@ class World:
         took = points / self.rate + self.phi
         self.seconds += took
         self.rounds += 1
-        return Round(int(points), took, self.phi, gain if self.rounds > 1 else None, PASS, self.work)
+        return Round(int(points), took, self.phi, gain if self.rounds > 1 else None, PASS, PASS, self.work)
 
     def train(self, interval, passes: float) -> list[Step]:
         steps = [interval.first(0.0)]
@@ -140,7 +140,7 @@ def test_steps_of_equal_size_drive_the_interval_down() -> None:
         points = min(PASS * step.fraction, PASS if step.seconds is None else step.seconds * 1e6)
         work, gain = work + points / PASS, gain * 0.999
         eta.append(points / 1e6)
-        step = adjuster.next(Round(int(points), points / 1e6 + 0.002, 0.002, gain, PASS, work))
+        step = adjuster.next(Round(int(points), points / 1e6 + 0.002, 0.002, gain, PASS, PASS, work))
     assert eta[-1] < 0.004, "towards φ, from 14 ms"
 
 
@@ -175,14 +175,14 @@ def test_without_an_objective_speed_and_barrier_cost_decide() -> None:
     for _ in range(60):
         points = min(PASS * step.fraction, PASS if step.seconds is None else step.seconds * 1e6)
         work += points / PASS
-        step = adjuster.next(Round(int(points), points / 1e6 + 0.002, 0.002, None, PASS, work))
+        step = adjuster.next(Round(int(points), points / 1e6 + 0.002, 0.002, None, PASS, PASS, work))
     assert 0.005 < step.seconds < 0.05
 
 
 def test_a_round_without_visits_is_survived() -> None:
     adjuster = MultiStage()
     adjuster.first(0.0)
-    assert adjuster.next(Round(0, 0.1, 0.1, None, PASS, 0.0)).fraction < 1
+    assert adjuster.next(Round(0, 0.1, 0.1, None, PASS, PASS, 0.0)).fraction < 1
 
 
 # -- algorithms that say what intervals do to them ------------------------------------------------------------
@@ -195,7 +195,7 @@ def told(worth, phi: float, rounds: int = 40, adjuster=None, rate: float = 1e6, 
     for _ in range(rounds):
         step = steps[-1]
         points = min(PASS * step.fraction, PASS if step.seconds is None else step.seconds * rate)
-        steps.append(adjuster.next(Round(int(points), points / rate + phi, phi, 1.0, PASS, laps, worth)))
+        steps.append(adjuster.next(Round(int(points), points / rate + phi, phi, 1.0, PASS, PASS, laps, worth)))
     return steps
 
 
@@ -224,12 +224,23 @@ def test_the_word_is_weighed_against_the_barrier_s_cost_of_the_day() -> None:
     assert slow == pytest.approx(2 * dear, rel=0.2)
 
 
+def test_the_word_is_of_a_pass_over_all_data() -> None:
+    """Where one worker is through with its share in half the time of the others, rounds can be half a pass at most."""
+    worth, phi, rate = 1 / (1 + 2.0 * PARTS), 0.0005, 1e6
+    adjuster = MultiStage()
+    adjuster.first(0.0)
+    step = adjuster.next(Round(PASS // 20, PASS / 20 / rate + phi, phi, 1.0, PASS / 2, PASS, 2.0, worth))
+    assert step.seconds == pytest.approx(math.sqrt(phi * PASS / rate / 2.0), rel=0.06)
+    step = adjuster.next(Round(PASS // 20, PASS / 20 / rate + 9, 9.0, 1.0, PASS / 2, PASS, 2.0, worth))
+    assert step.seconds == pytest.approx(PASS / 2 / rate, rel=0.01)
+
+
 def test_in_the_first_pass_updates_rest_on_enough_all_the_same() -> None:
     adjuster = MultiStage()
     adjuster.first(0.5)
-    step = adjuster.next(Round(PASS // 2, 0.06, 0.001, None, PASS, 0.5, 1 / (1 + 9.0 * PARTS)))
+    step = adjuster.next(Round(PASS // 2, 0.06, 0.001, None, PASS, PASS, 0.5, 1 / (1 + 9.0 * PARTS)))
     assert step.seconds >= 0.49 * PASS / 1e6
-    step = adjuster.next(Round(PASS // 2, 0.06, 0.001, None, PASS, 1.5, 1 / (1 + 9.0 * PARTS)))
+    step = adjuster.next(Round(PASS // 2, 0.06, 0.001, None, PASS, PASS, 1.5, 1 / (1 + 9.0 * PARTS)))
     assert step.seconds < 0.2 * PASS / 1e6
 
 

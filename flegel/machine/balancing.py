@@ -111,8 +111,8 @@ class Balancing:
         self._learn(view.workers)
         if self._barriers < WARM_UP or not self._balance.due(now):
             return []
-        remaining, why = self._horizon.remaining()
-        plan = self._balance.plan(self._loads(view), remaining, now, self._carriage())
+        left, why, sure = self._horizon.remaining()
+        plan = self._balance.plan(self._loads(view), left, now, self._carriage(), sure)
         kind = plan.reason.split(":")[0]
         if plan.proposals or kind not in self._told:
             self.reason = f"{plan.reason} (T by {why})"

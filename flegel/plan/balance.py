@@ -113,6 +113,8 @@ class Rules:
     pays: float = 10.0
     """Where speeds are in doubt, nothing is moved unless the remaining time is so many times what a move takes before
     it is of any use: who had a processor for itself just now may have to share it the next moment."""
+    guessed: float = 0.5
+    """Of a remaining time that is guessed from the objective, the part in which a move must pay."""
     doubtful: float = 0.03
     """Relative standard error of a speed that is called so; below, less time is enough, in proportion."""
     clearly: float = 3.0
@@ -289,8 +291,10 @@ def consider(
     rules: Rules,
     last: dict[tuple[int, int], float] | None = None,
     carriage: Carriage | None = None,
+    sure: bool = True,
 ) -> Plan:
-    """One round of matching. `last` holds the pairs (source, target) that moved points before."""
+    """One round of matching. `last` holds pairs (source, target) that moved points before; `sure`: the remaining time
+    is known."""
     usable = [w for w in loads if w.points > 0 and 0 < w.seconds < math.inf]
     if len(usable) < 2 or len(usable) < len(loads):
         return Plan((), "the speed of some worker is not known yet")
@@ -307,7 +311,7 @@ def consider(
     refused: list[str] = []
     while len(ranked) >= 2:
         slow, fast = ranked.pop(0), ranked.pop()
-        made, why = _match(slow, fast, split, remaining, rules, last or {}, carriage or Carriage())
+        made, why = _match(slow, fast, split, remaining, rules, last or {}, carriage or Carriage(), sure)
         proposals.extend(made)
         if not made:
             refused.append(why)
@@ -342,6 +346,7 @@ def _match(
     rules: Rules,
     last: dict[tuple[int, int], float],
     carriage: Carriage,
+    sure: bool,
 ) -> tuple[list[Proposal], str]:
     likely_slow, likely_fast = cautious(slow, fast, rules)
     gap = likely_fast.after(remaining) - likely_slow.after(remaining)
@@ -358,7 +363,7 @@ def _match(
     clear = max(likely_slow.seconds / likely_fast.seconds, likely_slow.lap / likely_fast.lap) > rules.clearly
     doubt = 0.0 if clear else max(slow.doubt, fast.doubt)
     delta, case = points_to_give(likely_slow, likely_fast, split)
-    delta, late = _in_time(delta, remaining, doubt, rules, carriage)
+    delta, late = _in_time(delta, remaining, doubt, rules, carriage, sure)
     each = delta * len(slow.members) / len(fast.members)
     if delta < TILE / 2 or (delta < rules.least * slow.points and each < rules.least * fast.points):
         return [], late or f"{slow} would give {delta:.0f} points to {fast}, too few to matter"
@@ -369,10 +374,13 @@ def _match(
     return [Proposal(s, t, n, reason) for s, t, n in hand_out(slow, fast, delta)], ""
 
 
-def _in_time(delta: float, remaining: float, doubt: float, rules: Rules, carriage: Carriage) -> tuple[float, str]:
+def _in_time(
+    delta: float, remaining: float, doubt: float, rules: Rules, carriage: Carriage, sure: bool
+) -> tuple[float, str]:
     """As many points as arrive early enough to be worth it; what is too much is not sent."""
     least = 1 / rules.in_time
-    if remaining <= (least + (rules.pays - least) * min(doubt / rules.doubtful, 1.0)) * carriage.lag:
+    certain = remaining if sure or not doubt else rules.guessed * remaining
+    if certain <= (least + (rules.pays - least) * min(doubt / rules.doubtful, 1.0)) * carriage.lag:
         return 0.0, f"a move takes {carriage.lag:.3g} s, and only {remaining:.3g} s are left to profit from it"
     left = rules.in_time * remaining - carriage.lag
     if delta * carriage.each <= left:
@@ -421,9 +429,16 @@ class Balance:
         self.began = min(self.began, now)
         return now >= self.next_at
 
-    def plan(self, loads: Sequence[WorkerLoad], remaining: float, now: float, carriage: Carriage | None = None) -> Plan:
+    def plan(
+        self,
+        loads: Sequence[WorkerLoad],
+        remaining: float,
+        now: float,
+        carriage: Carriage | None = None,
+        sure: bool = True,
+    ) -> Plan:
         """Proposals for the split that begins now."""
-        plan = consider(loads, remaining, self.rules, self.moved, carriage)
+        plan = consider(loads, remaining, self.rules, self.moved, carriage, sure)
         laps = [w.points * w.seconds for w in loads if w.points and w.seconds < math.inf]
         if laps:
             known = self.rules.trust * (now - self.began)

@@ -11,11 +11,20 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from flegel.spec import Criteria
 
 RECENT = 0.25  # the part of the elapsed time over which the objective's course is fitted
 FEW = 6  # barriers: the recent course is not shorter than that, and before nothing is known of how progress slows down
+
+
+class Remaining(NamedTuple):
+    """T > 0 in seconds, where it comes from, and whether it is known rather than guessed."""
+
+    seconds: float
+    why: str
+    sure: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,24 +51,24 @@ class Horizon:
         while len(self._moments) > FEW and self._moments[1].seconds < seconds * (1 - RECENT):
             self._moments.popleft()
 
-    def remaining(self) -> tuple[float, str]:
-        """T > 0 in seconds."""
+    def remaining(self) -> Remaining:
         guesses = [g for g in (self._by_limit(), self._by_count(), self._by_target(), self._by_change()) if g]
         if not guesses:
-            return max(self._seconds, 1e-6), "nothing known, so as long again as until now"
+            return Remaining(max(self._seconds, 1e-6), "nothing known, so as long again as until now")
         return min(guesses)
 
-    def _by_limit(self) -> tuple[float, str] | None:
+    def _by_limit(self) -> Remaining | None:
         limit = self._criteria.max_seconds
-        return (max(limit - self._seconds, 1e-6), "time limit") if limit else None
+        return Remaining(max(limit - self._seconds, 1e-6), "time limit", sure=True) if limit else None
 
-    def _by_count(self) -> tuple[float, str] | None:
+    def _by_count(self) -> Remaining | None:
         most = self._criteria.max_iterations
         if not most or not self._iteration:
             return None
-        return max(most - self._iteration, 0) * self._seconds / self._iteration + 1e-6, "iterations left"
+        left = max(most - self._iteration, 0) * self._seconds / self._iteration
+        return Remaining(left + 1e-6, "iterations left", sure=True)
 
-    def _by_target(self) -> tuple[float, str] | None:
+    def _by_target(self) -> Remaining | None:
         target, speed = self._criteria.target, self._speed()
         if target is None or not speed:
             return None
@@ -67,8 +76,8 @@ class Horizon:
         line = gap / speed + 1e-6
         bent = min(self._bent(gap) if len(self._moments) >= FEW else math.inf, self._seconds)
         if bent > line:
-            return bent, "objective on its course to the target, which slows down"
-        return line, "objective on its line to the target"
+            return Remaining(bent, "objective on its course to the target, which slows down")
+        return Remaining(line, "objective on its line to the target")
 
     def _bent(self, gap: float) -> float:
         """With a speed that falls like v·e^(−λt) a way of `gap` takes −ln(1 − λ·gap/v)/λ, and from v/λ on for ever."""
@@ -92,7 +101,7 @@ class Horizon:
         rate = math.log(one / two) / apart
         return rate, two * math.exp(-rate * (last.seconds - middle.seconds) / 2)
 
-    def _by_change(self) -> tuple[float, str] | None:
+    def _by_change(self) -> Remaining | None:
         """Relative change over a pass decays; when will it be within the tolerance?
 
         With f(t) falling like e^(−λt) the change of a pass falls like that too; λ comes from the two halves of the
@@ -107,8 +116,9 @@ class Horizon:
             return None
         per_pass = abs(first.objective - last.objective) / max(abs(first.objective), 1e-300) / passes
         if per_pass <= tolerance:
-            return (last.seconds - first.seconds) / passes, "change of a pass is nearly within the tolerance"
-        return math.log(per_pass / tolerance) / decay[0], "change of a pass decays to the tolerance"
+            nearly = "change of a pass is nearly within the tolerance"
+            return Remaining((last.seconds - first.seconds) / passes, nearly)
+        return Remaining(math.log(per_pass / tolerance) / decay[0], "change of a pass decays to the tolerance")
 
     def _speed(self) -> float:
         """|Δf| a second over the recent course (the paper's linear stage)."""

@@ -97,7 +97,14 @@ class Whims(Balance):
     def due(self, now: float) -> bool:
         return self._left > 0 and self._random.random() < 0.5
 
-    def plan(self, loads: Sequence[WorkerLoad], remaining: float, now: float, carriage: Carriage | None = None) -> Plan:
+    def plan(
+        self,
+        loads: Sequence[WorkerLoad],
+        remaining: float,
+        now: float,
+        carriage: Carriage | None = None,
+        sure: bool = True,
+    ) -> Plan:
         idle = [w for w in loads if not w.busy and not w.full]
         if len(idle) < 2:
             return Plan((), "nobody is free")

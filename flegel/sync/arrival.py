@@ -36,17 +36,22 @@ class Arrivals:
         self._usual = self._eta = 0.0
         self._cut: float | None = None
         self._now: dict[int, float] = {}
+        self._moving: set[int] = set()
 
     def begin(self, eta: float) -> dict[int, float]:
         """A round begins: how long those that keep their own time should train."""
         self._cut, self._eta = None, eta
         self._now.clear()
+        self._moving.clear()
         for worker, delta in self.delta.items():  # no further than matters, or it would not find back
             self.delta[worker] = max(delta, (SHORTEST - 1) * eta)
         return {worker: eta + delta for worker, delta in self.delta.items()}
 
-    def arrived(self, worker: int, now: float) -> None:
+    def arrived(self, worker: int, now: float, moving: bool = False) -> None:
+        """`moving`: points come or go, so that it may be late in this round. That does not make it one that is late."""
         self._now[worker] = now
+        if moving:
+            self._moving.add(worker)
 
     def cut(self, now: float) -> None:
         """The round is ended before its time. What arrives from now on says nothing about own clocks; who stopped by
@@ -76,6 +81,8 @@ class Arrivals:
             self._wait()
 
     def _judge(self, worker: int, late: float, usual: float) -> None:
+        if worker in self._moving and worker not in self.delta:
+            return
         seen = self._late.setdefault(worker, [])
         seen.append(late)
         del seen[:-LAST]

@@ -120,6 +120,8 @@ class Started(msgspec.Struct, frozen=True):
 class Reported(msgspec.Struct, frozen=True):
     worker: int
     exhausted: bool
+    moving: bool = False
+    """Points come to it or go, which takes some of its time."""
 
 
 class Updated(msgspec.Struct, frozen=True):

@@ -79,9 +79,9 @@ class FSP:
                 if not self._stopped:
                     self._ended = now
                 return self._stop(view)
-            case Reported(worker=worker, exhausted=exhausted):
+            case Reported(worker=worker, exhausted=exhausted, moving=moving):
                 if self._arrivals:
-                    self._arrivals.arrived(worker, now)
+                    self._arrivals.arrived(worker, now, moving)
                 if not self._stopped:
                     self._ended = now
                     if exhausted:

@@ -143,14 +143,16 @@ def test_points_that_would_arrive_too_late_stay() -> None:
 
 
 def test_the_less_is_known_of_speeds_the_longer_a_move_must_pay() -> None:
-    def moves(seconds: float, doubt: float, slower: float = 2.5) -> bool:
+    def moves(seconds: float, doubt: float, slower: float = 2.5, sure: bool = True) -> bool:
         loads = [load(0, seconds=slower * 1e-6, doubt=doubt), load(1, doubt=doubt)]
-        return bool(consider(loads, seconds, RULES, carriage=Carriage(lag=1.0)).proposals)
+        return bool(consider(loads, seconds, RULES, carriage=Carriage(lag=1.0), sure=sure).proposals)
 
     assert [moves(seconds, 0.0) for seconds in (1.2, 1.3, 5.0)] == [False, True, True]
     assert [moves(seconds, 0.06) for seconds in (1.3, 5.0, 9.9, 10.1)] == [False, False, False, True]
     assert moves(6.0, 0.01) and not moves(6.0, 0.02)
     assert moves(1.3, 0.06, slower=8.0), "that is no accident"
+    assert [moves(seconds, 0.06, sure=False) for seconds in (10.1, 19.9, 20.1)] == [False, False, True]
+    assert moves(1.3, 0.06, slower=8.0, sure=False)
 
 
 def test_a_speed_has_a_long_memory_until_it_changes() -> None:
@@ -250,10 +252,11 @@ def test_the_loop_settles_whatever_the_speeds_and_the_guess(slowness: list[float
 
 def test_the_horizon_takes_the_earliest_end() -> None:
     horizon = Horizon(Criteria(target=10.0, max_seconds=100.0))
-    assert horizon.remaining() == (100.0, "time limit")
+    assert horizon.remaining() == (100.0, "time limit", True)
     for i in range(1, 11):
         horizon.note(float(i), i, 100.0 - 2 * i, i / 2)
-    seconds, reason = horizon.remaining()
+    seconds, reason, sure = horizon.remaining()
+    assert not sure
     assert math.isclose(seconds, 35.0, rel_tol=1e-3) and "target" in reason
 
 
@@ -270,7 +273,7 @@ def test_the_horizon_knows_that_progress_slows_down() -> None:
         now = step * 0.05
         horizon.note(now, step, 10.0 + 90.0 * math.exp(-now), 1.0)
         if now >= 2.5:  # before, the job is taken to be half over at most
-            seconds, reason = horizon.remaining()
+            seconds, reason, _ = horizon.remaining()
             assert seconds == pytest.approx(4.605 - now, rel=0.05, abs=0.01)
             assert "slows down" in reason
 
@@ -286,7 +289,7 @@ def test_steady_progress_is_followed_on_its_line() -> None:
     horizon = Horizon(Criteria(target=0.0))
     for step in range(1, 11):
         horizon.note(step * 0.1, step, 100.0 - step, 1.0)
-    assert horizon.remaining() == (pytest.approx(9.0, rel=1e-3), "objective on its line to the target")
+    assert horizon.remaining() == (pytest.approx(9.0, rel=1e-3), "objective on its line to the target", False)
 
 
 def test_few_points_are_sent_to_whom_they_are_many() -> None:
@@ -315,6 +318,7 @@ def test_the_horizon_follows_a_decaying_change() -> None:
     horizon = Horizon(Criteria(tolerance=1e-4))
     for i in range(1, 41):
         horizon.note(i / 4, i, 1.0 + math.exp(-i / 4), i / 4)
-    seconds, reason = horizon.remaining()
+    seconds, reason, sure = horizon.remaining()
+    assert not sure
     assert "decays" in reason or "nearly" in reason
     assert 0 < seconds < 20

@@ -239,6 +239,18 @@ def rounds(learned: Arrivals, count: int, eta: float, response: dict[int, float]
     return learned.begin(eta)
 
 
+def test_who_is_late_while_its_points_move_waits_for_the_signal_all_the_same() -> None:
+    learned, eta = Arrivals(), 0.05
+    for round_ in range(30):
+        assert not learned.begin(eta)
+        for worker in range(4):
+            moving = worker == 3 and round_ % 10 > 0
+            learned.arrived(worker, round_ + eta + 0.001 * worker / 4 + 0.02 * moving, moving)
+        learned.close()
+    assert not learned.delta
+    assert set(rounds(learned, 10, eta, RESPONSES)) == {3}, "who is late without that is found out"
+
+
 def test_a_late_worker_learns_to_stop_early_and_the_others_wait_for_the_signal() -> None:
     asked = rounds(Arrivals(), 30, 0.1, RESPONSES)
     assert set(asked) == {3}

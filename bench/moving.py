@@ -37,7 +37,7 @@ class Script:
     def due(self, now: float) -> bool:
         return True
 
-    def plan(self, loads: Any, remaining: float, now: float, carriage: Any = None, sure: bool = True) -> Plan:
+    def plan(self, loads: Any, left: Any, now: float, carriage: Any = None) -> Plan:
         self._quiet = 0 if any(w.busy for w in loads) else self._quiet + 1
         if not self.left or self._quiet < self.GAP or min(w.passes for w in loads) < 2:
             return Plan((), "scripted")

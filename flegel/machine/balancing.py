@@ -111,11 +111,11 @@ class Balancing:
         self._learn(view.workers)
         if self._barriers < WARM_UP or not self._balance.due(now):
             return []
-        left, why, sure = self._horizon.remaining()
-        plan = self._balance.plan(self._loads(view), left, now, self._carriage(), sure)
+        left = self._horizon.remaining()
+        plan = self._balance.plan(self._loads(view), left, now, self._carriage())
         kind = plan.reason.split(":")[0]
         if plan.proposals or kind not in self._told:
-            self.reason = f"{plan.reason} (T by {why})"
+            self.reason = f"{plan.reason} (T by {left.why})"
         self._told = {kind}
         orders: Orders = []
         for proposal in plan.proposals:

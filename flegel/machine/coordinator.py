@@ -293,7 +293,7 @@ class Coordinator(Folding, Elastic, Suspended):
         if len(self.view.workers) <= SPANS_UP_TO:
             sent, here = self._ordered_at[worker] - self.began, now - self.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
-        moving = self.balancing is not None and self.balancing.moves.concern(worker)
+        moving = self.balancing is not None and worker in self.balancing.moves.busy()
         reported = Reported(worker, body.exhausted and seen.points > 0, moving)
         if self.crew.phase:
             self._step(now)

@@ -70,9 +70,6 @@ class Moves:
     def busy(self) -> set[int]:
         return {w for m in self.open.values() for w in (m.source, m.target)}
 
-    def concern(self, worker: int) -> bool:
-        return any(worker in (m.source, m.target) for m in self.open.values())
-
     def in_flight(self) -> int:
         """Points that were promised and have not changed hands."""
         return sum(max(m.points - m.moved, 0) for m in self.open.values())

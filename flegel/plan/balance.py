@@ -16,6 +16,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from flegel.plan.horizon import Remaining
 from flegel.share import TILE
 
 
@@ -429,20 +430,13 @@ class Balance:
         self.began = min(self.began, now)
         return now >= self.next_at
 
-    def plan(
-        self,
-        loads: Sequence[WorkerLoad],
-        remaining: float,
-        now: float,
-        carriage: Carriage | None = None,
-        sure: bool = True,
-    ) -> Plan:
+    def plan(self, loads: Sequence[WorkerLoad], left: Remaining, now: float, carriage: Carriage | None = None) -> Plan:
         """Proposals for the split that begins now."""
-        plan = consider(loads, remaining, self.rules, self.moved, carriage, sure)
+        plan = consider(loads, left.seconds, self.rules, self.moved, carriage, left.sure)
         laps = [w.points * w.seconds for w in loads if w.points and w.seconds < math.inf]
         if laps:
             known = self.rules.trust * (now - self.began)
-            split = min(remaining / self.rules.splits, max(laps), known)
+            split = min(left.seconds / self.rules.splits, max(laps), known)
             self.next_at = now + max(split, self.rules.epsilon * min(laps))
         for proposal in plan.proposals:
             self.moved[(proposal.source, proposal.target)] = now

@@ -47,6 +47,7 @@ from flegel.machine.fence import Fence
 from flegel.machine.ledger import Ledger
 from flegel.messages import Beat, Form, Load, Report
 from flegel.plan.balance import Balance, Carriage, Plan, Proposal, Rules, WorkerLoad
+from flegel.plan.horizon import Remaining
 from flegel.share import TILE
 from flegel.sim.events import Events
 from flegel.sim.site import COLUMNS, HOLD, PATIENCE, Clusters, End, Site, nothing, statistics
@@ -97,14 +98,7 @@ class Whims(Balance):
     def due(self, now: float) -> bool:
         return self._left > 0 and self._random.random() < 0.5
 
-    def plan(
-        self,
-        loads: Sequence[WorkerLoad],
-        remaining: float,
-        now: float,
-        carriage: Carriage | None = None,
-        sure: bool = True,
-    ) -> Plan:
+    def plan(self, loads: Sequence[WorkerLoad], left: Remaining, now: float, carriage: Carriage | None = None) -> Plan:
         idle = [w for w in loads if not w.busy and not w.full]
         if len(idle) < 2:
             return Plan((), "nobody is free")

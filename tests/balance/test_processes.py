@@ -85,7 +85,7 @@ def moving(monkeypatch: pytest.MonkeyPatch, *moves: tuple[int, int, int]) -> Non
     """A plan that makes these moves one after the other; the job ends when the last one is over, however long."""
     left, over = list(moves), []
 
-    def plan(self: Balance, loads: Any, remaining: float, now: float, carriage: Any = None, sure: bool = True) -> Plan:
+    def plan(self: Balance, loads: Any, remaining: Any, now: float, carriage: Any = None) -> Plan:
         if any(w.busy for w in loads):
             return Plan((), "as the test wants")
         if left:

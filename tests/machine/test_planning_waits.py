@@ -26,7 +26,7 @@ class Asked(Balance):
     def due(self, now: float) -> bool:
         return True
 
-    def plan(self, loads: Any, remaining: float, now: float, carriage: Any = None, sure: bool = True) -> Plan:
+    def plan(self, loads: Any, left: Any, now: float, carriage: Any = None) -> Plan:
         self.loads.append(loads)
         return Plan((Proposal(0, 1, 64, "asked"),), "moves: asked")
 

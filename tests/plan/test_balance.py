@@ -24,7 +24,7 @@ from flegel.plan.balance import (
     points_to_give,
     super_workers,
 )
-from flegel.plan.horizon import Horizon
+from flegel.plan.horizon import Horizon, Remaining
 from flegel.share import TILE
 from flegel.spec import Criteria
 
@@ -186,6 +186,10 @@ def test_waiting_at_barriers_is_counted_for_those_that_wait() -> None:
     assert math.isclose(quick.value, 0.75) and sleepy.value == idle.value == 1.0 == Duty(RULES).value
 
 
+def known(seconds: float) -> Remaining:
+    return Remaining(seconds, "time limit", sure=True)
+
+
 def crowded(seed: int, rules: Rules, rounds: int = 20) -> int:
     """Points moved among eight equal workers whose rounds take at random one to four times as long as they should."""
     rng = np.random.default_rng(seed)
@@ -198,7 +202,7 @@ def crowded(seed: int, rules: Rules, rounds: int = 20) -> int:
             visits[w] += points
         if i >= 3 and balance.due(i * 0.02):
             loads = [load(w, 64_000, s.seconds, visits[w] / 64_000, doubt=s.doubt) for w, s in enumerate(speeds)]
-            moved += sum(p.points for p in balance.plan(loads, 0.4, i * 0.02, Carriage(0.04)).proposals)
+            moved += sum(p.points for p in balance.plan(loads, known(0.4), i * 0.02, Carriage(0.04)).proposals)
     return moved
 
 
@@ -225,7 +229,7 @@ def drive(slowness: list[float], seconds: float, guess: float = 1.0) -> tuple[li
         now += step
         if balance.due(now) and now > 0.1:
             loads = [load(i, int(points[i]), slowness[i] * 1e-6, total[i] / points[i]) for i in range(n)]
-            for p in balance.plan(loads, max(0.05 * now, guess * (seconds - now)), now).proposals:
+            for p in balance.plan(loads, known(max(0.05 * now, guess * (seconds - now))), now).proposals:
                 carried = p.points * total[p.source] / points[p.source]
                 points[p.source] -= p.points
                 points[p.target] += p.points
@@ -306,11 +310,11 @@ def test_a_guess_that_rests_on_a_moment_is_not_followed_for_long() -> None:
     balance, loads = Balance(), [load(0, seconds=8e-6), load(1), load(2)]
     fastest = min(w.points * w.seconds for w in loads)
     assert balance.due(1.0)
-    balance.plan(loads, 1000.0, 1.0)
+    balance.plan(loads, known(1000.0), 1.0)
     assert balance.next_at == pytest.approx(1.0 + RULES.epsilon * fastest)
-    balance.plan(loads, 1000.0, 1.0 + 2 * fastest)
+    balance.plan(loads, known(1000.0), 1.0 + 2 * fastest)
     assert balance.next_at == pytest.approx(1.0 + (2 + 2 * RULES.trust) * fastest)
-    balance.plan(loads, 1000.0, 1000.0)
+    balance.plan(loads, known(1000.0), 1000.0)
     assert balance.next_at == pytest.approx(1000.0 + max(w.points * w.seconds for w in loads))
 
 

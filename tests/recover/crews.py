@@ -227,7 +227,7 @@ class Wish:
     def due(self, now: float) -> bool:
         return True
 
-    def plan(self, loads: Any, remaining: float, now: float, carriage: Any = None, sure: bool = True) -> Plan:
+    def plan(self, loads: Any, left: Any, now: float, carriage: Any = None) -> Plan:
         idle = {w.worker for w in loads if not w.busy}
         chosen = [Proposal(s, t, n, "a wish") for s, t, n in self.wanted if s in idle and t in idle and s != t]
         self.wanted = []

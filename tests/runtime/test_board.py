@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import until
 
 import flegel
 from flegel.errors import DecodeError
@@ -277,10 +277,7 @@ def test_workers_let_go_of_the_board_when_the_job_is_over(monkeypatch: pytest.Mo
         options: dict[str, Any] = {"sync": "bsp", "tolerance": 0.0, "max_iterations": 5}
         flegel.run(find_algorithm("kmeans")(k=150), rows, cluster=cluster, **options)
         assert min(posted) >= 0
-        deadline = time.monotonic() + 30
-        while lent() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not lent()
+        assert until(lambda: not lent())
 
 
 @pytest.mark.processes

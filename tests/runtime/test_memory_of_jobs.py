@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from waiting import until
 
 import flegel
 from flegel import LocalCluster
@@ -35,7 +35,4 @@ def test_shares_are_given_back_with_their_job(cluster: LocalCluster, points: np.
         "kmeans", data, workers=3, sync="fsp", straggler="0:8x", max_iterations=40, tolerance=0, cluster=cluster
     )
     assert result.iterations == 40
-    until = time.monotonic() + 20
-    while (left := lendable()) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not left
+    assert until(lambda: not lendable()), lendable()

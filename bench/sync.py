@@ -5,8 +5,9 @@
 
 Parts: `race` (every model, with and without stragglers, same target, each repeat from another start), `sweep`
 (fixed intervals against the one that fsp finds, whatever the first), `semi` (synchronization cost with own clocks and
-with the coordinator's signal), `psp` (utilization with speeds 1:2:3). Ratios are medians over pairs of runs from the
-same start; times that hit the limit are lower bounds and marked with >.
+with the coordinator's signal), `psp` (utilization with speeds 1:2:3), `passes` (how far apart the workers' passes are
+in the course of a job of `--seconds` seconds, with and without moving points). Ratios are medians over pairs of runs
+from the same start; times that hit the limit are lower bounds and marked with >.
 """
 
 from __future__ import annotations
@@ -205,6 +206,26 @@ def psp(bench: Bench, rows: int, workers: int) -> dict[str, Any]:
     return {"straggler": straggler, "rows": rows, "utilization": found, "runs": runs}
 
 
+def passes(bench: Bench, name: str, rows: int, straggler: str, seconds: float) -> dict[str, Any]:
+    """max − min of the workers' passes at every tenth of a job that only the time limit ends."""
+    on = bench.problems.get(name, rows)
+    print(f"{name}, {rows} points, straggler {straggler or 'none'}: max - min of passes, {seconds:g} s", flush=True)
+    found: dict[str, Any] = {"rows": rows, "straggler": straggler, "seconds": seconds}
+    for balance in ("async", "off"):
+        result = bench.run(
+            on, sync="fsp", balance=balance, straggler=straggler, tolerance=0, max_iterations=None, max_seconds=seconds
+        )
+        course = []
+        for tenth in range(1, 11):
+            row = [row for row in result.rows if row["seconds"] <= tenth / 10 * result.seconds][-1]
+            course.append(round(max(row["passes"]) - min(row["passes"]), 3))
+        within = next((i for i in range(10) if max(course[i:]) <= 1), None)
+        found[balance] = figures(result, seconds) | {"course": course, "moves": result.balance.get("moves", 0)}
+        since = f"at most 1 from {within + 1}/10 of the time on" if within is not None else "more than 1 at the end"
+        print(f"  {balance:6} {found[balance]['passes']:6.1f} passes: {course}, {since}", flush=True)
+    return found
+
+
 class Report(dict[str, Any]):
     """What was found, kept in a file after each entry, so that a run that is cut off loses nothing."""
 
@@ -227,7 +248,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--workers", type=int, default=16)
     options.add_argument("--out", default="")
-    options.add_argument("--parts", type=words, default=["race", "sweep", "semi", "psp"])
+    options.add_argument("--parts", type=words, default=["race", "sweep", "semi", "psp", "passes"])
     options.add_argument("--algorithms", type=words, default=list(ALGORITHMS))
     more = "also with +semi, +centralized; or, for balance, +async, +sync, +off"
     options.add_argument("--models", type=words, default=list(MODELS), help=more)
@@ -236,6 +257,7 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--rows", type=int, default=800_000, help="points a worker, for k-means")
     options.add_argument("--limit", type=float, default=30.0, help="seconds that one run may take")
+    options.add_argument("--seconds", type=float, default=8.0, help="length of a job of the part `passes`")
     options.add_argument("--within", type=float, help="of what bsp gains after pass 1: target's distance")
     options.add_argument("--minutes", type=float, default=6.0, help="no new run after that")
     shares = "sorted: k-means alone, each share knows a part of the clusters"
@@ -262,6 +284,8 @@ def main() -> None:
                 if "race" in chosen.parts and not bench.late:
                     models = [model for model in chosen.models if f"{model}@{kind}" not in chosen.without]
                     report[f"race {name} {pattern}"] = race(bench, name, rows, pattern, models)
+                if "passes" in chosen.parts and not bench.late:
+                    report[f"passes {name} {pattern}"] = passes(bench, name, rows, pattern, chosen.seconds)
                 if "sweep" in chosen.parts and not bench.late and "/" not in pattern:
                     report[f"sweep {name} {pattern}"] = sweep(bench, name, rows, pattern)
         for pattern in patterns:

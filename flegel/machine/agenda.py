@@ -163,20 +163,31 @@ class Agenda:
         """Lock a window of about `most` points for a transfer, those that would be trained last.
 
         Parcels that the target still has a copy of (`cheap`) go first, because they need not be sent. A parcel moves
-        whole. At least a tile stays active, because a worker without points would end every round at once.
+        whole; one that is too large for that is divided where there is nothing else, and nobody has a copy of its
+        parts. At least a tile stays active, because a worker without points would end every round at once.
         """
         active = self.active
         room = min(most, active - TILE)
-        pieces = Counter(s.parcel for s in self.segments)
-        best: Segment | None = None
-        for s in reversed(self.segments):
-            whole = pieces[s.parcel] == 1  # one that was stopped at half has two segments until its pass is done
-            if s.status == "active" and not s.anew and _fits(s, room, active, whole):
-                rank = (s.parcel in cheap, s.passes)
-                if best is None or rank > (best.parcel in cheap, best.passes):
-                    best = s
-        if best is None or (best.parcel not in cheap and self._halfway(cheap, room)):
+        if room < TILE:
             return None
+        pieces = Counter(s.parcel for s in self.segments)
+        sizes = self._sizes()
+        best: Segment | None = None
+        best_rank = (-2, 0)
+        for s in reversed(self.segments):
+            if s.status != "active" or s.anew:
+                continue
+            if s.parcel is None or not _fits(sizes[s.parcel], room, active):
+                able, rank = _tiles(s) > 0, (0 if s.parcel is None else -1, s.passes)
+            else:  # one that was stopped at half has two segments until its pass is done
+                able, rank = pieces[s.parcel] == 1, (int(s.parcel in cheap), s.passes)
+            if able and rank > best_rank:
+                best, best_rank = s, rank
+        halfway = [n for p, n in sizes.items() if p in cheap and _fits(n, room, active)]
+        if best is None or (best_rank[0] < 1 and 2 * sum(halfway) >= room):
+            return None  # the target has a copy of just such points, whose pass is not over: rather fewer than others
+        if best_rank[0] < 0:
+            self._dissolve(best.parcel)
         if best.parcel is None:
             end = best.end // TILE * TILE
             start = max(-(-best.start // TILE) * TILE, end - room // TILE * TILE)
@@ -187,10 +198,19 @@ class Agenda:
         self._waiting = None
         return best
 
-    def _halfway(self, cheap: Collection[Parcel], room: int) -> bool:
-        """The target has a copy of just such points, and their pass is not over: rather fewer than sending others."""
-        active = [s for s in self.segments if s.parcel in cheap and s.status == "active"]
-        return bool(active) and 2 * sum(s.points for s in active) >= room
+    def _sizes(self) -> Counter[Parcel]:
+        """Points of each parcel that can be trained here."""
+        sizes: Counter[Parcel] = Counter()
+        for s in self.segments:
+            if s.parcel is not None and s.status == "active":
+                sizes[s.parcel] += s.points
+        return sizes
+
+    def _dissolve(self, parcel: Parcel | None) -> None:
+        """Its points no longer stay together: nobody has a copy of just what is left."""
+        for s in self.segments:
+            if s.parcel == parcel:
+                s.parcel = None
 
     def unlock(self, move: int) -> None:
         """The move was called off: what has not changed hands is trained here again."""
@@ -238,10 +258,8 @@ class Agenda:
         for s in sorted(self.held(), key=lambda s: (-s.passes, -s.share, -s.start)):
             if left <= 0:
                 break
-            if (parcel := s.parcel) is not None:
-                for other in self.segments:
-                    if other.parcel == parcel:
-                        other.parcel = None  # what stays behind is no longer what others have a copy of
+            if s.parcel is not None:
+                self._dissolve(s.parcel)
             start = max(s.start, (s.end - left) // TILE * TILE)
             at = self._split(self._index(s.share, s.start), start)
             s = self.segments[at]
@@ -300,8 +318,11 @@ class Agenda:
         self.segments = tidied
 
 
-def _fits(s: Segment, room: int, active: int, whole: bool) -> bool:
-    """The segment, or some tiles of it, can go in a window of about `room` of all `active` points."""
-    if s.parcel is not None:
-        return s.points < 2 * room and s.points < active and whole
-    return room >= TILE and s.end // TILE * TILE - (-(-s.start // TILE) * TILE) >= TILE
+def _fits(points: int, room: int, active: int) -> bool:
+    """A parcel of so many points can go whole in a window of about `room` of all `active` points."""
+    return points < 2 * room and points < active
+
+
+def _tiles(s: Segment) -> int:
+    """Whole tiles of a segment."""
+    return max(s.end // TILE - -(-s.start // TILE), 0)

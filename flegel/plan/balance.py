@@ -95,12 +95,19 @@ class Plan:
 class Rules:
     """The knobs. ε is the paper's; the rest keeps measurement noise from moving data."""
 
-    epsilon: float = 0.5
-    """Largest |P*_i − mean P*| that counts as balanced (Eq. 8)."""
+    epsilon: float = 0.4
+    """Largest |P*_i − mean P*| that counts as balanced (Eq. 8). Half a pass would let passes differ by one; the rest is
+    for workers of a group that differ a little, and for windows."""
     splits: int = 4
     """d: the remaining time is planned in so many parts."""
+    ahead: float = 8.0
+    """A split is at least so many times what a move takes: what is given too much for a short one, to make up lost
+    passes, would have to come back at once."""
+    laps: float = 2.0
+    """And at least so many passes of the fastest, even where the job seems to be over before: that is a guess."""
     likeness: float = 0.1
-    """Relative difference of N and V up to which two workers are the same super worker."""
+    """Relative difference of N and V up to which two workers are the same super worker; V may differ as far as
+    `certainty` explains, so that those who look different by chance are given the same."""
     least: float = 0.005
     """A worker gives at least this part of its points, or gets that much more; nothing is moved for less."""
     certainty: float = 2.0
@@ -240,12 +247,13 @@ def super_workers(loads: Sequence[WorkerLoad], rules: Rules) -> list[SuperWorker
 
 
 def _alike(a: WorkerLoad, b: WorkerLoad, rules: Rules) -> bool:
-    def near(x: float, y: float) -> bool:
-        return abs(x - y) <= rules.likeness * max(x, y)
+    def near(x: float, y: float, within: float = rules.likeness) -> bool:
+        return abs(x - y) <= within * max(x, y)
 
+    by_chance = rules.certainty * math.hypot(a.doubt, b.doubt)
     return (
         near(a.points, b.points)
-        and near(a.seconds, b.seconds)
+        and near(a.seconds, b.seconds, max(rules.likeness, by_chance))
         and abs(a.passes - b.passes) <= rules.epsilon / 2
         and a.busy == b.busy
         and bool(a.full) == bool(b.full)
@@ -296,6 +304,7 @@ def consider(
 ) -> Plan:
     """One round of matching. `last` holds pairs (source, target) that moved points before; `sure`: the remaining time
     is known."""
+    carriage = carriage or Carriage()
     usable = [w for w in loads if w.points > 0 and 0 < w.seconds < math.inf]
     if len(usable) < 2 or len(usable) < len(loads):
         return Plan((), "the speed of some worker is not known yet")
@@ -306,13 +315,14 @@ def consider(
     off = imbalance(end)
     if off <= rules.epsilon:
         return Plan((), f"balanced: passes will differ from their mean by {off:.2f}, at most ε = {rules.epsilon:g}")
-    split = remaining / rules.splits
+    split = min(max(remaining / rules.splits, rules.ahead * carriage.lag), remaining)
+    split = max(split, rules.laps * min(g.lap for g in groups))
     ranked = sorted(groups, key=lambda g: (g.after(split), g.members[0].worker))
     proposals: list[Proposal] = []
     refused: list[str] = []
     while len(ranked) >= 2:
         slow, fast = ranked.pop(0), ranked.pop()
-        made, why = _match(slow, fast, split, remaining, rules, last or {}, carriage or Carriage(), sure)
+        made, why = _match(slow, fast, split, remaining, rules, last or {}, carriage, sure)
         proposals.extend(made)
         if not made:
             refused.append(why)
@@ -362,7 +372,7 @@ def _match(
     if back and gap <= rules.reversal * rules.epsilon:
         return [], f"{gap:.2f} passes are not worth sending points back from {slow} to {fast}"
     clear = max(likely_slow.seconds / likely_fast.seconds, likely_slow.lap / likely_fast.lap) > rules.clearly
-    doubt = 0.0 if clear else max(slow.doubt, fast.doubt)
+    doubt = 0.0 if clear or _surely_apart(slow, fast, rules, last) else max(slow.doubt, fast.doubt)
     delta, case = points_to_give(likely_slow, likely_fast, split)
     delta, late = _in_time(delta, remaining, doubt, rules, carriage, sure)
     each = delta * len(slow.members) / len(fast.members)
@@ -373,6 +383,15 @@ def _match(
         f"{fast} at {fast.passes:.2f}, {fast.seconds * 1e9:.0f} ns: {late or case}"
     )
     return [Proposal(s, t, n, reason) for s, t, n in hand_out(slow, fast, delta)], ""
+
+
+def _surely_apart(slow: SuperWorker, fast: SuperWorker, rules: Rules, last: dict[tuple[int, int], float]) -> bool:
+    """Passes differ by now, whatever speeds will be: by more than is tolerated because too much was moved between the
+    two and others, or by more than twice what speeds that vary explain."""
+    gave, took = {source for source, _ in last}, {target for _, target in last}
+    moved = any(f.worker in gave for f in fast.members) or any(s.worker in took for s in slow.members)
+    by_chance = rules.certainty * math.hypot(slow.doubt, fast.doubt) * fast.passes
+    return fast.passes - slow.passes > max(2 * rules.epsilon, 0.0 if moved else 2 * by_chance)
 
 
 def _in_time(

@@ -110,6 +110,41 @@ def test_parcels_that_the_target_knows_go_first_and_whole() -> None:
     assert agenda.traversed == 8 * TILE + 10 * TILE
 
 
+def test_a_parcel_that_is_too_large_to_go_back_whole_keeps_nobody_from_giving() -> None:
+    """Half of all points came in one parcel; a small part of them is asked back, again and again."""
+    agenda = Agenda(8 * TILE)
+    agenda.admit((7, 0), share=1, points=8 * TILE, passes=0)
+    for number in range(7):
+        window = agenda.cut((8, number), TILE, cheap={(7, 0)})
+        assert window is not None and (window.share, window.points, window.parcel) == (0, TILE, None)
+    agenda.retire((8, 6))
+    assert agenda.owned == 15 * TILE
+
+
+def test_where_there_is_nothing_else_a_large_parcel_is_divided() -> None:
+    agenda = Agenda(0)
+    agenda.admit((7, 0), share=1, points=8 * TILE, passes=3)
+    run = Run(1, 0, 3 * TILE)
+    agenda.begin()
+    agenda.advance(run, run.end)  # stopped at half: two segments, one parcel
+    window = agenda.cut((8, 0), 2 * TILE, cheap={(7, 0)})
+    assert window is not None and window.points == 2 * TILE and window.parcel is None
+    assert {s.parcel for s in agenda.segments} == {None}, "nobody has a copy of what is left"
+    agenda.retire((8, 0))
+    assert (agenda.owned, agenda.copy_of((7, 0))) == (6 * TILE, None)
+    assert agenda.copy_of((8, 0)) is not None
+
+
+def test_points_of_which_the_target_has_a_copy_are_waited_for() -> None:
+    agenda = Agenda(8 * TILE)
+    agenda.admit((7, 0), share=1, points=2 * TILE, passes=0)
+    run = Run(1, 0, TILE)
+    agenda.begin()
+    agenda.advance(run, run.end)
+    assert agenda.cut((8, 0), 2 * TILE, cheap={(7, 0)}) is None
+    assert agenda.cut((9, 0), 6 * TILE, cheap={(7, 0)}) is not None, "too few of them to wait for"
+
+
 def test_something_always_stays() -> None:
     agenda = Agenda(3 * TILE)
     for number in range(5):

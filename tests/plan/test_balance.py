@@ -125,7 +125,7 @@ def test_a_worker_that_perhaps_only_looks_slow_keeps_its_points() -> None:
     """Three times slower, measured to ±40 %: on a crowded processor that is nothing. Measured to 1 %, it is."""
     unsure = [load(0, seconds=3e-6, doubt=0.4), load(1, doubt=0.4)]
     sure = [load(0, seconds=3e-6, doubt=0.01), load(1, doubt=0.01)]
-    assert not (plan := consider(unsure, 10.0, RULES)).proposals and "perhaps" in plan.reason
+    assert not (plan := consider(unsure, 10.0, RULES)).proposals and "alike" in plan.reason
     half = sum(p.points for p in consider([load(0, seconds=3e-6, doubt=0.2), load(1)], 10.0, RULES).proposals)
     assert 0 < half < sum(p.points for p in consider(sure, 10.0, RULES).proposals)
 
@@ -153,6 +153,34 @@ def test_the_less_is_known_of_speeds_the_longer_a_move_must_pay() -> None:
     assert moves(1.3, 0.06, slower=8.0), "that is no accident"
     assert [moves(seconds, 0.06, sure=False) for seconds in (10.1, 19.9, 20.1)] == [False, False, True]
     assert moves(1.3, 0.06, slower=8.0, sure=False)
+
+
+def test_what_went_too_far_comes_back_at_once() -> None:
+    """A worker that has given too much is ahead by passes, not by a guess at its speed: little time is enough."""
+    ahead = load(0, points=48_000, passes=9.0, doubt=0.06)
+    slow = load(1, points=96_000, seconds=1.5e-6, passes=7.0, doubt=0.06)
+
+    def moves(last: dict[tuple[int, int], float], *loads: WorkerLoad) -> bool:
+        return bool(consider(loads, 6.0, RULES, last, Carriage(lag=1.0)).proposals)
+
+    assert not moves({}, ahead, slow)
+    assert moves({(0, 2): 0.0}, ahead, slow)
+    assert moves({(2, 1): 0.0}, ahead, slow)
+    assert not moves({(0, 2): 0.0}, replace(ahead, passes=7.5), slow), "passes may differ by so much"
+
+
+def test_who_looks_different_by_chance_gives_the_same() -> None:
+    speeds = (7.6e-6, 6.3e-6, 7.0e-6, 7.4e-6)
+    unsure = [load(w, seconds=v, doubt=0.08) for w, v in enumerate(speeds)]
+    sure = [replace(w, doubt=0.001) for w in unsure]
+    assert len(super_workers(unsure, RULES)) == 1 < len(super_workers(sure, RULES))
+
+
+def test_a_job_that_seems_to_be_over_soon_is_planned_for_two_passes_at_least() -> None:
+    """Points given for less would be too many, and would have to come back."""
+    loads = [load(0, seconds=8e-6, passes=0.1), load(1, passes=0.9)]
+    soon, later = (sum(p.points for p in consider(loads, t, RULES).proposals) for t in (0.05, 0.4))
+    assert soon == later > 0
 
 
 def test_a_speed_has_a_long_memory_until_it_changes() -> None:

@@ -338,15 +338,29 @@ def _doubted(loads: Sequence[WorkerLoad]) -> list[WorkerLoad]:
     return [replace(w, doubt=max(w.doubt, common) * max(extreme, 1.0)) for w in loads]
 
 
-def cautious(slow: SuperWorker, fast: SuperWorker, rules: Rules) -> tuple[SuperWorker, SuperWorker]:
+def cautious(
+    slow: SuperWorker, fast: SuperWorker, rules: Rules, together: bool = False
+) -> tuple[SuperWorker, SuperWorker]:
     """Both as alike as their measurements allow. A worker that only looks slow, because the processor was busy with
-    others, would be through with the few points left to it before anybody else, and end every round early."""
+    others, would be through with the few points left to it before anybody else, and end every round early.
+    `together`: taken as a mean of several workers, whose errors cancel in part."""
 
     def scaled(group: SuperWorker, sign: float) -> SuperWorker:
-        factor = 1 + sign * rules.certainty * group.doubt
-        return SuperWorker(tuple(replace(m, seconds=m.seconds * max(factor, 0.1)) for m in group.members))
+        doubt = group.doubt / (math.sqrt(len(group.members)) if together else 1.0)
+        factor = max(1 + sign * rules.certainty * doubt, 0.1)
+        return SuperWorker(tuple(replace(m, seconds=m.seconds * factor) for m in group.members))
 
     return scaled(slow, -1), scaled(fast, +1)
+
+
+def _likely(slow: SuperWorker, fast: SuperWorker, rules: Rules) -> tuple[SuperWorker, SuperWorker, bool]:
+    """Both with the speeds to reckon with, and whether the slow one is clearly so."""
+    for together in (True, False):
+        likely_slow, likely_fast = cautious(slow, fast, rules, together)
+        times = max(likely_slow.seconds / likely_fast.seconds, likely_slow.lap / likely_fast.lap)
+        if times > rules.clearly:
+            return likely_slow, likely_fast, True
+    return likely_slow, likely_fast, False
 
 
 def _match(
@@ -359,7 +373,7 @@ def _match(
     carriage: Carriage,
     sure: bool,
 ) -> tuple[list[Proposal], str]:
-    likely_slow, likely_fast = cautious(slow, fast, rules)
+    likely_slow, likely_fast, clear = _likely(slow, fast, rules)
     gap = likely_fast.after(remaining) - likely_slow.after(remaining)
     if gap <= rules.epsilon:
         looks = fast.after(remaining) - slow.after(remaining)
@@ -371,7 +385,6 @@ def _match(
     back = any((f.worker, s.worker) in last for f in fast.members for s in slow.members)
     if back and gap <= rules.reversal * rules.epsilon:
         return [], f"{gap:.2f} passes are not worth sending points back from {slow} to {fast}"
-    clear = max(likely_slow.seconds / likely_fast.seconds, likely_slow.lap / likely_fast.lap) > rules.clearly
     doubt = 0.0 if clear or _surely_apart(slow, fast, rules, last) else max(slow.doubt, fast.doubt)
     delta, case = points_to_give(likely_slow, likely_fast, split)
     delta, late = _in_time(delta, remaining, doubt, rules, carriage, sure)

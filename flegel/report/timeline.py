@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from flegel.compare.picture import KINDS
@@ -14,6 +15,7 @@ WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting", "mo
 LETTER = 7.4  # width of a letter in bold, about
 STRIP = 8.0  # height for the line that tells when points move
 MARKS = 40  # updates of θ that are drawn as lines; more would hide the lanes
+DETAIL = 1440  # slices of time in all lanes of a panel; of more, neighbours are drawn as one
 CUT = 3.0  # a panel is at most so many times longer than the shortest one
 
 Panel = tuple[str, Timeline]
@@ -79,7 +81,7 @@ def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float
         at = y + i * (thick + gap)
         if i % every == 0:
             canvas.text(scale.begin - 6, at + min(thick, 12) - 1, str(lane.worker), "end", "soft small")
-        _lane(canvas, lane, timeline.seconds, scale, at, thick)
+        _lane(canvas, lane, timeline.seconds, scale, at, thick, len(timeline.lanes))
     bottom = y + len(timeline.lanes) * (thick + gap) - gap
     seen = [at for at in timeline.updates if at <= scale.high]
     for at in seen if len(seen) <= MARKS else ():
@@ -98,36 +100,41 @@ def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float
             canvas.text(end + 5, (y + bottom) / 2 + 4, "done", "start", "small")
 
 
-def _lane(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thick: float) -> None:
+def _lane(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thick: float, lanes: int) -> None:
     if lane.shares:
-        _slices(canvas, lane, length, scale, y, thick)
+        _slices(canvas, lane, length, scale, y, thick, lanes)
         return
     by_kind: dict[str, list[str]] = {}
     for begin, end, kind in lane.segments:
         if begin < scale.high:
             x, stop = scale(begin), scale(min(end, scale.high))
-            by_kind.setdefault(kind, []).append(f"M{x:.2f} {y:.1f}H{max(stop, x + 0.2):.2f}v{thick:g}H{x:.2f}z")
+            wide = f"{max(stop - x, 0.2):.1f}"
+            by_kind.setdefault(kind, []).append(f"M{x:.1f} {y:.1f}h{wide}v{thick:g}h-{wide}z")
     for kind in ("wait", "respond", "compute"):
         if kind in by_kind:
             canvas.add("path", d="".join(by_kind[kind]), class_=FILL[kind], title=_told(lane, kind))
 
 
-def _slices(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thick: float) -> None:
-    """Stacked shares of each slice: as much of its height as it has of the time."""
-    width = length / len(lane.shares)
-    paths: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for i, amounts in enumerate(lane.shares):
-        if i * width >= scale.high:
-            break
-        x, stop, bottom = scale(i * width), scale(min((i + 1) * width, scale.high)), y + thick
-        for kind, amount in zip(KINDS, amounts, strict=True):
-            tall = min(amount, 1.0) * thick
-            if tall > 0.01:
-                paths[kind].append(f"M{x:.2f} {bottom:.2f}v{-tall:.2f}H{stop + 0.05:.2f}v{tall:.2f}z")
-                bottom -= tall
-    for kind in KINDS:
-        if paths[kind]:
-            canvas.add("path", d="".join(paths[kind]), class_=FILL[kind], title=_told(lane, kind))
+def _slices(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thick: float, lanes: int) -> None:
+    """Stacked shares of each slice: as much of its height as it has of the time. One outline for what lies up to a
+    kind, the highest drawn first, so that the lower ones cover it: a page has hundreds of lanes with many slices."""
+    group = max(1, round(len(lane.shares) * lanes / DETAIL))
+    shares = [
+        tuple(sum(kind) / len(part) for kind in zip(*part, strict=True))
+        for part in (lane.shares[i : i + group] for i in range(0, len(lane.shares), group))
+    ]
+    width, floor = length / len(lane.shares) * group, y + thick
+    shown = min(len(shares), math.ceil(scale.high / width - 1e-9))
+    ends = [scale(min((i + 1) * width, length, scale.high)) for i in range(shown)]
+    for upto in range(len(KINDS), 0, -1):
+        path, last = [f"M{scale(0.0):.1f} {floor:.1f}"], floor
+        for i, amounts in enumerate(shares[:shown]):
+            top = round(floor - min(sum(amounts[:upto]), 1.0) * thick, 1)
+            path.append(f"V{top:.1f}H{ends[i]:.1f}" if top != last else f"H{ends[i]:.1f}")
+            last = top
+        if any(amounts[upto - 1] > 0 for amounts in shares[:shown]):
+            kind = KINDS[upto - 1]
+            canvas.add("path", d="".join(path) + f"V{floor:.1f}z", class_=FILL[kind], title=_told(lane, kind))
 
 
 def _told(lane: Lane, kind: str) -> str:

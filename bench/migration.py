@@ -5,7 +5,8 @@
 Two kinds of figures. On *virtual* time (exact, the same on every machine): k-means trained for real by `--workers`
 workers of which a quarter are slow, with the data shuffled and with each share knowing only some clusters; spread of
 passes and time to the same objective for balance off, async and sync, and, for reference, for shares that fit the
-speeds from the beginning. On *real* processes (`moving.py`): bandwidth of a migration through
+speeds from the beginning. `--scatter 0.15`: the same with speeds that vary by so much from round to round, in jobs that
+end at their target. On *real* processes (`moving.py`): bandwidth of a migration through
 shared memory and through sockets, against a plain socket in the same run; training throughput while points move, and
 what moving takes of the processors; the bytes of the way back.
 """
@@ -13,9 +14,11 @@ what moving takes of the processors; the bytes of the way back.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ from flegel.runtime.compile import build_kernel
 from flegel.runtime.flag import new_flag
 from flegel.share import make_share
 from flegel.sim.cluster import Costs, simulate
+from flegel.sim.speeds import Course
 from flegel.sim.trainer import KernelLearner, Pace
 from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 from flegel.sync import make_policy
@@ -75,8 +79,25 @@ def fitting_shares(rows: int, workers: int, slow: Stragglers) -> list[np.ndarray
     return shares
 
 
+def unsteady(scatter: float, seed: int, worker: int) -> Iterator[tuple[float, float]]:
+    """A speed that varies by so much, every few milliseconds, about one that differs a little from those of others."""
+    rng = np.random.default_rng([seed, worker])
+    usual, at = float(np.exp(rng.normal(0, 0.03))), 0.0
+    while True:
+        yield at, usual * float(np.exp(rng.normal(0, scatter)))
+        at += 2.5e-3 * rng.uniform(0.5, 1.5)
+
+
 def virtual_job(
-    mode: str, data: np.ndarray, workers: int, straggler: str, seconds: float, bandwidth: float, seed: int = 0
+    mode: str,
+    data: np.ndarray,
+    workers: int,
+    straggler: str,
+    seconds: float,
+    bandwidth: float,
+    seed: int = 0,
+    target: float | None = None,
+    scatter: float = 0.0,
 ) -> Coordinator:
     """`mode`: one of `--balance`, or "ideal": nothing moves, because shares fit the speeds from the beginning."""
     algorithm, rng = KMeans(k=10, init="random"), np.random.default_rng(seed)
@@ -89,14 +110,15 @@ def virtual_job(
         share = make_share(data[ids], None, algorithm.initState(len(ids), data.shape[1], rng), algorithm.layout, ids)
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
-    criteria, form = Criteria(max_seconds=seconds, tolerance=0), Form("array", ())
+    criteria, form = Criteria(max_seconds=seconds, tolerance=0, target=target), Form("array", ())
     for_ever = Patience(load=float("inf"), silence=float("inf"), report=float("inf"))
     job = Coordinator(
         algorithm, make_policy(SyncSpec("fsp")), criteria, theta, Ledger(algorithm, zero),
         {w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
         patience=for_ever, balancing=Balancing(mode, criteria) if mode in ("async", "sync") else None, attribute=True,
     )  # fmt: skip
-    paces = {w: Pace(RATE, slow, w, workers) for w in range(workers)}
+    courses = {w: Course(unsteady(scatter, seed, w)) if scatter else None for w in range(workers)}
+    paces = {w: Pace(RATE, slow, w, workers, courses[w]) for w in range(workers)}
     return simulate(job, paces, dict(learners), Costs(bandwidth=bandwidth))
 
 
@@ -179,6 +201,34 @@ def virtual(workers: int) -> dict[str, Any]:
     return found
 
 
+def scattered(workers: int, scatter: float) -> dict[str, Any]:
+    """Off and async where speeds vary: short jobs, each to two targets from each of several starting points."""
+    slow = max(workers // 4, 1) - 1
+    found: dict[str, Any] = {}
+    for straggler in (f"0-{slow}:8x", f"0-{slow}:2ms/1000", ""):
+        for clustered in (False, True):
+            data = clouds(6_000 * workers, 8, clustered)
+            ratios, spreads = [], []
+            for within, seed in itertools.product((0.05, 0.005), range(SEEDS)):
+                long = virtual_job("off", data, workers, straggler, SECONDS, 1e9, seed, scatter=scatter)
+                course = [r.objective for r in long.trace if r.objective is not None]
+                target = course[-1] + within * (course[0] - course[-1])
+                off, on = (
+                    virtual_job(mode, data, workers, straggler, 1.0, 1e9, seed, target, scatter)
+                    for mode in ("off", "async")
+                )
+                ratios.append(off.trace[-1].seconds / on.trace[-1].seconds)
+                spreads.append(describe(on, 0.0)["spread_at_end"])
+            key = f"{straggler or 'nobody slow'}, {'clustered' if clustered else 'shuffled'}"
+            found[key] = {"off_over_async": ratios, "spread": spreads}
+            print(
+                f"{key}: off/async {statistics.geometric_mean(ratios):.2f}, spread {statistics.median(spreads):.2f}, "
+                f"largest {max(spreads):.2f}",
+                flush=True,
+            )
+    return found
+
+
 def paced(workers: int) -> dict[str, Any]:
     """What if moving kept to a part of the processors? A point costs as many visits as lent and sent ones do on real
     processors, and arrives as fast as that part of the time of both ends pays for."""
@@ -229,15 +279,18 @@ def main() -> None:
     parser.add_argument("--virtual-only", action="store_true")
     parser.add_argument("--real-only", action="store_true")
     parser.add_argument("--paced-only", action="store_true", help="what if moving kept to a part of the processors?")
+    parser.add_argument("--scatter", type=float, default=0.0, help="only: speeds that vary by so much, 0.15 say")
     parser.add_argument("--only", default="", help="of the real-process part: 'memory async', 'socket sync', …")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     found: dict[str, Any] = {"workers": options.workers, "cores": os.cpu_count()}
-    if options.paced_only:
+    if options.scatter:
+        found["scattered"] = scattered(options.workers, options.scatter)
+    elif options.paced_only:
         found["paced"] = paced(options.workers)
     elif not options.real_only:
         found["virtual"] = virtual(options.workers)
-    if not (options.virtual_only or options.paced_only):
+    if not (options.virtual_only or options.paced_only or options.scatter):
         found["real"] = real(options.rows, options.only)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1))

@@ -249,6 +249,21 @@ class Agenda:
         insort(self.segments, segment, key=lambda s: (s.share, s.start))
         return segment
 
+    def bury(self, share: int, start: int, end: int) -> list[Parcel]:
+        """Forget inactive copies of points that come again by another name; what is left of these parcels is no copy
+        of anything any more. Returns them."""
+        buried = []
+        for s in [s for s in self.segments if s.share == share and s.start < end and start < s.end]:
+            if s.status != "away":
+                raise ProtocolError(f"Points {start} to {end} of share {share} are here already; {self._story()}.")
+            if s.parcel is not None:
+                buried.append(s.parcel)
+                self._dissolve(s.parcel)
+            at = self._split(self._index(share, max(s.start, start)), max(s.start, start))
+            self._split(at, end)
+            del self.segments[at]
+        return buried
+
     # -- handing over at a barrier -------------------------------------------------------------------------
 
     def part(self, most: int) -> list[Segment]:

@@ -179,6 +179,7 @@ class Holdings:
             number = next((i for i, s in enumerate(self.shares) if s is share), len(self.shares))
             if number == len(self.shares):
                 self.shares.append(share)
+            self._copies.difference_update(self.agenda.bury(number, start, start + window.points))
             segment = self.agenda.admit(window.parcel, number, window.points, window.passes, start)
         self._refresh(segment, incoming)
 

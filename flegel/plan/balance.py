@@ -104,7 +104,8 @@ class Rules:
     """A split is at least so many times what a move takes: what is given too much for a short one, to make up lost
     passes, would have to come back at once."""
     laps: float = 2.0
-    """And at least so many passes of the fastest, even where the job seems to be over before: that is a guess."""
+    """And at least so many passes of the fastest, even where the job will be over before: nothing finer can be planned,
+    and that it will is mostly a guess."""
     likeness: float = 0.1
     """Relative difference of N and V up to which two workers are the same super worker; V may differ as far as
     `certainty` explains, so that those who look different by chance are given the same."""
@@ -116,6 +117,8 @@ class Rules:
     """How much of what is known of a speed is kept from one round to the next."""
     long_memory: float = 0.98
     """The same while the speed does not change."""
+    forget: float = 32.0
+    """Passes after which nobody asks any more who moved points to whom."""
     reversal: float = 2.0
     """Points go back along the way they came only for a difference so many times ε."""
     pays: float = 10.0
@@ -250,7 +253,7 @@ def _alike(a: WorkerLoad, b: WorkerLoad, rules: Rules) -> bool:
     def near(x: float, y: float, within: float = rules.likeness) -> bool:
         return abs(x - y) <= within * max(x, y)
 
-    by_chance = rules.certainty * math.hypot(a.doubt, b.doubt)
+    by_chance = min(rules.certainty * math.hypot(a.doubt, b.doubt), 1 - 1 / rules.clearly)
     return (
         near(a.points, b.points)
         and near(a.seconds, b.seconds, max(rules.likeness, by_chance))
@@ -355,12 +358,10 @@ def cautious(
 
 def _likely(slow: SuperWorker, fast: SuperWorker, rules: Rules) -> tuple[SuperWorker, SuperWorker, bool]:
     """Both with the speeds to reckon with, and whether the slow one is clearly so."""
-    for together in (True, False):
-        likely_slow, likely_fast = cautious(slow, fast, rules, together)
-        times = max(likely_slow.seconds / likely_fast.seconds, likely_slow.lap / likely_fast.lap)
-        if times > rules.clearly:
-            return likely_slow, likely_fast, True
-    return likely_slow, likely_fast, False
+    likely_slow, likely_fast = cautious(slow, fast, rules, together=True)
+    if max(likely_slow.seconds / likely_fast.seconds, likely_slow.lap / likely_fast.lap) > rules.clearly:
+        return likely_slow, likely_fast, True
+    return *cautious(slow, fast, rules), False
 
 
 def _match(
@@ -448,7 +449,7 @@ def _tiles(points: float) -> int:
 class Balance:
     """Remembers when to look again and who moved to whom; the arithmetic is above.
 
-    A plan aims at equal passes one split of the remaining time ahead. It is looked at anew as soon as there is
+    A plan aims at equal passes one split ahead. It is looked at anew as soon as there is
     something new to see, a pass of the slowest worker later, because neither the predicted time nor the end of an
     asynchronous migration can be relied on.
     """
@@ -464,8 +465,10 @@ class Balance:
 
     def plan(self, loads: Sequence[WorkerLoad], left: Remaining, now: float, carriage: Carriage | None = None) -> Plan:
         """Proposals for the split that begins now."""
-        plan = consider(loads, left.seconds, self.rules, self.moved, carriage, left.sure)
         laps = [w.points * w.seconds for w in loads if w.points and w.seconds < math.inf]
+        recent = self.rules.forget * max(laps, default=math.inf)
+        self.moved = {pair: at for pair, at in self.moved.items() if now - at <= recent}
+        plan = consider(loads, left.seconds, self.rules, self.moved, carriage, left.sure)
         if laps:
             known = self.rules.trust * (now - self.began)
             split = min(left.seconds / self.rules.splits, max(laps), known)

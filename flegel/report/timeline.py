@@ -16,6 +16,7 @@ LETTER = 7.4  # width of a letter in bold, about
 STRIP = 8.0  # height for the line that tells when points move
 MARKS = 40  # updates of θ that are drawn as lines; more would hide the lanes
 DETAIL = 1440  # slices of time in all lanes of a panel; of more, neighbours are drawn as one
+COARSE = 24  # slices that a lane has at least
 CUT = 3.0  # a panel is at most so many times longer than the shortest one
 
 Panel = tuple[str, Timeline]
@@ -118,12 +119,12 @@ def _lane(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thi
 def _slices(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thick: float, lanes: int) -> None:
     """Stacked shares of each slice: as much of its height as it has of the time. One outline for what lies up to a
     kind, the highest drawn first, so that the lower ones cover it: a page has hundreds of lanes with many slices."""
-    group = max(1, round(len(lane.shares) * lanes / DETAIL))
+    group = max(1, min(round(len(lane.shares) * lanes / DETAIL), len(lane.shares) // COARSE))
     shares = [
         tuple(sum(kind) / len(part) for kind in zip(*part, strict=True))
         for part in (lane.shares[i : i + group] for i in range(0, len(lane.shares), group))
     ]
-    width, floor = length / len(lane.shares) * group, y + thick
+    width, floor = max(length, 1e-12) / len(lane.shares) * group, y + thick
     shown = min(len(shares), math.ceil(scale.high / width - 1e-9))
     ends = [scale(min((i + 1) * width, length, scale.high)) for i in range(shown)]
     for upto in range(len(KINDS), 0, -1):

@@ -145,6 +145,21 @@ def test_points_of_which_the_target_has_a_copy_are_waited_for() -> None:
     assert agenda.cut((9, 0), 6 * TILE, cheap={(7, 0)}) is not None, "too few of them to wait for"
 
 
+def test_points_that_come_again_by_another_name_bury_the_copy() -> None:
+    """Memory that was lent is mapped at the same place again: an active run must not overlap an inactive one."""
+    agenda = Agenda(2 * TILE)
+    agenda.admit((7, 0), share=1, points=4 * TILE, passes=1, start=5 * TILE)
+    agenda.cut((8, 0), 4 * TILE, cheap={(7, 0)})
+    agenda.retire((8, 0))
+    assert agenda.bury(1, 3 * TILE, 7 * TILE) == [(7, 0)]
+    agenda.admit((9, 0), share=1, points=4 * TILE, passes=2, start=3 * TILE)
+    assert agenda.copy_of((7, 0)) is None, "two of its tiles are gone"
+    spans = [(s.start // TILE, s.end // TILE, s.status) for s in agenda.segments if s.share == 1]
+    assert spans == [(3, 7, "active"), (7, 9, "away")]
+    assert train(agenda, 5 * TILE) == [(0, 0, 2 * TILE), (1, 3 * TILE, 6 * TILE)]
+    assert train(agenda, 9 * TILE)[-1] == (1, 3 * TILE, 6 * TILE) and agenda.owned == 6 * TILE
+
+
 def test_something_always_stays() -> None:
     agenda = Agenda(3 * TILE)
     for number in range(5):

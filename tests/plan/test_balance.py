@@ -174,6 +174,8 @@ def test_who_looks_different_by_chance_gives_the_same() -> None:
     unsure = [load(w, seconds=v, doubt=0.08) for w, v in enumerate(speeds)]
     sure = [replace(w, doubt=0.001) for w in unsure]
     assert len(super_workers(unsure, RULES)) == 1 < len(super_workers(sure, RULES))
+    far = [load(0, seconds=30e-6, doubt=0.5), load(1, doubt=0.5)]
+    assert len(super_workers(far, RULES)) == 2, "whatever is known of them"
 
 
 def test_a_job_that_seems_to_be_over_soon_is_planned_for_two_passes_at_least() -> None:

@@ -401,11 +401,12 @@ def _match(
 
 def _surely_apart(slow: SuperWorker, fast: SuperWorker, rules: Rules, last: dict[tuple[int, int], float]) -> bool:
     """Passes differ by now, whatever speeds will be: by more than is tolerated because too much was moved between the
-    two and others, or by more than twice what speeds that vary explain."""
+    two and others, or several times over; or by more than twice what speeds that vary explain."""
     gave, took = {source for source, _ in last}, {target for _, target in last}
     moved = any(f.worker in gave for f in fast.members) or any(s.worker in took for s in slow.members)
+    surely = moved or fast.passes > rules.clearly * slow.passes
     by_chance = rules.certainty * math.hypot(slow.doubt, fast.doubt) * fast.passes
-    return fast.passes - slow.passes > max(2 * rules.epsilon, 0.0 if moved else 2 * by_chance)
+    return fast.passes - slow.passes > max(2 * rules.epsilon, 0.0 if surely else 2 * by_chance)
 
 
 def _in_time(

@@ -170,7 +170,6 @@ class Agenda:
         room = min(most, active - TILE)
         if room < TILE:
             return None
-        pieces = Counter(s.parcel for s in self.segments)
         sizes = self._sizes()
         best: Segment | None = None
         best_rank = (-2, 0)
@@ -180,7 +179,7 @@ class Agenda:
             if s.parcel is None or not _fits(sizes[s.parcel], room, active):
                 able, rank = _tiles(s) > 0, (0 if s.parcel is None else -1, s.passes)
             else:  # one that was stopped at half has two segments until its pass is done
-                able, rank = pieces[s.parcel] == 1, (int(s.parcel in cheap), s.passes)
+                able, rank = s.points == sizes[s.parcel], (int(s.parcel in cheap), s.passes)
             if able and rank > best_rank:
                 best, best_rank = s, rank
         halfway = [n for p, n in sizes.items() if p in cheap and _fits(n, room, active)]

@@ -164,7 +164,7 @@ class Mean:
         self._weight2 = keep * keep * self._weight2 + 1
         self._points = keep * self._points + points
         self._seconds = keep * self._seconds + seconds
-        off = seconds - points * self.value
+        off = seconds - points * self.value if points else seconds
         self._square = keep * self._square + off * off
         self._off += off
         self._rounds += 1
@@ -197,8 +197,9 @@ class Speed:
         self._long, self._short = Mean(rules.long_memory), Mean(rules.memory)
 
     def note(self, points: float, seconds: float) -> None:
-        """A round in which so many points took so long."""
-        if points <= 0 or seconds <= 0:
+        """A round in which so many points took so long. None at all are a measurement too: of a worker that is away for
+        longer than a round, other rounds alone would say that it is faster."""
+        if points < 0 or seconds <= 0:
             return
         self._long.note(points, seconds)
         self._short.note(points, seconds)
@@ -348,12 +349,13 @@ def cautious(
     others, would be through with the few points left to it before anybody else, and end every round early.
     `together`: taken as a mean of several workers, whose errors cancel in part."""
 
-    def scaled(group: SuperWorker, sign: float) -> SuperWorker:
-        doubt = group.doubt / (math.sqrt(len(group.members)) if together else 1.0)
-        factor = max(1 + sign * rules.certainty * doubt, 0.1)
+    def doubted(group: SuperWorker) -> float:
+        return 1 + rules.certainty * group.doubt / (math.sqrt(len(group.members)) if together else 1.0)
+
+    def scaled(group: SuperWorker, factor: float) -> SuperWorker:
         return SuperWorker(tuple(replace(m, seconds=m.seconds * factor) for m in group.members))
 
-    return scaled(slow, -1), scaled(fast, +1)
+    return scaled(slow, 1 / doubted(slow)), scaled(fast, doubted(fast))
 
 
 def _likely(slow: SuperWorker, fast: SuperWorker, rules: Rules) -> tuple[SuperWorker, SuperWorker, bool]:

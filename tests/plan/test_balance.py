@@ -206,6 +206,31 @@ def test_the_doubt_of_few_rounds_is_large() -> None:
     assert few.doubt > 4 * many.doubt
 
 
+@pytest.mark.parametrize("rounds_asleep", [1, 3])
+def test_rounds_without_a_visit_are_part_of_a_speed(rounds_asleep: int) -> None:
+    """A worker that is away for longer than a round is as slow as all its rounds say, not as those with visits do."""
+    away = Speed(RULES)
+    for i in range(24):
+        away.note(0 if i % (1 + rounds_asleep) else 1000, 5e-3)
+    assert away.seconds == pytest.approx(5e-6 * (1 + rounds_asleep), rel=0.25)
+
+
+def test_a_speed_is_unknown_until_the_first_visit() -> None:
+    asleep = Speed(RULES)
+    asleep.note(0, 5e-3)
+    assert math.isinf(asleep.seconds)
+    asleep.note(1000, 5e-3)
+    assert asleep.seconds == pytest.approx(1e-5, rel=0.1) and asleep.doubt > 0
+
+
+def test_a_worker_that_is_much_slower_is_believed_although_little_is_known() -> None:
+    """Its rounds differ by much of their length, ten times more than those of others, and still it is eight times
+    slower: in doubt it may be twice as fast as it looks, but not ten times."""
+    loads = [load(0, seconds=8e-6, passes=0.1, doubt=0.4), *(load(w, passes=0.8, doubt=0.03) for w in range(1, 4))]
+    moved = sum(p.points for p in consider(loads, 2.0, RULES).proposals)
+    assert 0 < moved < 56_000
+
+
 def test_waiting_at_barriers_is_counted_for_those_that_wait() -> None:
     """Rounds of 4 ms: one worker trains for 3 and waits for the other, which is asleep when the round should end."""
     quick, sleepy, idle = Duty(RULES), Duty(RULES), Duty(RULES)

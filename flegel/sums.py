@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import cache
 from queue import SimpleQueue
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,22 +21,31 @@ HANDS = 4
 MOST_HANDS = 8  # where there are twice as many processors: much of the time each waits for what another has written
 
 Work = Callable[[], None]
+T = TypeVar("T")
 
 
-def add_all(into: Array, extras: Sequence[Array]) -> None:
-    """into += each extra. Every number gets its extras in this order, so threads do not change a bit."""
-    if len(extras) < 2 or into.size < LARGE or not all(a.flags.c_contiguous for a in (into, *extras)):
-        for extra in extras:
-            np.add(into, extra, into)
-        return
-    whole, parts = into.reshape(-1), [extra.reshape(-1) for extra in extras]
+def add_fields(intos: Sequence[Array], columns: Sequence[Sequence[Array]]) -> None:
+    """into += each of its extras, for every array. A number gets its extras in this order, so threads do not change a
+    bit. All arrays go through the same threads: four small ones that one alone adds take as long as a large one that
+    many add."""
+    pieces: list[tuple[Array, list[Array], int]] = []
+    large = sum([into.size for into in intos]) >= LARGE
+    for into, extras in zip(intos, columns, strict=True):
+        if large and len(extras) > 1 and all(a.flags.c_contiguous for a in (into, *extras)):
+            flat = into.reshape(-1), [extra.reshape(-1) for extra in extras]
+            pieces += [(*flat, start) for start in range(0, into.size, PIECE)]
+        else:
+            for extra in extras:
+                np.add(into, extra, into)
 
-    def add(start: int, end: int) -> None:
-        piece = whole[start:end]
+    def add(piece: tuple[Array, list[Array], int]) -> None:
+        whole, parts, start = piece
+        part_of_it = whole[start : start + PIECE]
         for part in parts:
-            np.add(piece, part[start:end], piece)
+            np.add(part_of_it, part[start : start + PIECE], part_of_it)
 
-    in_pieces(whole.size, PIECE, add)
+    if pieces:
+        _share_out(pieces, add)
 
 
 def copy_bytes(into: Array, source: Array) -> None:
@@ -55,13 +65,18 @@ def in_pieces(count: int, piece: int, work: Callable[[int, int], None]) -> None:
 
     While reports are summed no worker of a synchronous model trains, so there are processors for them.
     """
-    starts = iter(range(0, count, piece))
+    _share_out(range(0, count, piece), lambda start: work(start, min(start + piece, count)))
 
-    def pieces() -> None:
-        for start in starts:
-            work(start, min(start + piece, count))
 
-    _together(pieces)
+def _share_out(pieces: Iterable[T], work: Callable[[T], None]) -> None:
+    """Whoever is done with a piece takes the next."""
+    left = iter(pieces)
+
+    def some() -> None:
+        for piece in left:
+            work(piece)
+
+    _together(some)
 
 
 def _together(work: Work) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flegel import sums
-from flegel.sums import LARGE, add_all, copy_bytes
+from flegel.sums import LARGE, PIECE, add_fields, copy_bytes
 from flegel.tree import Array
 
 
@@ -23,14 +23,24 @@ def test_the_same_bits_as_one_after_the_other(shape: tuple[int, ...], count: int
     wanted, got = np.ones(shape), np.ones(shape)
     for extra in extras:
         wanted += extra
-    add_all(got, extras)
+    add_fields([got], [extras])
     assert np.array_equal(wanted, got)
+
+
+def test_several_arrays_that_are_large_together() -> None:
+    rng = np.random.default_rng(0)
+    shapes = [(LARGE // 20, 20), (PIECE,), (7,), (0,), (PIECE + 1,)]
+    columns = [[rng.normal(size=shape) for _ in range(4)] for shape in shapes]
+    got = [np.ones(shape) for shape in shapes]
+    add_fields(got, columns)
+    for into, extras in zip(got, columns, strict=True):
+        assert np.array_equal(into, np.ones(into.shape) + extras[0] + extras[1] + extras[2] + extras[3])
 
 
 def test_arrays_that_do_not_lie_in_one_piece() -> None:
     extras = [np.arange(2.0 * LARGE).reshape(2, -1).T[:, ::2] for _ in range(3)]
     into = np.zeros((LARGE, 2))[:, :1]
-    add_all(into, extras)
+    add_fields([into], [extras])
     assert np.array_equal(into, 3 * extras[0])
 
 
@@ -48,12 +58,12 @@ def large_ones() -> list[Array]:
 
 @pytest.mark.processes
 def test_a_process_that_was_forked_adds_with_threads_of_its_own() -> None:
-    add_all(np.zeros(LARGE), large_ones())
+    add_fields([np.zeros(LARGE)], [large_ones()])
     child = os.fork()
     if child == 0:
         into = np.zeros(LARGE)
         signal.alarm(30)
-        add_all(into, large_ones())
+        add_fields([into], [large_ones()])
         os._exit(0 if (into == 3.0).all() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -62,11 +72,11 @@ def test_a_process_that_was_forked_adds_with_threads_of_its_own() -> None:
 def test_a_thread_that_outlives_the_main_one_can_still_add() -> None:
     code = (
         "import threading, numpy as np\n"
-        "from flegel.sums import LARGE, add_all\n"
+        "from flegel.sums import LARGE, add_fields\n"
         "def work():\n"
         "    threading.main_thread().join()\n"
         "    into = np.zeros(LARGE)\n"
-        "    add_all(into, [np.ones(LARGE)] * 3)\n"
+        "    add_fields([into], [[np.ones(LARGE)] * 3])\n"
         "    print(into.min(), into.max())\n"
         "threading.Thread(target=work).start()\n"
     )
@@ -81,6 +91,6 @@ def test_without_threads_the_sum_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     sums._hands.cache_clear()
     monkeypatch.setattr(sums.threading.Thread, "start", refuse)
     into = np.zeros(LARGE)
-    add_all(into, large_ones())
+    add_fields([into], [large_ones()])
     sums._hands.cache_clear()
     assert (into == 3.0).all()

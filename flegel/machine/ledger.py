@@ -19,7 +19,7 @@ import numpy as np
 from flegel import tree
 from flegel.algorithm import Algorithm
 from flegel.errors import AlgorithmError, FlegelError, own_traceback
-from flegel.sums import add_all
+from flegel.sums import add_fields
 from flegel.tree import Array, Tree
 
 NOTHING: tuple[Sequence[int], Sequence[Sequence[Array]]] = ((), ())
@@ -65,8 +65,7 @@ class Ledger:
         self._check(owners, columns)
         self._unposted = (owners, columns)
         if self._plain:
-            for whole, column in zip(tree.flatten(self.total), columns, strict=True):
-                add_all(whole, column)
+            add_fields(tree.flatten(self.total), columns)
         else:
             self.post()
             for change in changes:

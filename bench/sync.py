@@ -206,12 +206,12 @@ def psp(bench: Bench, rows: int, workers: int) -> dict[str, Any]:
     return {"straggler": straggler, "rows": rows, "utilization": found, "runs": runs}
 
 
-def passes(bench: Bench, name: str, rows: int, straggler: str, seconds: float) -> dict[str, Any]:
+def passes(bench: Bench, name: str, rows: int, straggler: str, seconds: float, balances: list[str]) -> dict[str, Any]:
     """max − min of the workers' passes at every tenth of a job that only the time limit ends."""
     on = bench.problems.get(name, rows)
     print(f"{name}, {rows} points, straggler {straggler or 'none'}: max - min of passes, {seconds:g} s", flush=True)
     found: dict[str, Any] = {"rows": rows, "straggler": straggler, "seconds": seconds}
-    for balance in ("async", "off"):
+    for balance in balances:
         result = bench.run(
             on, sync="fsp", balance=balance, straggler=straggler, tolerance=0, max_iterations=None, max_seconds=seconds
         )
@@ -258,6 +258,7 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=800_000, help="points a worker, for k-means")
     options.add_argument("--limit", type=float, default=30.0, help="seconds that one run may take")
     options.add_argument("--seconds", type=float, default=8.0, help="length of a job of the part `passes`")
+    options.add_argument("--balances", type=words, default=["async", "off"], help="of the part `passes`")
     options.add_argument("--within", type=float, help="of what bsp gains after pass 1: target's distance")
     options.add_argument("--minutes", type=float, default=6.0, help="no new run after that")
     shares = "sorted: k-means alone, each share knows a part of the clusters"
@@ -284,8 +285,10 @@ def main() -> None:
                 if "race" in chosen.parts and not bench.late:
                     models = [model for model in chosen.models if f"{model}@{kind}" not in chosen.without]
                     report[f"race {name} {pattern}"] = race(bench, name, rows, pattern, models)
-                if "passes" in chosen.parts and not bench.late:
-                    report[f"passes {name} {pattern}"] = passes(bench, name, rows, pattern, chosen.seconds)
+                if "passes" in chosen.parts and pattern and not bench.late:
+                    report[f"passes {name} {pattern}"] = passes(
+                        bench, name, rows, pattern, chosen.seconds, chosen.balances
+                    )
                 if "sweep" in chosen.parts and not bench.late and "/" not in pattern:
                     report[f"sweep {name} {pattern}"] = sweep(bench, name, rows, pattern)
         for pattern in patterns:

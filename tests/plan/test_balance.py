@@ -118,7 +118,7 @@ def test_points_do_not_go_back_for_a_small_difference() -> None:
     remaining = 0.384  # a gap of one pass: half a pass on each side of the mean
     loads[0] = load(0, seconds=1.21e-6)
     assert consider(loads, remaining, RULES).proposals
-    assert not consider(loads, remaining, Rules(reversal=3.0), {(1, 0): 0.0}).proposals
+    assert not consider(loads, remaining, Rules(reversal=4.0), {(1, 0): 0.0}).proposals
 
 
 def test_a_worker_that_perhaps_only_looks_slow_keeps_its_points() -> None:
@@ -229,6 +229,13 @@ def test_a_worker_that_is_much_slower_is_believed_although_little_is_known() -> 
     loads = [load(0, seconds=8e-6, passes=0.1, doubt=0.4), *(load(w, passes=0.8, doubt=0.03) for w in range(1, 4))]
     moved = sum(p.points for p in consider(loads, 2.0, RULES).proposals)
     assert 0 < moved < 56_000
+
+
+def test_small_differences_are_left_alone_unless_speeds_are_known_well() -> None:
+    loads = [load(0, passes=9.3), *(load(w, passes=10.0) for w in range(1, 4))]
+    sure = consider(loads, 2.0, RULES)
+    vague = consider([replace(w, doubt=RULES.doubtful) for w in loads], 2.0, RULES)
+    assert sure.proposals and not vague.proposals and "balanced" in vague.reason
 
 
 def test_waiting_at_barriers_is_counted_for_those_that_wait() -> None:

@@ -36,6 +36,7 @@ USUAL_LOSS, USUAL_DOUBT = 0.6, 0.1  # κ afterwards, and how far β may be off, 
 PROBE = (1, 1, 2, 1, 1, 2, 1, 1)  # rounds of a probe in units of η: two long ones, bracketed
 BEHIND = 0.7  # of the predicted progress: below, a stage is over
 CHANGED = 1.6  # times: φ or speed that much different make a stage of their own
+WHOLE = 0.9  # of a pass: a round of so much was not ended by its signal
 STEADY = 1.2  # times: a recommendation within that is not worth a change
 STEP = 4.0  # times: no further than that in one stage
 
@@ -76,6 +77,9 @@ class MultiStage:
         self._least = FIRST_FRACTION
         self._state = "measuring"
         self._phi, self._rate, self._pass = Recent(12), Recent(5), Recent(5)
+        self._asked = 0.0
+        self._lost = Recent(5)
+        """Of the seconds from order to signal, those in which workers did not train: a large θ comes to them late."""
         self._loss = USUAL_LOSS
         self._doubt = USUAL_DOUBT
         self._eta = first or 0.0
@@ -102,6 +106,9 @@ class MultiStage:
         self._phi.add(last.barrier_cost)
         self._rate.add(last.rate)
         self._pass.add(last.full_pass)
+        if self._asked and last.visits < WHOLE * last.full_pass:
+            trained = last.seconds - last.barrier_cost
+            self._lost.add(min(max(self._asked - trained, 0.0), last.barrier_cost))
         self._work += last.visits / max(self._pass.median, 1.0)
         if last.worth is not None:
             return self._told(last.worth, last)
@@ -275,9 +282,11 @@ class MultiStage:
         return self._step(f"{why} → {origin}{milliseconds(self._eta)}")
 
     def _step(self, reason: str = "") -> Step:
+        """Where the algorithm says how long to train, what passes before workers do is not a part of it."""
         if self._eta <= 0:
             return Step(None, reason, self._least)
-        return Step(self._eta, reason)
+        self._asked = self._eta + (self._lost.median if self._state == "told" else 0.0)
+        return Step(self._asked, reason)
 
 
 def best_part(worth: Array, lost: float) -> float:

@@ -23,6 +23,7 @@ Round = tuple[int, int, float, bool]
 
 MODES = ("off", "async", "sync")
 WARM_UP = 3  # barriers before speeds are believed
+CROWDED = 0.3  # seconds before that where workers share processors: one of equals may get a third of another's time
 
 
 class Balancing:
@@ -30,9 +31,12 @@ class Balancing:
 
     def __init__(
         self, mode: str, criteria: Criteria, rules: Rules | None = None, patience: float = 60.0,
-        plan: Balance | None = None,
+        plan: Balance | None = None, crowded: bool = False,
     ) -> None:  # fmt: skip
+        """`crowded`: there are more workers than processors for them."""
         self.mode = mode
+        self._look_from = 0.0
+        self._crowded = crowded
         self.moves = Moves(patience)
         self.reason = ""
         self._balance = plan or Balance(rules or Rules())
@@ -50,6 +54,7 @@ class Balancing:
     def start(self, view: View, now: float) -> None:
         self._speeds = {w: Speed(self._balance.rules) for w in view.workers}
         self._now = now
+        self._look_from = now + (CROWDED if self._crowded else 0.0)
 
     def go_on(self, now: float) -> None:
         """Until now nobody was to train: points moved, the crew changed, a job was resumed. That says nothing about
@@ -109,7 +114,7 @@ class Balancing:
         """Begin new moves where the plan wants some; `reason` says why or why not."""
         self.reason = ""
         self._learn(view.workers)
-        if self._barriers < WARM_UP or not self._balance.due(now):
+        if self._barriers < WARM_UP or now < self._look_from or not self._balance.due(now):
             return []
         left = self._horizon.remaining()
         plan = self._balance.plan(self._loads(view), left, now, self._carriage())

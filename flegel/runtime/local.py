@@ -29,7 +29,7 @@ from flegel.messages import Answer, Envelope, Exit, Hello, Load, Order, Release,
 from flegel.runtime import board, clock, doors, frames, nest
 from flegel.runtime.board import Board
 from flegel.runtime.far import ServedArray
-from flegel.runtime.host import io_threads
+from flegel.runtime.host import cores, io_threads
 from flegel.runtime.memory import SharedArray
 from flegel.runtime.offspring import nursery
 from flegel.runtime.poll import Sleeper
@@ -186,6 +186,11 @@ class LocalCluster:
         if self._context is not None:
             self._context.term()
             self._context = None
+
+    @property
+    def crowded(self) -> bool:
+        """Are there more workers than processors for them?"""
+        return self.workers > len(cores())
 
     # -- use by a job --------------------------------------------------------------------------------------
 

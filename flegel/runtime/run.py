@@ -155,7 +155,7 @@ def execute(request: Request) -> Result:
             collect=request.collect_state or algorithm.keep_state,
             scaling=tuple(scaling or ()),
             debug=bool(os.environ.get("FLEGEL_DEBUG")),
-            balancing=_balancing(request),
+            balancing=_balancing(request, cluster.crowded),
             attribute=request.attribute,
             keeping=record.keeping() if record else None,
             parts={index: part.frames() for index, part in enumerate(parts)},
@@ -211,9 +211,9 @@ def _drive_and_keep(
     return shift
 
 
-def _balancing(request: Request) -> Balancing | None:
+def _balancing(request: Request, crowded: bool) -> Balancing | None:
     mode = balance_mode(request.sync, request.workers)
-    return None if mode == "off" else Balancing(mode, request.criteria)
+    return None if mode == "off" else Balancing(mode, request.criteria, crowded=crowded)
 
 
 def _patience(request: Request) -> Patience:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scene import Scene, timers, trains
 
-from flegel.machine.balancing import Balancing
+from flegel.machine.balancing import CROWDED, Balancing
 from flegel.machine.events import Command, Send
 from flegel.machine.snapshot import Part, restore, take
 from flegel.messages import Kept, Take, Train
@@ -31,9 +31,10 @@ class Asked(Balance):
         return Plan((Proposal(0, 1, 64, "asked"),), "moves: asked")
 
 
-def stage(mode: str) -> tuple[Scene, Asked]:
+def stage(mode: str, crowded: bool = False) -> tuple[Scene, Asked]:
     plan = Asked()
-    scene = Scene(sync="fsp", interval=10.0, balancing=Balancing(mode, Criteria(max_iterations=100), plan=plan))
+    balancing = Balancing(mode, Criteria(max_iterations=100), plan=plan, crowded=crowded)
+    scene = Scene(sync="fsp", interval=10.0, balancing=balancing)
     scene.loaded(1.0)
     return scene, plan
 
@@ -56,6 +57,16 @@ def test_everybody_trains_again_before_moves_are_planned() -> None:
     assert [c.body for c in then if isinstance(c, Send)] == [Take(0, 0, 64)] and len(plan.loads) == 1
     barrier(scene, 5.0)
     assert scene.machine.trace[-1].reason.endswith("balance: moves: asked (T by iterations left)")
+
+
+def test_workers_that_share_processors_are_watched_for_longer_before_anything_moves() -> None:
+    roomy, crowded = stage("async"), stage("async", crowded=True)
+    for i in range(1, 6):
+        barrier(roomy[0], 1.0 + 0.05 * i)
+        barrier(crowded[0], 1.0 + 0.05 * i)
+    assert roomy[1].loads and not crowded[1].loads
+    barrier(crowded[0], 1.0 + CROWDED + 0.01)
+    assert len(crowded[1].loads) == 1
 
 
 def test_rounds_that_were_not_thought_about_yet_are_not_forgotten() -> None:

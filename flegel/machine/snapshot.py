@@ -44,7 +44,7 @@ from flegel.tree import Array, Tree
 if TYPE_CHECKING:
     from flegel.machine.coordinator import Coordinator
 
-VERSION = 1
+VERSION = 2
 
 KINDS: dict[str, type] = {
     kind.__name__: kind

@@ -51,6 +51,7 @@ from flegel.share import TILE, make_share
 from flegel.tree import Array, Tree
 
 SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
+AT_FIRST = 2048  # points that built-in kernels take in one call all the same: a small job gives the same bits anywhere
 
 
 class Errands:
@@ -81,6 +82,7 @@ class Trainer:
         self.visits = 0
         """Grows while the kernel runs: the sign that it gets on."""
         self._pace = 0.0
+        self._at_first = 1
         self._foresight = Foresight(0)
         self._tender: Tender | None = None
         self._drag: Drag | None = None
@@ -272,6 +274,7 @@ class Trainer:
         self.aggregator = tree.copy(build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm))
         built = build_kernel(algorithm, share, self._parameter, self.aggregator, load.interpret)
         self._kernel = built.kernel
+        self._at_first = AT_FIRST if built.kind == "hand-written" else 1
         self.holdings, self.visits = Holdings(share, owned=not load.empty), 0
         self._tender = Tender(load, algorithm, layout, scaling)
         self._overtime, self._told_ids, self._foresight = None, -1, Foresight(load.count - 1)
@@ -317,7 +320,7 @@ class Trainer:
                 self._look_up()
                 continue
             # Points done so far are the sign of life that beats carry, also in a pass of an hour.
-            most = min(left, max(int(self._pace * SIGN_OF_LIFE), least))
+            most = min(left, max(int(self._pace * SIGN_OF_LIFE), least, self._at_first))
             if order.until is not None and visits:
                 fit = self._foresight.fitting(order.until - clock.now(), least)
                 if fit == 0:

@@ -187,10 +187,9 @@ class LocalCluster:
             self._context.term()
             self._context = None
 
-    @property
-    def crowded(self) -> bool:
-        """Are there more workers than processors for them?"""
-        return self.workers > len(cores())
+    def crowded(self, workers: int) -> bool:
+        """Do so many workers have to share processors?"""
+        return workers > len(cores())
 
     # -- use by a job --------------------------------------------------------------------------------------
 

@@ -85,8 +85,7 @@ class RemoteCluster(LocalCluster):
         known = speaker if speaker == route.bytes else b""
         return known, [memoryview(f).toreadonly() for f in parts] if known else []
 
-    @property
-    def crowded(self) -> bool:
+    def crowded(self, workers: int) -> bool:
         """Nobody knows; whoever starts the workers of a host gives each a processor, most likely."""
         return False
 

@@ -155,7 +155,7 @@ def execute(request: Request) -> Result:
             collect=request.collect_state or algorithm.keep_state,
             scaling=tuple(scaling or ()),
             debug=bool(os.environ.get("FLEGEL_DEBUG")),
-            balancing=_balancing(request, cluster.crowded),
+            balancing=_balancing(request, cluster.crowded(request.workers)),
             attribute=request.attribute,
             keeping=record.keeping() if record else None,
             parts={index: part.frames() for index, part in enumerate(parts)},

@@ -282,8 +282,8 @@ def main() -> None:
                 continue
             for kind, pattern in zip(chosen.stragglers, patterns, strict=True):
                 rows = int(chosen.rows * SIZE.get(name, 1.0)) * chosen.workers
-                if "race" in chosen.parts and not bench.late:
-                    models = [model for model in chosen.models if f"{model}@{kind}" not in chosen.without]
+                models = [model for model in chosen.models if f"{model}@{kind}" not in chosen.without]
+                if "race" in chosen.parts and models and not bench.late:
                     report[f"race {name} {pattern}"] = race(bench, name, rows, pattern, models)
                 if "passes" in chosen.parts and pattern and not bench.late:
                     report[f"passes {name} {pattern}"] = passes(

@@ -205,7 +205,7 @@ class Speed:
     def note(self, points: float, seconds: float) -> None:
         """A round in which so many points took so long. None at all are a measurement too: of a worker that is away for
         longer than a round, other rounds alone would say that it is faster."""
-        if points < 0 or seconds <= 0:
+        if seconds <= 0:
             return
         self._long.note(points, seconds)
         self._short.note(points, seconds)

@@ -259,17 +259,15 @@ REAL = (  # transport, mode, clusters, rows as a part, moves, interval, memory t
 )
 
 
-def real(rows: int, only: str) -> list[dict[str, Any]]:
+def real(rows: int, only: str) -> Iterator[dict[str, Any]]:
     """One pair of workers: lent points and points that travel, light and heavy visits, and nobody training."""
-    found = []
     for transport, mode, k, part, moves, interval, warm in REAL:
         if only not in ("", f"{transport} {mode}"):
             continue
         seconds = 6.0 + moves * (1.3 if interval == "100ms" else 0.8)
         made = real_moves(int(rows * part), 1, transport, mode, k, moves, seconds, warm=warm, interval=interval)
-        found.append(made)
         print(json.dumps(made, indent=1), flush=True)
-    return found
+        yield made
 
 
 def main() -> None:
@@ -291,9 +289,16 @@ def main() -> None:
     elif not options.real_only:
         found["virtual"] = virtual(options.workers)
     if not (options.virtual_only or options.paced_only or options.scatter):
-        found["real"] = real(options.rows, options.only)
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1))
+        found["real"] = []
+        for made in real(options.rows, options.only):
+            found["real"].append(made)
+            _keep(found, options.out)  # what is known is kept if somebody has to stop
+    _keep(found, options.out)
+
+
+def _keep(found: dict[str, Any], out: Path | None) -> None:
+    if out:
+        out.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

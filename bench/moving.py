@@ -93,7 +93,7 @@ def scripted(
     cluster.start()
     processes = [p.pid for p in cluster._processes.values()]
     watched = Watched(mode, Criteria(max_seconds=seconds, tolerance=0), script, processes)
-    before, engine._balancing = engine._balancing, lambda request: watched
+    before, engine._balancing = engine._balancing, lambda request, crowded: watched
     options: dict[str, Any] = {"tolerance": 0, "max_seconds": seconds, "interval": interval, "balance": mode}
     try:
         return run(KMeans(k=k, init="random"), data, cluster=cluster, workers=2 * script.pairs, **options), watched

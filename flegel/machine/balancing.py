@@ -12,8 +12,9 @@ from collections.abc import Collection
 from flegel.machine.ledger import Ledger
 from flegel.machine.moves import Change, Moves
 from flegel.messages import Arrived, Order, Ready, Refused, Sent
-from flegel.plan.balance import Balance, Carriage, Duty, Rules, Speed, WorkerLoad
+from flegel.plan.balance import SPARING, Balance, Carriage, Rules, WorkerLoad
 from flegel.plan.horizon import Horizon
+from flegel.plan.speed import Duty, Speed
 from flegel.spec import Criteria
 from flegel.sync.base import View
 
@@ -22,7 +23,7 @@ Round = tuple[int, int, float, bool]
 """Of a worker: its number, visits, seconds of training, and whether it ran out of points."""
 
 MODES = ("off", "async", "sync")
-WARM_UP = 3  # barriers before speeds are believed
+WARM_UP = 2  # barriers before speeds are believed
 CROWDED = 0.3  # seconds before that where workers share processors: one of equals may get a third of another's time
 
 
@@ -39,7 +40,7 @@ class Balancing:
         self._crowded = crowded
         self.moves = Moves(patience)
         self.reason = ""
-        self._balance = plan or Balance(rules or Rules())
+        self._balance = plan or Balance(rules or (SPARING if crowded or mode == "sync" else Rules()))
         self._horizon = Horizon(criteria)
         self._speeds: dict[int, Speed] = {}
         self._duties: dict[int, Duty] = {}
@@ -132,9 +133,9 @@ class Balancing:
         return orders
 
     def _carriage(self) -> Carriage:
-        """Before the first move is over, as if it took two rounds: windows change hands at barriers."""
+        """Before the first move is over, as if it took a round: windows change hands at barriers."""
         known = self.moves.carriage
-        return known if known.lag or known.each else Carriage(lag=2 * self._round)
+        return known if known.lag or known.each else Carriage(lag=self._round)
 
     def _loads(self, view: View) -> list[WorkerLoad]:
         """V is what a point takes of the time that passes: computing, stretched by what barriers cost that worker."""

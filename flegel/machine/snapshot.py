@@ -25,9 +25,10 @@ from flegel.errors import StorageError
 from flegel.machine.balancing import Balancing
 from flegel.machine.moves import Moves
 from flegel.messages import Kept
-from flegel.plan.balance import Balance, Carriage, Duty, Mean, Rules, Speed
+from flegel.plan.balance import Balance, Carriage, Rules
 from flegel.plan.horizon import Horizon, Moment
 from flegel.plan.interval import BinarySearch, FixedInterval, Search, Step
+from flegel.plan.speed import Duty, Mean, Speed
 from flegel.plan.stages import MultiStage, Recent
 from flegel.plan.termination import Termination, Verdict
 from flegel.sync.arrival import Arrivals
@@ -44,7 +45,7 @@ from flegel.tree import Array, Tree
 if TYPE_CHECKING:
     from flegel.machine.coordinator import Coordinator
 
-VERSION = 2
+VERSION = 3
 
 KINDS: dict[str, type] = {
     kind.__name__: kind

@@ -3,18 +3,17 @@
 Pure arithmetic on what the coordinator knows of its workers. Never moves a point, never reads a clock; the
 coordinator may refuse any proposal, and every answer says why.
 
-Names: N points, V *seconds per point*, P passes so far, T seconds that training will probably still take, d the number
-of splits of T. A super worker is a set of workers with the same N, V and P within a tolerance; P* is what P will be
-after a given time.
+Names: N points, V *seconds per point*, P passes so far, T seconds that training will probably still take, τ a split of
+T. A super worker is a set of workers with the same N, V and P within a tolerance; P* is what P will be after a given
+time, and the level C is the P* that all can have together if points are moved now (docs/balance.md has the sums).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from copy import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import median, median_low
 
 from flegel.plan.horizon import Remaining
 from flegel.share import TILE
@@ -95,53 +94,70 @@ class Plan:
 class Rules:
     """The knobs. ε is the paper's; the rest keeps measurement noise from moving data."""
 
-    epsilon: float = 0.4
-    """Largest |P*_i − mean P*| that counts as balanced (Eq. 8). Half a pass would let passes differ by one; the rest is
-    for workers of a group that differ a little, and for windows. Where speeds are known well, a quarter less."""
-    splits: float = 4.0
-    """d: the remaining time is planned in so many parts; twice as many where speeds are known well."""
-    ahead: float = 8.0
-    """A split is at least so many times what a move takes: what is given too much for a short one, to make up lost
-    passes, would have to come back at once."""
-    laps: float = 2.0
-    """And at least so many passes of the fastest, even where the job will be over before: nothing finer can be planned,
-    and that it will is mostly a guess."""
-    likeness: float = 0.1
-    """Relative difference of N and V up to which two workers are the same super worker; V may differ as far as
-    `certainty` explains, so that those who look different by chance are given the same."""
-    least: float = 0.005
+    epsilon: float = 0.3
+    """Largest |P*_i − C| that counts as balanced (Eq. 8). Half a pass would let passes differ by one; the rest is for
+    what happens until the next look, and until points have moved."""
+    laps: float = 3.0
+    """A split has so many passes, even where the job will perhaps be over before: what is given to make up lost passes
+    in less time would have to come back. For whoever has fewer points than most it is as much shorter: few are no
+    burden, wherever they are."""
+    ahead: float = 2.0
+    """And it is at least so many times what a move takes, for the same reason."""
+    part: float = 0.0
+    """And at least this part of the remaining time."""
+    look: float = 0.25
+    """Passes until a plan is looked at again."""
+    likeness: float = 0.03
+    """Relative difference of N and V up to which two workers are the same super worker."""
+    least: float = 0.03
     """A worker gives at least this part of its points, or gets that much more; nothing is moved for less."""
-    certainty: float = 2.0
-    """Standard errors by which speeds are taken to be less different than they look."""
+    certainty: float = 1.2
+    """Standard errors by which a worker is taken to be nearer to the others than it looks, and more among many."""
+    caution: float = 0.0
+    """The part of what doubt may explain that is not given or taken even by those who act."""
     memory: float = 0.9
     """How much of what is known of a speed is kept from one round to the next."""
     long_memory: float = 0.98
     """The same while the speed does not change."""
-    forget: float = 32.0
-    """Passes after which nobody asks any more who moved points to whom."""
-    reversal: float = 2.0
-    """Points go back along the way they came only for a difference so many times ε."""
-    pays: float = 10.0
+    reversal: float = 1.5
+    """Who gave last takes only for a difference so many times ε, and who took gives."""
+    forget: float = 4.0
+    """Passes after which nobody asks any more who gave and who took."""
+    pays: float = 1.25
     """Where speeds are in doubt, nothing is moved unless the remaining time is so many times what a move takes before
-    it is of any use: who had a processor for itself just now may have to share it the next moment."""
-    guessed: float = 0.5
-    """Of a remaining time that is guessed from the objective, the part in which a move must pay."""
+    it is of any use."""
+    guessed: float = 1.0
+    """Of a remaining time that is guessed from the objective, the part in which such a move must pay."""
     doubtful: float = 0.03
     """Relative standard error of a speed that is called so; below, less time is enough, in proportion."""
     clearly: float = 3.0
-    """Times slower, at least, than the other one, by the point or by the pass: no crowded processor does that to equal
-    workers for long."""
+    """Times slower or faster by the pass than most, surely: no crowded processor does that to equal workers for long,
+    and no doubt keeps points from moving."""
     trust: float = 1.0
     """A plan is followed for so many times as long as there have been plans, at most: what is known of speeds and of
     the remaining time rests on no more than that."""
     in_time: float = 0.8
     """Points must have arrived within this part of the remaining time: the rest is for what they are moved for."""
+    slower: float = 2.0
+    """Times slower by the point than most, surely: who makes a crew uneven."""
 
-    def for_doubt(self, doubt: float) -> Rules:
-        """Where most speeds are known well it pays to plan finer, for a nearer end; where they are not, as on a crowded
-        host, that would only move more points after chance."""
-        sure = 1 - min(doubt / self.doubtful, 1.0)
-        return replace(self, epsilon=self.epsilon * (1 - sure / 4), splits=self.splits * (1 + sure))
+
+SPARING = Rules(
+    epsilon=0.4,
+    laps=2.0,
+    ahead=8.0,
+    part=0.25,
+    look=1.0,
+    certainty=2.0,
+    caution=1.0,
+    reversal=2.0,
+    forget=32.0,
+    pays=10.0,
+    guessed=0.5,
+)
+"""Where a move costs more than small differences of passes do. Nobody is slow: they come from noise, and are over by
+themselves or matter little. Workers share processors: who had one for itself just now may have to share it the next
+moment. Or all wait while points move."""
 
 
 @dataclass(frozen=True)
@@ -150,97 +166,6 @@ class Carriage:
 
     lag: float = 0.0
     each: float = 0.0
-
-
-BLOCK = 4  # rounds: who sleeps in every other one has rounds that differ much, and blocks of them that do not
-
-
-class Mean:
-    """Seconds per point over rounds that are slowly forgotten, and how far that can be relied on."""
-
-    def __init__(self, memory: float) -> None:
-        self._memory = memory
-        self._weight = self._points = self._seconds = self._square = self._weight2 = 0.0
-        self._off = self._square_of_blocks = 0.0
-        self._rounds = 0
-
-    def note(self, points: float, seconds: float) -> None:
-        keep = self._memory
-        self._weight = keep * self._weight + 1
-        self._weight2 = keep * keep * self._weight2 + 1
-        self._points = keep * self._points + points
-        self._seconds = keep * self._seconds + seconds
-        off = seconds - points * self.value if points else seconds
-        self._square = keep * self._square + off * off
-        self._off += off
-        self._rounds += 1
-        if self._rounds % BLOCK == 0:
-            self._square_of_blocks = keep**BLOCK * self._square_of_blocks + self._off * self._off
-            self._off = 0.0
-
-    @property
-    def value(self) -> float:
-        """Infinite while nothing is known."""
-        return self._seconds / self._points if self._points else math.inf
-
-    @property
-    def doubt(self) -> float:
-        """Relative standard error; that of few rounds is itself in doubt, and taken as larger (Student)."""
-        if self._weight <= 1 or not self._seconds:
-            return 1.0
-        rounds = self._weight * self._weight / self._weight2
-        square = self._square if self._rounds < 3 * BLOCK else min(self._square, self._square_of_blocks)
-        spread = math.sqrt(square / self._weight) * (1 + 10 / rounds**2)
-        return spread * math.sqrt(self._weight2) / self._seconds
-
-
-class Speed:
-    """V of one worker from its rounds. A long memory, because moves are planned for a long time; a short one as soon
-    as it clearly says something else, because speeds change."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._long, self._short = Mean(rules.long_memory), Mean(rules.memory)
-
-    def note(self, points: float, seconds: float) -> None:
-        """A round in which so many points took so long. None at all are a measurement too: of a worker that is away for
-        longer than a round, other rounds alone would say that it is faster."""
-        if seconds <= 0:
-            return
-        self._long.note(points, seconds)
-        self._short.note(points, seconds)
-        apart = abs(self._long.value - self._short.value)
-        if apart > self._rules.certainty * self._short.doubt * self._short.value + 1e-3 * self._short.value:
-            self._long = copy(self._short)
-            self._long._memory = self._rules.long_memory
-
-    @property
-    def seconds(self) -> float:
-        """Seconds per point; infinite while nothing is known."""
-        return self._long.value
-
-    @property
-    def doubt(self) -> float:
-        return self._long.doubt
-
-
-class Duty:
-    """The part of the time that passes in which one worker can train; the rest goes to barriers and to waiting there.
-
-    Each worker has its own: those that are asleep or at work when a round ends keep the others waiting, not themselves.
-    """
-
-    def __init__(self, rules: Rules) -> None:
-        self._part = Speed(rules)
-        """Seconds of training for each second that passes."""
-
-    def note(self, passed: float, open_: float) -> None:
-        """A round took so long, and for so much of it the worker trained, or could have if it had had more points."""
-        self._part.note(passed, min(open_, passed))
-
-    @property
-    def value(self) -> float:
-        return self._part.seconds if self._part.seconds < math.inf else 1.0
 
 
 def super_workers(loads: Sequence[WorkerLoad], rules: Rules) -> list[SuperWorker]:
@@ -257,179 +182,269 @@ def super_workers(loads: Sequence[WorkerLoad], rules: Rules) -> list[SuperWorker
 
 
 def _alike(a: WorkerLoad, b: WorkerLoad, rules: Rules) -> bool:
-    def near(x: float, y: float, within: float = rules.likeness) -> bool:
-        return abs(x - y) <= within * max(x, y)
+    def near(x: float, y: float) -> bool:
+        return abs(x - y) <= rules.likeness * max(x, y)
 
-    by_chance = min(rules.certainty * math.hypot(a.doubt, b.doubt), 1 - 1 / rules.clearly)
     return (
         near(a.points, b.points)
-        and near(a.seconds, b.seconds, max(rules.likeness, by_chance))
+        and near(a.seconds, b.seconds)
         and abs(a.passes - b.passes) <= rules.epsilon / 2
         and a.busy == b.busy
         and bool(a.full) == bool(b.full)
     )
 
 
-def imbalance(passes: Sequence[float]) -> float:
-    """max |P*_i − mean P*|, the left side of Eq. 8, over all super workers."""
-    mean = sum(passes) / len(passes)
-    return max(abs(p - mean) for p in passes)
+def uneven(loads: Sequence[WorkerLoad], rules: Rules) -> bool:
+    """Whether somebody is surely slow, so that points have to move anyway and passes can be kept close together."""
+    if not loads:
+        return False
+    usual, common = median_low(w.seconds for w in loads), median(w.doubt for w in loads)
+    errors = _errors(len(loads), rules)
+    return any(w.seconds > rules.slower * usual * (1 + errors * max(w.doubt, common)) for w in loads)
 
 
-def points_to_give(slow: SuperWorker, fast: SuperWorker, split: float) -> tuple[float, str]:
-    """Δ: how many points each slow worker gives away so that both have the same passes after `split` seconds.
+def _errors(workers: int, rules: Rules) -> float:
+    """Standard errors to allow for. The more workers there are, the further apart the two that look most different are
+    by chance alone: about √(2 ln n)."""
+    return rules.certainty * max((1 + math.sqrt(2 * math.log(workers))) / 2, 1.0)
 
-    With τ = T/d, D = P_j − P_i and β = |𝕎_i| / |𝕎_j|, Eq. 9 is
 
-        P_i + τ / ((N_i − Δ) V_i)  =  P_j + (τ − D β Δ V_j) / ((N_j + β Δ) V_j).
+def level(groups: Iterable[SuperWorker], split: float) -> float:
+    """C: the passes that everybody can have after `split` seconds if points are moved now.
 
-    Multiplied out, the Δ² terms cancel: with K = τ / V_j + D N_j it is linear,
-
-        τ (N_j + β Δ) = K V_i (N_i − Δ)   ⇒   Δ = (K V_i N_i − τ N_j) / (τ β + K V_i).
-
-    Where τ is too short to make up the lost passes of what arrives (D β Δ V_j > τ), both work on that debt alone, and
-    Δ makes them finish together: (N_i − Δ) V_i = β Δ V_j.
+    All visits of the split, and all of before, shared by all points: C = Σ (N P + τ / V) / Σ N. Whoever has more
+    passes already cannot give them away, only its time: its points are not counted, its visits are.
     """
-    beta = len(slow.members) / len(fast.members)
-    behind = fast.passes - slow.passes
-    gain = split / fast.seconds + behind * fast.points
-    if gain <= 0:
-        return 0.0, "the other side is so far behind that it needs its time for itself"
-    delta = (gain * slow.seconds * slow.points - split * fast.points) / (split * beta + gain * slow.seconds)
-    if delta <= 0:
-        return 0.0, "nothing to give"
-    if behind * beta * delta * fast.seconds > split:
-        shared = slow.points * slow.seconds / (slow.seconds + beta * fast.seconds)
-        return shared, "the split is too short to make up lost passes, so both share them"
-    return min(delta, slow.points), "equal passes at the end of the split"
+    behind = list(groups)
+    visits = sum(len(g.members) * split / g.seconds for g in behind)
+    while True:
+        points = sum(len(g.members) * g.points for g in behind)
+        height = (sum(len(g.members) * g.points * g.passes for g in behind) + visits) / points
+        kept = [g for g in behind if g.passes <= height]
+        if len(kept) == len(behind):
+            return height
+        behind = kept
+
+
+def spare(group: SuperWorker, height: float, split: float) -> float:
+    """Visits that each member can make for points of others, once its own are at the level; below 0: that it lacks."""
+    return split / group.seconds - group.points * max(height - group.passes, 0.0)
+
+
+def points_to_give(slow: SuperWorker, height: float, split: float) -> float:
+    """Δ: how many points each member must give away so that the rest are at the level after `split` seconds.
+
+    (N − Δ) P + τ / V = (N − Δ) C. For one slow and one fast super worker this is Eq. 9 of the paper, and its case of a
+    split too short to make up lost passes, where the fast one is above the level and works for the arrivals alone.
+    """
+    lacks = -spare(slow, height, split)
+    return lacks / (height - slow.passes) if lacks > 0 else 0.0
 
 
 def consider(
     loads: Sequence[WorkerLoad],
     remaining: float,
     rules: Rules,
-    last: dict[tuple[int, int], float] | None = None,
+    last: dict[int, int] | None = None,
     carriage: Carriage | None = None,
     sure: bool = True,
 ) -> Plan:
-    """One round of matching. `last` holds pairs (source, target) that moved points before; `sure`: the remaining time
-    is known."""
+    """One round of matching. `last`: who gave (−1) or took (1) not long ago; `sure`: the remaining time is known."""
     carriage = carriage or Carriage()
     usable = [w for w in loads if w.points > 0 and 0 < w.seconds < math.inf]
     if len(usable) < 2 or len(usable) < len(loads):
         return Plan((), "the speed of some worker is not known yet")
-    rules = rules.for_doubt(median(w.doubt for w in usable))
-    groups = super_workers(_doubted(usable), rules)
+    groups = super_workers(usable, rules)
     if len(groups) < 2:
         return Plan((), f"all workers are alike: {groups[0].passes:.2f} passes")
-    end = [g.after(remaining) for g in groups]
-    off = imbalance(end)
+    ahead = Outlook.of(groups, _split(usable, remaining, rules, carriage, sure), carriage.lag, rules)
+    off = max(abs(spare(g, ahead.height, ahead.split)) / g.points for g in groups)
     if off <= rules.epsilon:
-        return Plan((), f"balanced: passes will differ from their mean by {off:.2f}, at most ε = {rules.epsilon:g}")
-    split = min(max(remaining / rules.splits, rules.ahead * carriage.lag), remaining)
-    split = max(split, rules.laps * min(g.lap for g in groups))
-    ranked = sorted(groups, key=lambda g: (g.after(split), g.members[0].worker))
+        return Plan((), f"balanced: passes will be {off:.2f} from their mean at most, and ε = {rules.epsilon:g}")
+    head = f"in {ahead.split:.3g} s passes would be up to {off:.2f} from their mean, more than ε = {rules.epsilon:g}"
+    sides = [ahead.side(group, last or {}) for group in groups]
+    proposals, refused = _match(sides, ahead, Timing(remaining, sure, carriage))
+    if not proposals and not refused:
+        refused = [_idle(sides)]
+    return Plan(tuple(proposals), "; ".join(dict.fromkeys((head, *refused))))
+
+
+def _split(loads: Sequence[WorkerLoad], remaining: float, rules: Rules, carriage: Carriage, sure: bool) -> float:
+    passes = rules.laps * _typical_lap(loads)
+    split = max(passes, rules.ahead * carriage.lag, rules.part * remaining)
+    return min(split, remaining if sure else max(remaining, passes))
+
+
+def _typical_lap(loads: Iterable[WorkerLoad]) -> float:
+    return median_low(w.points * w.seconds for w in loads)
+
+
+@dataclass
+class Side:
+    """A super worker that gives or takes."""
+
+    group: SuperWorker
+    takes: bool
+    visits: float
+    """What it still lacks or has to spare, of all its members."""
+    off: float
+    """|P* − C|."""
+    surely: float
+    """The same, less what the doubt about speeds may explain."""
+    acts: bool
+    """It is surely so far off that something is done about it; others only give or take what those need."""
+    doubt: float
+    """Of its speed; 0 where that does not matter."""
+    given: float = 0.0
+    """Points that each member gives by this plan."""
+
+    @property
+    def why_not(self) -> str:
+        """Why it can neither give nor take; empty where it can."""
+        if self.group.members[0].busy:
+            return f"{self.group} has a migration under way"
+        full = self.group.members[0].full
+        return f"{self.group} takes no more: {full}" if self.takes and full else ""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The crew at the end of a split, as it looks now."""
+
+    groups: Sequence[SuperWorker]
+    split: float
+    height: float
+    """C."""
+    soonest: float
+    """Seconds after which points that are given now have arrived."""
+    rules: Rules
+    lap: float
+    points: float
+    passes: float
+    """Of most workers, of most workers, and of all points."""
+    doubt: float
+    """Few rounds of a worker may agree by chance, those of most workers hardly do: nobody is known better than most."""
+    errors: float
+
+    @staticmethod
+    def of(groups: Sequence[SuperWorker], split: float, soonest: float, rules: Rules) -> Outlook:
+        members = [m for g in groups for m in g.members]
+        return Outlook(
+            groups=groups,
+            split=split,
+            height=level(groups, split),
+            soonest=soonest,
+            rules=rules,
+            lap=_typical_lap(members),
+            points=median(m.points for m in members),
+            passes=sum(m.points * m.passes for m in members) / sum(m.points for m in members),
+            doubt=median(m.doubt for m in members),
+            errors=_errors(len(members), rules),
+        )
+
+    def side(self, group: SuperWorker, last: dict[int, int]) -> Side:
+        """What this super worker should do, and how surely."""
+        rules, each = self.rules, self._spare(group)
+        takes, off, doubt = each > 0, abs(each) / group.points, max(group.doubt, self.doubt)
+        surely = off - self._by_chance(group, doubt)
+        moved = [last[m.worker] for m in group.members if m.worker in last]
+        turns = any((side > 0) != takes for side in moved)
+        acts = surely > rules.epsilon * (rules.reversal if turns else 1.0)
+        clear = max(group.lap / self.lap, self.lap / group.lap) > rules.clearly * (1 + self.errors * doubt)
+        apart = bool(moved) and abs(group.passes - self.passes) > 2 * rules.epsilon
+        if acts and not clear:
+            each = (abs(each) - rules.caution * (off - surely) * group.points) * (1 if takes else -1)
+        return Side(
+            group, takes, len(group.members) * abs(each), off, surely, acts, doubt=0.0 if clear or apart else doubt
+        )
+
+    def _spare(self, group: SuperWorker) -> float:
+        """Visits of each member, as `spare` says; more are lacking where few points can be at the level sooner."""
+        each = spare(group, self.height, self.split)
+        if each >= 0 or group.points >= self.points:
+            return each
+        sooner = min(max(self.split * group.points / self.points, self.soonest), self.split)
+        give = points_to_give(group, level(self.groups, sooner), sooner)
+        return min(each, (group.passes - self.height) * give)
+
+    def _by_chance(self, group: SuperWorker, doubt: float) -> float:
+        """Passes by which doubt about its speed, and about that of the others, may put it off the level."""
+        own = doubt * self.split / group.lap / math.sqrt(len(group.members))
+        others = self.doubt * self.split / self.lap / math.sqrt(sum(len(g.members) for g in self.groups))
+        return self.errors * math.hypot(own, others)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """T, whether it is known rather than guessed, and what a move takes."""
+
+    remaining: float
+    sure: bool
+    carriage: Carriage
+
+
+def _idle(sides: Sequence[Side]) -> str:
+    """Why nothing is done."""
+    far = max(sides, key=lambda s: s.off)
+    stopped = next((s.why_not for s in sides if s.acts and s.why_not), "")
+    if stopped or far.acts:
+        return stopped or f"nobody can help {far.group}"
+    return f"{far.group} will be {far.off:.2f} passes from it, perhaps {max(far.surely, 0.0):.2f} only"
+
+
+def _match(sides: Sequence[Side], ahead: Outlook, timing: Timing) -> tuple[list[Proposal], list[str]]:
+    """Whoever is farthest from the level first, with the one on the other side that has or lacks the most visits, until
+    one of them is at the level. Nobody gives and takes. Two that have few points each would throw theirs to and fro."""
     proposals: list[Proposal] = []
     refused: list[str] = []
-    while len(ranked) >= 2:
-        slow, fast = ranked.pop(0), ranked.pop()
-        made, why = _match(slow, fast, split, remaining, rules, last or {}, carriage, sure)
-        proposals.extend(made)
-        if not made:
-            refused.append(why)
-    head = f"in {remaining:.3g} s passes would differ from their mean by {off:.2f} > ε = {rules.epsilon:g}"
-    return Plan(tuple(proposals), head + (f"; {'; '.join(refused)}" if refused else ""))
+    free = [s for s in sides if not s.why_not]
+    for side in sorted((s for s in free if s.acts), key=lambda s: -s.off):
+        others = [s for s in free if s.takes != side.takes]
+        while side.visits > 0 and others and (other := max(others, key=lambda s: s.visits)).visits > 0:
+            slow, fast = (other, side) if side.takes else (side, other)
+            visits = min(slow.visits, fast.visits)
+            slow.visits -= visits
+            fast.visits -= visits
+            delta = visits / (ahead.height - slow.group.passes) / len(slow.group.members)
+            delta, late = _in_time(delta, slow, fast, ahead.rules, timing)
+            if _matters(delta, slow.group, fast.group, ahead.rules):
+                proposals += _propose(slow, fast, delta, late, ahead)
+            else:
+                few = f"{slow.group} would give {delta:.0f} points to {fast.group}, too few to matter"
+                refused.append(late or few)
+    return proposals, refused
 
 
-def _doubted(loads: Sequence[WorkerLoad]) -> list[WorkerLoad]:
-    """Few rounds of a worker may agree by chance, those of most workers hardly do; and the more workers there are, the
-    further apart the two that look most different are by chance alone (about √(2 ln n) standard errors)."""
-    common = median(w.doubt for w in loads)
-    extreme = (1 + math.sqrt(2 * math.log(len(loads)))) / 2
-    return [replace(w, doubt=max(w.doubt, common) * max(extreme, 1.0)) for w in loads]
-
-
-def cautious(
-    slow: SuperWorker, fast: SuperWorker, rules: Rules, together: bool = False
-) -> tuple[SuperWorker, SuperWorker]:
-    """Both as alike as their measurements allow. A worker that only looks slow, because the processor was busy with
-    others, would be through with the few points left to it before anybody else, and end every round early.
-    `together`: taken as a mean of several workers, whose errors cancel in part."""
-
-    def doubted(group: SuperWorker) -> float:
-        return 1 + rules.certainty * group.doubt / (math.sqrt(len(group.members)) if together else 1.0)
-
-    def scaled(group: SuperWorker, factor: float) -> SuperWorker:
-        return SuperWorker(tuple(replace(m, seconds=m.seconds * factor) for m in group.members))
-
-    return scaled(slow, 1 / doubted(slow)), scaled(fast, doubted(fast))
-
-
-def _likely(slow: SuperWorker, fast: SuperWorker, rules: Rules) -> tuple[SuperWorker, SuperWorker, bool]:
-    """Both with the speeds to reckon with, and whether the slow one is clearly so."""
-    likely_slow, likely_fast = cautious(slow, fast, rules, together=True)
-    if max(likely_slow.seconds / likely_fast.seconds, likely_slow.lap / likely_fast.lap) > rules.clearly:
-        return likely_slow, likely_fast, True
-    return *cautious(slow, fast, rules), False
-
-
-def _match(
-    slow: SuperWorker,
-    fast: SuperWorker,
-    split: float,
-    remaining: float,
-    rules: Rules,
-    last: dict[tuple[int, int], float],
-    carriage: Carriage,
-    sure: bool,
-) -> tuple[list[Proposal], str]:
-    likely_slow, likely_fast, clear = _likely(slow, fast, rules)
-    gap = likely_fast.after(remaining) - likely_slow.after(remaining)
-    if gap <= rules.epsilon:
-        looks = fast.after(remaining) - slow.after(remaining)
-        return [], f"{slow} and {fast} will differ by {looks:.2f} passes, perhaps by {max(gap, 0.0):.2f} only"
-    if any(m.busy for m in (*slow.members, *fast.members)):
-        return [], f"{slow} or {fast} has a migration under way"
-    if fast.members[0].full:
-        return [], f"{fast} takes no more: {fast.members[0].full}"
-    back = any((f.worker, s.worker) in last for f in fast.members for s in slow.members)
-    if back and gap <= rules.reversal * rules.epsilon:
-        return [], f"{gap:.2f} passes are not worth sending points back from {slow} to {fast}"
-    doubt = 0.0 if clear or _surely_apart(slow, fast, rules, last) else max(slow.doubt, fast.doubt)
-    delta, case = points_to_give(likely_slow, likely_fast, split)
-    delta, late = _in_time(delta, remaining, doubt, rules, carriage, sure)
-    each = delta * len(slow.members) / len(fast.members)
-    if delta < TILE / 2 or (delta < rules.least * slow.points and each < rules.least * fast.points):
-        return [], late or f"{slow} would give {delta:.0f} points to {fast}, too few to matter"
+def _propose(slow: Side, fast: Side, delta: float, late: str, ahead: Outlook) -> list[Proposal]:
+    s, f = slow.group, fast.group
+    case = "lost passes shared" if f.passes > ahead.height else "equal passes"
     reason = (
-        f"{slow} at {slow.passes:.2f} passes, {slow.seconds * 1e9:.0f} ns a point, "
-        f"{fast} at {fast.passes:.2f}, {fast.seconds * 1e9:.0f} ns: {late or case}"
+        f"{s} at {s.passes:.2f} passes, {s.seconds * 1e9:.0f} ns a point, {f} at {f.passes:.2f}, "
+        f"{f.seconds * 1e9:.0f} ns: {late or f'{case} after {ahead.split:.3g} s'}"
     )
-    return [Proposal(s, t, n, reason) for s, t, n in hand_out(slow, fast, delta)], ""
+    moves = hand_out(s, f, delta)
+    given = {m.worker: sum(n for source, _, n in moves if source == m.worker) for m in s.members}
+    slow.group = SuperWorker(tuple(replace(m, points=m.points - given[m.worker]) for m in s.members))
+    slow.given += delta
+    return [Proposal(source, target, n, reason) for source, target, n in moves]
 
 
-def _surely_apart(slow: SuperWorker, fast: SuperWorker, rules: Rules, last: dict[tuple[int, int], float]) -> bool:
-    """Passes differ by now, whatever speeds will be: by more than is tolerated because too much was moved between the
-    two and others, or several times over; or by more than twice what speeds that vary explain."""
-    gave, took = {source for source, _ in last}, {target for _, target in last}
-    moved = any(f.worker in gave for f in fast.members) or any(s.worker in took for s in slow.members)
-    surely = moved or fast.passes > rules.clearly * slow.passes
-    by_chance = rules.certainty * math.hypot(slow.doubt, fast.doubt) * fast.passes
-    return fast.passes - slow.passes > max(2 * rules.epsilon, 0.0 if surely else 2 * by_chance)
+def _matters(delta: float, slow: SuperWorker, fast: SuperWorker, rules: Rules) -> bool:
+    each = delta * len(slow.members) / len(fast.members)
+    return delta >= TILE / 2 and (delta >= rules.least * slow.points or each >= rules.least * fast.points)
 
 
-def _in_time(
-    delta: float, remaining: float, doubt: float, rules: Rules, carriage: Carriage, sure: bool
-) -> tuple[float, str]:
+def _in_time(delta: float, slow: Side, fast: Side, rules: Rules, timing: Timing) -> tuple[float, str]:
     """As many points as arrive early enough to be worth it; what is too much is not sent."""
+    remaining, carriage, doubt = timing.remaining, timing.carriage, min(slow.doubt, fast.doubt)
     least = 1 / rules.in_time
-    certain = remaining if sure or not doubt else rules.guessed * remaining
+    certain = remaining if timing.sure or not doubt else rules.guessed * remaining
     if certain <= (least + (rules.pays - least) * min(doubt / rules.doubtful, 1.0)) * carriage.lag:
         return 0.0, f"a move takes {carriage.lag:.3g} s, and only {remaining:.3g} s are left to profit from it"
     left = rules.in_time * remaining - carriage.lag
-    if delta * carriage.each <= left:
+    if (slow.given + delta) * carriage.each <= left:
         return delta, ""
-    return left / carriage.each, f"as many points as arrive within {left:.3g} s"
+    return max(left / carriage.each - slow.given, 0.0), f"as many points as arrive within {left:.3g} s"
 
 
 def hand_out(slow: SuperWorker, fast: SuperWorker, delta: float) -> list[tuple[int, int, int]]:
@@ -457,17 +472,17 @@ def _tiles(points: float) -> int:
 
 @dataclass
 class Balance:
-    """Remembers when to look again and who moved to whom; the arithmetic is above.
+    """Remembers when to look again, and who gave and who took; the arithmetic is above.
 
-    A plan aims at equal passes one split ahead. It is looked at anew as soon as there is
-    something new to see, a pass of the slowest worker later, because neither the predicted time nor the end of an
-    asynchronous migration can be relied on.
+    A plan aims at equal passes one split ahead. It is looked at anew as soon as there is something new to see, because
+    neither speeds nor the predicted time nor the end of an asynchronous migration can be relied on.
     """
 
     rules: Rules = field(default_factory=Rules)
     next_at: float = 0.0
     began: float = math.inf
-    moved: dict[tuple[int, int], float] = field(default_factory=dict)
+    last: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Of those who moved points: whether they gave (−1) or took (1), and when."""
 
     def due(self, now: float) -> bool:
         self.began = min(self.began, now)
@@ -475,15 +490,14 @@ class Balance:
 
     def plan(self, loads: Sequence[WorkerLoad], left: Remaining, now: float, carriage: Carriage | None = None) -> Plan:
         """Proposals for the split that begins now."""
-        laps = [w.points * w.seconds for w in loads if w.points and w.seconds < math.inf]
-        recent = self.rules.forget * max(laps, default=math.inf)
-        self.moved = {pair: at for pair, at in self.moved.items() if now - at <= recent}
-        plan = consider(loads, left.seconds, self.rules, self.moved, carriage, left.sure)
-        if laps:
-            known = self.rules.trust * (now - self.began)
-            split = min(left.seconds / self.rules.splits, max(laps), known)
-            self.next_at = now + max(split, self.rules.epsilon * min(laps))
+        known = [w for w in loads if w.points and w.seconds < math.inf]
+        lap = _typical_lap(known) if known else 0.0
+        rules = self.rules if uneven(known, self.rules) else SPARING
+        self.last = {w: (side, at) for w, (side, at) in self.last.items() if now - at <= rules.forget * lap}
+        sides = {w: side for w, (side, _) in self.last.items()}
+        plan = consider(loads, left.seconds, rules, sides, carriage, left.sure)
+        self.next_at = now + min(rules.look * lap, rules.trust * (now - self.began))
         for proposal in plan.proposals:
-            self.moved[(proposal.source, proposal.target)] = now
-            self.moved.pop((proposal.target, proposal.source), None)
+            self.last[proposal.source] = -1, now
+            self.last[proposal.target] = 1, now
         return plan

@@ -16,7 +16,7 @@ from flegel.machine.coordinator import Coordinator
 from flegel.machine.events import Patience
 from flegel.machine.ledger import Ledger
 from flegel.messages import Form, Load
-from flegel.plan.balance import Rules
+from flegel.plan.balance import SPARING, Rules
 from flegel.plan.straggler import parse_stragglers
 from flegel.runtime.compile import build_kernel
 from flegel.runtime.flag import new_flag
@@ -89,9 +89,9 @@ def test_without_balance_passes_follow_the_speeds(jobs: dict[str, Coordinator]) 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_with_balance_passes_differ_by_at_most_one(jobs: dict[str, Coordinator], mode: str) -> None:
-    second_half = jobs[mode].trace[len(jobs[mode].trace) // 2 :]
-    assert spread(second_half[-1].passes) <= 1.0 or min(spread(r.passes) for r in second_half) <= 1.0
-    assert max(spread(r.passes) for r in second_half) <= 2.0
+    """But for moments: a slow worker has a few hundred points here, of which tiles of 64 come and go."""
+    spreads = [spread(r.passes) for r in jobs[mode].trace[len(jobs[mode].trace) // 2 :]]
+    assert spreads[-1] <= 1.0 and median(spreads) <= 1.0 and max(spreads) <= 3.0
 
 
 def test_the_objective_never_rises_although_points_move(jobs: dict[str, Coordinator]) -> None:
@@ -119,8 +119,7 @@ def test_workers_that_sleep_now_and_then_are_predicted_too() -> None:
     for seed in (0, 1):
         trace = train("async", clustered(), straggler="0-3:2ms/1000", seed=seed)[0].trace
         spreads = [spread(r.passes) for r in trace[len(trace) // 2 :]]
-        assert min(spreads) <= 1.0 and max(spreads) <= 4.0
-        assert spreads[-1] <= 2.0, "shortly before the end nothing is moved any more, for it would not pay"
+        assert spreads[-1] <= 1.0 and median(spreads) <= 1.0 and max(spreads) <= 3.0
 
 
 def test_no_visit_is_lost_or_invented(jobs: dict[str, Coordinator]) -> None:
@@ -160,9 +159,9 @@ def test_on_a_crowded_host_balance_costs_next_to_nothing() -> None:
     """Scheduling makes equal workers look unequal; virtual time, so no clock is asked."""
     off = careful = 0.0
     for seed in (2, 3, 5):
-        target = 1.001 * crowded("off", seed, Rules())[1]
-        off += crowded("off", seed, Rules(), target)[0]
-        careful += crowded("async", seed, Rules(), target)[0]
+        target = 1.001 * crowded("off", seed, SPARING)[1]
+        off += crowded("off", seed, SPARING, target)[0]
+        careful += crowded("async", seed, SPARING, target)[0]
     assert careful <= 1.04 * off
 
 

@@ -11,20 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flegel.plan.balance import (
+    SPARING,
     Balance,
     Carriage,
-    Duty,
     Rules,
-    Speed,
     SuperWorker,
     WorkerLoad,
     consider,
     hand_out,
-    imbalance,
+    level,
     points_to_give,
+    spare,
     super_workers,
+    uneven,
 )
 from flegel.plan.horizon import Horizon, Remaining
+from flegel.plan.speed import Duty, Speed
 from flegel.share import TILE
 from flegel.spec import Criteria
 
@@ -40,46 +42,59 @@ def alone(*args: object, **more: object) -> SuperWorker:
 
 
 def test_workers_with_the_same_statistics_are_one_super_worker() -> None:
-    loads = [load(0, seconds=8e-6), load(1), load(2, seconds=1.05e-6), load(3, seconds=8.2e-6), load(4, passes=3)]
+    loads = [load(0, seconds=8e-6), load(1), load(2, seconds=1.02e-6), load(3, seconds=8.2e-6), load(4, passes=3)]
     groups = [{m.worker for m in g.members} for g in super_workers(loads, RULES)]
     assert sorted(map(sorted, groups)) == [[0, 3], [1, 2], [4]]
 
 
-def test_eq_8_is_the_largest_distance_from_the_mean() -> None:
-    assert imbalance([1.0, 2.0, 6.0]) == 3.0
+GROUP = st.tuples(
+    st.integers(1_000, 10**7), st.floats(1e-8, 1e-3), st.floats(0, 50), st.integers(1, 5)
+)  # N, V, P, members
 
 
-@given(
-    points=st.tuples(st.integers(1_000, 10**7), st.integers(1_000, 10**7)),
-    speeds=st.tuples(st.floats(1e-8, 1e-3), st.floats(1e-8, 1e-3)),
-    passes=st.tuples(st.floats(0, 50), st.floats(0, 50)),
-    counts=st.tuples(st.integers(1, 5), st.integers(1, 5)),
-    split=st.floats(1e-3, 1e3),
-)
-def test_delta_solves_eq_9_or_its_compensation_case(points, speeds, passes, counts, split) -> None:  # type: ignore[no-untyped-def]
-    slow = SuperWorker(tuple(load(i, points[0], speeds[0], passes[0]) for i in range(counts[0])))
-    fast = SuperWorker(tuple(load(9 + i, points[1], speeds[1], passes[1]) for i in range(counts[1])))
-    delta, case = points_to_give(slow, fast, split)
-    beta, behind = counts[0] / counts[1], fast.passes - slow.passes
-    assert 0 <= delta <= slow.points
-    if "equal passes" in case and delta < slow.points * (1 - 1e-6):
-        left = slow.passes + split / ((slow.points - delta) * slow.seconds)
+def crew(*groups: tuple[int, float, float, int]) -> list[SuperWorker]:
+    return [
+        SuperWorker(tuple(load(9 * i + j, points, seconds, passes) for j in range(members)))
+        for i, (points, seconds, passes, members) in enumerate(groups)
+    ]
+
+
+@given(GROUP, GROUP, st.floats(1e-3, 1e3))
+def test_two_super_workers_follow_eq_9_or_its_compensation_case(one, two, split) -> None:  # type: ignore[no-untyped-def]
+    slow, fast = crew(one, two)
+    height = level((slow, fast), split)
+    delta = points_to_give(slow, height, split)
+    beta, behind = len(slow.members) / len(fast.members), fast.passes - slow.passes
+    assert 0 <= delta < slow.points
+    if 0 < delta < slow.points * (1 - 1e-6):
         debt = behind * beta * delta * fast.seconds
-        right = fast.passes + (split - debt) / ((fast.points + beta * delta) * fast.seconds)
-        assert math.isclose(left, right, rel_tol=1e-6, abs_tol=1e-6)
-        assert debt <= split * (1 + 1e-9)
-    elif "share them" in case:
-        assert math.isclose((slow.points - delta) * slow.seconds, beta * delta * fast.seconds, rel_tol=1e-9)
+        if fast.passes <= height:
+            left = slow.passes + split / ((slow.points - delta) * slow.seconds)
+            right = fast.passes + (split - debt) / ((fast.points + beta * delta) * fast.seconds)
+            assert math.isclose(left, right, rel_tol=1e-6, abs_tol=1e-6)
+            assert debt <= split * (1 + 1e-6)
+        else:
+            assert math.isclose((slow.points - delta) * slow.seconds, beta * delta * fast.seconds, rel_tol=1e-6)
+
+
+@given(st.lists(GROUP, min_size=2, max_size=8), st.floats(1e-3, 1e3))
+def test_what_some_lack_others_have_to_spare(groups, split) -> None:  # type: ignore[no-untyped-def]
+    """The level can be reached: visits that are lacking and visits to spare are the same number."""
+    found = crew(*groups)
+    height = level(found, split)
+    each = [len(g.members) * spare(g, height, split) for g in found]
+    assert abs(sum(each)) <= 1e-6 * sum(abs(e) for e in each) + 1e-6 * height * sum(g.points for g in found)
+    assert height >= min(g.passes for g in found)
 
 
 def test_equal_speeds_and_passes_split_the_difference() -> None:
-    delta, _ = points_to_give(alone(0, 3000), alone(1, 1000), 10.0)
-    assert math.isclose(delta, 1000)
+    pair = [alone(0, 3000), alone(1, 1000)]
+    assert math.isclose(points_to_give(pair[0], level(pair, 10.0), 10.0), 1000)
 
 
 def test_a_short_split_shares_the_debt() -> None:
-    delta, case = points_to_give(alone(0, 1000, 2e-6, 0.0), alone(1, 1000, 1e-6, 100.0), 1e-4)
-    assert "too short" in case and math.isclose(delta, 1000 * 2 / 3)
+    pair = [alone(0, 1000, 2e-6, 0.0), alone(1, 1000, 1e-6, 100.0)]
+    assert math.isclose(points_to_give(pair[0], level(pair, 1e-4), 1e-4), 1000 * 2 / 3)
 
 
 @given(st.lists(st.integers(2 * TILE, 10**6), min_size=1, max_size=6), st.integers(1, 6), st.floats(64, 10**6))
@@ -94,11 +109,38 @@ def test_every_slow_worker_gives_the_same_and_keeps_something(shares: list[int],
     assert max(got) - min(got) <= TILE, "what does not divide evenly is not for one of them alone"
 
 
-def test_min_is_paired_with_max() -> None:
+def test_the_slowest_gives_to_the_fastest() -> None:
     loads = [load(w, seconds=s * 1e-6) for w, s in enumerate([8, 1, 4, 2])]
     plan = consider(loads, 10.0, RULES)
-    assert {(p.source, p.target) for p in plan.proposals} == {(0, 1), (2, 3)}
+    assert plan.proposals[0].source == 0 and plan.proposals[0].target == 1
+    assert {p.source for p in plan.proposals}.isdisjoint(p.target for p in plan.proposals)
     assert all("ns a point" in p.reason for p in plan.proposals)
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 8), st.floats(0, 2), st.integers(1, 50)), min_size=2, max_size=9),
+    st.floats(0.5, 20),
+)
+def test_a_plan_that_is_carried_out_leaves_nobody_far_off(workers, remaining) -> None:  # type: ignore[no-untyped-def]
+    """Speeds are known and moves take no time: after the split all passes are as near as the rules want, but for those
+    that were far ahead already and for what tiles and moves too small to matter make of it."""
+    loads = [load(i, 640 * n, v * 1e-6, p) for i, (v, p, n) in enumerate(workers)]
+    rules = replace(RULES, least=0.0)
+    plan = consider(loads, remaining, rules)
+    points, total = [w.points for w in loads], [w.points * w.passes for w in loads]
+    for move in plan.proposals:
+        total[move.source] -= move.points * loads[move.source].passes
+        total[move.target] += move.points * loads[move.source].passes
+        points[move.source] -= move.points
+        points[move.target] += move.points
+    assert sum(points) == sum(w.points for w in loads) and min(points) >= TILE
+    if plan.proposals:
+        lap = sorted(w.points * w.seconds for w in loads)[(len(loads) - 1) // 2]
+        split = min(rules.laps * lap, remaining)
+        height = level(super_workers(loads, replace(rules, likeness=0.0)), split)
+        for w, n, t in zip(loads, points, total, strict=True):
+            end = (t + split / w.seconds) / n
+            assert end >= height - rules.epsilon - 0.35, "nobody is left behind"
 
 
 def test_what_is_balanced_stays_where_it_is_and_says_so() -> None:
@@ -114,20 +156,63 @@ def test_a_worker_that_is_busy_or_full_is_left_alone() -> None:
 
 
 def test_points_do_not_go_back_for_a_small_difference() -> None:
-    loads = [load(0, seconds=1.2e-6), load(1)]
-    remaining = 0.384  # a gap of one pass: half a pass on each side of the mean
-    loads[0] = load(0, seconds=1.21e-6)
-    assert consider(loads, remaining, RULES).proposals
-    assert not consider(loads, remaining, Rules(reversal=4.0), {(1, 0): 0.0}).proposals
+    loads = [load(0, passes=9.5), load(1, passes=10.2)]
+    assert [(p.source, p.target) for p in consider(loads, 10.0, RULES).proposals] == [(0, 1)]
+    assert consider(loads, 10.0, RULES, {0: -1, 1: 1}).proposals, "the same way again"
+    assert not consider(loads, 10.0, RULES, {0: 1, 1: -1}).proposals
+    loads[0] = load(0, passes=9.2)
+    assert consider(loads, 10.0, RULES, {0: 1, 1: -1}).proposals, "but for a larger one"
+
+
+def test_who_gave_is_forgotten() -> None:
+    balance, lap = Balance(), 64_000e-6
+    slow = [load(0, seconds=8e-6), load(1), load(2)]
+    balance.due(1.0)
+    assert balance.plan(slow, known(1000.0), 1.0).proposals
+    assert balance.last[0] == (-1, 1.0) and balance.last[1] == (1, 1.0)
+    even = [load(w, passes=9.0) for w in range(3)]
+    balance.plan(even, known(1000.0), 1.0 + 3 * lap)
+    assert balance.last
+    balance.plan(even, known(1000.0), 1.0 + 40 * lap)
+    assert not balance.last
 
 
 def test_a_worker_that_perhaps_only_looks_slow_keeps_its_points() -> None:
     """Three times slower, measured to ±40 %: on a crowded processor that is nothing. Measured to 1 %, it is."""
     unsure = [load(0, seconds=3e-6, doubt=0.4), load(1, doubt=0.4)]
     sure = [load(0, seconds=3e-6, doubt=0.01), load(1, doubt=0.01)]
-    assert not (plan := consider(unsure, 10.0, RULES)).proposals and "alike" in plan.reason
-    half = sum(p.points for p in consider([load(0, seconds=3e-6, doubt=0.2), load(1)], 10.0, RULES).proposals)
-    assert 0 < half < sum(p.points for p in consider(sure, 10.0, RULES).proposals)
+    for rules in (RULES, SPARING):
+        assert not (plan := consider(unsure, 10.0, rules)).proposals and "perhaps" in plan.reason
+        assert consider(sure, 10.0, rules).proposals
+
+
+def test_where_moves_are_dear_only_what_is_surely_too_much_is_given() -> None:
+    def given_away(doubt: float, rules: Rules) -> int:
+        loads = [load(0, seconds=1.8e-6, doubt=doubt), *(load(w, doubt=doubt) for w in range(1, 4))]
+        return sum(p.points for p in consider(loads, 10.0, rules).proposals)
+
+    assert 0 < given_away(0.05, SPARING) < given_away(0.001, SPARING)
+    assert given_away(0.05, RULES) == given_away(0.001, RULES) > 0
+
+
+def test_few_points_are_given_for_a_shorter_time() -> None:
+    """A worker that is behind with the few points it has left would make that up in three passes of the others. Few are
+    no burden anywhere, so that it gives more of them and is there sooner."""
+    others = [load(1, passes=10.25), load(2, passes=9.75), load(3, passes=10.0)]
+    loads, split = [load(0, 8_000, 8e-6, passes=9.0), *others], 3 * 64_000e-6
+    slow_way = points_to_give(SuperWorker((loads[0],)), level(super_workers(loads, RULES), split), split)
+    moves = consider(loads, 10.0, RULES, carriage=Carriage(0.01)).proposals
+    assert {m.source for m in moves} == {0}
+    assert 1.3 * slow_way < sum(m.points for m in moves) < 8_000
+
+
+def test_points_go_to_whoever_has_the_most_visits_to_spare() -> None:
+    """Not to another slow worker that is only a little more ahead: the two would throw their few points to and fro."""
+    slow = [load(0, 8_000, 8e-6, passes=9.4), load(1, 8_000, 8e-6, passes=10.1)]
+    loads = [*slow, *(load(w, passes=10.05) for w in range(2, 8))]
+    moves = consider(loads, 10.0, RULES, carriage=Carriage(0.01)).proposals
+    assert {m.source for m in moves} == {0}
+    assert sum(m.points for m in moves if m.target > 1) > 4 * sum(m.points for m in moves if m.target == 1)
 
 
 def test_points_that_would_arrive_too_late_stay() -> None:
@@ -137,15 +222,19 @@ def test_points_that_would_arrive_too_late_stay() -> None:
     assert not late.proposals and "only 10 s are left" in late.reason
     slow_link = consider(loads, 10.0, RULES, carriage=Carriage(lag=1.0, each=7.0 / 6400))
     assert sum(p.points for p in slow_link.proposals) == 6400 < whole
-    assert (
-        consider(loads, 10.0, RULES, carriage=Carriage(1.0, 1e-9)).proposals == consider(loads, 10.0, RULES).proposals
-    )
 
 
-def test_the_less_is_known_of_speeds_the_longer_a_move_must_pay() -> None:
-    def moves(seconds: float, doubt: float, slower: float = 2.5, sure: bool = True) -> bool:
-        loads = [load(0, seconds=slower * 1e-6, doubt=doubt), load(1, doubt=doubt)]
-        return bool(consider(loads, seconds, RULES, carriage=Carriage(lag=1.0), sure=sure).proposals)
+def test_what_one_worker_sends_to_several_must_all_arrive_in_time() -> None:
+    loads = [load(0, seconds=8e-6), *(load(w, seconds=1e-6 + w * 1e-7) for w in range(1, 4))]
+    link = Carriage(lag=1.0, each=7.0 / 6400)
+    moves = consider(loads, 10.0, RULES, carriage=link).proposals
+    assert sum(m.points for m in moves if m.source == 0) <= 6400 + TILE
+
+
+def test_where_moves_are_dear_they_must_pay_the_longer_the_less_is_known() -> None:
+    def moves(seconds: float, doubt: float, slower: float = 2.5, sure: bool = True, rules: Rules = SPARING) -> bool:
+        loads = [load(0, seconds=slower * 1e-6, doubt=doubt), *(load(w, doubt=doubt) for w in range(1, 4))]
+        return bool(consider(loads, seconds, rules, carriage=Carriage(lag=1.0), sure=sure).proposals)
 
     assert [moves(seconds, 0.0) for seconds in (1.2, 1.3, 5.0)] == [False, True, True]
     assert [moves(seconds, 0.06) for seconds in (1.3, 5.0, 9.9, 10.1)] == [False, False, False, True]
@@ -153,36 +242,53 @@ def test_the_less_is_known_of_speeds_the_longer_a_move_must_pay() -> None:
     assert moves(1.3, 0.06, slower=8.0), "that is no accident"
     assert [moves(seconds, 0.06, sure=False) for seconds in (10.1, 19.9, 20.1)] == [False, False, True]
     assert moves(1.3, 0.06, slower=8.0, sure=False)
+    assert moves(1.3, 0.06, rules=RULES), "where they are cheap, to arrive in time is enough"
 
 
 def test_what_went_too_far_comes_back_at_once() -> None:
     """A worker that has given too much is ahead by passes, not by a guess at its speed: little time is enough."""
-    ahead = load(0, points=48_000, passes=9.0, doubt=0.06)
-    slow = load(1, points=96_000, seconds=1.5e-6, passes=7.0, doubt=0.06)
+    ahead = load(0, points=48_000, passes=9.0, doubt=0.04)
+    others = [load(w, points=64_000, passes=7.0, doubt=0.04) for w in range(1, 4)]
 
-    def moves(last: dict[tuple[int, int], float], *loads: WorkerLoad) -> bool:
-        return bool(consider(loads, 6.0, RULES, last, Carriage(lag=1.0)).proposals)
+    def moves(last: dict[int, int], *loads: WorkerLoad) -> bool:
+        return bool(consider(loads, 6.0, SPARING, last, Carriage(lag=1.0)).proposals)
 
-    assert not moves({}, ahead, slow)
-    assert moves({(0, 2): 0.0}, ahead, slow)
-    assert moves({(2, 1): 0.0}, ahead, slow)
-    assert not moves({(0, 2): 0.0}, replace(ahead, passes=7.5), slow), "passes may differ by so much"
-
-
-def test_who_looks_different_by_chance_gives_the_same() -> None:
-    speeds = (7.6e-6, 6.3e-6, 7.0e-6, 7.4e-6)
-    unsure = [load(w, seconds=v, doubt=0.08) for w, v in enumerate(speeds)]
-    sure = [replace(w, doubt=0.001) for w in unsure]
-    assert len(super_workers(unsure, RULES)) == 1 < len(super_workers(sure, RULES))
-    far = [load(0, seconds=30e-6, doubt=0.5), load(1, doubt=0.5)]
-    assert len(super_workers(far, RULES)) == 2, "whatever is known of them"
+    assert not moves({}, ahead, *others)
+    assert moves({0: -1}, ahead, *others)
+    assert not moves({0: -1}, replace(ahead, passes=7.5), *others), "passes may differ by so much"
 
 
-def test_a_job_that_seems_to_be_over_soon_is_planned_for_two_passes_at_least() -> None:
-    """Points given for less would be too many, and would have to come back."""
+def test_a_crew_is_uneven_if_somebody_is_surely_slow() -> None:
+    equal = [load(w, seconds=(1 + w / 40) * 1e-6, doubt=0.03) for w in range(16)]
+    assert not uneven(equal, RULES) and not uneven([], RULES)
+    assert uneven([load(16, seconds=8e-6, doubt=0.5), *equal], RULES)
+    assert not uneven([load(16, seconds=3e-6, doubt=0.5), *equal], RULES), "perhaps it only looks so"
+    assert uneven([load(0, seconds=8e-6), load(1)], RULES), "one of two"
+
+
+def test_where_nobody_is_slow_small_differences_are_left_alone() -> None:
+    """Eight workers, one of them a third of a pass behind. Beside a slow one that is put right, among equals not."""
+    loads = [load(0, passes=9.62), *(load(w, passes=10.0) for w in range(1, 8))]
+    slow = load(8, points=8_000, seconds=8e-6, passes=10.0)
+
+    def moves(*loads: WorkerLoad) -> bool:
+        balance = Balance()
+        assert balance.due(1.0)
+        return any(p.source == 0 for p in balance.plan(loads, known(5.0), 1.0).proposals)
+
+    assert moves(*loads, slow)
+    assert not moves(*loads)
+
+
+def test_a_job_that_seems_to_be_over_soon_is_planned_for_some_passes_at_least() -> None:
+    """Points given for less would be too many, and would have to come back; but where the end is known, it counts."""
     loads = [load(0, seconds=8e-6, passes=0.1), load(1, passes=0.9)]
-    soon, later = (sum(p.points for p in consider(loads, t, RULES).proposals) for t in (0.05, 0.4))
-    assert soon == later > 0
+
+    def given_away(seconds: float, sure: bool) -> int:
+        return sum(p.points for p in consider(loads, seconds, RULES, sure=sure).proposals)
+
+    assert given_away(0.05, False) == given_away(0.3, False) > 0
+    assert given_away(0.05, True) > given_away(0.3, True) > 0
 
 
 def test_a_speed_has_a_long_memory_until_it_changes() -> None:
@@ -223,19 +329,12 @@ def test_a_speed_is_unknown_until_the_first_visit() -> None:
     assert asleep.seconds == pytest.approx(1e-5, rel=0.1) and asleep.doubt > 0
 
 
-def test_a_worker_that_is_much_slower_is_believed_although_little_is_known() -> None:
+@pytest.mark.parametrize("rules", [RULES, SPARING])
+def test_a_worker_that_is_much_slower_is_believed_although_little_is_known(rules: Rules) -> None:
     """Its rounds differ by much of their length, ten times more than those of others, and still it is eight times
     slower: in doubt it may be twice as fast as it looks, but not ten times."""
     loads = [load(0, seconds=8e-6, passes=0.1, doubt=0.4), *(load(w, passes=0.8, doubt=0.03) for w in range(1, 4))]
-    moved = sum(p.points for p in consider(loads, 2.0, RULES).proposals)
-    assert 0 < moved < 56_000
-
-
-def test_small_differences_are_left_alone_unless_speeds_are_known_well() -> None:
-    loads = [load(0, passes=9.3), *(load(w, passes=10.0) for w in range(1, 4))]
-    sure = consider(loads, 2.0, RULES)
-    vague = consider([replace(w, doubt=RULES.doubtful) for w in loads], 2.0, RULES)
-    assert sure.proposals and not vague.proposals and "balanced" in vague.reason
+    assert 0 < sum(p.points for p in consider(loads, 2.0, rules).proposals) < 64_000
 
 
 def test_waiting_at_barriers_is_counted_for_those_that_wait() -> None:
@@ -270,8 +369,8 @@ def crowded(seed: int, rules: Rules, rounds: int = 20) -> int:
 
 def test_a_crowded_host_does_not_make_points_travel() -> None:
     """Equal workers that scheduling slows at random: most of what seems to be needed is not done."""
-    trusting = sum(crowded(seed, Rules(certainty=0.0)) for seed in range(10))
-    assert sum(crowded(seed, RULES) for seed in range(10)) <= 0.1 * trusting
+    trusting = sum(crowded(seed, Rules(certainty=0.0, slower=0.0)) for seed in range(10))
+    assert sum(crowded(seed, RULES) for seed in range(10)) <= 0.05 * trusting
 
 
 def test_nothing_is_proposed_before_speeds_are_known() -> None:
@@ -360,24 +459,22 @@ def test_steady_progress_is_followed_on_its_line() -> None:
 
 def test_few_points_are_sent_to_whom_they_are_many() -> None:
     """A worker that gave nearly everything away is through with the rest again and again."""
-    loads = [load(0, 1_000_000, 1e-7, 5.0), load(1, 1_000, 2e-5, 6.0)]
-    (move,) = consider(loads, 1.0, RULES).proposals
-    assert (move.source, move.target) == (0, 1) and 64 <= move.points < RULES.least * 1_000_000
-    doubtful = [replace(each, doubt=0.05) for each in loads]
-    assert consider(doubtful, 1.0, RULES, carriage=Carriage(0.2)).proposals, "a pass takes five times as long"
+    loads = [load(0, 1_000_000, 1e-7, 5.0), load(1, 1_000, 2e-5, 6.0), load(2, 1_000_000, 1e-7, 5.0)]
+    moves = consider(loads, 1.0, RULES).proposals
+    assert {m.target for m in moves} == {1} and all(64 <= m.points < RULES.least * 1_000_000 for m in moves)
 
 
 def test_a_guess_that_rests_on_a_moment_is_not_followed_for_long() -> None:
     """The first plan sees a slow worker and a long time left; both may be wrong, so it is looked at again soon."""
     balance, loads = Balance(), [load(0, seconds=8e-6), load(1), load(2)]
-    fastest = min(w.points * w.seconds for w in loads)
+    lap = loads[1].points * loads[1].seconds
     assert balance.due(1.0)
     balance.plan(loads, known(1000.0), 1.0)
-    assert balance.next_at == pytest.approx(1.0 + RULES.epsilon * fastest)
-    balance.plan(loads, known(1000.0), 1.0 + 2 * fastest)
-    assert balance.next_at == pytest.approx(1.0 + (2 + 2 * RULES.trust) * fastest)
+    assert balance.next_at == 1.0
+    balance.plan(loads, known(1000.0), 1.0 + lap / 8)
+    assert balance.next_at == pytest.approx(1.0 + 2 * lap / 8)
     balance.plan(loads, known(1000.0), 1000.0)
-    assert balance.next_at == pytest.approx(1000.0 + max(w.points * w.seconds for w in loads))
+    assert balance.next_at == pytest.approx(1000.0 + RULES.look * lap)
 
 
 def test_the_horizon_follows_a_decaying_change() -> None:

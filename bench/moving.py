@@ -20,7 +20,8 @@ from flegel import LocalCluster, Result, run
 from flegel.algorithms.kmeans import KMeans
 from flegel.machine.balancing import Balancing
 from flegel.machine.parcels import bytes_per_point
-from flegel.plan.balance import Plan, Proposal, Rules
+from flegel.plan.balance import Plan, Proposal
+from flegel.plan.rules import Rules
 from flegel.share import TILE, make_share
 from flegel.spec import Criteria
 

@@ -164,7 +164,9 @@ class Agenda:
 
         Parcels that the target still has a copy of (`cheap`) go first, because they need not be sent. A parcel moves
         whole; one that is too large for that is divided where there is nothing else, and nobody has a copy of its
-        parts. At least a tile stays active, because a worker without points would end every round at once.
+        parts. What was trained just now would come last, but shortly after the beginning of a pass that are a few tiles
+        at a time, and each window has its price; so what fills the window goes first, if it has a pass less at most.
+        At least a tile stays active, because a worker without points would end every round at once.
         """
         active = self.active
         room = min(most, active - TILE)
@@ -172,16 +174,18 @@ class Agenda:
             return None
         sizes = self._sizes()
         best: Segment | None = None
-        best_rank = (-2, 0)
+        best_rank = (-2, 0, 0)
+        last = max(s.passes for s in self.segments if s.status == "active")
         for s in reversed(self.segments):
             if s.status != "active" or s.anew:
                 continue
             if s.parcel is None or not _fits(sizes[s.parcel], room, active):
-                able, rank = _tiles(s) > 0, (0 if s.parcel is None else -1, s.passes)
+                able, kind = _tiles(s) > 0, 0 if s.parcel is None else -1
             else:  # one that was stopped at half has two segments until its pass is done
-                able, rank = s.points == sizes[s.parcel], (int(s.parcel in cheap), s.passes)
-            if able and rank > best_rank:
-                best, best_rank = s, rank
+                able, kind = s.points == sizes[s.parcel], int(s.parcel in cheap)
+            filled = min(QUARTERS * _tiles(s) * TILE // room, QUARTERS) if s.passes >= last - 1 else -1
+            if able and (kind, filled, s.passes) > best_rank:
+                best, best_rank = s, (kind, filled, s.passes)
         halfway = [n for p, n in sizes.items() if p in cheap and _fits(n, room, active)]
         if best is None or (best_rank[0] < 1 and 2 * sum(halfway) >= room):
             return None  # the target has a copy of just such points, whose pass is not over: rather fewer than others
@@ -330,6 +334,9 @@ class Agenda:
             else:
                 tidied.append(s)
         self.segments = tidied
+
+
+QUARTERS = 4  # a window is filled to a quarter, to a half, …: smaller differences do not matter
 
 
 def _fits(points: int, room: int, active: int) -> bool:

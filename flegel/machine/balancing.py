@@ -12,8 +12,10 @@ from collections.abc import Collection
 from flegel.machine.ledger import Ledger
 from flegel.machine.moves import Change, Moves
 from flegel.messages import Arrived, Order, Ready, Refused, Sent
-from flegel.plan.balance import SPARING, Balance, Carriage, Rules, WorkerLoad
+from flegel.plan.balance import Balance, Carriage
 from flegel.plan.horizon import Horizon
+from flegel.plan.level import WorkerLoad
+from flegel.plan.rules import SPARING, Rules
 from flegel.plan.speed import Duty, Speed
 from flegel.spec import Criteria
 from flegel.sync.base import View
@@ -119,7 +121,7 @@ class Balancing:
             return []
         left = self._horizon.remaining()
         plan = self._balance.plan(self._loads(view), left, now, self._carriage())
-        kind = plan.reason.split(":")[0]
+        kind = "".join(c for c in plan.reason if not c.isdigit())
         if plan.proposals or kind not in self._told:
             self.reason = f"{plan.reason} (T by {left.why})"
         self._told = {kind}

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -25,9 +26,10 @@ from flegel.errors import StorageError
 from flegel.machine.balancing import Balancing
 from flegel.machine.moves import Moves
 from flegel.messages import Kept
-from flegel.plan.balance import Balance, Carriage, Rules
+from flegel.plan.balance import Balance, Carriage
 from flegel.plan.horizon import Horizon, Moment
 from flegel.plan.interval import BinarySearch, FixedInterval, Search, Step
+from flegel.plan.rules import Rules
 from flegel.plan.speed import Duty, Mean, Speed
 from flegel.plan.stages import MultiStage, Recent
 from flegel.plan.termination import Termination, Verdict
@@ -58,11 +60,12 @@ KINDS: dict[str, type] = {
 """Everything that may be made from a file."""
 
 LEFT_OUT = {
-    "Moves": {"open"}, "Horizon": {"_criteria"}, "Termination": {"_criteria"},
+    "Moves": {"open"}, "Horizon": {"_criteria"}, "Termination": {"_criteria"}, "Balance": {"rules", "even"},
+    "Balancing": {"_crowded"},
     "ASP": {"_clocks"}, "SSP": {"_clocks"}, "View": {"_awaited"},
 }  # fmt: skip
 """Not kept: points under way stay with their source, criteria may change when a job is resumed, and what only repeats
-something else is counted anew."""
+something else is counted anew; how dear a move is, the host says on which the job goes on."""
 
 PLAIN = (type(None), bool, float, str, bytes)
 WORD = 1 << 63
@@ -144,13 +147,18 @@ def _object(kind: type, items: list[Any], like: Any) -> Any:
         except TypeError as error:
             raise StorageError(f"The checkpoint does not fit this version: {error}.") from None
     known = type(like) is kind
-    made = like if known else object.__new__(kind)
+    made = copy(like) if known and _frozen(kind) else like if known else object.__new__(kind)
     inside = vars(made)
     for name, value in items:
         if known and name not in inside:
             raise StorageError(f"The checkpoint holds {kind.__name__}.{name}, which this version does not know.")
         inside[name] = thaw(value, inside.get(name))
     return made
+
+
+def _frozen(kind: type) -> bool:
+    """Such an object may be somebody else's, too."""
+    return is_dataclass(kind) and bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
 def pack(data: Any) -> bytes:

@@ -59,7 +59,9 @@ class Horizon:
 
     def _by_limit(self) -> Remaining | None:
         limit = self._criteria.max_seconds
-        return Remaining(max(limit - self._seconds, 1e-6), "time limit", sure=True) if limit else None
+        if not limit or math.isinf(limit):
+            return None
+        return Remaining(max(limit - self._seconds, 1e-6), "time limit", sure=True)
 
     def _by_count(self) -> Remaining | None:
         most = self._criteria.max_iterations

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from flegel.plan.balance import Rules
+from flegel.plan.rules import Rules
 
 BLOCK = 4  # rounds: who sleeps in every other one has rounds that differ much, and blocks of them that do not
 

@@ -46,8 +46,10 @@ from flegel.machine.events import (
 from flegel.machine.fence import Fence
 from flegel.machine.ledger import Ledger
 from flegel.messages import Beat, Form, Load, Report
-from flegel.plan.balance import Balance, Carriage, Plan, Proposal, Rules, WorkerLoad
+from flegel.plan.balance import Balance, Carriage, Plan, Proposal
 from flegel.plan.horizon import Remaining
+from flegel.plan.level import WorkerLoad
+from flegel.plan.rules import Rules
 from flegel.share import TILE
 from flegel.sim.events import Events
 from flegel.sim.site import COLUMNS, HOLD, PATIENCE, Clusters, End, Site, nothing, statistics

@@ -71,6 +71,22 @@ def test_before_the_first_point_the_window_wraps_to_the_end() -> None:
     assert window is not None and (window.start, window.end) == (9 * TILE, 10 * TILE)
 
 
+def test_windows_are_filled_although_a_pass_has_just_begun() -> None:
+    """A few tiles were trained just now; each would be a window, as soon as it is trained. What comes last of the rest
+    fills one, but nothing that is further behind: that is trained next."""
+    agenda = Agenda(20 * TILE)
+    train(agenda, 22 * TILE)
+    train(agenda, 2 * TILE)
+    window = agenda.cut((0, 0), 6 * TILE)
+    assert window is not None and (window.start, window.end) == (14 * TILE, 20 * TILE)
+    behind = Agenda(4 * TILE)
+    train(behind, 4 * TILE)
+    train(behind, 4 * TILE)
+    behind.admit((9, 0), 1, 12 * TILE, 0)
+    window = behind.cut((0, 0), 8 * TILE)
+    assert window is not None and (window.share, window.points) == (0, 4 * TILE)
+
+
 def test_arrivals_are_trained_first_until_they_have_caught_up() -> None:
     agenda = Agenda(4 * TILE)
     for _ in range(3):

@@ -16,7 +16,7 @@ from flegel.machine.coordinator import Coordinator
 from flegel.machine.events import Patience
 from flegel.machine.ledger import Ledger
 from flegel.messages import Form, Load
-from flegel.plan.balance import SPARING, Rules
+from flegel.plan.rules import SPARING, Rules
 from flegel.plan.straggler import parse_stragglers
 from flegel.runtime.compile import build_kernel
 from flegel.runtime.flag import new_flag

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from flegel import tree
 from flegel.errors import StorageError
 from flegel.machine import snapshot
+from flegel.machine.balancing import Balancing
 from flegel.machine.snapshot import Newer, Part, freeze, redeal, thaw
 from flegel.messages import Kept
+from flegel.plan.rules import SPARING, Rules
 from flegel.plan.stages import MultiStage
 from flegel.spec import Criteria, SyncSpec
 from flegel.sync import MODELS, make_policy
@@ -70,6 +72,18 @@ def test_what_an_older_version_did_not_keep_has_its_default() -> None:
     old = freeze(MultiStage())
     old[2] = [pair for pair in old[2] if pair[0] != "_patience"]
     assert thaw(old, MultiStage())._patience == MultiStage()._patience
+
+
+def test_what_others_share_is_not_overwritten() -> None:
+    """Rules of balance are the same object for all jobs; how dear a move is, the host says on which a job goes on."""
+    roomy = Balancing("async", Criteria(max_seconds=1.0))
+    roomy._balance.last[3] = -1, 1.5
+    crowded = thaw(freeze(roomy), Balancing("async", Criteria(max_seconds=1.0), crowded=True))
+    assert crowded._balance.rules is SPARING != Rules() and crowded._crowded
+    assert crowded._balance.last == {3: (-1, 1.5)}
+    kept = freeze(SPARING)
+    other = Rules()
+    assert thaw(kept, other) == SPARING != other == Rules()
 
 
 def test_bytes_that_are_no_state_are_refused() -> None:

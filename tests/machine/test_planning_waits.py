@@ -12,7 +12,8 @@ from flegel.machine.balancing import CROWDED, Balancing
 from flegel.machine.events import Command, Send
 from flegel.machine.snapshot import Part, restore, take
 from flegel.messages import Kept, Take, Train
-from flegel.plan.balance import Balance, Plan, Proposal, Rules
+from flegel.plan.balance import Balance, Plan, Proposal
+from flegel.plan.rules import Rules
 from flegel.spec import Criteria
 
 

@@ -45,7 +45,8 @@ from flegel.messages import (
     Take,
     Window,
 )
-from flegel.plan.balance import Plan, Proposal, Rules
+from flegel.plan.balance import Plan, Proposal
+from flegel.plan.rules import Rules
 from flegel.share import TILE, Share, make_share
 from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 from flegel.sync import make_policy

@@ -156,9 +156,10 @@ def test_any_plan_can_be_carried_out(crew, remaining, sparing, data) -> None:  #
 
 
 def test_one_source_gives_to_several_and_keeps_a_tile() -> None:
-    loads = [load(0, 10 * TILE, seconds=1e-3), *(load(w, 10 * TILE, seconds=w * 1e-8) for w in range(1, 6))]
-    moves = consider(loads, 10.0, RULES).proposals
-    assert len(moves) > 2 and sum(m.points for m in moves if m.source == 0) == 9 * TILE
+    """Twelve moves of about half a tile each, which are rounded to tiles: nine is all that it can give."""
+    fast = [load(w, 640, seconds=1e-6 * 1.05**w) for w in range(1, 13)]
+    moves = consider([load(0, 652, seconds=5.1e-5, passes=0.316), *fast], 10.0, RULES).proposals
+    assert len(moves) > 2 and sum(m.points for m in moves) <= 9 * TILE
 
 
 def test_passes_that_are_all_the_same_are_a_level() -> None:

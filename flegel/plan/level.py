@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median, median_low
 
 from flegel.plan.rules import Rules
@@ -37,23 +38,23 @@ class SuperWorker:
 
     members: tuple[WorkerLoad, ...]
 
-    @property
+    @cached_property
     def points(self) -> float:
         return sum(m.points for m in self.members) / len(self.members)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         return sum(m.seconds for m in self.members) / len(self.members)
 
-    @property
+    @cached_property
     def passes(self) -> float:
         return sum(m.passes for m in self.members) / len(self.members)
 
-    @property
+    @cached_property
     def doubt(self) -> float:
         return sum(m.doubt for m in self.members) / len(self.members)
 
-    @property
+    @cached_property
     def lap(self) -> float:
         """Seconds of a pass."""
         return self.points * self.seconds

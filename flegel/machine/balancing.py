@@ -135,9 +135,10 @@ class Balancing:
         return orders
 
     def _carriage(self) -> Carriage:
-        """Before the first move is over, as if it took a round: windows change hands at barriers."""
+        """Before the first move is over, as if it took a round, because windows change hands at barriers, and two where
+        whoever carries them has to wait for a processor."""
         known = self.moves.carriage
-        return known if known.lag or known.each else Carriage(lag=self._round)
+        return known if known.lag or known.each else Carriage(lag=(2 if self._crowded else 1) * self._round)
 
     def _loads(self, view: View) -> list[WorkerLoad]:
         """V is what a point takes of the time that passes: computing, stretched by what barriers cost that worker."""

@@ -247,7 +247,8 @@ def _pair(slow: Side, fast: Side, ahead: Outlook, timing: Timing) -> tuple[list[
     wanted = min(slow.visits, fast.visits) / behind / len(s.members)
     delta, late = _in_time(wanted, slow, fast, rules, timing)
     each = delta * len(s.members) / len(f.members)
-    matters = delta >= TILE / 2 and (delta >= rules.least * s.points or each >= rules.least * f.points)
+    least = rules.least / max(slow.off, fast.off, 1.0)
+    matters = delta >= TILE / 2 and (delta >= least * s.points or each >= least * f.points)
     moves = hand_out(s, f, delta) if matters else []
     if not moves:
         few = f"{s} would give {delta:.0f} points to {f}, too few to matter"

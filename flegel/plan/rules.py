@@ -25,7 +25,8 @@ class Rules:
     likeness: float = 0.03
     """Relative difference of N and V up to which two workers are the same super worker."""
     least: float = 0.03
-    """A worker gives at least this part of its points, or gets that much more; nothing is moved for less."""
+    """A worker gives at least this part of its points, or gets that much more; nothing is moved for less. Whoever is
+    several passes off gives as many times less."""
     certainty: float = 1.2
     """Standard errors by which a worker is taken to be nearer to the others than it looks, and more among many."""
     caution: float = 0.0
@@ -63,7 +64,6 @@ SPARING = Rules(
     ahead=8.0,
     part=0.25,
     look=1.0,
-    least=0.005,
     certainty=2.0,
     caution=1.0,
     reversal=2.0,

@@ -28,6 +28,8 @@ Transfer = tuple[int, int]
 Parcel = tuple[int, int]
 """Points that once moved together and stay together: named after their first transfer."""
 
+QUARTERS = 4  # a window is filled to a quarter, to a half, …: smaller differences do not matter
+
 
 @dataclass
 class Segment:
@@ -334,9 +336,6 @@ class Agenda:
             else:
                 tidied.append(s)
         self.segments = tidied
-
-
-QUARTERS = 4  # a window is filled to a quarter, to a half, …: smaller differences do not matter
 
 
 def _fits(points: int, room: int, active: int) -> bool:

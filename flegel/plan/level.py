@@ -40,19 +40,19 @@ class SuperWorker:
 
     @cached_property
     def points(self) -> float:
-        return sum(m.points for m in self.members) / len(self.members)
+        return _mean(m.points for m in self.members)
 
     @cached_property
     def seconds(self) -> float:
-        return sum(m.seconds for m in self.members) / len(self.members)
+        return _mean(m.seconds for m in self.members)
 
     @cached_property
     def passes(self) -> float:
-        return sum(m.passes for m in self.members) / len(self.members)
+        return _mean(m.passes for m in self.members)
 
     @cached_property
     def doubt(self) -> float:
-        return sum(m.doubt for m in self.members) / len(self.members)
+        return _mean(m.doubt for m in self.members)
 
     @cached_property
     def lap(self) -> float:
@@ -62,6 +62,11 @@ class SuperWorker:
     def __str__(self) -> str:
         ids = [m.worker for m in self.members]
         return f"worker {ids[0]}" if len(ids) == 1 else f"workers {', '.join(map(str, ids))}"
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = tuple(values)
+    return sum(found) / len(found)
 
 
 def super_workers(loads: Sequence[WorkerLoad], rules: Rules) -> list[SuperWorker]:

@@ -11,13 +11,13 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.fcm_kernel import CUT, NEAR, kernel_for
 from flegel.algorithms.seeding import standard_units, start_rows
+from flegel.core import pytree
+from flegel.core.pytree import Array
+from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
-from flegel.share import DataPoint, Share
-from flegel.tree import Array
 
 
 class Prototypes(NamedTuple):
@@ -101,7 +101,7 @@ class FCM(Algorithm):
 
     def aggregate(self, target: Weights, change: Reweigh | Weights) -> Weights:
         if len(change) == len(target):  # a whole report; numba drops this branch when it compiles for a Reweigh
-            return tree.add(target, change)
+            return pytree.add(target, change)
         changes, y = change
         norm = (y * y).sum()
         for j in range(changes.shape[0]):
@@ -126,7 +126,7 @@ class FCM(Algorithm):
         within = np.maximum(aggregator.squares[filled] - counts * (means**2).sum(axis=1), 0.0)
         return float((within + counts * (away**2).sum(axis=1)).sum() * parameter.unit[0] ** 2)
 
-    def kernel(self, share: Share) -> Kernel | None:
+    def kernel(self, share: Shard) -> Kernel | None:
         return kernel_for(share, self.k, self.m) if share.layout == "tiles" else None
 
     def validate(self, sample: Sample) -> None:

@@ -40,9 +40,9 @@ from flegel.algorithms.soft_kernel import (
     standardized,
     tiles_at_once,
 )
-from flegel.runtime.flag import raised
-from flegel.share import TILE, Share
-from flegel.tree import Array
+from flegel.core.pytree import Array
+from flegel.core.shard import TILE, Shard
+from flegel.core.stop_flag import raised
 
 NEAR = 1e-30  # a squared distance is no less than this: a point on a centroid belongs to it
 MOST = 1e30  # and no more than this
@@ -50,10 +50,10 @@ EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
 CUT = -40.0  # a relative membership below e^CUT is none
 
 
-def kernel_for(share: Share, k: int, m: float) -> Kernel:
+def kernel_for(share: Shard, k: int, m: float) -> Kernel:
     tiles = tiles_at_once(share.features.dtype, k)
 
-    def kernel(share: Share, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
+    def kernel(share: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, share.points)
         return int(train(share.features, share.state, parameter, aggregator, start, end, flag, tiles, m))
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.gmm_kernel import CUT, kernel_for
 from flegel.algorithms.seeding import numbered, standard_units, start_rows
+from flegel.core import pytree
+from flegel.core.pytree import Array
+from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
-from flegel.share import DataPoint, Share
-from flegel.tree import Array
 
 LEAST_VARIANCE = 1e-12  # of a column's own variance: what regularization is at least
 
@@ -143,7 +143,7 @@ class GMM(Algorithm):
 
     def aggregate(self, target: Moments, change: Shift | Moments) -> Moments:
         if len(change) == len(target):  # a whole report; numba drops this branch when it compiles for a Shift
-            return tree.add(target, change)
+            return pytree.add(target, change)
         changes, y = change
         k, d = target.sums.shape
         for j in range(k):
@@ -184,7 +184,7 @@ class GMM(Algorithm):
         distances = (precision * scatter * _twice(d, width)).sum()
         return float(aggregator.counts[filled] @ parameter.level[filled] - 0.5 * distances + aggregator.entropy[0])
 
-    def kernel(self, share: Share) -> Kernel | None:
+    def kernel(self, share: Shard) -> Kernel | None:
         return kernel_for(share, self.k) if share.layout == "tiles" else None
 
     def validate(self, sample: Sample) -> None:

@@ -45,18 +45,18 @@ from flegel.algorithms.soft_kernel import (
     standardized,
     tiles_at_once,
 )
-from flegel.runtime.flag import raised
-from flegel.share import TILE, Share
-from flegel.tree import Array
+from flegel.core.pytree import Array
+from flegel.core.shard import TILE, Shard
+from flegel.core.stop_flag import raised
 
 MOST = 1e30  # half a squared distance is no more than this: an outlier belongs to all components alike
 CUT = -40.0  # a responsibility below e^CUT is none: it would only bring denormal numbers
 
 
-def kernel_for(share: Share, k: int) -> Kernel:
+def kernel_for(share: Shard, k: int) -> Kernel:
     tiles = tiles_at_once(share.features.dtype, k)
 
-    def kernel(share: Share, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
+    def kernel(share: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, share.points)
         return int(train(share.features, share.state, parameter, aggregator, start, end, flag, tiles))
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.kmeans_kernel import kernel_for
 from flegel.algorithms.seeding import origin_of, start_rows
+from flegel.core import pytree
+from flegel.core.pytree import Array
+from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
-from flegel.share import DataPoint, Share
-from flegel.tree import Array
 
 
 class Centroids(NamedTuple):
@@ -94,7 +94,7 @@ class KMeans(Algorithm):
 
     def aggregate(self, target: Sums, change: Move | Sums) -> Sums:
         if len(change) == len(target):  # a whole report; numba drops this branch when it compiles for a Move
-            return tree.add(target, change)
+            return pytree.add(target, change)
         x, origin, last, nearest = change
         if last == nearest:
             return target
@@ -124,7 +124,7 @@ class KMeans(Algorithm):
         within = aggregator.squares[0] - counts @ (means**2).sum(axis=1)
         return float(max(within, 0.0) + counts @ (away**2).sum(axis=1))
 
-    def kernel(self, share: Share) -> Kernel | None:
+    def kernel(self, share: Shard) -> Kernel | None:
         return kernel_for(share, self.k) if share.layout == "tiles" else None
 
     def validate(self, sample: Sample) -> None:

@@ -28,19 +28,19 @@ from flegel.algorithms.simd import (
     store,
     to_int32,
 )
-from flegel.runtime.flag import raised
-from flegel.share import TILE, Share
-from flegel.tree import Array
+from flegel.core.pytree import Array
+from flegel.core.shard import TILE, Shard
+from flegel.core.stop_flag import raised
 
 LINE = 64  # bytes of a cache line
 OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
-def kernel_for(share: Share, k: int) -> Kernel:
+def kernel_for(share: Shard, k: int) -> Kernel:
     """The kernel in the shape that this machine's registers, the precision and k ask for."""
     train = _build(*tile_shape(share.features.dtype, k))
 
-    def kernel(share: Share, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
+    def kernel(share: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, share.points)
         return int(train(share.features, share.state, parameter, aggregator, start, end, flag))
 

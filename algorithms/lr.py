@@ -15,9 +15,9 @@ from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms import lr_kernels
 from flegel.algorithms.precondition import descend, plain, scaled
 from flegel.algorithms.rows import add_scaled, dot, times
+from flegel.core.pytree import Array
+from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
-from flegel.share import DataPoint, Share
-from flegel.tree import Array
 
 GAIN = 2.0
 """How far one pass may go, in steps of the bounding quadratic. Every barrier of a pass moves by its share."""
@@ -206,7 +206,7 @@ class LR(Algorithm):
         change.visits[0] = 1.0
         return change
 
-    def kernel(self, share: Share) -> Kernel:
+    def kernel(self, share: Shard) -> Kernel:
         return lr_kernels.kernel_for(share, self.memory)
 
     def updateParameter(self, aggregator: Gradients, oldParameter: Linear) -> Linear:

@@ -27,9 +27,9 @@ from flegel.algorithms.simd import (
     widen,
 )
 from flegel.algorithms.simd_math import exp, log, log1p_unit
-from flegel.runtime.flag import raised
-from flegel.share import TILE, Share, Sparse
-from flegel.tree import Array, Tree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import TILE, Shard, Sparse
+from flegel.core.stop_flag import raised
 
 GROUP = 64 if VECTOR_BYTES == 64 else 32
 """Points whose scores are in registers at a time: enough independent sums to keep the multipliers busy."""
@@ -311,12 +311,12 @@ def _tiles(features, labels, state, weights, bias, classes, penalty, memory, gra
 _VECTOR_LABELS = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
 
 
-def kernel_for(share: Share, memory: bool) -> Kernel:
+def kernel_for(share: Shard, memory: bool) -> Kernel:
     """The kernel for this share's layout."""
     sparse = isinstance(share.features, Sparse)
     keep = 1.0 if memory else 0.0
 
-    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+    def run(share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(5)  # loss, squares, seen, visits, unknown
         model = (parameter.weights, parameter.bias, parameter.classes, float(parameter.penalty[0]), keep)
         goal = (aggregator.gradient, sums, start, end, flag)

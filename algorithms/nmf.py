@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms import nmf_kernels
 from flegel.algorithms.nmf_rows import (
@@ -27,10 +26,11 @@ from flegel.algorithms.nmf_rows import (
     start_row,
     step_columns,
 )
+from flegel.core import pytree
+from flegel.core.parallel_sums import in_pieces
+from flegel.core.pytree import Array
+from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError
-from flegel.share import DataPoint, Share, Sparse
-from flegel.sums import in_pieces
-from flegel.tree import Array
 
 OFFSET = 6.0
 """AdaGrad's head start in typical visits: keeps a column's first steps short."""
@@ -211,7 +211,7 @@ class NMF(Algorithm):
 
     def aggregate(self, target: Sums, aggregator: Sums | RowChange) -> Sums:
         if len(aggregator) == len(target):  # a whole report
-            return tree.add(target, aggregator)
+            return pytree.add(target, aggregator)
         columns, moves, gram, energy, progress, loss, first = aggregator
         for t in range(len(columns)):
             target.moves[columns[t]] += moves[t]
@@ -238,7 +238,7 @@ class NMF(Algorithm):
             factors=parameter.factors + aggregator.moves, energy=parameter.energy + aggregator.energy
         )
 
-    def kernel(self, share: Share) -> Kernel:
+    def kernel(self, share: Shard) -> Kernel:
         if self.solver == "sgd":
             return nmf_kernels.solving(share, self.rank, self.regularization, self.learning_rate, self.sweeps)
         return nmf_kernels.multiplying(self.regularization)

@@ -14,9 +14,9 @@ from numba import njit
 from flegel.algorithm import Kernel
 from flegel.algorithms.nmf_rows import MOST_SWEEPS, SETTLED, gram_of, multiply_row_with, settled, start_row
 from flegel.algorithms.simd import fma, fma_each, load, maximum, register_lanes, splats, spread, store, total
-from flegel.runtime.flag import raised
-from flegel.share import Share, Sparse
-from flegel.tree import Array, Tree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import Shard, Sparse
+from flegel.core.stop_flag import raised
 
 TOGETHER = 128  # entries of a row that are gathered at a time: their factors stay in the nearest cache
 
@@ -233,7 +233,7 @@ def _close(factors, moves, energy, gathered, progress, spread_, local, local_ene
             spread_[j] = progress[j] * progress[j]
 
 
-def solving(share: Share, rank: int, regularization: float, learning_rate: float, sweeps: int) -> Kernel:
+def solving(share: Shard, rank: int, regularization: float, learning_rate: float, sweeps: int) -> Kernel:
     """The kernel of the solver sgd, in the precision of the share's state."""
     dtype = share.state.dtype
     padded = -(-rank // LANES) * LANES
@@ -249,7 +249,7 @@ def solving(share: Share, rank: int, regularization: float, learning_rate: float
     opened: Array | None = None
     """The H that `local` was made of."""
 
-    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+    def run(share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         nonlocal opened
         theirs = (
             parameter.factors,
@@ -339,7 +339,7 @@ def _multiply_dense(features, factors, scale, state, penalty, settle, moves, gra
 def multiplying(regularization: float) -> Kernel:
     """The kernel of the multiplicative solver."""
 
-    def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+    def run(share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(2)
         scale = float(parameter.scale[0])
         rest = (

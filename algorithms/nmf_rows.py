@@ -13,8 +13,8 @@ from numba import njit
 from numba.core import types
 from numba.extending import overload
 
-from flegel.share import Sparse, SparseRow
-from flegel.tree import Array
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse, SparseRow
 
 EPSILON = float(np.finfo(np.float32).eps)
 """Stands for a zero below the fraction bar."""

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithms.rows import rows_of, times
-from flegel.share import Sparse
-from flegel.tree import Array
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
 
 BUDGET = 8192  # numbers in the leading directions: 64 kB at every barrier; all directions up to 90 columns
 _DENSE_COLUMNS = 1024  # up to here all eigenvectors at once; beyond, only the leading ones by iteration

@@ -12,8 +12,8 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from flegel.share import Sparse, SparseRow
-from flegel.tree import Array
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse, SparseRow
 
 
 def dot(row: Array | SparseRow, weights: Array) -> float:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flegel.core.pytree import Array
 from flegel.errors import UsageError
-from flegel.tree import Array
 
 NAMED = ("k-means++", "random", "first")
 

@@ -32,7 +32,7 @@ from flegel.algorithms.simd import (
     total,
     widen,
 )
-from flegel.share import TILE
+from flegel.core.shard import TILE
 
 OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
 ROWS = 4 if REGISTERS == 32 else 2  # clusters of a register tile

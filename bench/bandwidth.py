@@ -24,8 +24,8 @@ import suite
 from moving import Script, moves_of, point_bytes, scripted, visits_a_second
 
 from flegel.compare import Chart, Series
-from flegel.runtime.local import LocalCluster, launch
-from flegel.runtime.worker import Birth
+from flegel.runtime.processes.local_cluster import LocalCluster, launch
+from flegel.runtime.worker.process import WorkerConfig
 
 FIGURE = "Table 2"
 NEEDS = ("option:straggler", "option:balance", "algorithm:kmeans")
@@ -145,7 +145,7 @@ class Apart(LocalCluster):
 
     def _launch(self, worker: int, life: int) -> subprocess.Popen[bytes]:
         through = ["ip", "netns", "exec", self._links.names[worker]]
-        return launch(Birth(self._address, self.token, worker, life), through)
+        return launch(WorkerConfig(self._address, self.token, worker, life), through)
 
 
 def raw_socket(links: Links, size: int) -> float:

@@ -23,11 +23,11 @@ import numpy as np
 
 import flegel
 from flegel import Algorithm, LocalCluster
+from flegel.core.shard import Shard
 from flegel.runtime import clock
-from flegel.runtime.remote import RemoteCluster
-from flegel.share import Share
-from flegel.sync import MODELS, Model
-from flegel.sync.base import (
+from flegel.runtime.processes.remote_cluster import RemoteCluster
+from flegel.sync import MODELS, SyncModel
+from flegel.sync.policy import (
     NOTHING,
     Decision,
     Event,
@@ -68,12 +68,12 @@ class Idle(Algorithm):
     def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
         return oldParameter + 0.0
 
-    def kernel(self, share: Share) -> Any:
+    def kernel(self, share: Shard) -> Any:
         import ctypes
 
         import numba
 
-        from flegel.runtime.flag import raised
+        from flegel.core.stop_flag import raised
 
         usleep = ctypes.CDLL(None).usleep
         usleep.argtypes, usleep.restype = [ctypes.c_uint32], ctypes.c_int
@@ -121,7 +121,7 @@ class Metronome:
 def measure(cluster: LocalCluster, workers: int, barriers: int, interval: float, busy: bool) -> np.ndarray:
     """Seconds of each barrier, without the first few."""
     metronome = Metronome(interval)
-    MODELS["metronome"] = Model(lambda spec: metronome, "for this benchmark")
+    MODELS["metronome"] = SyncModel(lambda spec: metronome, "for this benchmark")
     rows = np.zeros((10_000 * workers, COLUMNS), np.float32)
     flegel.run(
         Idle(busy=busy), rows, workers=workers, sync="metronome", max_iterations=barriers + 20, tolerance=0,

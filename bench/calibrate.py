@@ -37,11 +37,11 @@ from flegel.compare.stats import first_reaching, loosened
 from flegel.compare.virtual import Stage, VirtualContest, World
 from flegel.datasets import open_data
 from flegel.errors import FlegelError
-from flegel.runtime import host
-from flegel.runtime.local import LocalCluster
-from flegel.sim.network import Wires
+from flegel.job import Criteria
+from flegel.runtime.processes import host
+from flegel.runtime.processes.local_cluster import LocalCluster
+from flegel.sim.network import NetworkSpec
 from flegel.sim.replay import record
-from flegel.spec import Criteria
 
 PAUSE, EVERY = 0.002, 1000  # every worker sleeps so long after so many points
 POINTS = 28_000  # of a worker: a pass takes about 60 ms
@@ -146,7 +146,7 @@ def world_of(bench: Bench, base: str) -> World:
     rate = median(bare)
     return World(
         rates=dict.fromkeys(range(bench.workers), rate), costs=heard.costs, learning="real",
-        wires=Wires(latency=heard.costs.message, jitter=heard.jitter),
+        wires=NetworkSpec(latency=heard.costs.message, jitter=heard.jitter),
     )  # fmt: skip
 
 

@@ -26,8 +26,8 @@ import flegel
 from flegel import LocalCluster
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
-from flegel.runtime.recall import read
-from flegel.runtime.vault import Folder
+from flegel.runtime.checkpoint.reader import read
+from flegel.runtime.checkpoint.store import FolderStore
 
 
 def trained(make: Any, data: np.ndarray, rounds: int, cluster: LocalCluster, place: Path | None, every: float) -> Any:
@@ -70,7 +70,7 @@ def compare(name: str, make: Any, data: np.ndarray, given: argparse.Namespace, c
             for with_checkpoints in (turn % 2 == 0, turn % 2 == 1):
                 if with_checkpoints:
                     kept.append(measured(make, data, rounds, cluster, place, given.every))
-                    found = read(Folder(place))
+                    found = read(FolderStore(place))
                     assert found.manifest is not None
                     counts.append(found.manifest.number)
                     size = sum(entry[0] for entry in found.manifest.files.values())

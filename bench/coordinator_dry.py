@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from coordinator_players import statistics
 
-from flegel.messages import Answer, Beat, Envelope, Load, Loaded, Order, Release, Report, Train
-from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
-from flegel.tree import Array
+from flegel.core.pytree import Array
+from flegel.messages import Answer, Envelope, LoadShard, Order, ReleaseJob, Report, ShardLoaded, Train, WorkerBeat
+from flegel.runtime.transport.codec import EMPTY, PackedArrays, Sequencer, decode
 
 
 class DryCluster:
@@ -26,9 +26,9 @@ class DryCluster:
         self.rounds: list[float] = []
         """Processor seconds of the coordinator for each round, from its reports to the next orders."""
         self._since = 0.0
-        self._orders = {w: Numbered("dry", 0, w, 0) for w in range(workers)}
-        self._answers = {w: Numbered("dry", 0, w, 0) for w in range(workers)}
-        self._parcels = [Parcel((np.full(sums, float(w + 1)), np.ones(counts))) for w in range(workers)]
+        self._orders = {w: Sequencer("dry", 0, w, 0) for w in range(workers)}
+        self._answers = {w: Sequencer("dry", 0, w, 0) for w in range(workers)}
+        self._parcels = [PackedArrays((np.full(sums, float(w + 1)), np.ones(counts))) for w in range(workers)]
         self._told: list[tuple[int, Order]] = []
 
     def new_job(self) -> str:
@@ -40,7 +40,7 @@ class DryCluster:
     def incarnations(self) -> dict[int, int]:
         return dict.fromkeys(self._orders, 0)
 
-    def send(self, worker: int, body: Order, parcel: Parcel = EMPTY) -> None:
+    def send(self, worker: int, body: Order, parcel: PackedArrays = EMPTY) -> None:
         self._orders[worker].wrap(body, parcel)
         self._told.append((worker, body))
 
@@ -53,13 +53,13 @@ class DryCluster:
             yield decode(frames)
 
     def _answer(self, worker: int, order: Order) -> list[bytes]:
-        body: Answer = Beat(0)
+        body: Answer = WorkerBeat(0)
         parcel = EMPTY
-        if isinstance(order, Load):
-            body = Loaded(1000, 10, "played", "", 0.0)
+        if isinstance(order, LoadShard):
+            body = ShardLoaded(1000, 10, "played", "", 0.0)
         elif isinstance(order, Train):
             body, parcel = Report(order.round, 1000, True, 0, 0, 1e-3, 0.0, 0.0), self._parcels[worker]
-        elif not isinstance(order, Release):
+        elif not isinstance(order, ReleaseJob):
             raise SystemExit(f"{type(order).__name__} came instead of Load or Train.")
         return [bytes(part) for part in self._answers[worker].wrap(body, parcel)]
 

@@ -35,13 +35,13 @@ from coordinator_players import Part, Played, statistics
 
 from flegel.algorithm import Algorithm
 from flegel.errors import UsageError
-from flegel.machine.coordinator import Coordinator
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.ledger import Ledger
-from flegel.messages import Form, Load
-from flegel.runtime import local
-from flegel.runtime.driver import drive
-from flegel.runtime.wire import Numbered
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
+from flegel.messages import LoadShard, TreeLayout
+from flegel.runtime.job.driver import drive
+from flegel.runtime.processes import local_cluster
+from flegel.runtime.transport.codec import Sequencer
 from flegel.sync import make_policy
 
 UNITS = {"kB": 1_000, "MB": 1_000_000, "B": 1}
@@ -80,18 +80,18 @@ class Role:
         return getattr(self._player, name)
 
 
-class PlayedCluster(local.LocalCluster):
+class PlayedCluster(local_cluster.LocalCluster):
     """The real cluster with players in place of worker processes."""
 
     def __init__(self, workers: int, players: int, **part: Any) -> None:
-        local.MAX_WORKERS = max(local.MAX_WORKERS, workers)
+        local_cluster.MAX_WORKERS = max(local_cluster.MAX_WORKERS, workers)
         super().__init__(workers)
         self._cuts = [workers * i // players for i in range(players + 1)]
         self._part = part
         self.players: list[subprocess.Popen[bytes]] = []
 
     def _spawn(self, worker: int) -> None:
-        self._voices[worker] = Numbered(self.token, 0, worker, 0)
+        self._voices[worker] = Sequencer(self.token, 0, worker, 0)
         if worker in self._cuts:
             script = str(Path(__file__).with_name("coordinator_players.py"))
             player = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -155,9 +155,10 @@ def coordinator(workers: int, barriers: int, theta: int, size: int) -> Coordinat
     sums, counts = statistics(size)
     zero = Sums(np.zeros(sums), np.zeros(counts))
     algorithm = Load_()
-    form = Form("array", ())
+    form = TreeLayout("array", ())
     loads = {
-        w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, Form("Sums", Sums._fields)) for w in range(workers)
+        w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, TreeLayout("Sums", Sums._fields))
+        for w in range(workers)
     }
     return Coordinator(
         algorithm, make_policy(SyncSpec("bsp")), Criteria(max_iterations=barriers + WARM_UP, tolerance=0),

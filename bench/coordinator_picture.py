@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flegel.report.svg import DASHES, Canvas, Scale, axes
+from flegel.report.svg import DASHES, AxisScale, Canvas, axes
 
 Row = dict[str, Any]
 Line = tuple[str, int, list[tuple[float, float]]]
@@ -50,11 +50,11 @@ def _points(rows: Sequence[Row], field: str, size: int) -> list[tuple[float, flo
 
 def _panel(
     canvas: Canvas, left: int, lines: Sequence[Line], x_label: str, y_label: str, more: float | None = None
-) -> tuple[Scale, Scale]:
+) -> tuple[AxisScale, AxisScale]:
     points = [p for _, _, line in lines for p in line]
     heights = [h for _, h in points] + ([more] if more else [])
-    x = Scale(min(p[0] for p in points), max(p[0] for p in points), left, left + WIDE, log=True)
-    y = Scale(min(heights) * 0.7, max(heights) * 1.3, HIGH + 50, 60, log=True)
+    x = AxisScale(min(p[0] for p in points), max(p[0] for p in points), left, left + WIDE, log=True)
+    y = AxisScale(min(heights) * 0.7, max(heights) * 1.3, HIGH + 50, 60, log=True)
     axes(canvas, x, y, x_label, y_label, show_x=lambda v: f"{v:,.0f}", ticks=False)
     for at in sorted({p[0] for p in points}):
         canvas.add("line", x1=x(at), x2=x(at), y1=y.begin, y2=y.begin + 4, class_="axis")

@@ -20,9 +20,9 @@ import time
 import msgspec
 import numpy as np
 
-from flegel.messages import Answer, Beat, Envelope, Exit, Hello, Load, Loaded, Release, Report, Train
-from flegel.runtime.wire import EMPTY, Numbered, Parcel, decode
-from flegel.runtime.worker import identity
+from flegel.messages import Answer, Envelope, Exit, Hello, LoadShard, ReleaseJob, Report, ShardLoaded, Train, WorkerBeat
+from flegel.runtime.transport.codec import EMPTY, PackedArrays, Sequencer, decode
+from flegel.runtime.worker.process import identity
 
 SILENT = 120.0  # seconds without any message: the coordinator hangs
 BEAT = 1.0
@@ -94,7 +94,7 @@ class Connection:
     def __init__(self, part: Part, worker: int) -> None:
         self.worker = worker
         self.round = -1
-        self.voice = Numbered(part.token, 0, worker, 0)
+        self.voice = Sequencer(part.token, 0, worker, 0)
         self.socket = dial(part.address)
         self._buffer = bytearray(1 << 14)
         self._here = 0
@@ -122,7 +122,7 @@ class Connection:
     def _gone(self) -> bytes:
         raise SystemExit(f"Worker {self.worker}: the coordinator hung up.")
 
-    def prepare(self, body: Answer, parcel: Parcel = EMPTY) -> list[bytes | memoryview]:
+    def prepare(self, body: Answer, parcel: PackedArrays = EMPTY) -> list[bytes | memoryview]:
         header, *parts = self.voice.wrap(body, parcel)
         pieces = frame(header, bool(parts))
         for at, each in enumerate(parts):
@@ -198,7 +198,7 @@ class Players:
         self._beat_at = time.monotonic() + BEAT
         sums, counts = statistics(part.aggregator)
         self.parcels = {
-            c.worker: Parcel((np.full(sums, float(c.worker + 1)), np.ones(counts))) for c in self.connections
+            c.worker: PackedArrays((np.full(sums, float(c.worker + 1)), np.ones(counts))) for c in self.connections
         }
 
     def run(self) -> None:
@@ -228,18 +228,18 @@ class Players:
     def answer_loads(self) -> None:
         _, messages = self.gather()
         for c, envelope, _ in messages:
-            if not isinstance(envelope.body, Load):
+            if not isinstance(envelope.body, LoadShard):
                 raise SystemExit(f"{type(envelope.body).__name__} came instead of Load.")
             c.voice.job = envelope.job
-            c.say(c.prepare(Loaded(1000, 10, "played", "", 0.0)))
+            c.say(c.prepare(ShardLoaded(1000, 10, "played", "", 0.0)))
 
     def round(self) -> bool:
         now, messages = self.gather()
         trains = [m for m in messages if isinstance(m[1].body, Train)]
         if not trains:
-            if not all(isinstance(e.body, Release | Exit) for _, e, _ in messages):
+            if not all(isinstance(e.body, ReleaseJob | Exit) for _, e, _ in messages):
                 self.played.errors.append("neither training nor its end")
-            return all(isinstance(e.body, Release) for _, e, _ in messages)
+            return all(isinstance(e.body, ReleaseJob) for _, e, _ in messages)
         self.played.got.append(now)
         self._check(messages)
         rounds = {c.worker: c.round for c in self.connections}
@@ -257,7 +257,7 @@ class Players:
         if time.monotonic() > self._beat_at:
             self._beat_at = time.monotonic() + BEAT
             for c in self.connections:
-                c.say(c.prepare(Beat(0)))
+                c.say(c.prepare(WorkerBeat(0)))
         return True
 
     def _check(self, messages: list[tuple[Connection, Envelope, bytes]]) -> None:

@@ -31,14 +31,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms import simd
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
-from flegel.runtime.flag import new_flag
-from flegel.share import make_share
+from flegel.core import pytree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
 
 COLUMNS = 28
 BARRIER = 16384  # points between two barriers of the time-to-quality runs
@@ -129,7 +129,7 @@ class Training:
         self.sample = Sample(rows, None, len(rows), rows.shape[1])
         self.start = algorithm.initParameter(self.sample, np.random.default_rng(0)) if start is None else start
         state = algorithm.initState(len(rows), rows.shape[1], np.random.default_rng(0))
-        self.share = make_share(rows, None, state, algorithm.layout)
+        self.share = make_shard(rows, None, state, algorithm.layout)
         self.unvisited = self.share.state.copy()
         kernel = algorithm.kernel(self.share)
         assert kernel is not None
@@ -138,8 +138,8 @@ class Training:
 
     def reset(self) -> None:
         self.share.state[...] = self.unvisited
-        self.parameter = tree.as_float64(self.start)
-        self.statistics = tree.as_float64(self.algorithm.initAggregator(self.sample, self.parameter))
+        self.parameter = pytree.as_float64(self.start)
+        self.statistics = pytree.as_float64(self.algorithm.initAggregator(self.sample, self.parameter))
 
     def step(self, first: int, end: int) -> None:
         """Visit some points, then a barrier."""

@@ -28,12 +28,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np  # noqa: E402
 import ratings  # noqa: E402
 
-from flegel import tree  # noqa: E402
 from flegel.algorithm import Algorithm, Sample  # noqa: E402
 from flegel.algorithms.lr import LR  # noqa: E402
 from flegel.algorithms.nmf import NMF  # noqa: E402
-from flegel.runtime.flag import new_flag  # noqa: E402
-from flegel.share import Share, make_share  # noqa: E402
+from flegel.core import pytree  # noqa: E402
+from flegel.core.shard import Shard, make_shard  # noqa: E402
+from flegel.core.stop_flag import new_flag  # noqa: E402
 
 Row = dict[str, Any]
 
@@ -57,14 +57,14 @@ def contest(title: str, rivals: dict[str, Callable[[], Any]], rounds: int) -> li
     return [{"case": title, "who": name, "seconds": t, "ratio": t / ours} for name, t in medians.items()]
 
 
-def set_up(algorithm: Algorithm, features: Any, labels: Any, points: int, columns: int) -> tuple[Share, Any, Any]:
+def set_up(algorithm: Algorithm, features: Any, labels: Any, points: int, columns: int) -> tuple[Shard, Any, Any]:
     rows = features if hasattr(features, "indptr") else features[:5000]
     sample = Sample(rows, None if labels is None else labels[:5000], points, columns)
     algorithm.validate(sample)
     rng = np.random.default_rng(0)
     parameter = algorithm.initParameter(sample, rng)
-    share = make_share(features, labels, algorithm.initState(points, columns, rng), algorithm.layout)
-    return share, parameter, tree.as_float64(algorithm.initAggregator(sample, parameter))
+    share = make_shard(features, labels, algorithm.initState(points, columns, rng), algorithm.layout)
+    return share, parameter, pytree.as_float64(algorithm.initAggregator(sample, parameter))
 
 
 def chunked_gemm(rows: Any, labels: Any, weights: Any) -> Any:
@@ -117,7 +117,7 @@ def flegel_to(data: ratings.Ratings, target: float, rank: int, passes: int) -> t
     def one_pass() -> None:
         nonlocal parameter
         for first, last in pairwise(edges):
-            tree.clear(aggregator, algorithm.spent)
+            pytree.clear(aggregator, algorithm.spent)
             kernel(share, parameter, aggregator, int(first), int(last), 0, new_flag())
             parameter = algorithm.updateParameter(aggregator, parameter)
 

@@ -52,13 +52,13 @@ def warm() -> None:
 
 
 def worker(index: int, count: int, description: str, start: Any, answers: Any) -> None:
-    from flegel.datasets import read_share
+    from flegel.datasets import read_shard
 
     warm()
     before = resident()
     start.wait()
     began, busy = time.perf_counter(), time.process_time()
-    rows = read_share(json.loads(description), index, count)
+    rows = read_shard(json.loads(description), index, count)
     seconds, busy = time.perf_counter() - began, time.process_time() - busy
     features: Any = rows.features
     size = features.nbytes + (0 if rows.labels is None else rows.labels.nbytes)

@@ -25,22 +25,22 @@ from typing import Any
 import numpy as np
 from moving import real_moves
 
-from flegel import tree
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
-from flegel.machine.balancing import Balancing
-from flegel.machine.coordinator import Coordinator
-from flegel.machine.events import Patience
+from flegel.core import pytree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.ledger import Ledger
-from flegel.messages import Form, Load
-from flegel.plan.straggler import Stragglers, parse_stragglers
-from flegel.runtime.compile import build_kernel
-from flegel.runtime.flag import new_flag
-from flegel.share import make_share
-from flegel.sim.cluster import Costs, simulate
+from flegel.messages import LoadShard, TreeLayout
+from flegel.plan.stragglers import Stragglers, parse_stragglers
+from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.sim.simulation import Costs, simulate
 from flegel.sim.speeds import Course
 from flegel.sim.trainer import KernelLearner, Pace
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 from flegel.sync import make_policy
 
 MODES = ("off", "async", "sync", "ideal")
@@ -102,20 +102,21 @@ def virtual_job(
     """`mode`: one of `--balance`, or "ideal": nothing moves, because shares fit the speeds from the beginning."""
     algorithm, rng = KMeans(k=10, init="random"), np.random.default_rng(seed)
     sample = Sample(data, None, len(data), data.shape[1])
-    theta = tree.as_float64(algorithm.initParameter(sample, rng))
-    zero = tree.zeros_like(algorithm.initAggregator(sample, theta))
+    theta = pytree.as_float64(algorithm.initParameter(sample, rng))
+    zero = pytree.zeros_like(algorithm.initAggregator(sample, theta))
     learners, slow = {}, parse_stragglers(straggler, workers)
     shares = fitting_shares(len(data), workers, slow) if mode == "ideal" else even_shares(len(data), workers)
     for w, ids in enumerate(shares):
-        share = make_share(data[ids], None, algorithm.initState(len(ids), data.shape[1], rng), algorithm.layout, ids)
+        share = make_shard(data[ids], None, algorithm.initState(len(ids), data.shape[1], rng), algorithm.layout, ids)
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
-    criteria, form = Criteria(max_seconds=seconds, tolerance=0, target=target), Form("array", ())
-    for_ever = Patience(load=float("inf"), silence=float("inf"), report=float("inf"))
+    criteria, form = Criteria(max_seconds=seconds, tolerance=0, target=target), TreeLayout("array", ())
+    for_ever = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
     job = Coordinator(
         algorithm, make_policy(SyncSpec("fsp")), criteria, theta, Ledger(algorithm, zero),
-        {w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
-        patience=for_ever, balancing=Balancing(mode, criteria) if mode in ("async", "sync") else None, attribute=True,
+        {w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
+        patience=for_ever, balancing=BalanceControl(mode, criteria) if mode in ("async", "sync") else None,
+        attribute=True,
     )  # fmt: skip
     courses = {w: Course(unsteady(scatter, seed, w)) if scatter else None for w in range(workers)}
     paces = {w: Pace(RATE, slow, w, workers, courses[w]) for w in range(workers)}

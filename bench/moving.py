@@ -18,12 +18,12 @@ from plain import raw_socket, raw_zeromq, warm_memory
 
 from flegel import LocalCluster, Result, run
 from flegel.algorithms.kmeans import KMeans
-from flegel.machine.balancing import Balancing
-from flegel.machine.parcels import bytes_per_point
-from flegel.plan.balance import Plan, Proposal
-from flegel.plan.rules import Rules
-from flegel.share import TILE, make_share
-from flegel.spec import Criteria
+from flegel.core.shard import TILE, make_shard
+from flegel.job import Criteria
+from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.migration.window_codec import bytes_per_point
+from flegel.plan.balance.planner import BalancePlan, Proposal
+from flegel.plan.balance.settings import BalanceSettings
 
 
 class Script:
@@ -32,24 +32,24 @@ class Script:
     GAP = 8
 
     def __init__(self, pairs: int, *moves: tuple[int, int, int], before: Callable[[], None] = lambda: None) -> None:
-        self.pairs, self.left, self.rules, self._before = pairs, list(moves), Rules(), before
+        self.pairs, self.left, self.rules, self._before = pairs, list(moves), BalanceSettings(), before
         self._quiet = -10
 
     def due(self, now: float) -> bool:
         return True
 
-    def plan(self, loads: Any, left: Any, now: float, carriage: Any = None) -> Plan:
+    def plan(self, loads: Any, left: Any, now: float, carriage: Any = None) -> BalancePlan:
         self._quiet = 0 if any(w.busy for w in loads) else self._quiet + 1
         if not self.left or self._quiet < self.GAP or min(w.passes for w in loads) < 2:
-            return Plan((), "scripted")
+            return BalancePlan((), "scripted")
         self._quiet = 0
         source, target, points = self.left.pop(0)
         self._before()
         made = [Proposal(2 * i + source, 2 * i + target, points, "scripted") for i in range(self.pairs)]
-        return Plan(tuple(made), "scripted")
+        return BalancePlan(tuple(made), "scripted")
 
 
-class Watched(Balancing):
+class Watched(BalanceControl):
     """Notes when each window arrives, and what the workers have used: at each barrier, and, where nobody trains
     meanwhile, before and after a move. To look takes half a millisecond, which no round should have to bear."""
 
@@ -89,7 +89,7 @@ def scripted(
     interval: str = "25ms",
 ) -> tuple[Result, Watched]:
     """A k-means job of so many seconds in which points move as the script says."""
-    import flegel.runtime.run as engine
+    import flegel.runtime.job.run as engine
 
     cluster.start()
     processes = [p.pid for p in cluster._processes.values()]
@@ -104,7 +104,7 @@ def scripted(
 
 def point_bytes(data: np.ndarray) -> float:
     """What a point of k-means takes, with label, number and state."""
-    return bytes_per_point(make_share(data[:TILE], None, np.zeros((TILE, 1), np.int32), "tiles"))
+    return bytes_per_point(make_shard(data[:TILE], None, np.zeros((TILE, 1), np.int32), "tiles"))
 
 
 # -- what training notices ---------------------------------------------------------------------------------

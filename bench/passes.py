@@ -10,8 +10,8 @@ import suite
 
 from flegel.algorithms.kmeans import KMeans
 from flegel.compare import Chart, Series
-from flegel.runtime.run import Request, execute
-from flegel.spec import Criteria, SyncSpec
+from flegel.job import Criteria, SyncSpec
+from flegel.runtime.job.run import Request, execute
 
 FIGURE = "Fig. 12"
 NEEDS = ("option:straggler", "option:balance", "algorithm:kmeans")

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
-from flegel.runtime.compile import build_kernel
-from flegel.runtime.flag import new_flag
-from flegel.share import make_share
+from flegel.core import pytree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.runtime.backends.numba.compiler import build_kernel
 
 NAMES = ("truth", "full", "cursor", "bracket")
 
@@ -33,24 +33,24 @@ class Training:
         rows = (centres[rng.integers(14, size=points)] + rng.normal(size=(points, 10))).astype(np.float32)
         self.algorithm = KMeans(k=10, init="random")
         sample = Sample(rows, None, points, 10)
-        self.theta: Any = tree.as_float64(self.algorithm.initParameter(sample, rng))
-        self.zero = tree.zeros_like(self.algorithm.initAggregator(sample, self.theta))
-        self.share = make_share(rows, None, self.algorithm.initState(points, 10, rng), self.algorithm.layout)
+        self.theta: Any = pytree.as_float64(self.algorithm.initParameter(sample, rng))
+        self.zero = pytree.zeros_like(self.algorithm.initAggregator(sample, self.theta))
+        self.share = make_shard(rows, None, self.algorithm.initState(points, 10, rng), self.algorithm.layout)
         self.kernel = build_kernel(self.algorithm, self.share, self.theta, self.zero).kernel
-        self.total, self.flag = tree.copy(self.zero), new_flag()
+        self.total, self.flag = pytree.copy(self.zero), new_flag()
         self.cursor = self.visits = 0
         self.value = 0.0
 
     def round(self, n: int) -> float:
         """Train n points, make θ new; how much better the objective (scaled to all points) became."""
-        change, left, size = tree.copy(self.zero), n, self.share.points
+        change, left, size = pytree.copy(self.zero), n, self.share.points
         while left > 0:
             end = min(self.cursor + left, size)
             reached = self.kernel(self.share, self.theta, change, self.cursor, end, 0, self.flag)
             left -= reached - self.cursor
             self.cursor = reached % size
-        tree.add(self.total, change)
-        self.theta = tree.as_float64(self.algorithm.updateParameter(self.total, self.theta))
+        pytree.add(self.total, change)
+        self.theta = pytree.as_float64(self.algorithm.updateParameter(self.total, self.theta))
         self.visits += n
         before = self.value
         self.value = self.algorithm.objective(self.total, self.theta) * size / min(self.visits, size)
@@ -58,12 +58,12 @@ class Training:
 
     def mark(self) -> tuple[Any, ...]:
         return (
-            tree.copy(self.total), tree.copy(self.theta), self.cursor, self.visits, self.value,
+            pytree.copy(self.total), pytree.copy(self.theta), self.cursor, self.visits, self.value,
             self.share.state.copy(),
         )  # fmt: skip
 
     def back(self, mark: tuple[Any, ...]) -> None:
-        self.total, self.theta = tree.copy(mark[0]), tree.copy(mark[1])
+        self.total, self.theta = pytree.copy(mark[0]), pytree.copy(mark[1])
         self.cursor, self.visits, self.value = mark[2:5]
         self.share.state[...] = mark[5]
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from shelf import Shelf
 
-from flegel import tree
-from flegel.datasets.arrays import ArraySource, open_npy
+from flegel.core import pytree
 from flegel.datasets.dataset import Dataset
-from flegel.runtime.find import find_algorithm
+from flegel.datasets.formats.arrays import ArraySource, open_npy
+from flegel.runtime.job.find_algorithm import find_algorithm
 
 ALGORITHMS = ("kmeans", "gmm", "fcm", "lr", "nmf")
 SIZE = {"kmeans": 1.0, "gmm": 0.5, "fcm": 1.0, "lr": 0.25, "nmf": 1.0}  # of --rows, for passes of comparable length
@@ -155,7 +155,7 @@ def with_one_start(algorithm: Any) -> Any:
         seeded = str(rng.bit_generator.state)
         if seeded not in found:
             found[seeded] = search(sample, rng)
-        return tree.copy(found[seeded])
+        return pytree.copy(found[seeded])
 
     algorithm.initParameter = remembered
     return algorithm

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flegel.share import Sparse
+from flegel.core.shard import Sparse
 
 
 class Ratings(NamedTuple):

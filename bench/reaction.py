@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.kmeans import KMeans
+from flegel.core import pytree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
 from flegel.runtime import clock
-from flegel.runtime.compile import build_kernel
-from flegel.runtime.flag import new_flag
-from flegel.share import make_share
+from flegel.runtime.backends.numba.compiler import build_kernel
 
 ROWS, COLUMNS, K = 400_000, 28, 10
 
@@ -33,10 +33,10 @@ ROWS, COLUMNS, K = 400_000, 28, 10
 def prepare(algorithm: Algorithm, rows: np.ndarray, layout: str) -> tuple[str, Any]:
     """The kernel's kind, and a function that runs it until the flag is up."""
     sample = Sample(rows, None, len(rows), COLUMNS)
-    parameter = tree.as_float64(algorithm.initParameter(sample, np.random.default_rng(0)))
-    zero = tree.zeros_like(algorithm.initAggregator(sample, parameter))
+    parameter = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(0)))
+    zero = pytree.zeros_like(algorithm.initAggregator(sample, parameter))
     state = algorithm.initState(len(rows), COLUMNS, np.random.default_rng(0))
-    share = make_share(rows, None, state, layout)
+    share = make_shard(rows, None, state, layout)
     built = build_kernel(algorithm, share, parameter, zero)
 
     def run(flag: np.ndarray) -> None:

@@ -21,13 +21,13 @@ from flegel.api import resolve
 from flegel.compare.contender import parse_contender
 from flegel.compare.virtual import Stage, VirtualContest, World
 from flegel.datasets import open_data
-from flegel.report.charts import Curve, curves
-from flegel.sim.desk import BUSIEST, MEASURED
-from flegel.sim.learning import Progress
+from flegel.job import Criteria
+from flegel.report.charts import ChartCurve, curves
+from flegel.sim.coordinator_cost import BUSIEST, MEASURED
+from flegel.sim.learning_curve import FittedProgress
 from flegel.sim.speeds import Speeds
-from flegel.spec import Criteria
 
-PROGRESS = Progress((0.0, 1000.0), (1e6, 1.0), 0.5)
+PROGRESS = FittedProgress((0.0, 1000.0), (1e6, 1.0), 0.5)
 DESIGNS = {
     "one coordinator": {},
     "heads of groups": {"tree": True},
@@ -96,7 +96,7 @@ def _seconds(value: float) -> str:
 
 def drawn(rows: list[dict[str, Any]]) -> str:
     lines = [
-        Curve(
+        ChartCurve(
             f"{size}, {design}",
             [(float(r["workers"]), r["phi"]) for r in rows if (r["size"], r["design"]) == (size, design)],
             i,

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from flegel.core.shard import Sparse
 from flegel.datasets import Dataset, open_data
-from flegel.datasets.arrays import ArraySource, SparseSource, open_npy
-from flegel.runtime.host import cores
-from flegel.share import Sparse
+from flegel.datasets.formats.arrays import ArraySource, SparseSource, open_npy
+from flegel.runtime.processes.host import cores
 
 PIECES = 8  # that each thread makes, so that none is done long before the others
 

@@ -20,12 +20,12 @@ from flegel.api import resolve
 from flegel.compare.contender import parse_contender
 from flegel.compare.virtual import Stage, VirtualContest, World
 from flegel.datasets import open_data
-from flegel.runtime import host
-from flegel.sim.learning import Progress
+from flegel.job import Criteria
+from flegel.runtime.processes import host
+from flegel.sim.learning_curve import FittedProgress
 from flegel.sim.speeds import Speeds
-from flegel.spec import Criteria
 
-PROGRESS = Progress(tuple(float(p) for p in range(4001)), tuple(1e6 / (1 + p) for p in range(4001)), 0.5)
+PROGRESS = FittedProgress(tuple(float(p) for p in range(4001)), tuple(1e6 / (1 + p) for p in range(4001)), 0.5)
 """Never converges, so that the number of barriers ends the job."""
 
 

@@ -29,7 +29,7 @@ from flegel.compare.contest import LATE
 from flegel.compare.suite import UNDER_WAY, check_only, lacking
 from flegel.datasets import Dataset
 from flegel.errors import FlegelError, UsageError
-from flegel.runtime.local import LocalCluster
+from flegel.runtime.processes.local_cluster import LocalCluster
 
 BUDGET = {"smoke": 12.0, "laptop": 120.0, "small": 270.0, "paper": 3000.0}  # seconds for all contests of a benchmark
 LIMIT = {"smoke": 4.0, "laptop": 15.0, "small": 30.0, "paper": 180.0}  # seconds after which a run is given up

@@ -29,8 +29,8 @@ from problems import ALGORITHMS, SIZE, WITHIN, Problem, Problems
 
 import flegel
 from flegel.errors import FlegelError
-from flegel.runtime.find import find_algorithm
-from flegel.runtime.local import LocalCluster
+from flegel.runtime.job.find_algorithm import find_algorithm
+from flegel.runtime.processes.local_cluster import LocalCluster
 
 MODELS = ("bsp", "bsp-mini", "ssp", "asp", "psp", "fsp-binary", "fsp")
 

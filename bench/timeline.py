@@ -18,7 +18,7 @@ from flegel.compare import setting
 from flegel.compare.picture import excerpt
 from flegel.report.timeline import draw
 from flegel.report.write import save
-from flegel.runtime.local import LocalCluster
+from flegel.runtime.processes.local_cluster import LocalCluster
 
 WIDTH = 760
 

@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.points import squared_distance
-from flegel.runtime.compile import build_kernel
-from flegel.runtime.flag import new_flag
-from flegel.share import make_share
+from flegel.core import pytree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.runtime.backends.numba.compiler import build_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs" / "examples"))
 from clusters import Clusters, Move
@@ -74,9 +74,9 @@ class PlainLoops(Clusters):
 def prepare(algorithm: Algorithm, rows: np.ndarray) -> tuple[Callable[[], float], float, str]:
     """A function that times one pass, after the pass in which all points enter; CPU seconds to build it; its kind."""
     sample = Sample(rows, None, *rows.shape)
-    parameter = tree.as_float64(algorithm.initParameter(sample, np.random.default_rng(0)))
-    total = tree.zeros_like(algorithm.initAggregator(sample, parameter))
-    share = make_share(rows, None, algorithm.initState(*rows.shape, np.random.default_rng(0)), algorithm.layout)
+    parameter = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(0)))
+    total = pytree.zeros_like(algorithm.initAggregator(sample, parameter))
+    share = make_shard(rows, None, algorithm.initState(*rows.shape, np.random.default_rng(0)), algorithm.layout)
     flag = new_flag()
     begin = time.process_time()
     built = build_kernel(algorithm, share, parameter, total)

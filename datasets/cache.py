@@ -19,11 +19,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from flegel.datasets.arrays import ArraySource, SparseSource, open_npy
-from flegel.datasets.base import Chunk, Description, Source, Stream, check_finite
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
+from flegel.datasets.formats.arrays import ArraySource, SparseSource, open_npy
+from flegel.datasets.source import Chunk, Description, Source, Stream, check_finite
 from flegel.errors import DataError
-from flegel.share import Sparse
-from flegel.tree import Array
 
 _FORMAT = 1
 

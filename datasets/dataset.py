@@ -1,4 +1,4 @@
-"""`Dataset`: what `open_data` returns; and `read_share`, which a worker calls for its part.
+"""`Dataset`: what `open_data` returns; and `read_shard`, which a worker calls for its part.
 
 Never trains, never sends.
 
@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from flegel.datasets.arrays import ArraySource, SparseSource
-from flegel.datasets.base import Description, Rows, Source, compress, expand
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
 from flegel.datasets.cache import SourceStream, columnar
+from flegel.datasets.formats.arrays import ArraySource, SparseSource
+from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.kinds import source_from
 from flegel.datasets.partition import ENOUGH_BLOCKS, Partition, parse, plan_rows, share_rng
-from flegel.datasets.text_dialect import find_column
+from flegel.datasets.source import Description, Rows, Source, compress, expand
 from flegel.errors import DataError
-from flegel.share import Sparse
-from flegel.tree import Array
 
 SAMPLE_BLOCKS = 256
 """A sample touches at most so many natural blocks, spread evenly over the set."""
@@ -84,7 +84,7 @@ class Dataset:
         return rows.features, rows.labels
 
     def describe(self) -> Description:
-        """What `read_share` needs, in plain JSON types."""
+        """What `read_shard` needs, in plain JSON types."""
         return {
             "name": self.name,
             "rows": self.rows,
@@ -110,14 +110,14 @@ class Dataset:
         return {"name": self.name, "rows": self.rows, "columns": self.columns, "stand_in": self.stand_in}
 
 
-def read_share(description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
+def read_shard(description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
     """The rows of worker `index` of `count`: (features, labels or None, global row numbers)."""
     return _share(_opened(description), description["rows"], index, count, partition, seed)
 
 
 def _opened(description: Description) -> Source:
     if description["remote"] is not None:
-        from flegel.datasets.remote import stage
+        from flegel.datasets.catalog.remote import stage
 
         stage(description["remote"])
     source = source_from(description["source"])

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from flegel.datasets.base import Rows
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
 from flegel.datasets.dataset import Dataset
+from flegel.datasets.source import Rows
 from flegel.errors import StorageError, UsageError
-from flegel.share import Sparse
-from flegel.tree import Array
 
 
 def write(data: Dataset, path: Path) -> Path:
@@ -82,7 +82,7 @@ def _npy(data: Dataset, path: Path) -> None:
 
 
 def _parquet(data: Dataset, path: Path) -> None:
-    from flegel.datasets.tables import arrow
+    from flegel.datasets.formats.tables import arrow
 
     pa = arrow()
     from pyarrow import parquet

@@ -5,19 +5,19 @@ Knows every kind.
 
 from __future__ import annotations
 
-from flegel.datasets import generators
-from flegel.datasets.arrays import ArraySource, SparseSource
-from flegel.datasets.base import Description, Source, Stream
 from flegel.datasets.cache import SourceStream, columnar
-from flegel.datasets.cifar import CifarStream
-from flegel.datasets.copula import CopulaSource
-from flegel.datasets.packed_arrays import IdxStream, NpzStream
-from flegel.datasets.ratings import JesterStream, RatingsStream
-from flegel.datasets.several import Several
-from flegel.datasets.svmlight import SvmlightStream
-from flegel.datasets.tables import TableSource, TableStream
-from flegel.datasets.text import TextSource
-from flegel.datasets.text_stream import TextStream
+from flegel.datasets.formats.arrays import ArraySource, SparseSource
+from flegel.datasets.formats.cifar import CifarStream
+from flegel.datasets.formats.packed_arrays import IdxStream, NpzStream
+from flegel.datasets.formats.ratings import JesterStream, RatingsStream
+from flegel.datasets.formats.several_files import Several
+from flegel.datasets.formats.svmlight import SvmlightStream
+from flegel.datasets.formats.tables import TableSource, TableStream
+from flegel.datasets.formats.text import TextSource
+from flegel.datasets.formats.text_stream import TextStream
+from flegel.datasets.source import Description, Source, Stream
+from flegel.datasets.synthetic import generators
+from flegel.datasets.synthetic.copula import CopulaSource
 from flegel.errors import DataError
 
 _READ: tuple[type[Source], ...] = (ArraySource, SparseSource, TextSource, TableSource, Several, CopulaSource)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from flegel.core.pytree import Array
 from flegel.errors import DataError, UsageError
-from flegel.tree import Array
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 

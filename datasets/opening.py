@@ -9,10 +9,10 @@ import glob
 from pathlib import Path
 from typing import Any
 
-from flegel.datasets import registry
+from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
+from flegel.datasets.formats.readers import open_files
 from flegel.datasets.options import Options
-from flegel.datasets.readers import open_files
 from flegel.errors import DataError, UsageError, nearest
 
 
@@ -43,7 +43,7 @@ def open_data(
         return spec
     if isinstance(spec, str | Path):
         return _open_text(str(spec), rows, options)
-    from flegel.datasets.python_objects import source_from_object
+    from flegel.datasets.formats.python_objects import source_from_object
 
     return _limited(Dataset("(rows from Python)", source_from_object(spec, options), 0), rows)
 
@@ -67,7 +67,7 @@ def _open_text(spec: str, rows: int | None, options: Options) -> Dataset:
                 raise UsageError(f"{spec!r} asks for no rows.")
         return registry.open_registered(name, rows, options)
     if "://" in spec:
-        from flegel.datasets.remote import stage
+        from flegel.datasets.catalog.remote import stage
 
         data = _limited(Dataset(spec, open_files([stage(spec)], options, spec), 0), rows)
         data.remote = spec

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flegel.datasets.base import compress
+from flegel.core.pytree import Array
+from flegel.datasets.source import compress
 from flegel.errors import UsageError
-from flegel.tree import Array
 
 BLOCKS = 4096
 """A set is dealt in about this many blocks where its format does not dictate others."""

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from flegel.datasets.arrays import ArraySource, open_npy
-from flegel.datasets.base import Description
+from flegel.core.pytree import Array
 from flegel.datasets.cache import entry_folder, locked
+from flegel.datasets.formats.arrays import ArraySource, open_npy
+from flegel.datasets.source import Description
 from flegel.errors import DataError
-from flegel.tree import Array
 
 MIN_BYTES = 16 << 20
 """Smaller files are parsed again just as quickly."""

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flegel.datasets.base import WINDOW_BYTES
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
+from flegel.datasets.source import WINDOW_BYTES
 from flegel.errors import UsageError, nearest
-from flegel.share import Sparse
-from flegel.tree import Array
 
 METHODS = ("none", "standard", "minmax")
 

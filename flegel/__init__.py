@@ -16,19 +16,19 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Algorithm": "flegel.algorithm",
-    "DataPoint": "flegel.share",
+    "DataPoint": "flegel.core.shard",
     "Sample": "flegel.algorithm",
     "Result": "flegel.result",
-    "LocalCluster": "flegel.runtime.local",
+    "LocalCluster": "flegel.runtime.processes.local_cluster",
     "check_algorithm": "flegel.conformance",
-    "load": "flegel.runtime.store",
+    "load": "flegel.runtime.job.resume.result_store",
     "resume": "flegel.api",
     "run": "flegel.api",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
     "DataError": "flegel.errors",
     "AlgorithmError": "flegel.errors",
-    "FlegelWarning": "flegel.runtime.run",
+    "FlegelWarning": "flegel.runtime.job.resume.run",
 }
 
 __all__ = [
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from flegel.algorithm import Algorithm, Sample
     from flegel.api import resume, run
     from flegel.conformance import check_algorithm
+    from flegel.core.shard import DataPoint
     from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
     from flegel.result import Result
-    from flegel.runtime.local import LocalCluster
-    from flegel.runtime.run import FlegelWarning
-    from flegel.runtime.store import load
-    from flegel.share import DataPoint
+    from flegel.runtime.job.result_store import load
+    from flegel.runtime.job.run import FlegelWarning
+    from flegel.runtime.processes.local_cluster import LocalCluster
 
 
 def __getattr__(name: str) -> Any:

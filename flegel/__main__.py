@@ -11,7 +11,7 @@ import sys
 def main() -> None:
     """Entry point."""
     try:
-        from flegel.cli import main as command_line
+        from flegel.cli.main import main as command_line
 
         command_line()
     except KeyboardInterrupt:

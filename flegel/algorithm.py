@@ -15,12 +15,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, g
 import msgspec
 import numpy as np
 
-from flegel import tree
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError, nearest
-from flegel.share import DataPoint, Share, Sparse
-from flegel.tree import Array, Tree
 
-Kernel = Callable[[Share, Tree, Tree, int, int, int, Array], int]
+Kernel = Callable[[Shard, Tree, Tree, int, int, int, Array], int]
 """`kernel(share, parameter, aggregator, start, end, iteration, flag) -> position reached`.
 
 Trains points start … end-1, adds their changes to `aggregator` in place, and returns early, at a tile's edge or
@@ -91,7 +91,7 @@ class Algorithm:
     """
 
     layout: ClassVar[str] = "rows"
-    """`rows` or `tiles`: how the kernel wants its features (see `flegel.share`)."""
+    """`rows` or `tiles`: how the kernel wants its features (see `flegel.core.shard`)."""
     spent: ClassVar[tuple[str, ...]] = ()
     """Aggregator fields that are used up at a barrier (gradients) rather than kept for ever (sums)."""
     supervised: ClassVar[bool] = False
@@ -139,7 +139,7 @@ class Algorithm:
 
     def aggregate(self, target: Tree, aggregator: Tree) -> Tree:
         """target += aggregator; called for each point on a worker, and for each report at the barrier."""
-        return tree.add(target, aggregator)
+        return pytree.add(target, aggregator)
 
     def updateParameter(self, aggregator: Tree, oldParameter: Tree) -> Tree:
         """θ(t) from the global statistics."""
@@ -162,7 +162,7 @@ class Algorithm:
     def initAggregator(self, sample: Sample, parameter: Tree) -> Tree:
         """Statistics of nothing, in zeros. By default the shape of one point's dense change."""
         point = sample_point(self, sample)
-        return tree.zeros_like(self.updateDataPoint(point, parameter, 0))
+        return pytree.zeros_like(self.updateDataPoint(point, parameter, 0))
 
     def objective(self, aggregator: Tree, parameter: Tree) -> float | None:
         """F(Q, θ) from the statistics alone, exact, without looking at the data. None: there is no objective."""
@@ -185,7 +185,7 @@ class Algorithm:
         """
         return parameter
 
-    def kernel(self, share: Share) -> Kernel | None:
+    def kernel(self, share: Shard) -> Kernel | None:
         """A hand-written block kernel that agrees with `updateDataPoint`, or None to have one compiled."""
         return None
 
@@ -238,7 +238,7 @@ def _description(hint: Any) -> str:
 
 def sample_point(algorithm: Algorithm, sample: Sample) -> DataPoint:
     """The first point of a sample with a fresh state, for probing shapes."""
-    from flegel.share import SparseRow
+    from flegel.core.shard import SparseRow
 
     state = algorithm.initState(1, sample.columns, np.random.default_rng(0))[0]
     label = float(sample.labels[0]) if sample.labels is not None else 0.0

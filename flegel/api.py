@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from flegel.algorithm import Algorithm
 from flegel.errors import UsageError
+from flegel.job import Criteria, SyncSpec, parse_seconds
 from flegel.result import Result
-from flegel.runtime.job import UNSET
-from flegel.runtime.job import resume as resume_job
-from flegel.runtime.local import LocalCluster
-from flegel.runtime.record import EVERY, new_record
-from flegel.runtime.run import HOOK_TIMEOUT, WORKER_TIMEOUT, Request, default_workers, execute
-from flegel.spec import Criteria, SyncSpec, parse_seconds
+from flegel.runtime.job.checkpoint_session import EVERY, new_session
+from flegel.runtime.job.resume import UNSET
+from flegel.runtime.job.resume import resume as resume_job
+from flegel.runtime.job.run import HOOK_TIMEOUT, WORKER_TIMEOUT, Request, default_workers, execute
+from flegel.runtime.processes.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
-    from flegel.machine.coordinator import Coordinator
+    from flegel.machine.coordinator.coordinator import Coordinator
 
 
 def run(
@@ -81,18 +81,18 @@ def run(
     write a last checkpoint before `KeyboardInterrupt` is raised.
     """
     from flegel.datasets import open_data
-    from flegel.runtime import store
+    from flegel.runtime.job import result_store
 
     chosen = resolve(algorithm)
     if out is not None:
-        store.check_target(out)
+        result_store.check_target(out)
     count = workers if workers is not None else cluster.workers if cluster else default_workers()
     if cluster is not None and count > cluster.workers:
         raise UsageError(f"{count} workers were asked for, but the cluster has {cluster.workers}.")
     dataset = open_data(data, label=label)
     record = None
     if checkpoint is not None:
-        record = new_record(checkpoint, _seconds(checkpoint_every) or 0.0, data, label)
+        record = new_session(checkpoint, _seconds(checkpoint_every) or 0.0, data, label)
     result = execute(
         Request(
             record=record,
@@ -118,7 +118,7 @@ def run(
         )
     )
     if out is not None:
-        store.save(result, out)
+        result_store.save(result, out)
     return result
 
 
@@ -151,17 +151,17 @@ def resume(
     last bit, as if it had never stopped (the default there). Otherwise it goes on from the last commit, where that is
     newer: one pass under its θ makes the statistics anew.
     """
-    from flegel.runtime import store
+    from flegel.runtime.job import result_store
 
     if out is not None:
-        store.check_target(out)
+        result_store.check_target(out)
     result = resume_job(
         place, workers=workers, target=target, tolerance=tolerance, max_iterations=max_iterations,
         max_seconds=max_seconds, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
         checkpoint_every=_seconds(checkpoint_every), cluster=cluster, watch=watch, say=say,
     )  # fmt: skip
     if out is not None:
-        store.save(result, out)
+        result_store.save(result, out)
     return result
 
 
@@ -174,7 +174,7 @@ def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
     if isinstance(algorithm, Algorithm):
         return algorithm
     if isinstance(algorithm, str):
-        from flegel.runtime.find import find_algorithm
+        from flegel.runtime.job.find_algorithm import find_algorithm
 
         algorithm = find_algorithm(algorithm)
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Sample
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import Shard, Sparse, check_state, make_shard
+from flegel.core.stop_flag import new_flag
 from flegel.errors import ConformanceError, FlegelError, UsageError
-from flegel.messages import Beat
-from flegel.runtime.code import instantiate, reference
-from flegel.runtime.compile import Built, build_kernel, interpreted
-from flegel.runtime.flag import new_flag
-from flegel.runtime.wire import Numbered, Parcel, decode
-from flegel.share import Share, Sparse, check_state, make_share
-from flegel.spec import AlgorithmRef
-from flegel.tree import Array, Tree
+from flegel.job import AlgorithmRef
+from flegel.messages import WorkerBeat
+from flegel.runtime.backends.numba.compiler import Built, build_kernel, interpreted
+from flegel.runtime.job.class_source import instantiate, reference
+from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 
 ROWS, COLUMNS = 331, 6
 HOOKS = frozenset(
@@ -84,28 +84,28 @@ class _Trial:
         algorithm.validate(self.sample)
         self.parameter: Tree = self.start()
         check_state(algorithm.initState(self.points, self.columns, np.random.default_rng(5)), self.points)
-        self.zero: Tree = tree.zeros_like(algorithm.initAggregator(self.sample, tree.present(self.parameter)))
+        self.zero: Tree = pytree.zeros_like(algorithm.initAggregator(self.sample, pytree.present(self.parameter)))
 
     def start(self) -> Tree:
         """θ(0), for one and the same seed."""
         made = self.algorithm.initParameter(self.sample, np.random.default_rng(3))
-        for array in tree.flatten(made):
+        for array in pytree.flatten(made):
             self.require(array.dtype.kind in "fiub", f"initParameter returns {array.dtype}, not numbers")
-        return tree.as_float64(made)
+        return pytree.as_float64(made)
 
-    def share(self, layout: str) -> Share:
+    def share(self, layout: str) -> Shard:
         state = self.algorithm.initState(self.points, self.columns, np.random.default_rng(5))
-        return make_share(self.features, self.labels, state, layout)
+        return make_shard(self.features, self.labels, state, layout)
 
-    def kernel(self, share: Share) -> Built:
+    def kernel(self, share: Shard) -> Built:
         return build_kernel(self.algorithm, share, self.parameter, self.zero)
 
     def layout(self) -> str:
         return self.algorithm.layout
 
     def update(self, total: Tree, parameter: Tree) -> Tree:
-        new = self.algorithm.updateParameter(tree.present(total), tree.present(parameter))
-        return tree.as_float64(new)
+        new = self.algorithm.updateParameter(pytree.present(total), pytree.present(parameter))
+        return pytree.as_float64(new)
 
     def require(self, truth: bool, sentence: str) -> None:
         if not truth:
@@ -114,7 +114,7 @@ class _Trial:
 
 def _close(a: Tree, b: Tree, relative: float) -> bool:
     """Equal up to rounding, relative to the largest number of each field."""
-    for x, y in zip(tree.flatten(a), tree.flatten(b), strict=True):
+    for x, y in zip(pytree.flatten(a), pytree.flatten(b), strict=True):
         scale = max(float(np.abs(y).max(initial=0.0)), 1e-30)
         if x.shape != y.shape or float(np.abs(x - y).max(initial=0.0)) > relative * scale:
             return False
@@ -122,14 +122,14 @@ def _close(a: Tree, b: Tree, relative: float) -> bool:
 
 
 def _serializes(trial: _Trial) -> bool:
-    frames = Numbered("job", 0, 0, 0).wrap(Beat(0), Parcel(tree.flatten(trial.parameter)))
+    frames = Sequencer("job", 0, 0, 0).wrap(WorkerBeat(0), PackedArrays(pytree.flatten(trial.parameter)))
     _, arrays = decode(frames)
     trial.require(
-        all(np.array_equal(a, b) for a, b in zip(arrays, tree.flatten(trial.parameter), strict=True)),
+        all(np.array_equal(a, b) for a, b in zip(arrays, pytree.flatten(trial.parameter), strict=True)),
         "initParameter returns something other than an array or a NamedTuple of arrays of numbers",
     )
-    trial.require(tree.is_finite(trial.parameter), "initParameter returns numbers that are not finite")
-    again = zip(tree.flatten(trial.parameter), tree.flatten(trial.start()), strict=True)
+    trial.require(pytree.is_finite(trial.parameter), "initParameter returns numbers that are not finite")
+    again = zip(pytree.flatten(trial.parameter), pytree.flatten(trial.start()), strict=True)
     trial.require(
         all(np.array_equal(a, b) for a, b in again),
         "initParameter gives something else for the same seed; draw from the rng that it is given",
@@ -153,12 +153,12 @@ def _travels(trial: _Trial) -> bool:
 def _block_equals_points(trial: _Trial) -> bool:
     plain, fast = trial.share("rows"), trial.share(trial.layout())
     built = trial.kernel(fast)
-    one, other = tree.copy(trial.zero), tree.copy(trial.zero)
+    one, other = pytree.copy(trial.zero), pytree.copy(trial.zero)
     parameter = trial.parameter
     by_hooks = interpreted(trial.algorithm)
     for iteration in range(2):
-        tree.clear(one, trial.algorithm.spent)
-        tree.clear(other, trial.algorithm.spent)
+        pytree.clear(one, trial.algorithm.spent)
+        pytree.clear(other, trial.algorithm.spent)
         by_hooks(plain, parameter, one, 0, plain.points, iteration, new_flag())
         built.kernel(fast, parameter, other, 0, fast.points, iteration, new_flag())
         tolerance = 1e-4 if getattr(trial.features, "dtype", np.float64) == np.float32 else 1e-8
@@ -175,7 +175,7 @@ def _block_equals_points(trial: _Trial) -> bool:
 def _stops(trial: _Trial) -> bool:
     share = trial.share(trial.layout())
     kernel = trial.kernel(share).kernel
-    total, flag = tree.copy(trial.zero), new_flag()
+    total, flag = pytree.copy(trial.zero), new_flag()
     flag[0] = 1
     reached = kernel(share, trial.parameter, total, 0, share.points, 0, flag)
     trial.require(reached == 0 and _close(total, trial.zero, 0.0), "the kernel trains on although the flag is up")
@@ -185,11 +185,11 @@ def _stops(trial: _Trial) -> bool:
 def _resumes(trial: _Trial) -> bool:
     share = trial.share(trial.layout())
     kernel = trial.kernel(share).kernel
-    total = tree.copy(trial.zero)
+    total = pytree.copy(trial.zero)
     half = kernel(share, trial.parameter, total, 0, share.points // 2, 0, new_flag())
     trial.require(share.points // 2 <= half <= share.points, "the kernel stops before the end it was given")
     end = kernel(share, trial.parameter, total, half, share.points, 0, new_flag())
-    whole = tree.copy(trial.zero)
+    whole = pytree.copy(trial.zero)
     kernel(trial.share(trial.layout()), trial.parameter, whole, 0, share.points, 0, new_flag())
     trial.require(end == share.points and _close(total, whole, 1e-6), "two half passes are not one pass")
     return True
@@ -197,25 +197,25 @@ def _resumes(trial: _Trial) -> bool:
 
 def _conserves(trial: _Trial) -> bool:
     """Whatever happened before, after a pass under θ the kept statistics are those of a fresh pass under θ."""
-    if set(tree.names(trial.zero)) <= set(trial.algorithm.spent):
+    if set(pytree.names(trial.zero)) <= set(trial.algorithm.spent):
         return False  # nothing is kept from one barrier to the next
     if trial.algorithm.keep_state:
         return False  # the state is part of the model and goes on learning, so no fresh pass is like it
     share = trial.share(trial.layout())
     kernel = trial.kernel(share).kernel
-    total, parameter, cursor = tree.copy(trial.zero), trial.parameter, 0
+    total, parameter, cursor = pytree.copy(trial.zero), trial.parameter, 0
     rng = np.random.default_rng(11)
     for iteration in range(6):
         end = min(cursor + int(rng.integers(1, share.points)), share.points)
         cursor = kernel(share, parameter, total, cursor, end, iteration, new_flag()) % share.points
         parameter = trial.update(total, parameter)
-        tree.clear(total, trial.algorithm.spent)
+        pytree.clear(total, trial.algorithm.spent)
     share.halted[:] = 0
     kernel(share, parameter, total, 0, share.points, 6, new_flag())
-    fresh = tree.copy(trial.zero)
+    fresh = pytree.copy(trial.zero)
     kernel(trial.share(trial.layout()), parameter, fresh, 0, share.points, 6, new_flag())
-    tree.clear(total, trial.algorithm.spent)
-    tree.clear(fresh, trial.algorithm.spent)
+    pytree.clear(total, trial.algorithm.spent)
+    pytree.clear(fresh, trial.algorithm.spent)
     trial.require(
         _close(total, fresh, 1e-5),
         "statistics do not conserve: updateDataPoint must return the change since the point's last visit",
@@ -228,32 +228,32 @@ def _adds(trial: _Trial) -> bool:
     if not trial.algorithm.merges_reports:
         return False
     share, kernel = trial.share("rows"), interpreted(trial.algorithm)
-    change = tree.copy(trial.zero)
+    change = pytree.copy(trial.zero)
     kernel(share, trial.parameter, change, 0, share.points // 2, 0, new_flag())
-    target = tree.add(tree.copy(trial.zero), change)
+    target = pytree.add(pytree.copy(trial.zero), change)
     result = trial.algorithm.aggregate(target, change)
     merged = target if result is None else result
-    expected = tree.add(tree.copy(change), change)
+    expected = pytree.add(pytree.copy(change), change)
     trial.require(_close(merged, expected, 1e-12), "aggregate(target, aggregator) is not target + aggregator")
     return True
 
 
 def _answers(trial: _Trial) -> bool:
     share = trial.share("rows")
-    total = tree.copy(trial.zero)
+    total = pytree.copy(trial.zero)
     interpreted(trial.algorithm)(share, trial.parameter, total, 0, share.points, 0, new_flag())
-    before = tree.copy(total), tree.copy(trial.parameter)
+    before = pytree.copy(total), pytree.copy(trial.parameter)
     parameter = trial.update(total, trial.parameter)
     untouched = _close(total, before[0], 0.0) and _close(trial.parameter, before[1], 0.0)
     trial.require(untouched, "updateParameter writes into the statistics or the θ that it is shown; return a new θ")
-    trial.require(tree.same_shape(parameter, trial.parameter), "updateParameter returns θ in another shape")
-    trial.require(tree.is_finite(parameter), "updateParameter returns numbers that are not finite")
-    value = trial.algorithm.objective(tree.present(total), tree.present(parameter))
+    trial.require(pytree.same_shape(parameter, trial.parameter), "updateParameter returns θ in another shape")
+    trial.require(pytree.is_finite(parameter), "updateParameter returns numbers that are not finite")
+    value = trial.algorithm.objective(pytree.present(total), pytree.present(parameter))
     trial.require(value is None or bool(np.isfinite(value)), f"objective returns {value}")
-    verdict = trial.algorithm.terminationCheck(tree.present(total), 1)
+    verdict = trial.algorithm.terminationCheck(pytree.present(total), 1)
     trial.require(isinstance(verdict, bool | np.bool_), f"terminationCheck returns {verdict!r}, not True or False")
     if type(trial.algorithm).predict is not Algorithm.predict:
-        found = trial.algorithm.predict(trial.features, tree.present(parameter))
+        found = trial.algorithm.predict(trial.features, pytree.present(parameter))
         trial.require(len(found) == trial.points, "predict does not return one answer per row")
     return True
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from flegel.spec import AlgorithmRef
+from flegel.job import AlgorithmRef
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True, tag=True):
@@ -20,14 +20,14 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True, tag=True):
 # -- coordinator to worker ---------------------------------------------------------------------------------
 
 
-class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TreeLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The shape of a bundle of arrays: the name of its tuple and its fields; no fields for a bare array."""
 
     name: str
     fields: tuple[str, ...]
 
 
-class Survey(_Message):
+class MeasureMoments(_Message):
     """Read your rows and tell their moments, column by column; keep them for the `Load` that follows."""
 
     source: dict[str, Any]
@@ -36,11 +36,11 @@ class Survey(_Message):
     seed: int
 
 
-class Load(_Message):
+class LoadShard(_Message):
     """Take this share and get the kernel ready. Frames: θ, then the statistics of nothing, then, where `scaled`,
     what to subtract from each column and what to multiply it with.
 
-    `source` says where the rows are (see runtime/rows.py).
+    `source` says where the rows are (see runtime/worker/row_sources.py).
     """
 
     algorithm: AlgorithmRef
@@ -48,19 +48,19 @@ class Load(_Message):
     index: int
     count: int
     seed: int
-    parameter: Form
-    statistics: Form
+    parameter: TreeLayout
+    statistics: TreeLayout
     interpret: bool = False
     scaled: bool = False
     straggler: str = ""
-    """Slowness made on purpose (see plan/straggler.py)."""
+    """Slowness made on purpose (see plan/stragglers.py)."""
     elapsed: float = 0.0
     """Seconds that the job has trained before, for slowness that comes and goes."""
-    kept: Kept | None = None
+    kept: CheckpointPart | None = None
     """A resumed job: these points with these states, in the frames behind all others as in `Kept`."""
     empty: bool = False
     """Get the kernel ready, but own nothing: points will be handed over (`Adopt`)."""
-    board: Board | None = None
+    board: SharedBufferRef | None = None
     """Large arrays may be read and written there instead of travelling; filled in where workers share a host."""
     lend: bool = False
     """Put the share where other workers of this host can read it, because points may move."""
@@ -82,7 +82,7 @@ class Stop(_Message):
     round: int
 
 
-class Take(_Message):
+class ReceivePoints(_Message):
     """Get ready for about so many points from another worker; answer `Ready` or `Refused`."""
 
     move: int
@@ -90,7 +90,7 @@ class Take(_Message):
     points: int
 
 
-class Give(_Message):
+class SendPoints(_Message):
     """Send about so many points to the worker that listens at `address`."""
 
     move: int
@@ -99,7 +99,7 @@ class Give(_Message):
     points: int
 
 
-class Settle(_Message):
+class TransferOwnership(_Message):
     """Ownership changes, at this barrier: windows (move, number) that you gave or took, and moves that end here."""
 
     given: tuple[tuple[int, int], ...] = ()
@@ -107,23 +107,23 @@ class Settle(_Message):
     closed: tuple[int, ...] = ()
 
 
-class Census(_Message):
+class ListPoints(_Message):
     """Which of all the `rows` are yours? Answer `Held`."""
 
     rows: int
 
 
-class Reset(_Message):
+class ResetPoints(_Message):
     """All your points count as never visited, for their statistics were subtracted; drop what is not committed."""
 
 
-class Part(_Message):
+class GiveUpPoints(_Message):
     """Give up so many of your points (0: all); answer `Parted`."""
 
     points: int = 0
 
 
-class Adopt(_Message):
+class AssignPoints(_Message):
     """These points are yours from now on: read them where all rows are, answer `Adopted`. Frames: their numbers; where
     `visited`, also hidden states, votes, passes, and which of them count as never visited.
 
@@ -134,17 +134,17 @@ class Adopt(_Message):
     passes: int = 0
 
 
-class Fetch(_Message):
+class FetchStates(_Message):
     """Send the hidden state of your points."""
 
 
-class Keep(_Message):
+class TakeCheckpoint(_Message):
     """A checkpoint: copy what you hold before you train on, and send it as `Kept`."""
 
     number: int
 
 
-class Release(_Message):
+class ReleaseJob(_Message):
     """The job is over: forget the share, stay alive."""
 
 
@@ -162,7 +162,7 @@ class Hello(_Message):
     host: str
 
 
-class Loaded(_Message):
+class ShardLoaded(_Message):
     """The share is in place and the kernel is warm."""
 
     points: int
@@ -174,7 +174,7 @@ class Loaded(_Message):
     """The board that `Load` named is open here."""
 
 
-class Surveyed(_Message):
+class MomentsMeasured(_Message):
     """Moments of the rows of a share (see datasets/scale.py), as frames."""
 
 
@@ -196,7 +196,7 @@ class Report(_Message):
     """Seconds between the last report and the order to go on."""
 
 
-class Beat(_Message):
+class WorkerBeat(_Message):
     """I am alive, and my trainer has visited so many points in all."""
 
     visits: int
@@ -204,21 +204,21 @@ class Beat(_Message):
     """The hook that it is in now; empty while it rests, reads or compiles."""
 
 
-class Ready(_Message):
+class MoveReady(_Message):
     """I listen for the windows of this move."""
 
     move: int
     address: str
 
 
-class Refused(_Message):
+class MoveRefused(_Message):
     """I cannot take or give these points."""
 
     move: int
     why: str
 
 
-class Arrived(_Message):
+class WindowArrived(_Message):
     """A window lies here, inactive, until the next barrier makes it mine."""
 
     move: int
@@ -229,14 +229,14 @@ class Arrived(_Message):
     bytes: int
 
 
-class Sent(_Message):
+class MoveSent(_Message):
     """The source has no more to send: the move has so many windows in all."""
 
     move: int
     windows: int
 
 
-class Holding(_Message):
+class PointsSummary(_Message):
     """What a worker holds after it did as told."""
 
     points: int
@@ -246,23 +246,23 @@ class Holding(_Message):
     """Passes summed over its points."""
 
 
-class Held(Holding):
+class PointsListed(PointsSummary):
     """Frame: one bit for each of all rows, set where the row is mine."""
 
 
-class Parted(Holding):
+class PointsGivenUp(PointsSummary):
     """Frames: numbers, hidden states, votes, passes of the points that I gave up, and which count as never visited."""
 
 
-class Adopted(Holding):
+class PointsAssigned(PointsSummary):
     """The points are here."""
 
 
-class State(_Message):
+class States(_Message):
     """The hidden state of the worker's points (frame 0) and their numbers in the whole data (frame 1)."""
 
 
-class Kept(_Message):
+class CheckpointPart(_Message):
     """What a worker holds at a checkpoint. Frames: state and halting votes of its points, their numbers in the whole
     data (nothing where they are those that it sent last), then the changes that it has not reported yet, if any.
     """
@@ -277,7 +277,7 @@ class Kept(_Message):
     """How often points came or went; 0: the share is as it was loaded."""
 
 
-class Failed(_Message):
+class WorkerFailed(_Message):
     """A hook or the loading raised; `trace` is the user's own traceback."""
 
     where: str
@@ -291,7 +291,7 @@ class Failed(_Message):
 # -- worker to worker --------------------------------------------------------------------------------------
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SharedMemoryRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An array in shared memory of a host: which process has it open as what, and where in it the array lies."""
 
     pid: int
@@ -302,26 +302,26 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
 
 
-class Board(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Shared memory of a host for the arrays of messages (runtime/board.py), as rows of bytes."""
+class SharedBufferRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Shared memory of a host for the arrays of messages (runtime/transport/shared_buffers.py), as rows of bytes."""
 
-    orders: Place
+    orders: SharedMemoryRef
     """Rooms that all workers read."""
-    reports: Place
+    reports: SharedMemoryRef
     """Rooms that this worker writes."""
 
 
-class Lent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SharedPointsRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share that a window is a part of, as it lies in the source's memory, and where the window begins in it."""
 
     start: int
     points: int
-    ids: Place
-    features: tuple[Place, ...]
+    ids: SharedMemoryRef
+    features: tuple[SharedMemoryRef, ...]
     """One array, or the three of sparse rows."""
-    labels: Place | None = None
+    labels: SharedMemoryRef | None = None
     """None where all are zero."""
-    state: Place | None = None
+    state: SharedMemoryRef | None = None
     """None where the states lie in private memory: then they travel."""
 
 
@@ -341,12 +341,12 @@ class Window(_Message):
     copied: bool = False
     """The target has these points already, inactive: no labels, ids and features."""
     changed: bool = False
-    lent: Lent | None = None
+    lent: SharedPointsRef | None = None
     """Both workers are on one host: the points stay where they are, and the target reads them there. With `copied`, of
     that only the states."""
 
 
-class Got(_Message):
+class WindowReceived(_Message):
     """The window lies here; `lacking`: I cannot see the points that you thought I could, send them."""
 
     move: int
@@ -357,7 +357,7 @@ class Got(_Message):
 # -- worker to whoever holds the rows, and back --------------------------------------------------------------
 
 
-class Want(_Message):
+class ReadRows(_Message):
     """Send me rows `start` to `stop` of an array; or, where a frame comes with it, the rows of those numbers."""
 
     array: int
@@ -366,37 +366,50 @@ class Want(_Message):
     stop: int
 
 
-class Piece(_Message):
+class RowsRead(_Message):
     """The rows that were wanted under this number, as a frame; or why there are none."""
 
     number: int
     error: str = ""
 
 
-Tending = Census | Reset | Part | Adopt
-Order = Survey | Load | Train | Stop | Take | Give | Settle | Tending | Fetch | Keep | Release | Exit
+Tending = ListPoints | ResetPoints | GiveUpPoints | AssignPoints
+Order = (
+    MeasureMoments
+    | LoadShard
+    | Train
+    | Stop
+    | ReceivePoints
+    | SendPoints
+    | TransferOwnership
+    | Tending
+    | FetchStates
+    | TakeCheckpoint
+    | ReleaseJob
+    | Exit
+)
 Answer = (
     Hello
-    | Surveyed
-    | Loaded
+    | MomentsMeasured
+    | ShardLoaded
     | Report
-    | Beat
-    | Ready
-    | Refused
-    | Arrived
-    | Sent
-    | Held
-    | Parted
-    | Adopted
-    | State
-    | Kept
-    | Failed
+    | WorkerBeat
+    | MoveReady
+    | MoveRefused
+    | WindowArrived
+    | MoveSent
+    | PointsListed
+    | PointsGivenUp
+    | PointsAssigned
+    | States
+    | CheckpointPart
+    | WorkerFailed
 )
-Between = Window | Got | Want | Piece
+Between = Window | WindowReceived | ReadRows | RowsRead
 Body = Order | Answer | Between
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True):
+class FrameSpec(msgspec.Struct, frozen=True, array_like=True):
     """How to read a raw frame."""
 
     dtype: str
@@ -416,6 +429,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     body: Body
     frames: msgspec.Raw = NO_FRAMES
-    """A `Frame` for each array, packed: a receiver has mostly read the same description before (runtime/wire.py)."""
+    """A `Frame` for each array, packed: a receiver has mostly read the same description before
+    (runtime/transport/codec.py)."""
     slot: int = -1
     """The arrays do not follow, they are in this room of a board."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.tree import Array, Tree
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from flegel.machine.coordinator import Coordinator
+    from flegel.machine.coordinator.coordinator import Coordinator
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Result:
     @property
     def parameters(self) -> dict[str, Array]:
         """θ by name."""
-        return dict(zip(tree.names(self.parameter), tree.flatten(self.parameter), strict=True))
+        return dict(zip(pytree.names(self.parameter), pytree.flatten(self.parameter), strict=True))
 
     @property
     def trace(self) -> pd.DataFrame:
@@ -68,7 +68,7 @@ class Result:
 
     def predict(self, features: Any) -> Array:
         """What the trained model says about rows."""
-        return self.algorithm.predict(scaled(np.asarray(features), self.scaling), tree.present(self.parameter))
+        return self.algorithm.predict(scaled(np.asarray(features), self.scaling), pytree.present(self.parameter))
 
     def to_json(self) -> dict[str, Any]:
         return {

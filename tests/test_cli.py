@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 import flegel.api
 from flegel import LocalCluster
-from flegel.cli import app
-from flegel.display import PlainDisplay
+from flegel.cli.display import PlainDisplay
+from flegel.cli.main import app
 from flegel.errors import UsageError
+from flegel.job import parse_seconds
 from flegel.result import Glance
-from flegel.spec import parse_seconds
 
 ROWS = np.random.default_rng(3).normal(size=(60, 5))  # with k=6 the shape of other tests, which is compiled already
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import flegel.datasets.readers
+import flegel.datasets.formats.readers
 from flegel.__main__ import main as program
 from flegel.algorithms import BUILTINS
-from flegel.cli import app
-from flegel.cluster import keys
+from flegel.cli.main import app
+from flegel.cluster.transport import keys
 from flegel.datasets import memory
-from flegel.datasets.sets import ENTRIES
+from flegel.datasets.catalog.sets import ENTRIES
 from flegel.errors import DataError, UsageError
-from flegel.runtime.curve import new_pair
+from flegel.runtime.transport.curve import new_key_pair
 
 ROWS = np.random.default_rng(3).normal(size=(60, 5))
 
@@ -91,8 +91,8 @@ def test_benchmarks_of_no_algorithm_are_not_a_success() -> None:
 
 def test_an_empty_name_shuts_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEGEL_HOME", str(tmp_path))
-    registry = keys.Registry()
-    registry.add(new_pair().public, "submit")
+    registry = keys.KeyRegistry()
+    registry.add(new_key_pair().public, "submit")
     with pytest.raises(UsageError, match="Name the key"):
         registry.revoke("")
     assert len(registry.entries()) == 1
@@ -159,7 +159,7 @@ def test_what_the_system_refuses_is_a_sentence_too(monkeypatch: pytest.MonkeyPat
     def find(word: str) -> Any:
         raise PermissionError(13, "Permission denied", "secret")
 
-    monkeypatch.setattr("flegel.runtime.find.find_algorithm", find)
+    monkeypatch.setattr("flegel.runtime.job.resume.find_algorithm.find_algorithm", find)
     assert said("check kmeans", code=1) == "flegel: secret: Permission denied; mend that and try again."
 
 
@@ -167,7 +167,7 @@ def test_ctrl_c_speaks_of_workers_only_where_there_were_some(monkeypatch: pytest
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flegel.cli_cluster._client", stop)
+    monkeypatch.setattr("flegel.cli.main.cluster._client", stop)
     monkeypatch.setattr("flegel.api.run", stop)
     assert said("jobs", code=130) == "flegel: interrupted."
     assert "all workers were stopped" in said("submit kmeans --data rows.npy --no-save", code=130)
@@ -177,7 +177,7 @@ def test_ctrl_c_while_the_commands_are_made_up_is_no_traceback(monkeypatch: pyte
     def stop() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flegel.cli.main", stop)
+    monkeypatch.setattr("flegel.cli.main.main", stop)
     with pytest.raises(SystemExit) as ended:
         program()
     assert ended.value.code == 130 and capsys.readouterr().err == "flegel: interrupted.\n"

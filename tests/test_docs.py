@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from flegel.cli import app
+from flegel.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

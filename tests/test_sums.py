@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from flegel import sums
-from flegel.sums import LARGE, PIECE, add_fields, copy_bytes
-from flegel.tree import Array
+from flegel.core import parallel_sums
+from flegel.core.parallel_sums import LARGE, PIECE, add_fields, copy_bytes
+from flegel.core.pytree import Array
 
 
 @pytest.mark.parametrize("shape", [(3,), (LARGE + 7,), (LARGE // 16, 20), (0,)])
@@ -72,7 +72,7 @@ def test_a_process_that_was_forked_adds_with_threads_of_its_own() -> None:
 def test_a_thread_that_outlives_the_main_one_can_still_add() -> None:
     code = (
         "import threading, numpy as np\n"
-        "from flegel.sums import LARGE, add_fields\n"
+        "from flegel.core.parallel_sums import LARGE, add_fields\n"
         "def work():\n"
         "    threading.main_thread().join()\n"
         "    into = np.zeros(LARGE)\n"
@@ -88,9 +88,9 @@ def test_without_threads_the_sum_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    sums._hands.cache_clear()
-    monkeypatch.setattr(sums.threading.Thread, "start", refuse)
+    parallel_sums._hands.cache_clear()
+    monkeypatch.setattr(parallel_sums.threading.Thread, "start", refuse)
     into = np.zeros(LARGE)
     add_fields([into], [large_ones()])
-    sums._hands.cache_clear()
+    parallel_sums._hands.cache_clear()
     assert (into == 3.0).all()

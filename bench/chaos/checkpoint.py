@@ -67,14 +67,14 @@ class Lines:
 
 
 def flips(count: int, lines: Lines, batch: int = 100) -> None:
-    from flegel.runtime.recall import read
-    from flegel.runtime.vault import Folder
+    from flegel.runtime.checkpoint.reader import read
+    from flegel.runtime.checkpoint.store import FolderStore
     from tests.checkpoint.shelves import RECORD, check_state, three
 
     with tempfile.TemporaryDirectory(prefix="flegel-flips-") as scratch:
         folder = Path(scratch) / "job"
-        three(Folder(folder))
-        used = {m.number: {*m.files, m.name} for m in read(Folder(folder)).history}
+        three(FolderStore(folder))
+        used = {m.number: {*m.files, m.name} for m in read(FolderStore(folder)).history}
         names = sorted(p.name for p in folder.iterdir() if p.stat().st_size and p.name != "lock")
         for first in range(0, count, batch):
             if lines.done(f"flips {first}"):
@@ -88,7 +88,7 @@ def flips(count: int, lines: Lines, batch: int = 100) -> None:
                 at, bit = int(rng.integers(len(content))), int(rng.integers(8))
                 (folder / name).write_bytes(content[:at] + bytes([content[at] ^ (1 << bit)]) + content[at + 1 :])
                 try:
-                    found = read(Folder(folder))
+                    found = read(FolderStore(folder))
                     if name.endswith(".trace"):
                         assert found.manifest is not None and found.manifest.number == 3
                     else:
@@ -110,22 +110,24 @@ def flips(count: int, lines: Lines, batch: int = 100) -> None:
 
 def write_one(folder: Path) -> None:
     """The child: write the newest checkpoint once more, as the next one."""
-    from flegel.machine.events import Save, SavePart
-    from flegel.runtime.checkpoint import Checkpointer
-    from flegel.runtime.recall import read
-    from flegel.runtime.vault import Folder
+    from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart
+    from flegel.runtime.checkpoint.reader import read
+    from flegel.runtime.checkpoint.store import FolderStore
+    from flegel.runtime.checkpoint.writer import Checkpointer
 
-    found = read(Folder(folder))
+    found = read(FolderStore(folder))
     m = found.manifest
     assert m is not None
-    writer = Checkpointer(Folder(folder), found.job, found.rows, found)
+    writer = Checkpointer(FolderStore(folder), found.job, found.rows, found)
     workers = tuple(range(len(found.parts)))
     rows = len(found.rows)
-    writer.take(Save(m.number + 1, found.state, workers, m.iteration + 1, m.round + 1, m.seconds, m.objective, rows))
+    writer.take(
+        BeginCheckpoint(m.number + 1, found.state, workers, m.iteration + 1, m.round + 1, m.seconds, m.objective, rows)
+    )
     for worker, part in enumerate(found.parts):
         kept = part.kept
         kept.number = m.number + 1
-        writer.take(SavePart(worker, kept, part.frames()))
+        writer.take(SaveCheckpointPart(worker, kept, part.frames()))
     work = writer._next_draft()
     assert work is not None
     os.access(MARK, os.F_OK)
@@ -166,8 +168,8 @@ def ordinals(log: Path) -> dict[str, tuple[int, int]]:
 
 
 def system_calls(lines: Lines) -> None:
-    from flegel.runtime.recall import read
-    from flegel.runtime.vault import Folder
+    from flegel.runtime.checkpoint.reader import read
+    from flegel.runtime.checkpoint.store import FolderStore
     from tests.checkpoint.shelves import three
 
     if shutil.which("strace") is None:
@@ -175,7 +177,7 @@ def system_calls(lines: Lines) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="flegel-calls-") as scratch:
         base, log = Path(scratch) / "job", Path(scratch) / "log"
-        three(Folder(base))
+        three(FolderStore(base))
         here = Path(scratch) / "copy"
         for _ in range(2):  # the first run may still compile
             shutil.rmtree(here, ignore_errors=True)
@@ -190,7 +192,7 @@ def system_calls(lines: Lines) -> None:
                     shutil.rmtree(here, ignore_errors=True)
                     shutil.copytree(base, here)
                     code = child(here, f"{call}:{fault}:when={before + nth}", log)
-                    found = read(Folder(here))
+                    found = read(FolderStore(here))
                     number = found.manifest.number if found.manifest else None
                     whole = number in (3, 4) and not found.skipped and len(found.parts) == 2
                     hit = "INJECTED" in log.read_text(errors="replace") or code in (-9, 137)
@@ -221,7 +223,7 @@ def watch(machine):
         raise Interrupted("enough", 0)
 with nest.prepared():
     from flegel.errors import Interrupted
-    from flegel.runtime.job import replace
+    from flegel.runtime.job.resume import replace
     try:
         replace(place, watch=watch)
     except Interrupted:
@@ -261,9 +263,9 @@ def coordinator_kills(count: int, lines: Lines) -> None:
 def one_kill(
     scratch: Path, place: Path, algorithm: str, sync: str, setting: str, rng: np.random.Generator
 ) -> dict[str, Any]:
-    from flegel.runtime.find import find_algorithm
-    from flegel.runtime.recall import read
-    from flegel.runtime.vault import Folder
+    from flegel.runtime.checkpoint.reader import read
+    from flegel.runtime.checkpoint.store import FolderStore
+    from flegel.runtime.job.find_algorithm import find_algorithm
 
     data = "positive.npy" if algorithm == "nmf" else "rows.npy"
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as it is installed
@@ -272,7 +274,7 @@ def one_kill(
         f"--no-save --checkpoint {place} --checkpoint-every 1s"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "flegel.cli", *words.split()],
+        [sys.executable, "-m", "flegel.cli.main", *words.split()],
         cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env=environment,
     )  # fmt: skip
     deadline = time.monotonic() + DEADLINE
@@ -287,7 +289,7 @@ def one_kill(
     process.wait()
     _, alive = psutil.wait_procs(family, timeout=DEADLINE)
     gone = time.monotonic() - killed
-    found = read(Folder(place))
+    found = read(FolderStore(place))
     commit, manifest = found.commit, found.manifest
     assert commit is not None
     way = "up" if find_algorithm(algorithm).maximize else "down"

@@ -2,7 +2,8 @@
 
 Valid messages of every type are mutated as bytes (bits, cuts, repeats, splices, lengths that lie, deep nesting) and as
 structures (something else in the place of any part, fields more, fewer and twice), some inputs are made from nothing.
-Each input goes through the decoder of jobs (runtime/wire.py) or through that of the gate (cluster/slips.py). Recorded:
+Each input goes through the decoder of jobs (runtime/transport/codec.py) or through that of the gate
+(cluster/transport/framing.py). Recorded:
 what came out, the slowest input per MiB, and the peak of memory, both of which have a limit. Appends a JSON line for
 each batch; started again, it goes on where that file ends.
 
@@ -27,19 +28,19 @@ import msgspec
 import numpy as np
 
 from flegel import messages
-from flegel.cluster import slips, words
-from flegel.cluster.channel import Slip
-from flegel.cluster.gate import Limits
+from flegel.cluster.transport import framing, protocol
+from flegel.cluster.transport.ordered_channel import MessageHeader
+from flegel.cluster.transport.secure_server import Limits
 from flegel.errors import DecodeError
-from flegel.runtime import wire
+from flegel.runtime.transport import codec
 
 BATCH = 50_000
 MAX_MEMORY = 100e6
 MAX_SECONDS = 0.200  # for each MiB; what is smaller than 64 KiB counts as 64 KiB
 MEMORY_EVERY = 20  # batches
 LIMITS = Limits()
-LARGEST = wire.MAX_HEADER - 200  # of what fills a header, so that the whole is just not too long
-VOCABULARY = slips.Vocabulary(words.RIGHTS)
+LARGEST = codec.MAX_HEADER - 200  # of what fills a header, so that the whole is just not too long
+VOCABULARY = framing.Vocabulary(protocol.RIGHTS)
 
 
 def example(kind: Any, rng: random.Random, depth: int = 0) -> Any:
@@ -73,12 +74,12 @@ def seeds(rng: random.Random) -> tuple[list[list[bytes]], list[list[bytes]]]:
     jobs, gates = [], []
     for kind in typing.get_args(messages.Body):
         for arrays in ([], [np.arange(3.0)], [np.zeros((2, 2), "f4"), np.arange(4)]):
-            parcel = wire.Parcel(arrays)
+            parcel = codec.PackedArrays(arrays)
             envelope = messages.Envelope("job", 1, 2, 3, 4, example(kind, rng), parcel.frames)
-            jobs.append([bytes(memoryview(f).cast("B")) for f in wire.encode(envelope, parcel)])
-    for kind in words.RIGHTS:
+            jobs.append([bytes(memoryview(f).cast("B")) for f in codec.encode(envelope, parcel)])
+    for kind in protocol.RIGHTS:
         body = msgspec.Raw(msgspec.msgpack.encode(example(kind, rng)))
-        gates.append([msgspec.msgpack.encode(Slip(1, 2, 3, 1, 0, body)), b"frame"])
+        gates.append([msgspec.msgpack.encode(MessageHeader(1, 2, 3, 1, 0, body)), b"frame"])
     return jobs, gates
 
 
@@ -167,7 +168,7 @@ def bulk(rng: random.Random, gate: bool, unit: bytes = b"", size: int = 0) -> by
 
 def jobs_decoder(frames: list[bytes]) -> str:
     try:
-        wire.decode(frames)
+        codec.decode(frames)
     except DecodeError:
         return "refused"
     return "decoded"
@@ -175,7 +176,7 @@ def jobs_decoder(frames: list[bytes]) -> str:
 
 def gate_decoder(frames: list[bytes]) -> str:
     try:
-        slip = slips.read_slip(frames[0], LIMITS)
+        slip = framing.read_header(frames[0], LIMITS)
         VOCABULARY.decode(VOCABULARY.tag(slip.body), slip.body)
     except DecodeError:
         return "refused"
@@ -190,7 +191,7 @@ def make(rng: random.Random, pool: list[list[bytes]], gate: bool) -> list[bytes]
     if dice < 0.05:
         return [rng.randbytes(rng.randrange(200)) for _ in range(rng.randrange(1, 4))]
     frames = list(rng.choice(pool))
-    if dice < 0.2 and frames[0][0] != wire.PACKED:
+    if dice < 0.2 and frames[0][0] != codec.PACKED:
         frames[0] = twist(frames[0], rng)
         return frames
     which = 0 if dice < 0.9 else rng.randrange(len(frames))

@@ -28,10 +28,11 @@ from urllib.parse import urlsplit
 import msgspec
 import zmq
 
-from flegel.cluster import gate as gates
-from flegel.cluster import keys, words
-from flegel.cluster.channel import Slip
-from flegel.runtime.curve import Pair, harden, new_pair, present
+from flegel.cluster.transport import keys, protocol
+from flegel.cluster.transport import secure_server as gates
+from flegel.cluster.transport.ordered_channel import MessageHeader
+from flegel.cluster.transport.secure_client import dial
+from flegel.runtime.transport.curve import KeyPair, apply_limits, new_key_pair, secure_dialer
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -46,14 +47,14 @@ class Fortress:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.pair = keys.first_start(folder)
-        self.registry = keys.Registry(folder)
+        self.registry = keys.KeyRegistry(folder)
         self.pairs = {role: keys.ensure(role, folder) for role in keys.ROLES}
         for role, pair in self.pairs.items():
             self.registry.add(pair.public, role, role)
         self.through: list[tuple[str, str]] = []
         """Role and type of each message that reached the dispatcher."""
         self._over = threading.Event()
-        self.gate = gates.listen("tcp://127.0.0.1:0", words.RIGHTS, pair=self.pair, registry=self.registry)
+        self.gate = gates.listen("tcp://127.0.0.1:0", protocol.RIGHTS, pair=self.pair, registry=self.registry)
         self.address = self.gate.address
         self._halt, self._halted = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._loop)
@@ -90,8 +91,8 @@ class Fortress:
     def knock(self) -> None:
         """One message that may come in."""
         before = len(self.through)
-        with gates.dial(self.address, [], pair=self.pairs["read"], server=self.pair.public) as line:
-            line.send(words.Hosts())
+        with dial(self.address, [], pair=self.pairs["read"], server=self.pair.public) as line:
+            line.send(protocol.ListSlaves())
             assert line.drain(30.0), "the gate does not answer those who may come in"
         deadline = time.monotonic() + 30
         while len(self.through) <= before and time.monotonic() < deadline:
@@ -106,7 +107,7 @@ class Fortress:
 
 def slip(body: Any, number: int = 1, session: int | None = None, base: int = 1) -> bytes:
     packed = msgspec.Raw(ENCODE(body))
-    return ENCODE(Slip(session if session is not None else time.time_ns() >> 2, 0, number, base, 0, packed))
+    return ENCODE(MessageHeader(session if session is not None else time.time_ns() >> 2, 0, number, base, 0, packed))
 
 
 class Attacker:
@@ -117,14 +118,14 @@ class Attacker:
         self.context: zmq.Context[Any] = zmq.Context()
         self.rng = random.Random(7)
 
-    def socket(self, pair: Pair | None, server: str | None, identity: bytes = b"") -> zmq.Socket[bytes]:
+    def socket(self, pair: KeyPair | None, server: str | None, identity: bytes = b"") -> zmq.Socket[bytes]:
         made = self.context.socket(zmq.DEALER)
-        harden(made, 1 << 40, 1000)
+        apply_limits(made, 1 << 40, 1000)
         made.setsockopt(zmq.RECONNECT_IVL, -1)
         if identity:
             made.setsockopt(zmq.IDENTITY, identity)
         if pair is not None and server is not None:
-            present(made, pair, server)
+            secure_dialer(made, pair, server)
         made.connect(self.fortress.address)
         return made
 
@@ -151,7 +152,7 @@ class Attacker:
             done += len(some)
 
     def anything(self) -> Any:
-        return example(self.rng.choice(list(words.RIGHTS)), self.rng)
+        return example(self.rng.choice(list(protocol.RIGHTS)), self.rng)
 
 
 def plain(a: Attacker, tries: int) -> None:
@@ -159,19 +160,19 @@ def plain(a: Attacker, tries: int) -> None:
 
 
 def unknown_key(a: Attacker, tries: int) -> None:
-    a.volley(tries, lambda _: (a.socket(new_pair(), a.fortress.pair.public), [slip(a.anything())]))
+    a.volley(tries, lambda _: (a.socket(new_key_pair(), a.fortress.pair.public), [slip(a.anything())]))
 
 
 def wrong_server_key(a: Attacker, tries: int) -> None:
-    a.volley(tries, lambda _: (a.socket(a.fortress.pairs["submit"], new_pair().public), [slip(a.anything())]))
+    a.volley(tries, lambda _: (a.socket(a.fortress.pairs["submit"], new_key_pair().public), [slip(a.anything())]))
 
 
 def revoked_key(a: Attacker, tries: int) -> None:
     """New connections of a key that was known, and one that was open when it was revoked."""
-    fortress, pair = a.fortress, new_pair()
+    fortress, pair = a.fortress, new_key_pair()
     fortress.registry.add(pair.public, "submit")
     old = a.socket(pair, fortress.pair.public)
-    with gates.dial(fortress.address, [], pair=pair, server=fortress.pair.public) as line:
+    with dial(fortress.address, [], pair=pair, server=fortress.pair.public) as line:
         line.wait_ready(30)
     time.sleep(0.2)
     fortress.registry.revoke(pair.public)
@@ -192,8 +193,8 @@ def dead_authenticator(a: Attacker, tries: int) -> None:
 
     def make(number: int) -> tuple[zmq.Socket[bytes], list[bytes]]:
         who = number % 3
-        pair = (f.pairs["submit"], new_pair(), None)[who]
-        body = words.Hosts() if who == 0 else a.anything()
+        pair = (f.pairs["submit"], new_key_pair(), None)[who]
+        body = protocol.ListSlaves() if who == 0 else a.anything()
         return a.socket(pair, f.pair.public if pair else None), [slip(body)]
 
     with f.without_authenticator():
@@ -208,7 +209,7 @@ def dead_authenticator(a: Attacker, tries: int) -> None:
 def wrong_role(a: Attacker, tries: int) -> None:
     """Every type of message from every role that may not say it, in valid conversations."""
     f = a.fortress
-    forbidden = [(kind, role) for kind, roles in words.RIGHTS.items() for role in keys.ROLES if role not in roles]
+    forbidden = [(kind, role) for kind, roles in protocol.RIGHTS.items() for role in keys.ROLES if role not in roles]
     lines = {role: a.socket(f.pairs[role], f.pair.public) for role in keys.ROLES}
     session, numbers = time.time_ns() >> 2, dict.fromkeys(keys.ROLES, 0)
     for attempt in range(tries):
@@ -227,7 +228,7 @@ def forged_identity(a: Attacker, tries: int) -> None:
 
     def make(number: int) -> tuple[zmq.Socket[bytes], list[bytes]]:
         identity = names[number % len(names)] + (b"" if number % 10 == 0 else str(number).encode())
-        kind = a.rng.choice([k for k, roles in words.RIGHTS.items() if "read" not in roles])
+        kind = a.rng.choice([k for k, roles in protocol.RIGHTS.items() if "read" not in roles])
         return a.socket(f.pairs["read"], f.pair.public, identity), [slip(example(kind, a.rng))]
 
     a.volley(tries, make, arriving=0.9)
@@ -237,7 +238,7 @@ def replay(a: Attacker, tries: int) -> None:
     """One message that came in, again and again: on its connection, on others, from others' keys, as raw bytes."""
     f = a.fortress
     session = time.time_ns() >> 2
-    message = slip(words.Hosts(), 1, session)
+    message = slip(protocol.ListSlaves(), 1, session)
     first = a.socket(f.pairs["read"], f.pair.public)
     before = len(f.through)
     first.send(message)
@@ -274,7 +275,7 @@ def beyond_limits(a: Attacker, tries: int) -> None:
     limits = gates.Limits()
 
     def make(number: int) -> tuple[zmq.Socket[bytes], list[bytes]]:
-        good = slip(words.Hosts())
+        good = slip(protocol.ListSlaves())
         frames = {
             0: [good + b"x" * (limits.header - len(good) + 1)],
             1: [good, *[b""] * (limits.frames + 1)],
@@ -338,8 +339,8 @@ def _record(f: Fortress) -> bytes:
         threading.Thread(target=carry, daemon=True).start()
         address = f"tcp://127.0.0.1:{relay.getsockname()[1]}"
         before = len(f.through)
-        with gates.dial(address, [], pair=f.pairs["read"], server=f.pair.public) as line:
-            line.send(words.Hosts())
+        with dial(address, [], pair=f.pairs["read"], server=f.pair.public) as line:
+            line.send(protocol.ListSlaves())
             assert line.drain(30.0)
         while len(f.through) == before:
             time.sleep(0.002)

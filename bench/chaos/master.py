@@ -31,13 +31,13 @@ from town import Town, free_port
 from world import FakeSlave
 
 from flegel.algorithms.kmeans import KMeans
-from flegel.cluster import journal
 from flegel.cluster.client import Client
-from flegel.cluster.facts import Placed, Submitted
-from flegel.cluster.line import dial
-from flegel.cluster.words import COORDINATOR, TO_SLAVE, JobSpec
+from flegel.cluster.master import journal
+from flegel.cluster.master.facts import Placed, Submitted
+from flegel.cluster.transport.protocol import COORDINATOR, TO_SLAVE, ClusterJob
+from flegel.cluster.transport.secure_client import dial
 from flegel.errors import FlegelError
-from flegel.spec import AlgorithmRef
+from flegel.job import AlgorithmRef
 
 CALLS = ("pwrite64", "fsync", "renameat", "rename", "ftruncate")
 
@@ -117,7 +117,7 @@ class Village:
         self.over = False
 
     def master(self, call: str = "", when: int = 0) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "flegel.cli", "master", "--listen", self.address, "--insecure"]
+        words = [sys.executable, "-m", "flegel.cli.main", "master", "--listen", self.address, "--insecure"]
         words += ["--folder", str(self.folder)]
         if call:
             inject = f"inject={call}:signal=KILL:when={when}"
@@ -169,7 +169,7 @@ def one_write(lines: Lines, name: str, call: str, when: int) -> bool:
         thread.start()
         state: dict[str, str] = {}
         again: subprocess.Popen[bytes] | None = None
-        spec = JobSpec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=1)
+        spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=1)
         try:
             told: dict[str, str] = {}
 
@@ -226,7 +226,7 @@ def fact(number: int) -> Submitted | Placed:
     """Every third is a new job, the others move it about."""
     job = f"job-{number // 3}"
     if number % 3 == 0:
-        spec = JobSpec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=1)
+        spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=1)
         return Submitted(job, 1.0, f"ticket-{number}", "ann", spec)
     return Placed(job, 2.0, number, "s0", "boot", {"s0": 1})
 

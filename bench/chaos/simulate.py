@@ -24,8 +24,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from flegel.sim.faults import Violation, run
-from flegel.sim.weather import anything, losing
+from flegel.sim.faults.faulty_job import Violation, run
+from flegel.sim.faults.scenarios import anything, losing
 
 KINDS = {"losing": losing, "anything": anything}
 PIECE = 25  # seeds that a process takes at once

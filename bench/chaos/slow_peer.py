@@ -23,8 +23,9 @@ from typing import Any
 
 import msgspec
 
-from flegel.cluster import gate as gates
-from flegel.cluster import keys
+from flegel.cluster.transport import keys
+from flegel.cluster.transport import secure_server as gates
+from flegel.cluster.transport.secure_client import dial
 from flegel.errors import PeerSlow
 
 MAX_GROWTH = 32 << 20
@@ -47,7 +48,7 @@ def resident() -> int:
 
 def peer(address: str, server: str, total: int) -> None:
     """The process that is frozen: counts, and looks whether everything comes once and in order."""
-    with gates.dial(address, [Number], pair=keys.load("slave"), server=server) as line:
+    with dial(address, [Number], pair=keys.load("slave"), server=server) as line:
         line.send(Ready(0, 0))
         got = wrong = 0
         while got < total:
@@ -61,7 +62,7 @@ def peer(address: str, server: str, total: int) -> None:
 class Run:
     def __init__(self, total: int, freezes: int) -> None:
         self.total, self.freezes = total, freezes
-        pair, registry = keys.first_start(), keys.Registry()
+        pair, registry = keys.first_start(), keys.KeyRegistry()
         self.gate = gates.listen("tcp://127.0.0.1:0", {Ready: ["slave"]}, pair=pair, registry=registry)
         words = [sys.executable, __file__, "--peer", self.gate.address, pair.public, "--messages", str(total)]
         self.process = subprocess.Popen(words)

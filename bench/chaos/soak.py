@@ -36,11 +36,11 @@ from lines import Lines, quantile
 from town import Town
 
 from flegel.algorithms.kmeans import KMeans
-from flegel.cluster.facts import Ended, Placed, Submitted
-from flegel.cluster.journal import Journal
-from flegel.cluster.master import KEEP
-from flegel.cluster.words import JobSpec
-from flegel.runtime.code import reference
+from flegel.cluster.master.facts import Ended, Placed, Submitted
+from flegel.cluster.master.journal import Journal
+from flegel.cluster.master.master import KEEP
+from flegel.cluster.transport.protocol import ClusterJob
+from flegel.runtime.job.class_source import reference
 
 SAMPLE = 5.0
 QUIET = 3  # looks in a quiet moment
@@ -108,7 +108,7 @@ def fill_books(home: Path) -> None:
     """As if the master had worked for a long time: its books are full of jobs that are over."""
     (home / "master").mkdir(parents=True, mode=0o700)
     journal = Journal(home / "master" / "journal")
-    spec = JobSpec(reference(KMeans(k=2, init="first")), "blobs:500", workers=1)
+    spec = ClusterJob(reference(KMeans(k=2, init="first")), "blobs:500", workers=1)
     for number in range(KEEP):
         name, at = f"old-{number}", 1e9 + number
         facts = [

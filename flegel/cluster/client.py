@@ -17,32 +17,33 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from flegel.cluster import keys
-from flegel.cluster.facts import OVER
-from flegel.cluster.line import Line, dial
-from flegel.cluster.words import (
+from flegel.cluster.master.facts import OVER
+from flegel.cluster.transport import keys
+from flegel.cluster.transport.protocol import (
     MAX_CODE,
     TO_CLIENT,
     Accepted,
-    Bytes,
-    Cancel,
+    CancelJob,
+    ClusterJob,
     Denied,
-    Hosts,
-    Jobs,
-    JobSpec,
+    FileContent,
+    JobList,
     JobView,
-    Read,
-    Resume,
-    Scale,
-    Show,
-    Slaves,
+    ListSlaves,
+    ReadFile,
+    ResumeJob,
+    ScaleJob,
+    ShowJobs,
+    SlaveList,
     SlaveView,
-    Submit,
+    SubmitJob,
     check_name,
 )
+from flegel.cluster.transport.secure_client import SecureClient, dial
 from flegel.errors import FlegelError, StorageError, UsageError
-from flegel.runtime import clock, store
-from flegel.spec import AlgorithmRef
+from flegel.job import AlgorithmRef
+from flegel.runtime import clock
+from flegel.runtime.job import result_store
 
 CONTACT = 10.0
 """Seconds until a master that was never heard is taken for away."""
@@ -59,9 +60,9 @@ class Client:
     def __init__(self, address: str, *, insecure: bool = False, role: str = "submit") -> None:
         self.address = address
         if insecure:
-            self._line: Line = dial(address, TO_CLIENT, insecure=True)
+            self._line: SecureClient = dial(address, TO_CLIENT, insecure=True)
         else:
-            server = keys.Registry().master(address)
+            server = keys.KeyRegistry().master(address)
             own = keys.own_pairs()
             name = role if role in own or "read" not in own else "read"
             self._line = dial(address, TO_CLIENT, pair=keys.load(name), server=server)
@@ -95,29 +96,29 @@ class Client:
 
     # -- questions -----------------------------------------------------------------------------------------------
 
-    def submit(self, spec: JobSpec, source: str = "", ticket: str | None = None) -> str:
+    def submit(self, spec: ClusterJob, source: str = "", ticket: str | None = None) -> str:
         """The name of the job; the same ticket again is the same job."""
         content = source.encode()
-        request = Submit(ticket or secrets.token_hex(16), spec, getpass.getuser())
+        request = SubmitJob(ticket or secrets.token_hex(16), spec, getpass.getuser())
         return self._ask(request, Accepted, (content,) if content else ())[0].job
 
     def jobs(self) -> tuple[JobView, ...]:
-        return self._ask(Show(), Jobs)[0].jobs
+        return self._ask(ShowJobs(), JobList)[0].jobs
 
     def job(self, name: str) -> JobView:
-        return self._ask(Show(name), Jobs)[0].jobs[0]
+        return self._ask(ShowJobs(name), JobList)[0].jobs[0]
 
     def slaves(self) -> tuple[SlaveView, ...]:
-        return self._ask(Hosts(), Slaves)[0].slaves
+        return self._ask(ListSlaves(), SlaveList)[0].slaves
 
     def cancel(self, name: str) -> str:
-        return self._ask(Cancel(name, getpass.getuser()), Accepted)[0].text
+        return self._ask(CancelJob(name, getpass.getuser()), Accepted)[0].text
 
     def scale(self, name: str, workers: int) -> str:
-        return self._ask(Scale(name, workers, getpass.getuser()), Accepted)[0].text
+        return self._ask(ScaleJob(name, workers, getpass.getuser()), Accepted)[0].text
 
     def resume(self, name: str) -> str:
-        return self._ask(Resume(name, getpass.getuser()), Accepted)[0].text
+        return self._ask(ResumeJob(name, getpass.getuser()), Accepted)[0].text
 
     def watch(self, name: str) -> Iterator[JobView]:
         """The job again and again, until it is over."""
@@ -141,7 +142,7 @@ class Client:
         while True:
             over = not follow or self.job(name).state in OVER
             lines: list[str] = []
-            for source in self._ask(Read(name), Bytes)[0].names:
+            for source in self._ask(ReadFile(name), FileContent)[0].names:
                 lines += self._lines(name, source, have, rests)
             yield from sorted(lines, key=lambda line: line[:20])
             if over:
@@ -152,7 +153,7 @@ class Client:
         content = rests.pop(source, b"")
         while True:
             offset = have.get(source, 0)
-            answer, pieces = self._ask(Read(name, source=source, offset=offset), Bytes)
+            answer, pieces = self._ask(ReadFile(name, source=source, offset=offset), FileContent)
             content += pieces[0] if pieces else b""
             have[source] = offset + (len(pieces[0]) if pieces else 0)
             if have[source] >= answer.size:
@@ -162,7 +163,7 @@ class Client:
 
     def fetch(self, view: JobView, folder: Path) -> dict[str, Any]:
         """The files of a job that is done, into a folder that appears whole or not at all; returns its figures."""
-        store.check_target(folder)
+        result_store.check_target(folder)
         scratch = folder.absolute().with_name(f".{folder.name}.{os.getpid()}.part")
         try:
             scratch.mkdir(parents=True)
@@ -194,7 +195,7 @@ class Client:
     def _pieces(self, job: str, file: str) -> Iterator[bytes]:
         offset = 0
         while True:
-            answer, pieces = self._ask(Read(job, file, offset=offset), Bytes)
+            answer, pieces = self._ask(ReadFile(job, file, offset=offset), FileContent)
             piece = pieces[0] if pieces else b""
             yield piece
             offset += len(piece)
@@ -217,7 +218,7 @@ def data_word(word: str) -> str:
 
     A file is opened on the slaves, so it must lie at the same place there; the slave says so where it does not.
     """
-    from flegel.datasets import registry
+    from flegel.datasets.catalog import registry
 
     if "://" in word or word.partition(":")[0] in registry.names():
         return word

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flegel.errors import UsageError, nearest
-from flegel.spec import SyncSpec, parse_seconds
+from flegel.job import SyncSpec, parse_seconds
 from flegel.sync import make_policy
 
 SWITCHES: dict[str, Any] = {

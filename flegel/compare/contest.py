@@ -20,12 +20,13 @@ from flegel.compare.record import Attempt, Comparison, Picture, Setting
 from flegel.compare.stats import first_reaching, loosened, median, turns
 from flegel.datasets import Dataset, open_data
 from flegel.errors import FlegelError, UsageError
-from flegel.plan.straggler import parse_stragglers
+from flegel.job import check_seed
+from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result
-from flegel.runtime import clock, host
-from flegel.runtime.local import LocalCluster
-from flegel.runtime.run import default_workers
-from flegel.spec import check_seed
+from flegel.runtime import clock
+from flegel.runtime.job.run import default_workers
+from flegel.runtime.processes import host
+from flegel.runtime.processes.local_cluster import LocalCluster
 
 WITHIN = 0.001  # of what bsp converges to: the default target
 STALLED = 1e-9  # relative change over a full pass: nothing happens any more

@@ -123,7 +123,7 @@ class Comparison(msgspec.Struct, kw_only=True, tag_field="kind", tag="compare"):
         found = [a.reached for a in mine if a.reached is not None]
         return spread(found) if found and 2 * len(found) > len(mine) else None
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[TableLine]:
         """One line per contender, in the order asked for."""
         known = {c: self.times(c) for c in self.contenders}
         best = min((s.median for s in known.values() if s), default=None)
@@ -143,7 +143,7 @@ class Comparison(msgspec.Struct, kw_only=True, tag_field="kind", tag="compare"):
         return (median(ran) / quick.median, True) if ran and median(ran) >= quick.median else None
 
 
-class Line(msgspec.Struct, kw_only=True):
+class TableLine(msgspec.Struct, kw_only=True):
     """A contender in the table."""
 
     contender: str
@@ -164,7 +164,7 @@ class Line(msgspec.Struct, kw_only=True):
     count: int
 
 
-def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | None) -> Line | None:
+def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | None) -> TableLine | None:
     if not mine:
         return None
     ratio = time.median / best if time and best else None
@@ -174,7 +174,7 @@ def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | Non
     stated = [a.objective for a in mine if a.objective is not None]
     values = checked or stated
     outcomes = [a.outcome for a in mine]
-    return Line(
+    return TableLine(
         contender=name,
         time=time,
         ratio=ratio,

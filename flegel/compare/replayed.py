@@ -21,8 +21,8 @@ from flegel.compare.stats import first_reaching
 from flegel.compare.virtual import VirtualArena, VirtualContest, World, arena
 from flegel.datasets import Dataset, open_data
 from flegel.errors import FlegelError, StorageError, UsageError
-from flegel.runtime.store import read_trace
-from flegel.sim.network import Wires
+from flegel.runtime.job.result_store import read_trace
+from flegel.sim.network import NetworkSpec
 from flegel.sim.replay import progress, record
 
 RECORDED = "recorded"
@@ -98,7 +98,7 @@ def replay(
     goal = target if target is not None else _end(result, chosen, rows)
     world = World(
         rates=heard.rates, courses=heard.courses, costs=heard.costs, learning=learning,
-        wires=Wires(latency=heard.costs.message), pass_seconds=heard.seconds,
+        wires=NetworkSpec(latency=heard.costs.message), pass_seconds=heard.seconds,
         progress=progress(job.rows, rows.rows, chosen.maximize) if learning == "curve" else None,
     )  # fmt: skip
     contest = VirtualContest(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from flegel.compare.record import Comparison, Line
+from flegel.compare.record import Comparison, TableLine
 
 COLUMNS = ["model", "time to target", "× best", "barriers", "utilization", "passes", "final objective", "outcome"]
 
 
-def cells(line: Line) -> list[str]:
+def cells(line: TableLine) -> list[str]:
     """One line of the table."""
     objective = "–" if line.objective is None else f"{line.objective:.6g}" + ("" if line.confirmed else " (engine)")
     return [
@@ -22,7 +22,7 @@ def cells(line: Line) -> list[str]:
     ]
 
 
-def duration(line: Line) -> str:
+def duration(line: TableLine) -> str:
     """Median and range."""
     if line.time is None:
         return "–"
@@ -31,14 +31,14 @@ def duration(line: Line) -> str:
     return f"{seconds(line.time.median)} [{seconds(line.time.low)} – {seconds(line.time.high)}]"
 
 
-def ratio(line: Line) -> str:
+def ratio(line: TableLine) -> str:
     """To the best; `>` where the limit ended the run."""
     if line.ratio is None:
         return "–"
     return ("> " if line.time is None else "") + f"{line.ratio:.2f}"
 
 
-def passes(line: Line) -> str:
+def passes(line: TableLine) -> str:
     """Of the slowest and of the fastest worker."""
     return f"{line.passes_low:.1f} – {line.passes_high:.1f}"
 
@@ -82,7 +82,7 @@ def verdict(comparison: Comparison) -> str:
     return f"{told}; {', '.join(parts)}." if parts else f"{told}."
 
 
-def _against(line: Line) -> str:
+def _against(line: TableLine) -> str:
     if line.ratio is None:
         return f"{line.contender} {'diverged' if line.outcome == 'diverged' else 'did not reach it'}"
     return f"{line.contender} took {'more than ' if line.time is None else ''}{line.ratio:.1f} times as long"

@@ -19,34 +19,34 @@ from flegel.compare.contest import CHECK_EACH_UP_TO, LIMIT_FACTOR, Arena, Contes
 from flegel.compare.picture import picture
 from flegel.compare.record import Attempt, Comparison, Setting
 from flegel.compare.stats import loosened, thinned
+from flegel.core.pytree import Tree, as_float64, flatten
+from flegel.core.shard import TILE, Shard, Sparse, make_shard
+from flegel.core.stop_flag import new_flag
 from flegel.errors import FlegelError, UsageError
-from flegel.machine.balancing import Balancing
-from flegel.machine.coordinator import Coordinator
-from flegel.machine.events import Patience
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.ledger import Ledger
-from flegel.messages import Form, Load
-from flegel.plan.straggler import parse_stragglers
+from flegel.messages import LoadShard, TreeLayout
+from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
-from flegel.runtime.flag import new_flag
-from flegel.runtime.rows import reorder
-from flegel.runtime.run import Plan, Request, check_data, remarks
-from flegel.share import TILE, Share, Sparse, make_share
-from flegel.sim.cluster import Simulation
-from flegel.sim.desk import MEASURED, Costs
-from flegel.sim.learning import Curve, CurveLearner, Progress, curve, fit
-from flegel.sim.network import Network, Wires
+from flegel.runtime.job.run import PreparedJob, Request, check_data, remarks
+from flegel.runtime.worker.row_sources import reorder
+from flegel.sim.coordinator_cost import MEASURED, Costs
+from flegel.sim.learning_curve import CurveLearner, FittedProgress, curve, fit
+from flegel.sim.network import Network, NetworkSpec
+from flegel.sim.simulation import Simulation
 from flegel.sim.speeds import Course, Speeds, draw
 from flegel.sim.trainer import KernelLearner, Learner, Pace
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 from flegel.sync import balance_mode, make_policy
-from flegel.tree import Tree, as_float64, flatten
 
 MOST = 200_000  # workers
 REAL_UP_TO = 256  # workers whose points are trained for real unless asked for
 UNITS = 8192  # points of a worker where nothing is trained
 FINE, FITTED, MOST_PASSES = 8, 16, 100  # updates a pass, workers and passes of the training that a curve is fitted to
 SHOWN = 256  # workers in a record
-FOR_EVER = Patience(load=float("inf"), silence=float("inf"), report=float("inf"))
+FOR_EVER = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class World:
     pass_seconds: float = 1.0
     """What the typical worker needs for a pass over its share."""
     speeds: Speeds = field(default_factory=Speeds)
-    wires: Wires = field(default_factory=lambda: Wires(latency=MEASURED.message))
+    wires: NetworkSpec = field(default_factory=lambda: NetworkSpec(latency=MEASURED.message))
     costs: Costs = MEASURED
     learning: str = "auto"
     """`real`, `curve`, or `auto`: real for few workers."""
@@ -65,7 +65,7 @@ class World:
     rates: dict[int, float] | None = None
     """Points a second by worker, where they are known."""
     courses: dict[int, Course] = field(default_factory=dict)
-    progress: Progress | None = None
+    progress: FittedProgress | None = None
     """A curve to go by, where there is one already."""
 
 
@@ -76,10 +76,10 @@ class Stage:
         self.contest, self.world, self.workers = contest, world, contest.workers
         self.request = Request(contest.algorithm, contest.data, min(self.workers, contest.data.rows), seed=contest.seed)
         check_data(self.request)
-        self.plan = Plan(self.request, None)
+        self.plan = PreparedJob(self.request, None)
         self.real = self._is_real()
         self.size = world.size
-        self.progress: Progress | None = None
+        self.progress: FittedProgress | None = None
         self.reference = (0.0, 0.0)
         """Passes and objective at which bsp counts as converged, where that comes from a fit."""
         if not self.real:
@@ -104,7 +104,7 @@ class Stage:
             return few and self.world.progress is None
         return wanted == "real"
 
-    def _deal(self, workers: int) -> list[Share]:
+    def _deal(self, workers: int) -> list[Shard]:
         """The shares of a real job with the same seed."""
         data, algorithm = self.contest.data, self.contest.algorithm
         features, labels = data.load()
@@ -113,15 +113,15 @@ class Stage:
             rows: Any = reorder(features, ids) if isinstance(features, Sparse) else features[ids]
             state = algorithm.initState(len(ids), data.columns, np.random.default_rng([self.contest.seed, index]))
             own = labels[ids] if labels is not None and algorithm.supervised else None
-            shares.append(make_share(rows, own, state, algorithm.layout, ids))
+            shares.append(make_shard(rows, own, state, algorithm.layout, ids))
         return shares
 
-    def _learners(self, shares: list[Share]) -> dict[int, Learner]:
+    def _learners(self, shares: list[Shard]) -> dict[int, Learner]:
         algorithm, flag = self.contest.algorithm, new_flag()
         fresh = [replace(s, state=s.state.copy(), halted=np.zeros_like(s.halted)) for s in shares]
         return {i: KernelLearner(algorithm, self._kernel, s, self.plan.zero, flag) for i, s in enumerate(fresh)}
 
-    def _fit(self) -> Progress:
+    def _fit(self) -> FittedProgress:
         """Real training by a few equal workers, with updates every eighth of a pass and every pass."""
         self.contest.say(f"fitting a progress curve to {self.contest.data.rows:,} rows, trained for real")
         count = min(FITTED, max(1, self.contest.data.rows // TILE))
@@ -152,10 +152,10 @@ class Stage:
         sync: SyncSpec,
         criteria: Criteria,
         workers: int,
-        balancing: Balancing | None,
+        balancing: BalanceControl | None,
     ) -> Coordinator:
-        form = Form("array", ())
-        load = Load(AlgorithmRef("", {}), {}, 0, workers, self.contest.seed, form, form)
+        form = TreeLayout("array", ())
+        load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.contest.seed, form, form)
         return Coordinator(
             algorithm, make_policy(sync), criteria, as_float64(parameter), Ledger(algorithm, zero),
             dict.fromkeys(range(workers), load), patience=FOR_EVER, balancing=balancing,
@@ -173,7 +173,7 @@ class Stage:
         sync = SyncSpec(contender.sync, **contender.options)
         self._check(sync)
         mode = balance_mode(sync, self.workers) if self.real and not self.world.costs.tree else "off"
-        balancing = None if mode == "off" else Balancing(mode, criteria)
+        balancing = None if mode == "off" else BalanceControl(mode, criteria)
         learners: dict[int, Learner]
         if self.progress is not None:
             algorithm: Any = curve(self.progress, self.workers * UNITS)
@@ -369,4 +369,4 @@ def simulate(contest: VirtualContest) -> Comparison:
     return arena(contest).hold()
 
 
-__all__ = ["Curve", "Stage", "VirtualArena", "VirtualContest", "World", "arena", "simulate"]
+__all__ = ["Stage", "VirtualArena", "VirtualContest", "World", "arena", "simulate"]

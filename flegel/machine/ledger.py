@@ -16,11 +16,11 @@ from operator import itemgetter
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm
+from flegel.core import pytree
+from flegel.core.parallel_sums import add_fields
+from flegel.core.pytree import Array, Tree
 from flegel.errors import AlgorithmError, FlegelError, own_traceback
-from flegel.sums import add_fields
-from flegel.tree import Array, Tree
 
 NOTHING: tuple[Sequence[int], Sequence[Sequence[Array]]] = ((), ())
 
@@ -31,9 +31,9 @@ class Ledger:
     def __init__(self, algorithm: Algorithm, zero: Tree) -> None:
         self._algorithm = algorithm
         self._zero = zero
-        self._names = tree.names(zero)
+        self._names = pytree.names(zero)
         self._keeps = tuple(name not in algorithm.spent for name in self._names)
-        self._single = not tree.is_bundle(zero)
+        self._single = not pytree.is_bundle(zero)
         self._plain = sums_alone(algorithm)
         self._bundle: Callable[[Sequence[Array]], Tree] = itemgetter(0) if self._single else type(zero)._make
         self._accounts: dict[int, Tree] = {}
@@ -42,7 +42,7 @@ class Ledger:
         """The number of the next account."""
         self._unposted: tuple[Sequence[int], Sequence[Sequence[Array]]] = NOTHING
         """Changes that the accounts do not hold yet, field by field, and whose they are."""
-        self.total = tree.copy(zero)
+        self.total = pytree.copy(zero)
 
     def bundle(self, arrays: Sequence[Array]) -> Tree:
         """The arrays of a report as statistics."""
@@ -65,14 +65,14 @@ class Ledger:
         self._check(owners, columns)
         self._unposted = (owners, columns)
         if self._plain:
-            add_fields(tree.flatten(self.total), columns)
+            add_fields(pytree.flatten(self.total), columns)
         else:
             self.post()
             for change in changes:
                 self.total = merge(self._algorithm, self.total, change)
 
     def _check(self, owners: Sequence[int], columns: Sequence[Sequence[Array]]) -> None:
-        for name, into, column in zip(self._names, tree.flatten(self._zero), columns, strict=True):
+        for name, into, column in zip(self._names, pytree.flatten(self._zero), columns, strict=True):
             shape = into.shape
             for at, extra in enumerate(column):
                 if extra.shape != shape:
@@ -95,7 +95,7 @@ class Ledger:
         number = self._account(owner)
         account = self._accounts.get(number)
         if account is None:
-            account = self._accounts[number] = tree.copy(self._zero)
+            account = self._accounts[number] = pytree.copy(self._zero)
         return (account,) if self._single else account  # type: ignore[no-any-return]
 
     def join(self, one: int, other: int) -> None:
@@ -108,7 +108,7 @@ class Ledger:
             if account == gone:
                 self._account_of[owner] = kept
         if gone in self._accounts:
-            tree.add(self._accounts.setdefault(kept, tree.copy(self._zero)), self._accounts.pop(gone))
+            pytree.add(self._accounts.setdefault(kept, pytree.copy(self._zero)), self._accounts.pop(gone))
 
     def together(self, owner: int) -> tuple[int, ...]:
         """All owners that share an account with this one, itself included."""
@@ -166,23 +166,23 @@ class Ledger:
 
     def _rebuild(self) -> None:
         """The total anew from the accounts: a difference of large sums would leave its rounding behind."""
-        fresh = tree.copy(self._zero)
+        fresh = pytree.copy(self._zero)
         for account in self._accounts.values():
-            tree.add(fresh, account)
-        for name, into, value in zip(self._names, tree.flatten(self.total), tree.flatten(fresh), strict=True):
+            pytree.add(fresh, account)
+        for name, into, value in zip(self._names, pytree.flatten(self.total), pytree.flatten(fresh), strict=True):
             if name not in self._algorithm.spent:
                 into[...] = value
 
     def spend(self) -> None:
         """After θ was updated: gradients are used up."""
-        tree.clear(self.total, self._algorithm.spent)
+        pytree.clear(self.total, self._algorithm.spent)
 
     def discrepancy(self) -> float:
         """Largest relative difference between the total and the sum over owners, kept fields only."""
         self.post()
-        accounts = [tree.flatten(account) for account in self._accounts.values()]
+        accounts = [pytree.flatten(account) for account in self._accounts.values()]
         worst = 0.0
-        fields = zip(self._keeps, tree.flatten(self.total), tree.flatten(self._zero), strict=True)
+        fields = zip(self._keeps, pytree.flatten(self.total), pytree.flatten(self._zero), strict=True)
         for at, (keep, total, zero) in enumerate(fields):
             if keep and total.size:
                 wanted = sum([account[at] for account in accounts], zero)
@@ -199,9 +199,9 @@ def sums_alone(algorithm: Algorithm) -> bool:
 def merge(algorithm: Algorithm, target: Tree, change: Tree) -> Tree:
     """`aggregate` at the barrier: the user's, where a point's change has the shape of the statistics."""
     if sums_alone(algorithm):
-        return tree.add(target, change)
+        return pytree.add(target, change)
     try:
-        result = algorithm.aggregate(target, tree.copy(change))  # the user's code may keep it, and write to it
+        result = algorithm.aggregate(target, pytree.copy(change))  # the user's code may keep it, and write to it
     except FlegelError:
         raise
     except Exception as error:

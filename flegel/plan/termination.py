@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flegel.spec import Criteria
+from flegel.job import Criteria
 
 FAR_WORSE = 10.0  # times the size of the first objective: no transient of a working run goes there
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from flegel.compare.record import Chart
 from flegel.compare.table import seconds
-from flegel.report.svg import COLOURS, DASHES, Canvas, Scale, axes, short
+from flegel.report.svg import COLOURS, DASHES, AxisScale, Canvas, axes, short
 
 SPREAD_FOR_LOG = 30.0  # largest over smallest: beyond it, a linear axis shows only the largest
 LETTER = 6.4  # width of a letter, about
@@ -46,7 +46,7 @@ def bars(rows: Sequence[Bar], width: float, axis: str, show: Callable[[float], s
     log = largest / least > SPREAD_FOR_LOG
     room = max(len(row.text) for row in rows) * LETTER + 12 if rows else 60
     inside = max(width - left - room, width * 0.25)
-    scale = Scale(least / 2 if log else 0.0, largest, left, left + inside, log)
+    scale = AxisScale(least / 2 if log else 0.0, largest, left, left + inside, log)
     canvas = Canvas(width, top + line * len(rows) + 40, axis)
     bottom = top + line * len(rows)
     for tick in scale.ticks(max(2, int(inside / 80))):
@@ -75,7 +75,7 @@ def _cut(label: str, room: float) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
-class Curve(NamedTuple):
+class ChartCurve(NamedTuple):
     """A line with a name; colours and dashes come by number."""
 
     name: str
@@ -84,7 +84,7 @@ class Curve(NamedTuple):
 
 
 def curves(
-    lines: Sequence[Curve],
+    lines: Sequence[ChartCurve],
     width: float,
     x_label: str,
     y_label: str,
@@ -112,10 +112,10 @@ def curves(
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     ys += [level[0]] if level else []
-    x = Scale(min(xs) if log_x else min(0.0, *xs), _above(max(xs), min(xs)), left, right, log_x)
+    x = AxisScale(min(xs) if log_x else min(0.0, *xs), _above(max(xs), min(xs)), left, right, log_x)
     margin = 0.04 * (max(ys) - min(ys))
     low, high = (round_down(min(ys)), 1 / round_down(1 / max(ys))) if log_y else (min(ys) - margin, max(ys) + margin)
-    y = Scale(low, _above(high, low), bottom, top, log_y)
+    y = AxisScale(low, _above(high, low), bottom, top, log_y)
     axes(canvas, x, y, x_label, y_label, show_x, show_y)
     if level:
         canvas.add("line", x1=left, x2=right, y1=y(level[0]), y2=y(level[0]), class_="axis", stroke_dasharray="3 3")
@@ -143,7 +143,7 @@ def _above(high: float, low: float) -> float:
     return high if high > low else low + (abs(low) or 1.0)
 
 
-def _path(points: Sequence[tuple[float, float]], x: Scale, y: Scale, steps: bool) -> str:
+def _path(points: Sequence[tuple[float, float]], x: AxisScale, y: AxisScale, steps: bool) -> str:
     words: list[str] = []
     before = 0.0
     for i, (px, py) in enumerate(points):
@@ -194,9 +194,9 @@ def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
         return _nothing(width, chart.y)
     low = round_down(min(values) / 1.5) if chart.log_y else min(0.0, *values)
     high = 1 / round_down(1 / max(values)) if chart.log_y else max(values)
-    y = Scale(low, _above(high, low), bottom, top, chart.log_y)
+    y = AxisScale(low, _above(high, low), bottom, top, chart.log_y)
     canvas = Canvas(width, height + 18 * rows, chart.title)
-    axes(canvas, Scale(0, 1, left, right), y, "", chart.y, ticks=False)
+    axes(canvas, AxisScale(0, 1, left, right), y, "", chart.y, ticks=False)
     slot = (right - left) / max(len(chart.groups), 1)
     thick = min(slot * 0.8 / max(len(chart.series), 1), 44.0)
     margin = (slot - thick * len(chart.series)) / 2

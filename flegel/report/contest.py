@@ -8,7 +8,7 @@ from typing import Any
 from flegel.compare.record import Comparison, Picture, Setting
 from flegel.compare.table import COLUMNS, cells, seconds, verdict
 from flegel.report import timeline
-from flegel.report.charts import SPREAD_FOR_LOG, Bar, Curve, bars, colours_of, curves
+from flegel.report.charts import SPREAD_FOR_LOG, Bar, ChartCurve, bars, colours_of, curves
 from flegel.report.page import details, figure, heading, note, pairs, paragraph, table
 from flegel.report.svg import Canvas, short
 
@@ -76,7 +76,7 @@ def objective(comparison: Comparison) -> str:
         shown = comparison.pictures.get(name)
         points = [(t, v) for t, v, _ in shown.curve if v is not None] if shown else []
         if points:
-            lines.append(Curve(name, points, colours[name]))
+            lines.append(ChartCurve(name, points, colours[name]))
             times += [points[0][0], points[-1][0]]
     if not lines:
         return ""
@@ -114,7 +114,7 @@ def intervals(pictures: dict[str, Picture]) -> str:
     for name, shown in pictures.items():
         points = [(t, eta) for t, _, eta in shown.curve if eta]
         if len(points) > 1:
-            lines.append(Curve(name, points, colours[name]))
+            lines.append(ChartCurve(name, points, colours[name]))
     if not lines:
         return ""
 

@@ -11,7 +11,7 @@ from flegel.compare.record import Picture
 from flegel.compare.table import seconds
 from flegel.errors import StorageError
 from flegel.report import timeline
-from flegel.report.charts import Curve, curves
+from flegel.report.charts import ChartCurve, curves
 from flegel.report.contest import intervals, reasons, workers
 from flegel.report.page import figure, heading, note, pairs, paragraph
 from flegel.report.svg import Canvas
@@ -30,7 +30,7 @@ class Single(NamedTuple):
 
 def read_single(path: Path) -> Single:
     """From a folder with result.json and trace.msgpack, or from a file."""
-    from flegel.runtime.store import read_trace
+    from flegel.runtime.job.result_store import read_trace
 
     folder = path if path.is_dir() else None
     file = path / "result.json" if folder else path
@@ -103,4 +103,4 @@ def section(single: Single) -> str:
 
 
 def _curve(points: list[tuple[float, float]], width: float) -> Canvas:
-    return curves([Curve("objective", points, 0)], width, "seconds", "objective")
+    return curves([ChartCurve("objective", points, 0)], width, "seconds", "objective")

@@ -82,7 +82,7 @@ def _number(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """From values to places on the canvas."""
 
     low: float
@@ -141,8 +141,8 @@ def short(value: float) -> str:
 
 def axes(
     canvas: Canvas,
-    x: Scale,
-    y: Scale,
+    x: AxisScale,
+    y: AxisScale,
     x_label: str,
     y_label: str,
     show_x: Callable[[float], str] = short,

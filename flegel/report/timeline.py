@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flegel.compare.picture import KINDS
 from flegel.compare.record import Lane, Timeline
 from flegel.compare.table import seconds
-from flegel.report.svg import Canvas, Scale
+from flegel.report.svg import AxisScale, Canvas
 
 FILL = {"compute": "f0", "respond": "f4", "wait": "idle", "move": "f2"}
 WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting", "move": "moving"}
@@ -38,7 +38,7 @@ def draw(
     gap = 3.0 if thick >= 10 else 1.0
     left, right, top = 34.0, width - 46, 44.0 if title else 26.0
     span = window or common_window([t.seconds for _, t in panels])
-    scale = Scale(0.0, span, left, right)
+    scale = AxisScale(0.0, span, left, right)
     heights = [(28 if name else 8) + len(t.lanes) * (thick + gap) + (STRIP if t.moving else 0) for name, t in panels]
     canvas = Canvas(width, top + sum(heights) + 40, title or "What each worker did, over time")
     if title:
@@ -69,7 +69,7 @@ def _legend(canvas: Canvas, x: float, y: float, moves: bool) -> None:
         x += 31 + 6.2 * len(WORDS[kind])
 
 
-def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float, thick: float, gap: float) -> None:
+def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: AxisScale, y: float, thick: float, gap: float) -> None:
     goes_on = timeline.seconds > scale.high * (1 + 1e-9)
     took = f": {seconds(timeline.seconds)}" + (", goes on" if goes_on else "")
     if name:
@@ -101,7 +101,7 @@ def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: Scale, y: float
             canvas.text(end + 5, (y + bottom) / 2 + 4, "done", "start", "small")
 
 
-def _lane(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thick: float, lanes: int) -> None:
+def _lane(canvas: Canvas, lane: Lane, length: float, scale: AxisScale, y: float, thick: float, lanes: int) -> None:
     if lane.shares:
         _slices(canvas, lane, length, scale, y, thick, lanes)
         return
@@ -116,7 +116,7 @@ def _lane(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thi
             canvas.add("path", d="".join(by_kind[kind]), class_=FILL[kind], title=_told(lane, kind))
 
 
-def _slices(canvas: Canvas, lane: Lane, length: float, scale: Scale, y: float, thick: float, lanes: int) -> None:
+def _slices(canvas: Canvas, lane: Lane, length: float, scale: AxisScale, y: float, thick: float, lanes: int) -> None:
     """Stacked shares of each slice: as much of its height as it has of the time. One outline for what lies up to a
     kind, the highest drawn first, so that the lower ones cover it: a page has hundreds of lanes with many slices."""
     group = max(1, min(round(len(lane.shares) * lanes / DETAIL), len(lane.shares) // COARSE))

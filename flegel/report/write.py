@@ -10,7 +10,7 @@ from pathlib import Path
 from flegel.compare.record import Bench, Chart, Comparison, read
 from flegel.errors import StorageError, UsageError
 from flegel.report import single, timeline
-from flegel.report.charts import Curve, colours_of, curves, groups
+from flegel.report.charts import ChartCurve, colours_of, curves, groups
 from flegel.report.contest import contest, timelines, where
 from flegel.report.page import details, figure, heading, note, page, paragraph, table
 from flegel.report.single import Single
@@ -135,7 +135,7 @@ def draw(chart: Chart, width: float) -> Canvas:
     if chart.bars:
         return groups(chart, width)
     colours = colours_of([s.name for s in chart.series])
-    lines = [Curve(s.name, list(s.points), colours[s.name]) for s in chart.series]
+    lines = [ChartCurve(s.name, list(s.points), colours[s.name]) for s in chart.series]
     few = all(len(s.points) < 40 for s in chart.series)
     return curves(lines, width, chart.x, chart.y, log_x=chart.log_x, log_y=chart.log_y, marks=few)
 

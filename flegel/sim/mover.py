@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from flegel.machine import migration
-from flegel.machine.holdings import Holdings, Outgoing
-from flegel.machine.migration import Giving, Taking
-from flegel.messages import Answer, Arrived, Give, Ready, Sent, Take, Window
-from flegel.share import TILE
-from flegel.tree import Array
+from flegel.core.pytree import Array
+from flegel.core.shard import TILE
+from flegel.machine.migration import endpoints
+from flegel.machine.migration.endpoints import MigrationSource, MigrationTarget
+from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.messages import Answer, MoveReady, MoveSent, ReceivePoints, SendPoints, Window, WindowArrived
 
 WINDOW_PART = 32  # a window is at most this part of the share
 
@@ -29,25 +29,25 @@ class Clock(Protocol):
 class SimMover:
     """Of one simulated worker."""
 
-    def __init__(self, id: int, holdings: Holdings, clock: Clock, latency: float, bandwidth: float) -> None:
+    def __init__(self, id: int, holdings: PointStore, clock: Clock, latency: float, bandwidth: float) -> None:
         self.id, self.holdings = id, holdings
         self.peers: dict[int, SimMover] = {}
         self.answer: Callable[[Answer], None] = lambda body: None
         self.errand: Callable[[Callable[[], None]], None] = lambda work: work()
         self._clock, self._latency, self._bandwidth = clock, latency, bandwidth
         self._free_at = 0.0
-        self._giving: dict[int, tuple[Giving, int, dict[int, Outgoing]]] = {}
-        self._taking: dict[int, Taking] = {}
+        self._giving: dict[int, tuple[MigrationSource, int, dict[int, OutgoingWindow]]] = {}
+        self._taking: dict[int, MigrationTarget] = {}
 
-    def order(self, order: Take | Give) -> None:
+    def order(self, order: ReceivePoints | SendPoints) -> None:
         match order:
-            case Take(move=move, points=points):
+            case ReceivePoints(move=move, points=points):
                 self.holdings.prepare(move, points)
-                self._taking[move] = Taking(move)
-                self.answer(Ready(move, str(self.id)))
-            case Give(move=move, target=target, points=points):
+                self._taking[move] = MigrationTarget(move)
+                self.answer(MoveReady(move, str(self.id)))
+            case SendPoints(move=move, target=target, points=points):
                 window = max(self.holdings.shares[0].points // WINDOW_PART // TILE * TILE, TILE)
-                machine = Giving(move, points, window)
+                machine = MigrationSource(move, points, window)
                 self._giving[move] = (machine, target, {})
                 self._do(machine.start())
 
@@ -58,18 +58,18 @@ class SimMover:
             if move in self._taking:
                 self._do(self._taking.pop(move).close())
 
-    def _do(self, commands: list[migration.Command]) -> None:
+    def _do(self, commands: list[endpoints.Command]) -> None:
         for command in commands:
             match command:
-                case migration.Cut(transfer, points):
+                case endpoints.CutWindow(transfer, points):
                     self.errand(lambda t=transfer, p=points: self._cut(t, p))  # type: ignore[misc]
-                case migration.Ship(transfer, full):
+                case endpoints.SendWindow(transfer, full):
                     self._ship(transfer, full)
-                case migration.TellSent(move, windows):
-                    self.answer(Sent(move, windows))
-                case migration.Free(move):
+                case endpoints.ReportSent(move, windows):
+                    self.answer(MoveSent(move, windows))
+                case endpoints.ReleaseWindows(move):
                     self.errand(lambda m=move: self.holdings.free(m))  # type: ignore[misc]
-                case migration.Drop(move):
+                case endpoints.DropWindows(move):
                     self.errand(lambda m=move: self.holdings.drop(m))  # type: ignore[misc]
 
     def _cut(self, transfer: tuple[int, int], points: int) -> None:
@@ -96,10 +96,10 @@ class SimMover:
             return
         for command in taking.came(window.number, self.holdings.usable(window)):
             match command:
-                case migration.Keep():
+                case endpoints.StoreWindow():
                     halted = int(self.holdings.lay_aside(window, arrays, source).halted.sum())
-                    self.answer(Arrived(window.move, window.number, window.points, window.passes, halted, size))
-                case migration.Answer((move, number), lacking):
+                    self.answer(WindowArrived(window.move, window.number, window.points, window.passes, halted, size))
+                case endpoints.AnswerSource((move, number), lacking):
                     back = self.peers[source]
                     self._clock.at(
                         self._clock.now + self._latency,

@@ -14,7 +14,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Wires:
+class NetworkSpec:
     """What the network is made of."""
 
     latency: float = 0.0003
@@ -35,7 +35,7 @@ class Wires:
 class Network:
     """The wires of a job, and until when each is taken."""
 
-    def __init__(self, wires: Wires, workers: int, seed: int = 0) -> None:
+    def __init__(self, wires: NetworkSpec, workers: int, seed: int = 0) -> None:
         self.wires, self.workers = wires, workers
         self._down = self._up = 0.0
         self._rack_down, self._rack_up = [0.0] * wires.racks, [0.0] * wires.racks

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from flegel.errors import UsageError
-from flegel.sim.desk import Costs
-from flegel.sim.learning import Progress
+from flegel.sim.coordinator_cost import Costs
+from flegel.sim.learning_curve import FittedProgress
 from flegel.sim.speeds import Course, recorded
 
 Span = Sequence[Any]
@@ -86,7 +86,7 @@ def _costs(rows: Sequence[Mapping[str, Any]], workers: int) -> Costs:
     return Costs(message=way / 4, react=way / 4, wake=way / 8, merge=each / 2, send=each / 2)
 
 
-def progress(rows: Sequence[Mapping[str, Any]], points: int, maximize: bool) -> Progress:
+def progress(rows: Sequence[Mapping[str, Any]], points: int, maximize: bool) -> FittedProgress:
     """The job's own course, where its data are not at hand: visits to objective. What staleness costs is not known."""
     passes, values, done = [], [], 0
     for row in rows:
@@ -96,4 +96,4 @@ def progress(rows: Sequence[Mapping[str, Any]], points: int, maximize: bool) -> 
             values.append(float(row["estimate"]))
     if len(passes) < 2:
         raise UsageError("The trace knows fewer than two objectives; there is no progress to go by. Give --data.")
-    return Progress(tuple(passes), tuple(values), 0.0, maximize)
+    return FittedProgress(tuple(passes), tuple(values), 0.0, maximize)

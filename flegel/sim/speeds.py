@@ -1,7 +1,7 @@
 """How fast simulated workers are, and how that changes: constant, unequal, drifting, revoked, recorded. Dice by seed.
 
 A `Course` is the speed of one worker over virtual time as a staircase; `draw` makes the courses of a cluster from a few
-numbers. Stragglers made on purpose (`plan/straggler.py`) come on top, in `Pace`.
+numbers. Stragglers made on purpose (`plan/stragglers.py`) come on top, in `Pace`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flegel.errors import UsageError
-from flegel.spec import parse_seconds
+from flegel.job import parse_seconds
 
 SPREADS = "equal, lognormal:0.3, uniform:0.5-2 or tiers:1x0.7+0.25x0.3"
 

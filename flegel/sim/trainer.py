@@ -11,13 +11,13 @@ from typing import Protocol
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Kernel
-from flegel.machine.foresight import late
-from flegel.plan.straggler import NONE, Slowdown, Stragglers
-from flegel.share import Share
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import Shard
+from flegel.machine.worker.deadline_estimate import late
+from flegel.plan.stragglers import NONE, Slowdown, Stragglers
 from flegel.sim.speeds import Course
-from flegel.tree import Array, Tree
 
 NOBODY = Stragglers()
 
@@ -104,7 +104,7 @@ class Learner(Protocol):
     points: int
     columns: int
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Share | None = None) -> None: ...
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Shard | None = None) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -114,23 +114,23 @@ class Learner(Protocol):
 class KernelLearner:
     """The algorithm's own kernel on a share, for a given number of points."""
 
-    def __init__(self, algorithm: Algorithm, kernel: Kernel, share: Share, zero: Tree, flag: Array) -> None:
+    def __init__(self, algorithm: Algorithm, kernel: Kernel, share: Shard, zero: Tree, flag: Array) -> None:
         self.algorithm, self.share, self.points, self.columns = algorithm, share, share.points, share.columns
-        self._kernel, self._aggregator, self._flag = kernel, tree.copy(zero), flag
+        self._kernel, self._aggregator, self._flag = kernel, pytree.copy(zero), flag
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Share | None = None) -> None:
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Shard | None = None) -> None:
         at = start
         while at < end:
             at = self._kernel(share or self.share, parameter, self._aggregator, at, end, iteration, self._flag)
 
     def clear(self) -> None:
-        tree.clear(self._aggregator)
+        pytree.clear(self._aggregator)
 
     def changes(self) -> tuple[Array, ...]:
-        return tuple(a.copy() for a in tree.flatten(self._aggregator))
+        return tuple(a.copy() for a in pytree.flatten(self._aggregator))
 
     def add(self, changes: tuple[Array, ...]) -> None:
-        tree.add(self._aggregator, tree.unflatten(self._aggregator, changes))
+        pytree.add(self._aggregator, pytree.unflatten(self._aggregator, changes))
 
 
 class Counter:
@@ -142,7 +142,7 @@ class Counter:
         self.points, self.columns = points, columns
         self._visits = 0.0
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Share | None = None) -> None:
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Shard | None = None) -> None:
         self._visits += end - start
 
     def clear(self) -> None:

@@ -11,30 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
-from flegel.machine import worker as machine
-from flegel.machine.holdings import Holdings
-from flegel.machine.parcels import put_states
-from flegel.messages import Kept, Load, Loaded
-from flegel.sim.desk import Costs
-from flegel.sim.events import Events
+from flegel.core import pytree
+from flegel.core.pytree import Array
+from flegel.machine.migration.window_codec import put_states
+from flegel.machine.worker import worker as machine
+from flegel.machine.worker.point_store import PointStore
+from flegel.messages import CheckpointPart, LoadShard, ShardLoaded
+from flegel.sim.coordinator_cost import Costs
+from flegel.sim.event_queue import EventQueue
 from flegel.sim.mover import SimMover
 from flegel.sim.trainer import KernelLearner, Learner, Pace
-from flegel.tree import Array
 
 
 class SimWorker:
     """Told orders, it calls `answer(id, body, arrays, when)` when it has something to say."""
 
     def __init__(
-        self, id: int, pace: Pace, learner: Learner, events: Events, costs: Costs, template: Any, holds: bool
+        self, id: int, pace: Pace, learner: Learner, events: EventQueue, costs: Costs, template: Any, holds: bool
     ) -> None:
         self.id, self.pace, self.learner = id, pace, learner
         self._events, self._costs, self._template = events, costs, template
         self._machine = machine.Worker()
         self._cursor = self.visits = 0
         share = getattr(learner, "share", None)
-        self.holdings = Holdings(share) if holds and share is not None else None
+        self.holdings = PointStore(share) if holds and share is not None else None
         self.mover: SimMover | None = None
         if self.holdings is not None:
             self.mover = SimMover(id, self.holdings, events, costs.message, costs.bandwidth)
@@ -52,9 +52,9 @@ class SimWorker:
         self.answer: Callable[[int, Any, tuple[Array, ...], float], None] = lambda worker, body, arrays, when: None
 
     def order(self, body: Any, arrays: tuple[Array, ...]) -> None:
-        if type(body) is Load:
+        if type(body) is LoadShard:
             self._arrays = arrays
-        self._feed(machine.Ordered(body, arrays), self._events.now)
+        self._feed(machine.OrderReceived(body, arrays), self._events.now)
 
     def _feed(self, event: Any, now: float) -> None:
         for command in self._machine.handle(event, now):
@@ -63,7 +63,7 @@ class SimWorker:
                 self._begin(command, now)  # type: ignore[arg-type]
             elif kind is machine.RaiseFlag:
                 self._halt(now)
-            elif kind is machine.Reply:
+            elif kind is machine.SendReply:
                 changes = self.learner.changes() if command.with_changes else ()  # type: ignore[union-attr]
                 self.answer(self.id, command.body, changes, now)  # type: ignore[union-attr]
             else:
@@ -74,21 +74,21 @@ class SimWorker:
         match command:
             case machine.BeginLoad(load):
                 self._load(load)
-                loaded = Loaded(self.learner.points, self.learner.columns, "simulated", "", 0.0)
-                self._feed(machine.ShareReady(loaded), now)
-            case machine.KeepState(number):
+                loaded = ShardLoaded(self.learner.points, self.learner.columns, "simulated", "", 0.0)
+                self._feed(machine.ShardReady(loaded), now)
+            case machine.CheckpointState(number):
                 self._errand(lambda: self._keep(number))
             case machine.SetOwnTimer(at, round_):
                 self._events.at(at, self._feed, machine.OwnTimer(round_), at)
-            case machine.Move(order) if self.mover is not None:
+            case machine.BeginMove(order) if self.mover is not None:
                 self.mover.order(order)
-            case machine.Rebook(settle) if self.mover is not None and self.holdings is not None:
+            case machine.ApplyOwnership(settle) if self.mover is not None and self.holdings is not None:
                 self.holdings.settle(settle.given, settle.taken)
                 self.mover.close(settle.closed)
             case _:
                 pass
 
-    def _load(self, load: Load) -> None:
+    def _load(self, load: LoadShard) -> None:
         """A resumed job: states, votes and passes as they were."""
         if load.kept is None or self.holdings is None:
             return
@@ -107,7 +107,7 @@ class SimWorker:
         state, halted, ids = self.holdings.keep()
         visits, compute = self._overtime
         pending = self.learner.changes() if visits else ()
-        kept = Kept(number, self.holdings.agenda.runs(), visits, compute, self.holdings.version)
+        kept = CheckpointPart(number, self.holdings.agenda.runs(), visits, compute, self.holdings.version)
         self.answer(self.id, kept, (state, halted, ids, *pending), self._events.now)
 
     # -- the trainer ---------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class SimWorker:
     def _train(self, points: int, iteration: int) -> None:
         if self.holdings is None:
             left, size = points, self.learner.points
-            parameter = tree.unflatten(self._template, self._arrays)
+            parameter = pytree.unflatten(self._template, self._arrays)
             while left > 0:
                 end = min(self._cursor + left, size)
                 self.learner.train(parameter, self._cursor, end, iteration)
@@ -205,7 +205,7 @@ class SimWorker:
                 self._cursor = end if end < size else 0
             return
         left, agenda = points, self.holdings.agenda
-        parameter = tree.unflatten(self._template, self._arrays)
+        parameter = pytree.unflatten(self._template, self._arrays)
         while left > 0:
             run = agenda.next(left)
             if run is None:

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from flegel.errors import UsageError, nearest
-from flegel.plan.interval import BinarySearch, FixedInterval, Interval
-from flegel.plan.stages import MultiStage
-from flegel.spec import SyncSpec
+from flegel.job import SyncSpec
+from flegel.plan.interval.multi_stage import MultiStage
+from flegel.plan.interval.search import BinarySearch, FixedInterval, Interval
 from flegel.sync.asp import ASP
-from flegel.sync.base import Policy
 from flegel.sync.bsp import BSP
 from flegel.sync.bsp_mini import BSPMini
 from flegel.sync.fsp import FSP
+from flegel.sync.policy import Policy
 from flegel.sync.psp import PSP
 from flegel.sync.ssp import SSP
 
 BATCHES = 8  # a pass, where a model needs batches and the user gave no number; psp needs finer ones to fit them in
 
 
-class Model(NamedTuple):
+class SyncModel(NamedTuple):
     """How to make it, what it is, and which switches it has."""
 
     make: Callable[[SyncSpec], Policy]
@@ -40,30 +40,32 @@ def _fsp_binary(spec: SyncSpec) -> Policy:
     return FSP(search, semi=spec.coordination != "centralized", name="fsp-binary")
 
 
-MODELS: dict[str, Model] = {
-    "bsp": Model(lambda s: BSP(), "full-batch barrier: every worker does one pass, everybody waits", repeatable=True),
-    "bsp-mini": Model(
+MODELS: dict[str, SyncModel] = {
+    "bsp": SyncModel(
+        lambda s: BSP(), "full-batch barrier: every worker does one pass, everybody waits", repeatable=True
+    ),
+    "bsp-mini": SyncModel(
         lambda s: BSPMini(s.batches, s.factor or 2.0),
         "a barrier after each mini-batch; its size is searched at the start",
         ("batches", "factor"),
     ),
-    "ssp": Model(
+    "ssp": SyncModel(
         lambda s: SSP(1 if s.staleness is None else s.staleness, s.batches or BATCHES),
         "a worker may be a few batches ahead of the slowest, not more",
         ("staleness", "batches"),
     ),
-    "asp": Model(lambda s: ASP(s.batches or BATCHES), "no barrier at all; may diverge", ("batches",)),
-    "fsp": Model(
+    "asp": SyncModel(lambda s: ASP(s.batches or BATCHES), "no barrier at all; may diverge", ("batches",)),
+    "fsp": SyncModel(
         _fsp,
         "flexible barriers by time; finds its own interval, stage by stage (the default)",
         ("interval", "first_interval", "coordination", "balance"),
     ),
-    "fsp-binary": Model(
+    "fsp-binary": SyncModel(
         _fsp_binary,
         "flexible barriers by time; halves the interval while that pays",
         ("first_interval", "coordination", "factor", "balance"),
     ),
-    "psp": Model(
+    "psp": SyncModel(
         lambda s: PSP(s.batches or 2 * BATCHES),
         "predicts how many iterations fit; who is early goes on training",
         ("batches",),

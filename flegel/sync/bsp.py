@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from flegel.sync.base import (
-    NOTHING,
-    Decision,
-    Event,
-    Reported,
-    Started,
-    TrainWorkers,
-    Update,
-    Updated,
-    View,
-)
+from flegel.sync.policy import NOTHING, Decision, Event, Reported, Started, TrainWorkers, Update, Updated, View
 
 
 class BSP:

@@ -6,18 +6,8 @@ improves faster per second, barriers and waiting included. Afterwards it is fixe
 
 from __future__ import annotations
 
-from flegel.plan.interval import Search
-from flegel.sync.base import (
-    NOTHING,
-    Decision,
-    Event,
-    Reported,
-    Started,
-    TrainWorkers,
-    Update,
-    Updated,
-    View,
-)
+from flegel.plan.interval.search import Search
+from flegel.sync.policy import NOTHING, Decision, Event, Reported, Started, TrainWorkers, Update, Updated, View
 
 SMALLEST = 32  # parts of a pass, where the search begins
 

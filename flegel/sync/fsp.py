@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median
 
-from flegel.plan.interval import Interval, Round, Step
-from flegel.sync.arrival import Arrivals
-from flegel.sync.base import (
+from flegel.plan.interval.search import Interval, Round, Step
+from flegel.sync.local_timers import LocalTimers
+from flegel.sync.policy import (
     NOTHING,
     Decision,
     Event,
@@ -44,7 +44,7 @@ class FSP:
     def __init__(self, interval: Interval, semi: bool = True, name: str = "fsp") -> None:
         self.name = name
         self._interval = interval
-        self._arrivals = Arrivals() if semi else None
+        self._arrivals = LocalTimers() if semi else None
         self._step = Step(None)
         self._stopped = False
         """Everybody has been told to end this round."""

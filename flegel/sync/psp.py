@@ -10,17 +10,7 @@ from __future__ import annotations
 
 import math
 
-from flegel.sync.base import (
-    NOTHING,
-    Decision,
-    Event,
-    Reported,
-    Started,
-    TrainWorkers,
-    Update,
-    Updated,
-    View,
-)
+from flegel.sync.policy import NOTHING, Decision, Event, Reported, Started, TrainWorkers, Update, Updated, View
 
 NEARLY = 0.005  # of utilization: a shorter horizon is worth that much
 

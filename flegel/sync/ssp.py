@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from flegel.sync.base import (
+from flegel.sync.policy import (
     NOTHING,
     Decision,
     Event,

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Sample
-from flegel.runtime.flag import new_flag
-from flegel.share import DataPoint, Share, Sparse, SparseRow, make_share
+from flegel.core import pytree
+from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow, make_shard
+from flegel.core.stop_flag import new_flag
 
 
 def sparse_of(dense: Any, dtype: Any = np.float64, observed: Any = None) -> Sparse:
@@ -51,7 +51,7 @@ def sample_of(features: Any, labels: Any, rows: int = 2000) -> Sample:
     return Sample(features[chosen], None if labels is None else labels[chosen], points, columns)
 
 
-def point_of(share: Share, i: int) -> DataPoint:
+def point_of(share: Shard, i: int) -> DataPoint:
     """Point i of a share in the layout `rows`; its state is a view."""
     rows = share.features
     if isinstance(rows, Sparse):
@@ -64,7 +64,7 @@ def point_of(share: Share, i: int) -> DataPoint:
 class Run:
     algorithm: Algorithm
     sample: Sample
-    shares: list[Share]
+    shares: list[Shard]
     parameter: Any
     statistics: Any
     cursors: list[int]
@@ -73,10 +73,10 @@ class Run:
 
     def barrier(self, points: int) -> None:
         """Every worker trains this many points, reports, and θ moves once."""
-        tree.clear(self.statistics, self.algorithm.spent)
+        pytree.clear(self.statistics, self.algorithm.spent)
         self.trained_with = self.parameter
         for w, share in enumerate(self.shares):
-            report = tree.zeros_like(self.statistics)
+            report = pytree.zeros_like(self.statistics)
             kernel = self.algorithm.kernel(share)
             left = min(points, share.points)
             while left > 0:
@@ -88,7 +88,7 @@ class Run:
                 self.cursors[w] = 0 if end == share.points else end
             self.algorithm.aggregate(self.statistics, report)
         self.parameter = self.algorithm.updateParameter(self.statistics, self.parameter)
-        assert tree.is_finite(self.parameter) and tree.is_finite(self.statistics)
+        assert pytree.is_finite(self.parameter) and pytree.is_finite(self.statistics)
         value = self.algorithm.objective(self.statistics, self.parameter)
         if value is not None:
             self.objectives.append(value)
@@ -121,6 +121,6 @@ def start(
     for first, last in pairwise(edges):
         state = algorithm.initState(int(last - first), sample.columns, rng)
         own = None if labels is None else labels[first:last]
-        shares.append(make_share(rows_between(features, first, last), own, state, algorithm.layout, int(first)))
-    statistics = tree.as_float64(algorithm.initAggregator(sample, parameter))
+        shares.append(make_shard(rows_between(features, first, last), own, state, algorithm.layout, int(first)))
+    statistics = pytree.as_float64(algorithm.initAggregator(sample, parameter))
     return Run(algorithm, sample, shares, parameter, statistics, [0] * workers)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Sample
-from flegel.runtime.flag import new_flag
-from flegel.share import DataPoint, Share, make_share
+from flegel.core import pytree
+from flegel.core.shard import DataPoint, Shard, make_shard
+from flegel.core.stop_flag import new_flag
 
 NEVER = new_flag()
 
@@ -21,15 +21,15 @@ def sample_of(rows: np.ndarray, labels: np.ndarray | None = None) -> Sample:
     return Sample(rows, labels, len(rows), rows.shape[1])
 
 
-def start(algorithm: Algorithm, rows: np.ndarray, seed: int = 0) -> tuple[Share, Any, Any]:
+def start(algorithm: Algorithm, rows: np.ndarray, seed: int = 0) -> tuple[Shard, Any, Any]:
     """A share in the algorithm's layout, θ(0), and empty statistics."""
     rng = np.random.default_rng(seed)
     sample = sample_of(rows)
     algorithm.validate(sample)
-    parameter = tree.as_float64(algorithm.initParameter(sample, rng))
+    parameter = pytree.as_float64(algorithm.initParameter(sample, rng))
     state = algorithm.initState(len(rows), rows.shape[1], rng)
-    share = make_share(rows, None, state, algorithm.layout)
-    return share, parameter, tree.as_float64(algorithm.initAggregator(sample, parameter))
+    share = make_shard(rows, None, state, algorithm.layout)
+    return share, parameter, pytree.as_float64(algorithm.initAggregator(sample, parameter))
 
 
 def by_points(algorithm: Algorithm, rows: np.ndarray, state: np.ndarray, parameter: Any, aggregator: Any) -> Any:
@@ -42,7 +42,7 @@ def by_points(algorithm: Algorithm, rows: np.ndarray, state: np.ndarray, paramet
 
 def by_kernel(
     algorithm: Algorithm,
-    share: Share,
+    share: Shard,
     parameter: Any,
     aggregator: Any,
     first: int = 0,

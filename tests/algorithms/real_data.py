@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flegel.share import Sparse
+from flegel.core.shard import Sparse
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("FLEGEL_TEST_DATA", ROOT.parent / "shared" / "data"))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from passes import by_kernel, by_points, random_stretches, start
 
-from flegel import tree
 from flegel.algorithms.fcm import FCM
+from flegel.core import pytree
+from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
-from flegel.runtime.flag import new_flag
 
 BOTH = pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-11)])
 FUZZY = pytest.mark.parametrize("m", [2.0, 1.6, 3.0])
@@ -40,7 +40,7 @@ def test_kernel_does_what_the_hooks_say(
     rows = clouds(points, columns, dtype=dtype)
     algorithm = FCM(k=k, m=m, init="random")
     share, parameter, statistics = start(algorithm, rows)
-    state, plain = algorithm.initState(points, columns, np.random.default_rng(0)), tree.copy(statistics)
+    state, plain = algorithm.initState(points, columns, np.random.default_rng(0)), pytree.copy(statistics)
     for _ in range(3):
         by_points(algorithm, rows, state, parameter, plain)
         by_kernel(algorithm, share, parameter, statistics)
@@ -127,7 +127,7 @@ def test_degenerate_data_end_in_finite_numbers(rows: np.ndarray, k: int, dtype: 
     for _ in range(5):
         by_kernel(algorithm, share, parameter, statistics)
         parameter = algorithm.updateParameter(statistics, parameter)
-        assert tree.is_finite(parameter)
+        assert pytree.is_finite(parameter)
         assert np.isfinite(algorithm.objective(statistics, parameter))
     assert np.isfinite(share.state_rows()).all()
     memberships, _ = algorithm.transform(rows, parameter)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from passes import by_kernel, by_points, data_file, random_stretches, sample_of, start
 
-from flegel import tree
 from flegel.algorithms.gmm import GMM
+from flegel.core import pytree
+from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
-from flegel.runtime.flag import new_flag
 
 BOTH = pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-5), (np.float64, 1e-10)])
 SHAPES = pytest.mark.parametrize("covariance", ["diagonal", "full"])
@@ -34,7 +34,7 @@ def test_kernel_does_what_the_hooks_say(
     rows = clouds(points, columns, dtype=dtype)
     algorithm = GMM(k=k, covariance=covariance)
     share, parameter, statistics = start(algorithm, rows)
-    state, plain = algorithm.initState(points, columns, np.random.default_rng(0)), tree.copy(statistics)
+    state, plain = algorithm.initState(points, columns, np.random.default_rng(0)), pytree.copy(statistics)
     for _ in range(3):
         by_points(algorithm, rows, state, parameter, plain)
         by_kernel(algorithm, share, parameter, statistics)
@@ -135,7 +135,7 @@ def test_degenerate_data_end_in_finite_numbers(rows: np.ndarray, k: int, dtype: 
     for _ in range(6):
         by_kernel(algorithm, share, parameter, statistics)
         parameter = algorithm.updateParameter(statistics, parameter)
-        assert tree.is_finite(parameter)
+        assert pytree.is_finite(parameter)
         assert np.isfinite(algorithm.objective(statistics, parameter))
     assert np.isfinite(share.state_rows()).all()
     np.testing.assert_allclose(share.state_rows()[:, :k].sum(axis=1), 1.0, rtol=1e-5)
@@ -149,7 +149,7 @@ def test_without_regularization_duplicates_still_end_in_finite_numbers() -> None
     for _ in range(10):
         by_kernel(algorithm, share, parameter, statistics)
         parameter = algorithm.updateParameter(statistics, parameter)
-    assert tree.is_finite(parameter)
+    assert pytree.is_finite(parameter)
     np.testing.assert_allclose(np.sort(parameter.means[:, 0]), [0.0, 5.0], atol=1e-6)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from passes import by_kernel, by_points, data_file, random_stretches, sample_of, start
 
-from flegel import tree
 from flegel.algorithms.kmeans import KMeans
+from flegel.core import pytree
+from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
-from flegel.runtime.flag import new_flag
 
 BOTH = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
@@ -35,7 +35,7 @@ def test_kernel_does_what_the_hooks_say(dtype: Any, k: int, points: int, columns
     algorithm = KMeans(k=k, init="random")
     share, parameter, statistics = start(algorithm, rows)
     state = algorithm.initState(points, columns, np.random.default_rng(0))
-    plain = tree.copy(statistics)
+    plain = pytree.copy(statistics)
     for _ in range(3):
         by_points(algorithm, rows, state, parameter, plain)
         by_kernel(algorithm, share, parameter, statistics)
@@ -151,7 +151,7 @@ def test_degenerate_data_end_in_finite_numbers(rows: np.ndarray, k: int, dtype: 
     for _ in range(3):
         by_kernel(algorithm, share, parameter, statistics)
         parameter = algorithm.updateParameter(statistics, parameter)
-    assert tree.is_finite(parameter)
+    assert pytree.is_finite(parameter)
     assert algorithm.objective(statistics, parameter) >= 0.0
     assert statistics.counts.sum() == len(rows)
     assert len(algorithm.warnings(statistics, parameter)) == (1 if (statistics.counts == 0).any() else 0)

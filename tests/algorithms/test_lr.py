@@ -14,11 +14,11 @@ from numba import njit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from flegel import tree
 from flegel.algorithms.lr import LR
+from flegel.core import pytree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
-from flegel.runtime.flag import new_flag
-from flegel.share import make_share
 
 
 def problem(points: int = 300, columns: int = 7, classes: int = 2, dtype: Any = np.float64) -> tuple[Any, Any]:
@@ -34,8 +34,8 @@ def trained(algorithm: LR, rows: Any, labels: Any, passes: int = 3) -> Run:
 
 def by_hand(run: Run, rows: Any, labels: Any, points: slice, state: Any) -> Any:
     """The hooks, one point after the other, under the run's θ."""
-    report = tree.zeros_like(run.statistics)
-    share = make_share(rows, labels, state)
+    report = pytree.zeros_like(run.statistics)
+    share = make_shard(rows, labels, state)
     for i in range(share.points)[points]:
         run.algorithm.aggregate(report, run.algorithm.updateDataPoint(point_of(share, i), run.parameter, 0))
     return report, share.state
@@ -51,7 +51,7 @@ def test_kernel_does_what_the_hooks_do(kind: str, memory: bool, classes: int) ->
     (share,) = run.shares
     before = np.array(share.state_rows())
     kernel = run.algorithm.kernel(share)
-    report = tree.zeros_like(run.statistics)
+    report = pytree.zeros_like(run.statistics)
     for first, last in ((0, 64), (64, 200), (200, 300)):
         assert kernel(share, run.parameter, report, first, last, 0, new_flag()) == last
     expected, state = by_hand(run, data, labels, slice(None), before)
@@ -68,7 +68,7 @@ def test_hook_compiles_and_says_the_same(kind: str) -> None:
     data = sparse_of(rows) if kind == "sparse" else rows
     run = trained(LR(), data, labels)
     state = run.shares[0].state_rows().astype(np.float32)
-    share = make_share(data, labels, state.copy())
+    share = make_shard(data, labels, state.copy())
     own = namedtuple("own", "memory")(True)
     compiled = njit(LR.updateDataPoint)
     point = point_of(share, 5)
@@ -80,7 +80,7 @@ def test_hook_compiles_and_says_the_same(kind: str) -> None:
 def test_kernel_stops_at_once_when_the_flag_is_up() -> None:
     for data in (problem()[0], sparse_of(problem()[0])):
         run = trained(LR(), data, problem()[1])
-        report = tree.zeros_like(run.statistics)
+        report = pytree.zeros_like(run.statistics)
         flag = new_flag()
         flag[0] = 1
         assert run.algorithm.kernel(run.shares[0])(run.shares[0], run.parameter, report, 0, 300, 0, flag) == 0

@@ -15,13 +15,13 @@ from local_training import Run, point_of, rows_between, sample_of, sparse_of, st
 from numba import njit
 from sklearn.decomposition import non_negative_factorization
 
-from flegel import tree
 from flegel.algorithms.nmf import JOINED, NMF
 from flegel.algorithms.nmf_rows import join_columns
+from flegel.core import pytree
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse, make_shard
+from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
-from flegel.runtime.flag import new_flag
-from flegel.share import Sparse, make_share
-from flegel.tree import Array
 
 
 def matrix(rows: int = 60, columns: int = 17, rank: int = 4, seed: int = 0) -> Any:
@@ -44,8 +44,8 @@ def weights_of(run: Run) -> Any:
 def follow(run: Run, features: Any, state: Any) -> tuple[Any, Any]:
     """The hooks, row by row, each seeing what the rows before it left on this worker."""
     algorithm = run.algorithm
-    report = tree.zeros_like(run.statistics)
-    share = make_share(features, None, state)
+    report = pytree.zeros_like(run.statistics)
+    share = make_shard(features, None, state)
     for i in range(share.points):
         local = algorithm.localParameter(run.parameter, report)
         algorithm.aggregate(report, algorithm.updateDataPoint(point_of(share, i), local, 0))
@@ -73,7 +73,7 @@ def test_kernel_does_what_the_hooks_do(kind: str, precision: str, solver: str, r
     if kind == "lost":
         forget(run, slice(20, 50))
     expected, state = follow(run, data, share.state.copy())
-    report = tree.zeros_like(run.statistics)
+    report = pytree.zeros_like(run.statistics)
     kernel = run.algorithm.kernel(share)
     for first, last in ((0, 30), (30, 31), (31, 70)):
         assert kernel(share, run.parameter, report, first, last, 0, new_flag()) == last
@@ -96,14 +96,14 @@ def test_rounds_in_slices_are_rounds_in_one_piece(precision: str) -> None:
     def train(pieces: list[int], kernels: int) -> tuple[Any, Any]:
         share.state[...] = before
         made = [run.algorithm.kernel(share) for _ in range(kernels)]
-        report, other = tree.zeros_like(run.statistics), run.parameter._replace(factors=run.parameter.factors * 1.1)
+        report, other = pytree.zeros_like(run.statistics), run.parameter._replace(factors=run.parameter.factors * 1.1)
         found = []
         for parameter, clear in ((run.parameter, False), (run.parameter, True), (other, False), (other, True)):
             if clear:
-                tree.clear(report)
+                pytree.clear(report)
             for turn, (first, last) in enumerate(pairwise(pieces)):
                 made[turn % kernels](share, parameter, report, first, last, 0, new_flag())
-            found.append(tree.copy(report))
+            found.append(pytree.copy(report))
         return found, share.state.copy()
 
     near = 1e-5 if precision == "float32" else 1e-12
@@ -136,7 +136,7 @@ def test_hooks_compile_and_say_the_same(kind: str) -> None:
 def test_kernel_stops_at_once_when_the_flag_is_up(solver: str) -> None:
     for data in ratings()[:2]:
         run = start(NMF(rank=3, solver=solver), data)
-        report = tree.zeros_like(run.statistics)
+        report = pytree.zeros_like(run.statistics)
         flag = new_flag()
         flag[0] = 1
         assert run.algorithm.kernel(run.shares[0])(run.shares[0], run.parameter, report, 0, 200, 0, flag) == 0
@@ -186,7 +186,7 @@ def test_a_pass_without_former_states_gives_no_worse_objective(kind: str, solver
     data = whole if kind == "dense" else observed
     run = start(NMF(rank=6, solver=solver), data).passes(12)
     before = run.objectives[-1]
-    tree.clear(run.statistics)
+    pytree.clear(run.statistics)
     forget(run)
     run.barrier(400)
     wobble = 1e-4 if solver == "sgd" else 0.0  # of its steps, also in an undisturbed pass

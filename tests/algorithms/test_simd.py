@@ -32,7 +32,7 @@ from flegel.algorithms.simd import (
     widen,
 )
 from flegel.algorithms.simd_math import exp, log
-from flegel.share import pack_tiles, unpack_tiles
+from flegel.core.shard import pack_tiles, unpack_tiles
 
 BOTH = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 

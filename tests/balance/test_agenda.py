@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.machine.agenda import Agenda, Run
-from flegel.share import TILE
+from flegel.core.shard import TILE
+from flegel.machine.worker.visit_schedule import VisitRun, VisitSchedule
 
 
-def train(agenda: Agenda, budget: int) -> list[tuple[int, int, int]]:
+def train(agenda: VisitSchedule, budget: int) -> list[tuple[int, int, int]]:
     """One round: begin, then run until the budget or the data are used up."""
     agenda.begin()
     visited = []
@@ -26,7 +26,7 @@ def train(agenda: Agenda, budget: int) -> list[tuple[int, int, int]]:
 
 @given(st.integers(1, 2_000), st.lists(st.integers(1, 3_000), max_size=20))
 def test_data_that_never_move_go_round_robin(points: int, budgets: list[int]) -> None:
-    agenda, cursor, visits = Agenda(points), 0, 0
+    agenda, cursor, visits = VisitSchedule(points), 0, 0
     for budget in budgets:
         for _, start, end in train(agenda, budget):
             assert start == cursor
@@ -39,7 +39,7 @@ def test_data_that_never_move_go_round_robin(points: int, budgets: list[int]) ->
 
 @given(st.integers(1, 500), st.lists(st.integers(0, 400), max_size=30))
 def test_a_stop_anywhere_is_resumed_there(points: int, stops: list[int]) -> None:
-    agenda, cursor = Agenda(points), 0
+    agenda, cursor = VisitSchedule(points), 0
     for stop in stops:
         agenda.begin()
         run = agenda.next(points)
@@ -51,13 +51,13 @@ def test_a_stop_anywhere_is_resumed_there(points: int, stops: list[int]) -> None
 
 
 def test_no_point_is_visited_twice_under_one_parameter() -> None:
-    agenda = Agenda(100)
+    agenda = VisitSchedule(100)
     train(agenda, 60)
     assert train(agenda, 1000) == [(0, 60, 100), (0, 0, 60)]
 
 
 def test_windows_are_cut_backwards_from_the_cursor() -> None:
-    agenda = Agenda(20 * TILE)
+    agenda = VisitSchedule(20 * TILE)
     train(agenda, 10 * TILE)
     first, second = agenda.cut((1, 0), 2 * TILE), agenda.cut((1, 1), 2 * TILE)
     assert first is not None and (first.start, first.end) == (8 * TILE, 10 * TILE)
@@ -66,7 +66,7 @@ def test_windows_are_cut_backwards_from_the_cursor() -> None:
 
 
 def test_before_the_first_point_the_window_wraps_to_the_end() -> None:
-    agenda = Agenda(10 * TILE + 5)
+    agenda = VisitSchedule(10 * TILE + 5)
     window = agenda.cut((1, 0), TILE)
     assert window is not None and (window.start, window.end) == (9 * TILE, 10 * TILE)
 
@@ -74,12 +74,12 @@ def test_before_the_first_point_the_window_wraps_to_the_end() -> None:
 def test_windows_are_filled_although_a_pass_has_just_begun() -> None:
     """A few tiles were trained just now; each would be a window, as soon as it is trained. What comes last of the rest
     fills one, but nothing that is further behind: that is trained next."""
-    agenda = Agenda(20 * TILE)
+    agenda = VisitSchedule(20 * TILE)
     train(agenda, 22 * TILE)
     train(agenda, 2 * TILE)
     window = agenda.cut((0, 0), 6 * TILE)
     assert window is not None and (window.start, window.end) == (14 * TILE, 20 * TILE)
-    behind = Agenda(4 * TILE)
+    behind = VisitSchedule(4 * TILE)
     train(behind, 4 * TILE)
     train(behind, 4 * TILE)
     behind.admit((9, 0), 1, 12 * TILE, 0)
@@ -88,7 +88,7 @@ def test_windows_are_filled_although_a_pass_has_just_begun() -> None:
 
 
 def test_arrivals_are_trained_first_until_they_have_caught_up() -> None:
-    agenda = Agenda(4 * TILE)
+    agenda = VisitSchedule(4 * TILE)
     for _ in range(3):
         train(agenda, 4 * TILE)
     agenda.admit((9, 0), share=1, points=TILE, passes=1)
@@ -99,7 +99,7 @@ def test_arrivals_are_trained_first_until_they_have_caught_up() -> None:
 
 
 def test_arrivals_that_are_ahead_wait_for_the_natives() -> None:
-    agenda = Agenda(2 * TILE)
+    agenda = VisitSchedule(2 * TILE)
     agenda.admit((9, 0), share=1, points=TILE, passes=2)
     for _ in range(2):
         assert train(agenda, 2 * TILE) == [(0, 0, 2 * TILE)]
@@ -107,7 +107,7 @@ def test_arrivals_that_are_ahead_wait_for_the_natives() -> None:
 
 
 def test_a_cancelled_window_is_trained_again() -> None:
-    agenda = Agenda(4 * TILE)
+    agenda = VisitSchedule(4 * TILE)
     agenda.cut((1, 0), TILE)
     agenda.unlock(1)
     assert train(agenda, 9 * TILE) == [(0, 0, 4 * TILE)]
@@ -115,7 +115,7 @@ def test_a_cancelled_window_is_trained_again() -> None:
 
 
 def test_parcels_that_the_target_knows_go_first_and_whole() -> None:
-    agenda = Agenda(8 * TILE)
+    agenda = VisitSchedule(8 * TILE)
     train(agenda, 8 * TILE)
     agenda.admit((7, 3), share=1, points=2 * TILE, passes=0)
     window = agenda.cut((8, 0), 2 * TILE, cheap={(7, 3)})
@@ -128,7 +128,7 @@ def test_parcels_that_the_target_knows_go_first_and_whole() -> None:
 
 def test_a_parcel_that_is_too_large_to_go_back_whole_keeps_nobody_from_giving() -> None:
     """Half of all points came in one parcel; a small part of them is asked back, again and again."""
-    agenda = Agenda(8 * TILE)
+    agenda = VisitSchedule(8 * TILE)
     agenda.admit((7, 0), share=1, points=8 * TILE, passes=0)
     for number in range(7):
         window = agenda.cut((8, number), TILE, cheap={(7, 0)})
@@ -138,9 +138,9 @@ def test_a_parcel_that_is_too_large_to_go_back_whole_keeps_nobody_from_giving() 
 
 
 def test_where_there_is_nothing_else_a_large_parcel_is_divided() -> None:
-    agenda = Agenda(0)
+    agenda = VisitSchedule(0)
     agenda.admit((7, 0), share=1, points=8 * TILE, passes=3)
-    run = Run(1, 0, 3 * TILE)
+    run = VisitRun(1, 0, 3 * TILE)
     agenda.begin()
     agenda.advance(run, run.end)  # stopped at half: two segments, one parcel
     window = agenda.cut((8, 0), 2 * TILE, cheap={(7, 0)})
@@ -152,9 +152,9 @@ def test_where_there_is_nothing_else_a_large_parcel_is_divided() -> None:
 
 
 def test_points_of_which_the_target_has_a_copy_are_waited_for() -> None:
-    agenda = Agenda(8 * TILE)
+    agenda = VisitSchedule(8 * TILE)
     agenda.admit((7, 0), share=1, points=2 * TILE, passes=0)
-    run = Run(1, 0, TILE)
+    run = VisitRun(1, 0, TILE)
     agenda.begin()
     agenda.advance(run, run.end)
     assert agenda.cut((8, 0), 2 * TILE, cheap={(7, 0)}) is None
@@ -163,7 +163,7 @@ def test_points_of_which_the_target_has_a_copy_are_waited_for() -> None:
 
 def test_points_that_come_again_by_another_name_bury_the_copy() -> None:
     """Memory that was lent is mapped at the same place again: an active run must not overlap an inactive one."""
-    agenda = Agenda(2 * TILE)
+    agenda = VisitSchedule(2 * TILE)
     agenda.admit((7, 0), share=1, points=4 * TILE, passes=1, start=5 * TILE)
     agenda.cut((8, 0), 4 * TILE, cheap={(7, 0)})
     agenda.retire((8, 0))
@@ -177,7 +177,7 @@ def test_points_that_come_again_by_another_name_bury_the_copy() -> None:
 
 
 def test_something_always_stays() -> None:
-    agenda = Agenda(3 * TILE)
+    agenda = VisitSchedule(3 * TILE)
     for number in range(5):
         agenda.cut((1, number), 2 * TILE)
     assert agenda.active >= TILE
@@ -201,13 +201,13 @@ operations = st.lists(
 @given(st.integers(TILE, 10 * TILE + 7), operations)
 def test_whatever_happens_points_and_passes_are_kept(points: int, script: list[tuple[str, int]]) -> None:
     """Each point has one segment; a model that counts passes point by point agrees."""
-    agenda = Agenda(points)
+    agenda = VisitSchedule(points)
     count = {(0, i): 0 for i in range(points)}
     flying: dict[tuple[int, int], list[tuple[int, int]]] = {}
     away: dict[tuple[int, int], list[tuple[int, int]]] = {}
     shares, moves = 1, 0
 
-    def visit(run: Run, reached: int) -> None:
+    def visit(run: VisitRun, reached: int) -> None:
         hidden = {key for keys in (*flying.values(), *away.values()) for key in keys}
         waiting = [(p, *key) for key, p in count.items() if key not in hidden and key not in seen]
         assert min(waiting)[1:] == (run.share, run.start), "fewest passes first, equal ones in their order"
@@ -284,7 +284,7 @@ class Counted(list[Any]):
 
 
 def test_the_work_of_a_cut_grows_with_the_number_of_parcels_not_with_its_square() -> None:
-    agenda = Agenda(TILE)
+    agenda = VisitSchedule(TILE)
     for n in range(200):
         agenda.admit((n, 0), 1, TILE, n % 3, start=n * TILE)
     agenda.segments = segments = Counted(agenda.segments)
@@ -293,7 +293,7 @@ def test_the_work_of_a_cut_grows_with_the_number_of_parcels_not_with_its_square(
 
 
 def test_a_parcel_that_is_cut_in_the_middle_of_a_round_is_not_trained() -> None:
-    agenda = Agenda(4 * TILE)
+    agenda = VisitSchedule(4 * TILE)
     agenda.admit((7, 0), 1, 2 * TILE, 3)
     agenda.begin()
     first = agenda.next(4 * TILE)
@@ -303,4 +303,4 @@ def test_a_parcel_that_is_cut_in_the_middle_of_a_round_is_not_trained() -> None:
     agenda.advance(first, first.end)
     assert agenda.next(4 * TILE) is None
     agenda.unlock(9)
-    assert agenda.next(4 * TILE) == Run(1, 0, 2 * TILE)
+    assert agenda.next(4 * TILE) == VisitRun(1, 0, 2 * TILE)

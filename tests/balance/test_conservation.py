@@ -15,16 +15,27 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flegel.algorithm import Algorithm
-from flegel.machine import migration
-from flegel.machine.holdings import Holdings, Outgoing
+from flegel.core.shard import TILE, Shard, Sparse, make_shard
+from flegel.machine.coordinator.migrations import Migrations
 from flegel.machine.ledger import Ledger
-from flegel.machine.migration import Giving, Taking
-from flegel.machine.moves import Moves
-from flegel.messages import Arrived, Give, Lent, Place, Ready, Refused, Sent, Settle, Take, Window
-from flegel.plan.balance import Proposal
-from flegel.share import TILE, Share, Sparse, make_share
+from flegel.machine.migration import endpoints
+from flegel.machine.migration.endpoints import MigrationSource, MigrationTarget
+from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.messages import (
+    MoveReady,
+    MoveRefused,
+    MoveSent,
+    ReceivePoints,
+    SendPoints,
+    SharedMemoryRef,
+    SharedPointsRef,
+    TransferOwnership,
+    Window,
+    WindowArrived,
+)
+from flegel.plan.balance.planner import Proposal
 
-SOMEWHERE = Place(0, 0, "", 0, "<f8", ())
+SOMEWHERE = SharedMemoryRef(0, 0, "", 0, "<f8", ())
 """The test hands lent shares over by themselves; where they lie is the runtime's business."""
 
 
@@ -35,18 +46,18 @@ class Sum(Algorithm):
 class Site:
     """A worker: what the trainer and the mover of a real one do, without threads."""
 
-    def __init__(self, id: int, share: Share, world: World) -> None:
-        self.id, self.world, self.holdings = id, world, Holdings(share)
+    def __init__(self, id: int, share: Shard, world: World) -> None:
+        self.id, self.world, self.holdings = id, world, PointStore(share)
         self.inbox: list[object] = []
         self.outbox: list[object] = []
         self.change = 0.0
-        self.giving: dict[int, Giving] = {}
+        self.giving: dict[int, MigrationSource] = {}
         self.targets: dict[int, int] = {}
         self.windows: dict[tuple[int, int], object] = {}
-        self.taking: dict[int, Taking] = {}
-        self.borrowed: dict[int, Share] = {}
+        self.taking: dict[int, MigrationTarget] = {}
+        self.borrowed: dict[int, Shard] = {}
 
-    def borrow(self, whole: Share) -> Share:
+    def borrow(self, whole: Shard) -> Shard:
         """The same points with states of our own; one share for each memory, whoever it came from."""
         at = whole.ids.ctypes.data
         if at not in self.borrowed:
@@ -59,18 +70,18 @@ class Site:
 
     def obey(self, order: object) -> None:
         match order:
-            case Take(move=move, points=points):
+            case ReceivePoints(move=move, points=points):
                 if self.world.refusing:
-                    self.outbox.append(Refused(move, "no room"))
+                    self.outbox.append(MoveRefused(move, "no room"))
                     return
                 self.holdings.prepare(move, points)
-                self.taking[move] = Taking(move)
-                self.outbox.append(Ready(move, ""))
-            case Give(move=move, target=target, points=points):
-                self.giving[move] = Giving(move, points, window=2 * TILE, credits=2)
+                self.taking[move] = MigrationTarget(move)
+                self.outbox.append(MoveReady(move, ""))
+            case SendPoints(move=move, target=target, points=points):
+                self.giving[move] = MigrationSource(move, points, window=2 * TILE, credits=2)
                 self.targets[move] = target
                 self.do(self.giving[move].start())
-            case Settle(given=given, taken=taken, closed=closed):
+            case TransferOwnership(given=given, taken=taken, closed=closed):
                 self.holdings.settle(given, taken)
                 for move in closed:
                     if move in self.giving:
@@ -78,32 +89,32 @@ class Site:
                     if move in self.taking:
                         self.do(self.taking.pop(move).close())
 
-    def do(self, commands: list[migration.Command]) -> None:
+    def do(self, commands: list[endpoints.Command]) -> None:
         for command in commands:
             match command:
-                case migration.Cut((move, number) as transfer, points):
+                case endpoints.CutWindow((move, number) as transfer, points):
                     window = self.holdings.cut(transfer, points, self.targets[move])
                     self.windows[transfer] = window
                     cut = window.part.points if window else 0
                     self.do(self.giving[move].was_cut(number, cut, self.world.now))
-                case migration.Ship(transfer, full):
+                case endpoints.SendWindow(transfer, full):
                     window = self.windows[transfer]
-                    assert isinstance(window, Outgoing)
+                    assert isinstance(window, OutgoingWindow)
                     lent = None
                     if self.world.neighbours:
                         states = SOMEWHERE if self.world.states_too else None
-                        lent = Lent(window.start, window.whole.points, SOMEWHERE, (SOMEWHERE,), state=states)
+                        lent = SharedPointsRef(window.start, window.whole.points, SOMEWHERE, (SOMEWHERE,), state=states)
                     body, arrays = window.frames(full, lent)
                     frozen = tuple(np.array(a) for a in arrays)
                     self.world.network.append((self.id, self.targets[transfer[0]], body, frozen, window.whole))
-                case migration.TellSent(move, windows):
-                    self.outbox.append(Sent(move, windows))
-                case migration.Free(move):
+                case endpoints.ReportSent(move, windows):
+                    self.outbox.append(MoveSent(move, windows))
+                case endpoints.ReleaseWindows(move):
                     self.holdings.free(move)
-                case migration.Drop(move):
+                case endpoints.DropWindows(move):
                     self.holdings.drop(move)
 
-    def receive(self, source: int, body: object, arrays: tuple[np.ndarray, ...], whole: Share | None) -> None:
+    def receive(self, source: int, body: object, arrays: tuple[np.ndarray, ...], whole: Shard | None) -> None:
         if isinstance(body, Window):
             taking = self.taking.get(body.move)
             lent = self.borrow(whole) if body.lent and whole and self.world.in_sight else None
@@ -112,10 +123,10 @@ class Site:
                 arrays = (whole.part(body.lent.start, body.lent.start + body.points).state, *arrays)
             for command in taking.came(body.number, usable) if taking else []:
                 match command:
-                    case migration.Keep():
+                    case endpoints.StoreWindow():
                         self.holdings.lay_aside(body, arrays, source, lent)
-                        self.outbox.append(Arrived(body.move, body.number, body.points, body.passes, 0, 1))
-                    case migration.Answer((move, number), lacking):
+                        self.outbox.append(WindowArrived(body.move, body.number, body.points, body.passes, 0, 1))
+                    case endpoints.AnswerSource((move, number), lacking):
                         self.world.network.append((self.id, source, (move, number, lacking), (), None))
         else:
             move, number, lacking = body  # type: ignore[misc]
@@ -157,18 +168,18 @@ class World(RuleBasedStateMachine):
         size = tiles * TILE + rest
         self.all = size * count
         self.passes = dict.fromkeys(range(self.all), 0)
-        self.network: list[tuple[int, int, object, tuple[np.ndarray, ...], Share | None]] = []
-        self.moves = Moves()
+        self.network: list[tuple[int, int, object, tuple[np.ndarray, ...], Shard | None]] = []
+        self.moves = Migrations()
         self.ledger = Ledger(Sum(), np.zeros(1))
         self.sites_by_id = {i: Site(i, self.share(np.arange(i * size, (i + 1) * size)), self) for i in range(count)}
 
-    def share(self, ids: np.ndarray) -> Share:
+    def share(self, ids: np.ndarray) -> Shard:
         """Points whose one feature is their own number."""
         state = np.zeros((len(ids), 1))
         if self.kind == "sparse":
             rows = Sparse(np.arange(len(ids) + 1), np.zeros(len(ids), np.int64), ids.astype(float), 1)
-            return make_share(rows, ids.astype(float), state, "rows", ids)
-        return make_share(ids.astype(float)[:, None], ids.astype(float), state, self.kind, ids)
+            return make_shard(rows, ids.astype(float), state, "rows", ids)
+        return make_shard(ids.astype(float)[:, None], ids.astype(float), state, self.kind, ids)
 
     def pick(self, n: int) -> Site:
         alive = sorted(self.sites_by_id)

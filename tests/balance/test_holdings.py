@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.errors import DecodeError
-from flegel.machine.holdings import Holdings, Outgoing
-from flegel.machine.parcels import take_states
+from flegel.machine.migration.window_codec import take_states
+from flegel.machine.worker.point_store import OutgoingWindow, PointStore
 from flegel.messages import Window
-from flegel.share import TILE, Share, Sparse, make_share
 
 KINDS = ["rows", "tiles", "sparse"]
 
 
-def share(kind: str, points: int = 10 * TILE, first: int = 0, columns: int = 28) -> Share:
+def share(kind: str, points: int = 10 * TILE, first: int = 0, columns: int = 28) -> Shard:
     rng = np.random.default_rng(first)
     ids = np.arange(first, first + points)
     state = np.full((points, 2), -1, np.int32)
@@ -22,11 +22,13 @@ def share(kind: str, points: int = 10 * TILE, first: int = 0, columns: int = 28)
         lengths = rng.integers(0, 6, size=points)
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         rows = Sparse(indptr, rng.integers(columns, size=indptr[-1]), rng.random(indptr[-1]), columns)
-        return make_share(rows, ids * 0.5, state, "rows", ids)
-    return make_share(rng.random((points, columns)).astype(np.float32), ids * 0.5, state, kind, ids)
+        return make_shard(rows, ids * 0.5, state, "rows", ids)
+    return make_shard(rng.random((points, columns)).astype(np.float32), ids * 0.5, state, kind, ids)
 
 
-def carry(source: Holdings, target: Holdings, transfer: tuple[int, int], points: int, peers: tuple[int, int]) -> int:
+def carry(
+    source: PointStore, target: PointStore, transfer: tuple[int, int], points: int, peers: tuple[int, int]
+) -> int:
     """One window from source to target and its settlement; returns the bytes that travelled."""
     window = source.cut(transfer, points, peers[1])
     assert window is not None
@@ -40,7 +42,7 @@ def carry(source: Holdings, target: Holdings, transfer: tuple[int, int], points:
     return sum(a.nbytes for a in arrays)
 
 
-def rows_of(holdings: Holdings) -> dict[int, tuple[object, ...]]:
+def rows_of(holdings: PointStore) -> dict[int, tuple[object, ...]]:
     """Everything about each owned point, by its number."""
     found: dict[int, tuple[object, ...]] = {}
     for s in holdings.agenda.held():
@@ -58,7 +60,7 @@ def rows_of(holdings: Holdings) -> dict[int, tuple[object, ...]]:
     return found
 
 
-def visit(holdings: Holdings, mark: int, points: int = 10**9) -> None:
+def visit(holdings: PointStore, mark: int, points: int = 10**9) -> None:
     holdings.agenda.begin()
     while points > 0 and (run := holdings.agenda.next(points)):
         part = holdings.shares[run.share]
@@ -74,7 +76,7 @@ def visit(holdings: Holdings, mark: int, points: int = 10**9) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_about_a_point_arrives(kind: str) -> None:
-    here, there = Holdings(share(kind)), Holdings(share(kind, first=5000))
+    here, there = PointStore(share(kind)), PointStore(share(kind, first=5000))
     visit(here, 3, 4 * TILE)
     before = rows_of(here) | rows_of(there)
     for number in range(3):
@@ -89,7 +91,7 @@ def test_arrivals_look_to_compiled_code_like_natives(kind: str) -> None:
     native = share(kind)
     if kind == "rows":
         native.features.flags.writeable = False  # type: ignore[union-attr]
-    here, there = Holdings(share(kind, first=5000)), Holdings(native)
+    here, there = PointStore(share(kind, first=5000)), PointStore(native)
     carry(here, there, (1, 0), 2 * TILE, (0, 1))
     came = there.shares[1]
     ours = native.features if isinstance(native.features, Sparse) else (native.features,)
@@ -104,7 +106,7 @@ def test_arrivals_look_to_compiled_code_like_natives(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["rows", "tiles"])
 def test_windows_of_a_move_lie_side_by_side(kind: str) -> None:
-    here, there = Holdings(share(kind)), Holdings(share(kind, first=5000))
+    here, there = PointStore(share(kind)), PointStore(share(kind, first=5000))
     there.prepare(1, 6 * TILE)
     for number in range(3):
         window = here.cut((1, number), 2 * TILE, 1)
@@ -124,7 +126,7 @@ def test_windows_of_a_move_lie_side_by_side(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_way_back_sends_only_what_changed(kind: str) -> None:
     """< 1 % of the bytes where states are as they were; the copy's stale states are refreshed where they are not."""
-    here, there = Holdings(share(kind, columns=120)), Holdings(share(kind, first=5000, columns=120))
+    here, there = PointStore(share(kind, columns=120)), PointStore(share(kind, first=5000, columns=120))
     visit(here, 3)
     there_before = carry(here, there, (1, 0), 8 * TILE, (0, 1))
     back = carry(there, here, (2, 0), 8 * TILE, (1, 0))
@@ -141,7 +143,7 @@ def test_the_way_back_sends_only_what_changed(kind: str) -> None:
 
 def test_a_stale_copy_is_refreshed_after_a_detour() -> None:
     """A gives to B, B to C, C back to A: A's copy is older than C knows, so the whole state is sent."""
-    a, b, c = (Holdings(share("tiles", first=5000 * i)) for i in range(3))
+    a, b, c = (PointStore(share("tiles", first=5000 * i)) for i in range(3))
     carry(a, b, (1, 0), 2 * TILE, (0, 1))
     visit(b, 4)
     moved = next(iter(b._origins))
@@ -157,15 +159,15 @@ def test_a_stale_copy_is_refreshed_after_a_detour() -> None:
 
 
 def test_a_target_without_the_copy_says_so() -> None:
-    holdings = Holdings(share("rows"))
+    holdings = PointStore(share("rows"))
     assert not holdings.usable(Window(1, 0, (0, 0), TILE, 1, copied=True))
     assert holdings.usable(Window(1, 0, (0, 0), TILE, 1))
 
 
 def test_a_damaged_window_is_refused() -> None:
-    here, there = Holdings(share("rows")), Holdings(share("rows", first=5000))
+    here, there = PointStore(share("rows")), PointStore(share("rows", first=5000))
     window = here.cut((1, 0), 2 * TILE, 1)
-    assert isinstance(window, Outgoing)
+    assert isinstance(window, OutgoingWindow)
     body, arrays = window.frames(False)
     there.prepare(1, 2 * TILE)
     for wrong in ([], arrays[:3], [*arrays[:3], arrays[3][:5], *arrays[4:]], [*arrays[:4], arrays[4][:, :3]]):

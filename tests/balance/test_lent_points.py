@@ -13,10 +13,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from flegel.machine.holdings import Holdings
+from flegel.core.shard import TILE, Shard, make_shard
+from flegel.machine.worker.point_store import PointStore
 from flegel.messages import Window
-from flegel.runtime.lending import Lender, make_lendable
-from flegel.share import TILE, Share, make_share
+from flegel.runtime.worker.shared_points import PointSharing, make_shareable
 
 WORKERS, POINTS = 2, 8 * TILE
 
@@ -26,13 +26,13 @@ class World:
 
     def __init__(self, seed: int, lend: bool) -> None:
         self.die, self.lend = random.Random(seed), lend
-        self.holdings, self.lenders = [], [Lender() for _ in range(WORKERS)]
+        self.holdings, self.lenders = [], [PointSharing() for _ in range(WORKERS)]
         for worker in range(WORKERS):
             ids = np.arange(worker * POINTS, (worker + 1) * POINTS)
-            share = make_share(ids[:, None].astype(float), None, np.zeros((POINTS, 1)), ids=ids)
+            share = make_shard(ids[:, None].astype(float), None, np.zeros((POINTS, 1)), ids=ids)
             if lend:
-                make_lendable(share)
-            self.holdings.append(Holdings(share))
+                make_shareable(share)
+            self.holdings.append(PointStore(share))
         self.visits = np.zeros(WORKERS * POINTS)
         self.moves: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
         self.begun = 0
@@ -71,7 +71,7 @@ class World:
 
     def _came(self, target: int, source: int, body: Window, arrays: list[np.ndarray]) -> bool:
         holdings = self.holdings[target]
-        borrowed: Share | None = None
+        borrowed: Shard | None = None
         states: tuple[np.ndarray, ...] = ()
         if body.lent is not None:
             native = holdings.shares[0]

@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 import zmq
 
-from flegel.machine.migration import TELLING, Depth, Giving, Ship
-from flegel.runtime import links
-from flegel.runtime.doors import Doors
-from flegel.runtime.links import Links
-from flegel.share import TILE
+from flegel.core.shard import TILE
+from flegel.machine.migration.endpoints import TELLING, MigrationSource, SendBufferTrial, SendWindow
+from flegel.runtime.transport import peer_links
+from flegel.runtime.transport.job_sockets import JobSockets
+from flegel.runtime.transport.peer_links import Links
 
 DEADLINE = 30_000
 
 
-def told(depth: Depth, rate: float, windows: int = TELLING, now: float = 0.0) -> Depth:
+def told(depth: SendBufferTrial, rate: float, windows: int = TELLING, now: float = 0.0) -> SendBufferTrial:
     for _ in range(windows):
         depth.note(1e6, 1e6 / rate, now, now)
     return depth
 
 
 def test_a_slow_link_is_tried_with_little_in_the_kernel_and_stays_so_where_nothing_is_lost() -> None:
-    depth = told(Depth(), 6e6)
+    depth = told(SendBufferTrial(), 6e6)
     assert depth.tight
     told(depth, 5.9e6, now=1.0)
     assert depth.tight
@@ -33,25 +33,25 @@ def test_a_slow_link_is_tried_with_little_in_the_kernel_and_stays_so_where_nothi
 
 
 def test_a_link_that_large_buffers_make_fast_gets_them_back_for_good() -> None:
-    depth = told(told(Depth(), 12e6), 1.6e6, now=1.0)
+    depth = told(told(SendBufferTrial(), 12e6), 1.6e6, now=1.0)
     assert not depth.tight
     assert not told(depth, 1e6, now=2.0).tight
 
 
 def test_a_fast_link_is_left_alone_until_it_is_slow() -> None:
-    depth = told(Depth(), 1e9, windows=20)
+    depth = told(SendBufferTrial(), 1e9, windows=20)
     assert not depth.tight
     assert told(depth, 6e6).tight
 
 
 def test_one_late_window_says_nothing() -> None:
-    depth = told(Depth(), 1e9, windows=2)
+    depth = told(SendBufferTrial(), 1e9, windows=2)
     depth.note(1e6, 1.0, 0.0, 0.0)
     assert not depth.tight
 
 
 def test_windows_that_had_to_share_the_link_with_earlier_ones_are_not_counted() -> None:
-    depth = told(Depth(), 6e6, now=5.0)
+    depth = told(SendBufferTrial(), 6e6, now=5.0)
     depth.note(1e6, 0.16, 4.9, 6.0)  # left before the change, answered now
     for _ in range(10):
         depth.note(1e6, 10.0, 5.5, 7.0)  # left while that one was on its way
@@ -59,15 +59,15 @@ def test_windows_that_had_to_share_the_link_with_earlier_ones_are_not_counted() 
     assert told(depth, 6e6, now=7.0).tight
 
 
-def through(rate: float, each: float, moves: int = 1) -> Depth:
+def through(rate: float, each: float, moves: int = 1) -> SendBufferTrial:
     """Moves over a link of so many bytes a second, one window after the other."""
-    depth = Depth()
+    depth = SendBufferTrial()
     for move in range(moves):
-        giving, now = Giving(move, 200 * TILE, 4 * TILE, each=each, depth=depth), 0.0
+        giving, now = MigrationSource(move, 200 * TILE, 4 * TILE, each=each, depth=depth), 0.0
         commands: list[Any] = giving.start()
         while commands:
             command, *commands = commands
-            if isinstance(command, Ship):
+            if isinstance(command, SendWindow):
                 now += 4 * TILE * each / rate if each else 1.0
                 commands += giving.answered(command.transfer[1], False, now)
             elif hasattr(command, "points"):
@@ -88,7 +88,7 @@ class Town:
     """Two ends on this host."""
 
     def __init__(self) -> None:
-        self.doors = Doors()
+        self.doors = JobSockets()
         self.harbour, self.address = self.doors.harbour("tcp://127.0.0.1:1")
         self.buffers: list[int] = []
         self.links = Links(self.dial)
@@ -125,7 +125,7 @@ def test_a_link_that_becomes_tight_is_dialled_anew_and_answers_still_come_on_the
     link.socket.send(b"after")
     second, text = town.hear()
     assert text == b"after" and second != first
-    assert town.buffers == [-1, links.TIGHT] and len(town.links.sockets()) == 2
+    assert town.buffers == [-1, peer_links.TIGHT] and len(town.links.sockets()) == 2
     town.harbour.send_multipart([first, b"answer"])
     old = town.links.sockets()[0]
     assert old.poll(DEADLINE) and old.recv() == b"answer"
@@ -148,16 +148,16 @@ def test_what_is_known_of_a_link_outlives_it(town: Town) -> None:
     town.links.hang_up((), town.address)
     assert not town.links.sockets()
     town.links.use(town.address)
-    assert town.buffers == [-1, links.TIGHT]
+    assert town.buffers == [-1, peer_links.TIGHT]
 
 
 def test_a_few_idle_links_are_kept(town: Town) -> None:
-    made = [f"tcp://127.0.0.1:{port}" for port in range(1, links.KEPT + 4)]
+    made = [f"tcp://127.0.0.1:{port}" for port in range(1, peer_links.KEPT + 4)]
     for address in made:
         town.links.use(address)
     town.links.use(made[0])
     town.links.hang_up({made[1]})
-    assert len(town.links.sockets()) == links.KEPT + 1
+    assert len(town.links.sockets()) == peer_links.KEPT + 1
     assert town.links[made[0]] and town.links[made[1]]
     with pytest.raises(KeyError):
         town.links[made[2]]

@@ -13,9 +13,9 @@ import pytest
 
 import flegel
 from flegel import Algorithm, LocalCluster
-from flegel.machine.moves import Moves
-from flegel.messages import Arrived, Ready, Sent
-from flegel.plan.balance import Balance, Plan, Proposal
+from flegel.machine.coordinator.migrations import Migrations
+from flegel.messages import MoveReady, MoveSent, WindowArrived
+from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
 from flegel.plan.termination import Progress, Termination, Verdict
 
 pytestmark = pytest.mark.processes
@@ -85,13 +85,13 @@ def moving(monkeypatch: pytest.MonkeyPatch, *moves: tuple[int, int, int]) -> Non
     """A plan that makes these moves one after the other; the job ends when the last one is over, however long."""
     left, over = list(moves), []
 
-    def plan(self: Balance, loads: Any, remaining: Any, now: float, carriage: Any = None) -> Plan:
+    def plan(self: Balance, loads: Any, remaining: Any, now: float, carriage: Any = None) -> BalancePlan:
         if any(w.busy for w in loads):
-            return Plan((), "as the test wants")
+            return BalancePlan((), "as the test wants")
         if left:
-            return Plan((Proposal(*left.pop(0), "the test wants it"),), "as the test wants")
+            return BalancePlan((Proposal(*left.pop(0), "the test wants it"),), "as the test wants")
         over.append(now)
-        return Plan((), "nothing more")
+        return BalancePlan((), "nothing more")
 
     def judge(self: Termination, progress: Progress, user_says_stop: bool) -> Verdict | None:
         return Verdict(True, "all has moved") if len(over) > 5 and progress.exact else None
@@ -179,20 +179,20 @@ def test_neighbours_send_states_and_others_send_points(
 
 
 @pytest.mark.parametrize("victim", ["source", "target"])
-@pytest.mark.parametrize("step", [Ready, Arrived, Sent])
+@pytest.mark.parametrize("step", [MoveReady, WindowArrived, MoveSent])
 def test_a_worker_killed_in_the_middle_of_a_move_loses_no_point_and_doubles_none(
     workers: LocalCluster, monkeypatch: pytest.MonkeyPatch, points: np.ndarray, step: type, victim: str
 ) -> None:
     moving(monkeypatch, (0, 1, 1000))
-    answer, number, killed = Moves.answer, 0 if victim == "source" else 1, []
+    answer, number, killed = Migrations.answer, 0 if victim == "source" else 1, []
 
-    def kill(self: Moves, worker: int, body: Any, now: float) -> Any:
+    def kill(self: Migrations, worker: int, body: Any, now: float) -> Any:
         if isinstance(body, step) and not killed:
             killed.append(number)
             os.kill(workers._processes[number].pid, signal.SIGKILL)
         return answer(self, worker, body, now)
 
-    monkeypatch.setattr(Moves, "answer", kill)
+    monkeypatch.setattr(Migrations, "answer", kill)
     result, machine = run("kmeans", points, workers)
     assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [number]
     z, total = result.state[:, 0], machine.ledger.total

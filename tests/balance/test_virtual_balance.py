@@ -8,27 +8,27 @@ from statistics import median
 import numpy as np
 import pytest
 
-from flegel import tree
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
-from flegel.machine.balancing import Balancing
-from flegel.machine.coordinator import Coordinator
-from flegel.machine.events import Patience
+from flegel.core import pytree
+from flegel.core.shard import Shard, make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.ledger import Ledger
-from flegel.messages import Form, Load
-from flegel.plan.rules import SPARING, Rules
-from flegel.plan.straggler import parse_stragglers
-from flegel.runtime.compile import build_kernel
-from flegel.runtime.flag import new_flag
-from flegel.share import Share, make_share
-from flegel.sim.cluster import Costs, simulate
+from flegel.messages import LoadShard, TreeLayout
+from flegel.plan.balance.settings import SPARING, BalanceSettings
+from flegel.plan.stragglers import parse_stragglers
+from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.sim.simulation import Costs, simulate
 from flegel.sim.speeds import Course
 from flegel.sim.trainer import KernelLearner, Pace
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 from flegel.sync import make_policy
 
 WORKERS, ROWS, COLUMNS = 16, 48_000, 6
-FOR_EVER = Patience(load=float("inf"), silence=float("inf"), report=float("inf"))
+FOR_EVER = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
 
 
 def clustered() -> np.ndarray:
@@ -46,27 +46,27 @@ def train(
     seed: int = 0,
     workers: int = WORKERS,
     courses: dict[int, Course] | None = None,
-    rules: Rules | None = None,
+    rules: BalanceSettings | None = None,
     target: float | None = None,
-) -> tuple[Coordinator, list[Share]]:
+) -> tuple[Coordinator, list[Shard]]:
     algorithm, rng = KMeans(k=10, init="random"), np.random.default_rng(seed)
     sample = Sample(data, None, len(data), data.shape[1])
-    theta = tree.as_float64(algorithm.initParameter(sample, rng))
-    zero = tree.zeros_like(algorithm.initAggregator(sample, theta))
+    theta = pytree.as_float64(algorithm.initParameter(sample, rng))
+    zero = pytree.zeros_like(algorithm.initAggregator(sample, theta))
     learners, slow = {}, parse_stragglers(straggler, workers)
     for w in range(workers):
         ids = np.arange(len(data) * w // workers, len(data) * (w + 1) // workers)
         state = algorithm.initState(len(ids), data.shape[1], rng)
-        share = make_share(data[ids], None, state, algorithm.layout, ids)
+        share = make_shard(data[ids], None, state, algorithm.layout, ids)
         learners[w] = KernelLearner(
             algorithm, build_kernel(algorithm, share, theta, zero).kernel, share, zero, new_flag()
         )
     criteria = Criteria(max_seconds=seconds, tolerance=0, target=target)
-    form = Form("array", ())
+    form = TreeLayout("array", ())
     job = Coordinator(
         algorithm, make_policy(SyncSpec("fsp", balance=mode)), criteria, theta, Ledger(algorithm, zero),
-        {w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
-        patience=FOR_EVER, debug=True, balancing=None if mode == "off" else Balancing(mode, criteria, rules),
+        {w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
+        patience=FOR_EVER, debug=True, balancing=None if mode == "off" else BalanceControl(mode, criteria, rules),
     )  # fmt: skip
     paces = {w: Pace(1e6, slow, w, workers, (courses or {}).get(w)) for w in range(workers)}
     simulate(job, paces, dict(learners), Costs(bandwidth=2e8))
@@ -145,7 +145,7 @@ def on_few_processors(workers: int, processors: int, seed: int) -> list[Course]:
     return [Course(iter(s)) for s in steps]
 
 
-def crowded(mode: str, seed: int, rules: Rules, target: float | None = None) -> tuple[float, float]:
+def crowded(mode: str, seed: int, rules: BalanceSettings, target: float | None = None) -> tuple[float, float]:
     """Four equal workers on two processors: when the job ended, and the objective then."""
     data = np.random.default_rng(0).permutation(clustered())
     courses = dict(enumerate(on_few_processors(4, 2, seed))) if target is not None else {}

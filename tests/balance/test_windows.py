@@ -5,24 +5,35 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.machine.migration import AIM, GROWTH, PIECES, Answer, Cut, Giving, Keep, Ship, Taking, TellSent
-from flegel.machine.moves import Moves
-from flegel.messages import Arrived, Ready, Refused, Sent
-from flegel.plan.balance import Proposal
-from flegel.share import TILE
+from flegel.core.shard import TILE
+from flegel.machine.coordinator.migrations import Migrations
+from flegel.machine.migration.endpoints import (
+    AIM,
+    GROWTH,
+    PIECES,
+    AnswerSource,
+    CutWindow,
+    MigrationSource,
+    MigrationTarget,
+    ReportSent,
+    SendWindow,
+    StoreWindow,
+)
+from flegel.messages import MoveReady, MoveRefused, MoveSent, WindowArrived
+from flegel.plan.balance.planner import Proposal
 
 
-def giving(points: int = 8 * TILE, window: int = 2 * TILE, **more: int) -> Giving:
-    return Giving(1, points, window, **more)
+def giving(points: int = 8 * TILE, window: int = 2 * TILE, **more: int) -> MigrationSource:
+    return MigrationSource(1, points, window, **more)
 
 
-def cut_all(machine: Giving, commands: list[object], now: float = 0.0) -> list[object]:
+def cut_all(machine: MigrationSource, commands: list[object], now: float = 0.0) -> list[object]:
     """Do what the trainer does: cut whatever is asked for."""
     shipped: list[object] = []
     waiting = list(commands)
     while waiting:
         command = waiting.pop(0)
-        if isinstance(command, Cut):
+        if isinstance(command, CutWindow):
             waiting += machine.was_cut(command.transfer[1], command.points, now)
         else:
             shipped.append(command)
@@ -32,8 +43,8 @@ def cut_all(machine: Giving, commands: list[object], now: float = 0.0) -> list[o
 def test_a_window_that_is_cut_twice_is_sent_once() -> None:
     machine = giving()
     (first, *_) = machine.start()
-    assert isinstance(first, Cut)
-    assert Ship((1, 0)) in machine.was_cut(0, first.points, 0.0)
+    assert isinstance(first, CutWindow)
+    assert SendWindow((1, 0)) in machine.was_cut(0, first.points, 0.0)
     assert machine.was_cut(0, first.points, 0.0) == [] and machine.windows == 1
     assert machine.was_cut(99, TILE, 0.0) == [], "nobody asked for that one"
 
@@ -49,15 +60,15 @@ def test_an_answer_that_comes_twice_frees_one_credit() -> None:
 def test_a_target_that_lacks_the_points_gets_them_once() -> None:
     machine = giving()
     cut_all(machine, machine.start())
-    assert machine.answered(0, True, 1.0) == [Ship((1, 0), full=True)]
+    assert machine.answered(0, True, 1.0) == [SendWindow((1, 0), full=True)]
     assert machine.answered(0, True, 1.1) == []
-    assert machine.tick(100.0)[0] == Ship((1, 0), full=True), "lost again: again in full"
+    assert machine.tick(100.0)[0] == SendWindow((1, 0), full=True), "lost again: again in full"
 
 
 def test_the_end_is_told_once_and_after_it_nothing_is_sent() -> None:
     machine = giving(points=2 * TILE)
     cut_all(machine, machine.start())
-    assert machine.answered(0, False, 1.0) == [TellSent(1, 1)]
+    assert machine.answered(0, False, 1.0) == [ReportSent(1, 1)]
     assert machine.answered(0, False, 1.0) == []
     assert len(machine.close()) == 1 and machine.close() == []
     late = giving()
@@ -67,39 +78,41 @@ def test_the_end_is_told_once_and_after_it_nothing_is_sent() -> None:
 
 
 def test_what_is_kept_is_kept_once_and_answered_as_often_as_it_comes() -> None:
-    machine = Taking(1)
-    assert machine.came(0, usable=False) == [Answer((1, 0), lacking=True)]
-    assert machine.came(0, usable=True) == [Keep((1, 0)), Answer((1, 0))]
-    assert machine.came(0, usable=True) == [Answer((1, 0))]
-    assert machine.came(0, usable=False) == [Answer((1, 0))], "it is here; how it came the second time does not matter"
+    machine = MigrationTarget(1)
+    assert machine.came(0, usable=False) == [AnswerSource((1, 0), lacking=True)]
+    assert machine.came(0, usable=True) == [StoreWindow((1, 0)), AnswerSource((1, 0))]
+    assert machine.came(0, usable=True) == [AnswerSource((1, 0))]
+    assert machine.came(0, usable=False) == [AnswerSource((1, 0))], (
+        "it is here; how it came the second time does not matter"
+    )
     assert len(machine.close()) == 1 and machine.close() == [] and machine.came(1, usable=True) == []
 
 
 def test_a_rest_below_a_tile_is_not_asked_for() -> None:
     """To look for it would call the trainer away from its kernel for nothing."""
     machine = giving(points=2 * TILE + TILE // 2, window=2 * TILE)
-    assert cut_all(machine, machine.start()) == [Ship((1, 0))]
-    assert machine.answered(0, False, 1.0) == [TellSent(1, 1)]
-    assert giving(points=TILE - 1).start() == [TellSent(1, 0)]
+    assert cut_all(machine, machine.start()) == [SendWindow((1, 0))]
+    assert machine.answered(0, False, 1.0) == [ReportSent(1, 1)]
+    assert giving(points=TILE - 1).start() == [ReportSent(1, 0)]
 
 
 def test_on_a_fast_link_few_windows_are_small() -> None:
     machine = giving(points=1000 * TILE, window=64 * TILE, first=TILE, pieces=1000)
     cut_all(machine, machine.start())
-    assert [c.points for c in machine.answered(0, False, 1e-4) if isinstance(c, Cut)] == [GROWTH * TILE]
-    assert [c.points for c in machine.answered(1, False, 2e-4) if isinstance(c, Cut)] == [64 * TILE]
+    assert [c.points for c in machine.answered(0, False, 1e-4) if isinstance(c, CutWindow)] == [GROWTH * TILE]
+    assert [c.points for c in machine.answered(1, False, 2e-4) if isinstance(c, CutWindow)] == [64 * TILE]
 
 
 @given(bandwidth=st.floats(1e3, 1e9), delay=st.floats(0, 0.005))
 def test_windows_come_to_fit_the_link(bandwidth: float, delay: float) -> None:
     """Whatever the points a second of the link: a window is under way for about AIM, or is the largest or smallest."""
-    machine = Giving(1, 10**9, window=10**6 // TILE * TILE, first=1024, pieces=10**9)
+    machine = MigrationSource(1, 10**9, window=10**6 // TILE * TILE, first=1024, pieces=10**9)
     now, free, line = 0.0, 0.0, []
 
     def send(commands: list[object]) -> None:
         nonlocal free
         for ship in cut_all(machine, commands, now):
-            assert isinstance(ship, Ship)
+            assert isinstance(ship, SendWindow)
             number = ship.transfer[1]
             free = max(free, now) + machine.flying[number].points / bandwidth
             line.append((free + delay, number))
@@ -119,10 +132,10 @@ def test_a_slow_link_does_not_grind_a_move_to_crumbs() -> None:
     now = 0.0
     while flying and machine.windows < 6400:
         ship = flying.pop(0)
-        assert isinstance(ship, Ship)
+        assert isinstance(ship, SendWindow)
         now += 60.0
         more = cut_all(machine, machine.answered(ship.transfer[1], False, now), now)  # type: ignore[arg-type]
-        flying += [command for command in more if isinstance(command, Ship)]
+        flying += [command for command in more if isinstance(command, SendWindow)]
     assert machine.phase == "sent" and machine.size == 100 * TILE and machine.windows <= PIECES + 4
 
 
@@ -137,19 +150,19 @@ def test_a_window_that_waits_for_its_turn_is_not_sent_again() -> None:
 # -- the coordinator's book --------------------------------------------------------------------------------
 
 
-def book() -> Moves:
-    moves = Moves()
+def book() -> Migrations:
+    moves = Migrations()
     moves.begin(Proposal(0, 1, 4 * TILE, "test"), 0.0)
-    moves.answer(1, Ready(0, "there"), 0.0)
+    moves.answer(1, MoveReady(0, "there"), 0.0)
     return moves
 
 
 def test_what_is_said_twice_counts_once() -> None:
-    moves = Moves()
+    moves = Migrations()
     moves.begin(Proposal(0, 1, 4 * TILE, "test"), 0.0)
-    assert len(moves.answer(1, Ready(0, "there"), 0.0)) == 1
-    assert moves.answer(1, Ready(0, "there"), 0.0) == [], "two orders to give would send everything twice"
-    arrived = Arrived(0, 0, 2 * TILE, 1, 0, 100)
+    assert len(moves.answer(1, MoveReady(0, "there"), 0.0)) == 1
+    assert moves.answer(1, MoveReady(0, "there"), 0.0) == [], "two orders to give would send everything twice"
+    arrived = WindowArrived(0, 0, 2 * TILE, 1, 0, 100)
     for _ in range(2):
         moves.answer(1, arrived, 1.0)
     assert moves.bytes == 100
@@ -161,13 +174,13 @@ def test_what_is_said_twice_counts_once() -> None:
 
 def test_a_move_is_over_when_every_window_has_changed_hands_and_then_nothing_more_counts() -> None:
     moves = book()
-    moves.answer(0, Sent(0, 1), 1.0)
+    moves.answer(0, MoveSent(0, 1), 1.0)
     assert moves.settle({0, 1}, 1.0) == ([], {})
-    moves.answer(1, Arrived(0, 0, 2 * TILE, 1, 0, 100), 2.0)
+    moves.answer(1, WindowArrived(0, 0, 2 * TILE, 1, 0, 100), 2.0)
     assert moves.settle({0}, 2.0) == ([], {}), "only one of the two has committed"
     _, orders = moves.settle({0, 1}, 3.0)
     assert orders[0].closed == orders[1].closed == (0,) and not moves.open
-    moves.answer(1, Arrived(0, 1, 2 * TILE, 1, 0, 100), 4.0)
+    moves.answer(1, WindowArrived(0, 1, 2 * TILE, 1, 0, 100), 4.0)
     assert moves.settle({0, 1}, 4.0) == ([], {}) and moves.points == 2 * TILE
     assert moves.carriage.lag == 3.0
 
@@ -175,14 +188,14 @@ def test_a_move_is_over_when_every_window_has_changed_hands_and_then_nothing_mor
 def test_only_the_two_of_a_move_have_a_say_in_it() -> None:
     moves = book()
     for worker in (0, 2):
-        moves.answer(worker, Arrived(0, 0, TILE, 1, 0, 1), 1.0)
-    moves.answer(1, Sent(0, 1), 1.0)
-    moves.answer(2, Refused(0, "not mine"), 1.0)
+        moves.answer(worker, WindowArrived(0, 0, TILE, 1, 0, 1), 1.0)
+    moves.answer(1, MoveSent(0, 1), 1.0)
+    moves.answer(2, MoveRefused(0, "not mine"), 1.0)
     assert moves.open[0].waiting == {} and moves.open[0].windows is None
 
 
 def test_a_refusal_that_comes_twice_cancels_once() -> None:
     moves = book()
-    assert len(moves.answer(1, Refused(0, "no room"), 1.0)) == 2
-    assert moves.answer(1, Refused(0, "no room"), 1.0) == [] and len(moves.notes) == 1
+    assert len(moves.answer(1, MoveRefused(0, "no room"), 1.0)) == 2
+    assert moves.answer(1, MoveRefused(0, "no room"), 1.0) == [] and len(moves.notes) == 1
     assert moves.cancel(0, "again") == []

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
-from flegel.machine.events import Row, Save, SavePart
-from flegel.messages import Form
-from flegel.runtime.checkpoint import FORMAT, Checkpointer, DataRef, JobRecord
-from flegel.runtime.recall import Found
-from flegel.runtime.vault import Disk, Vault
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
+from flegel.core import pytree
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, TraceRow
+from flegel.messages import TreeLayout
+from flegel.runtime.checkpoint.reader import StoredJob
+from flegel.runtime.checkpoint.store import CheckpointStore, DiskCalls
+from flegel.runtime.checkpoint.writer import FORMAT, Checkpointer, DataRef, JobRecord
 from tests.checkpoint.virtual_keeping import Shelf, job
 
 RECORD = JobRecord(
@@ -24,32 +24,33 @@ RECORD = JobRecord(
     word=None,
     data=DataRef("points.npy", None, "f" * 64, {"name": "points.npy"}), workers=2, sync=SyncSpec("bsp"),
     criteria=Criteria(), seed=0, straggler="", partition="shuffle", scale="none", scaling=None, collect_state=False,
-    attribute=False, every=30.0, parameter=Form("array", ()), statistics=Form("array", ()),
+    attribute=False, every=30.0, parameter=TreeLayout("array", ()), statistics=TreeLayout("array", ()),
 )  # fmt: skip
 
 
 @cache
-def history() -> tuple[Shelf, list[Row]]:
+def history() -> tuple[Shelf, list[TraceRow]]:
     """A job of two workers with a checkpoint at many barriers."""
     shelf = Shelf()
     done = job("bsp", every=1e-6, workers=2, shelf=shelf, criteria=Criteria(max_iterations=14, tolerance=0))
     return shelf, done.trace
 
 
-def commands(at: int, first: bool) -> tuple[Save, list[SavePart]]:
+def commands(at: int, first: bool) -> tuple[BeginCheckpoint, list[SaveCheckpointPart]]:
     """Checkpoint number `at` of that job, as the coordinator hands it on; numbers of points come with the first."""
     shelf, _ = history()
     save = shelf.saves[at]
     parts = shelf.parts[save.number]
     return save, [
-        SavePart(w, p.kept, (p.state, p.halted, p.ids if first else p.ids[:0], *p.pending)) for w, p in parts.items()
+        SaveCheckpointPart(w, p.kept, (p.state, p.halted, p.ids if first else p.ids[:0], *p.pending))
+        for w, p in parts.items()
     ]
 
 
 class Writer:
     """A checkpointer that is waited for."""
 
-    def __init__(self, vault: Vault, found: Found | None = None, record: JobRecord = RECORD) -> None:
+    def __init__(self, vault: CheckpointStore, found: StoredJob | None = None, record: JobRecord = RECORD) -> None:
         self.writer = Checkpointer(vault, record, history()[1], found)
         self._first = True
 
@@ -79,7 +80,7 @@ class Writer:
         assert self.writer.settle(30)
 
 
-def check_state(found: Found, at: int) -> None:
+def check_state(found: StoredJob, at: int) -> None:
     """What was read is checkpoint `at`, whole."""
     shelf, trace = history()
     save = shelf.saves[at]
@@ -91,10 +92,10 @@ def check_state(found: Found, at: int) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(mine.frames(), other.frames(), strict=True))
 
 
-def same_parameter(found: Found, at: int) -> bool:
+def same_parameter(found: StoredJob, at: int) -> bool:
     commit = history()[0].commits[at]
     assert found.commit is not None
-    pairs = zip(found.commit.parameter, tree.flatten(commit.parameter), strict=True)
+    pairs = zip(found.commit.parameter, pytree.flatten(commit.parameter), strict=True)
     return found.commit.iteration == commit.iteration and all(np.array_equal(a, b) for a, b in pairs)
 
 
@@ -102,7 +103,7 @@ class Crash(BaseException):
     """The process is gone: nothing that follows happens."""
 
 
-class HastyDisk(Disk):
+class HastyDisk(DiskCalls):
     """Does not wait for the disk: tests of what is written need not."""
 
     def sync(self, file: int) -> None:
@@ -163,7 +164,7 @@ class FaultyDisk(HastyDisk):
 FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "crash": None}
 
 
-def three(vault: Vault) -> None:
+def three(vault: CheckpointStore) -> None:
     """Checkpoints 0, 1 and 2, and commits."""
     writer = Writer(vault).start()
     for at in range(3):

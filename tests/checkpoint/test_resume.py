@@ -20,24 +20,24 @@ import pytest
 from typer.testing import CliRunner
 
 import flegel
-import flegel.runtime.job
-import flegel.runtime.run
-from flegel import tree
+import flegel.runtime.job.resume
+import flegel.runtime.job.run
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
-from flegel.cli import app
+from flegel.cli.main import app
+from flegel.core import pytree
 from flegel.errors import Interrupted, UsageError
-from flegel.machine.snapshot import freeze, thaw
-from flegel.messages import Form
-from flegel.runtime.code import same_code
-from flegel.runtime.find import find_algorithm
-from flegel.runtime.job import replace
-from flegel.runtime.recall import Found, read
-from flegel.runtime.record import CheckpointWarning
-from flegel.runtime.vault import Folder
+from flegel.machine.coordinator.snapshot import freeze, thaw
+from flegel.messages import TreeLayout
+from flegel.runtime.checkpoint.reader import StoredJob, read
+from flegel.runtime.checkpoint.store import FolderStore
+from flegel.runtime.job.checkpoint_session import CheckpointWarning
+from flegel.runtime.job.class_source import same_code
+from flegel.runtime.job.find_algorithm import find_algorithm
+from flegel.runtime.job.resume import replace
 from tests.checkpoint import drawing
 from tests.checkpoint.drawing import Drawing
 
@@ -76,7 +76,7 @@ def test_under_bsp_a_resumed_job_takes_the_same_course_to_the_last_bit(name: str
     for limit in (8, 12):  # stopped twice
         again = flegel.resume(tmp_path / "job", data=data, algorithm=make(), max_iterations=limit, cluster=cluster)
     assert again.iterations == whole.iterations == 12
-    for mine, other in zip(tree.flatten(again.parameter), tree.flatten(whole.parameter), strict=True):
+    for mine, other in zip(pytree.flatten(again.parameter), pytree.flatten(whole.parameter), strict=True):
         assert np.array_equal(mine, other)
     assert [r["objective"] for r in again.rows] == [r["objective"] for r in whole.rows]
     assert [r["iteration"] for r in again.rows] == list(range(1, 13))
@@ -95,7 +95,7 @@ def test_points_that_moved_are_where_they_were(cluster, tmp_path) -> None:
     assert first.balance["points"] > 0, "points moved"
     held = [w["points"] for w in first.worker]
     again = flegel.resume(tmp_path / "job", cluster=cluster, max_seconds=2.0)
-    parts = read(Folder(tmp_path / "job")).parts
+    parts = read(FolderStore(tmp_path / "job")).parts
     assert np.array_equal(np.sort(np.concatenate([p.ids for p in parts])), np.arange(len(data)))
     values = [r["objective"] for r in again.rows if r["objective"] is not None]
     assert len(again.rows) > len(first.rows) and (np.diff(values) <= 1e-9 * values[0]).all()
@@ -156,31 +156,31 @@ def test_what_does_not_fit_is_refused_in_a_sentence(cluster, points, tmp_path) -
     assert flegel.resume(place, data=points, trust_code=True, max_iterations=5, cluster=cluster).iterations == 5
 
 
-def without_rows(found: Found) -> None:
-    found.job.parameter = Form("Factors", found.job.parameter.fields[:-1])
+def without_rows(found: StoredJob) -> None:
+    found.job.parameter = TreeLayout("Factors", found.job.parameter.fields[:-1])
     found.state["parameter"] = freeze(thaw(found.state["parameter"])[:-1])
 
 
-def without_seen(found: Found) -> None:
-    found.job.statistics = Form("Sums", found.job.statistics.fields[:-1])
+def without_seen(found: StoredJob) -> None:
+    found.job.statistics = TreeLayout("Sums", found.job.statistics.fields[:-1])
     found.state["total"] = freeze(thaw(found.state["total"])[:-1])
 
 
-def shorter_counts(found: Found) -> None:
+def shorter_counts(found: StoredJob) -> None:
     *others, counts, loss, seen = thaw(found.state["total"])
     found.state["total"] = freeze([*others, counts[1:], loss, seen])
 
 
-def narrower_states(found: Found) -> None:
+def narrower_states(found: StoredJob) -> None:
     found.parts = [replace_in(part, state=part.state[:, 1:]) for part in found.parts]
 
 
-def flat_factors(found: Found) -> None:
+def flat_factors(found: StoredJob) -> None:
     factors, *others = thaw(found.state["parameter"])
     found.state["parameter"] = freeze([factors.reshape(-1), *others])
 
 
-def more_hyper(found: Found) -> None:
+def more_hyper(found: StoredJob) -> None:
     found.job.algorithm.hyper["momentum"] = 0.5
 
 
@@ -196,14 +196,14 @@ def more_hyper(found: Found) -> None:
     ],
 )
 def test_a_checkpoint_of_another_version_of_the_algorithm_is_refused_in_a_sentence(
-    earlier: Callable[[Found], None], words: str, cluster, points, tmp_path, monkeypatch
+    earlier: Callable[[StoredJob], None], words: str, cluster, points, tmp_path, monkeypatch
 ) -> None:
     place, data = tmp_path / "job", np.abs(points[:200])
     options: dict[str, Any] = {"workers": 2, "cluster": cluster, "sync": "bsp", "tolerance": 0}
     flegel.run(NMF(rank=3), data, max_iterations=3, checkpoint=place, **options)
     before = {path.name: path.read_bytes() for path in place.iterdir()}
 
-    def read_earlier(vault: Any) -> Found:
+    def read_earlier(vault: Any) -> StoredJob:
         found = read(vault)
         earlier(found)
         return found
@@ -242,7 +242,7 @@ def test_the_command_finds_the_class_again_and_sees_that_it_changed(cluster, poi
     done = CliRunner().invoke(app, f"resume {tmp_path}/job --max-iterations 6 --no-save --json -".split())
     assert done.exit_code == 0 and json.loads(done.stdout)["iterations"] == 6
     (tmp_path / "mine.py").write_text("\n\n" + source)
-    stored = read(Folder(tmp_path / "job")).job.algorithm
+    stored = read(FolderStore(tmp_path / "job")).job.algorithm
     moved = find_algorithm(f"{tmp_path}/mine.py:Drawing")
     assert same_code(moved, stored), "the same code at another place of its file"
     (tmp_path / "mine.py").write_text(source.replace("0.3 *", "0.4 *"))
@@ -258,7 +258,7 @@ def command(tmp_path: Path, points) -> Any:
 
     def start(words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*before, sys.executable, "-m", "flegel.cli", *words.split()],
+            [*before, sys.executable, "-m", "flegel.cli.main", *words.split()],
             cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         started.append(process)
@@ -295,7 +295,7 @@ def test_sigterm_writes_a_last_checkpoint(command, tmp_path) -> None:
     assert process.wait(60) == 143
     assert "terminated; all workers were stopped, its checkpoint is of iteration" in said
     assert "flegel resume" in said and "it had come to" not in said and "Traceback" not in said
-    found = read(Folder(tmp_path / "job"))
+    found = read(FolderStore(tmp_path / "job"))
     assert found.manifest is not None and not found.skipped
 
 
@@ -308,7 +308,7 @@ def test_a_killed_coordinator_leaves_no_orphans_and_is_replaced_from_its_commit(
     process.wait(30)
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
-    found = read(Folder(tmp_path / "job"))
+    found = read(FolderStore(tmp_path / "job"))
     assert found.commit is not None and found.commit.objective is not None
     shutil.copytree(tmp_path / "job", tmp_path / "copy")
     seen: list[float] = []
@@ -333,5 +333,5 @@ def test_a_disk_that_cannot_flush_does_not_stop_training(command, tmp_path) -> N
     said = process.stderr.read()
     assert process.wait(120) == 0, said
     assert "could not be written" in said and "Input/output error" in said and "training goes on" in said
-    found = read(Folder(tmp_path / "job"))
+    found = read(FolderStore(tmp_path / "job"))
     assert found.manifest is None and found.commit is not None, "only commits, which do not wait for the disk"

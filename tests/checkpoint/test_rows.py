@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flegel.core.shard import Sparse
 from flegel.datasets import open_data
 from flegel.errors import DataError
-from flegel.runtime.rows import open_ids, open_rows
-from flegel.share import Sparse
+from flegel.runtime.worker.row_sources import open_ids, open_rows
 
 ROWS = np.random.default_rng(0).normal(size=(500, 4)).round(3)
 

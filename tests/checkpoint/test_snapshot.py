@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flegel import tree
+from flegel.core import pytree
 from flegel.errors import StorageError
-from flegel.machine import snapshot
-from flegel.machine.balancing import Balancing
-from flegel.machine.snapshot import Newer, Part, freeze, redeal, thaw
-from flegel.messages import Kept
-from flegel.plan.rules import SPARING, Rules
-from flegel.plan.stages import MultiStage
-from flegel.spec import Criteria, SyncSpec
+from flegel.job import Criteria, SyncSpec
+from flegel.machine.coordinator import snapshot
+from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.snapshot import NewerCommit, WorkerState, freeze, redeal, thaw
+from flegel.messages import CheckpointPart
+from flegel.plan.balance.settings import SPARING, BalanceSettings
+from flegel.plan.interval.multi_stage import MultiStage
 from flegel.sync import MODELS, make_policy
 from tests.checkpoint.virtual_keeping import ROWS, Shelf, job, objectives
 
@@ -76,14 +76,14 @@ def test_what_an_older_version_did_not_keep_has_its_default() -> None:
 
 def test_what_others_share_is_not_overwritten() -> None:
     """Rules of balance are the same object for all jobs; how dear a move is, the host says on which a job goes on."""
-    roomy = Balancing("async", Criteria(max_seconds=1.0))
+    roomy = BalanceControl("async", Criteria(max_seconds=1.0))
     roomy._balance.last[3] = -1, 1.5
-    crowded = thaw(freeze(roomy), Balancing("async", Criteria(max_seconds=1.0), crowded=True))
-    assert crowded._balance.rules is SPARING != Rules() and crowded._crowded
+    crowded = thaw(freeze(roomy), BalanceControl("async", Criteria(max_seconds=1.0), crowded=True))
+    assert crowded._balance.rules is SPARING != BalanceSettings() and crowded._crowded
     assert crowded._balance.last == {3: (-1, 1.5)}
     kept = freeze(SPARING)
-    other = Rules()
-    assert thaw(kept, other) == SPARING != other == Rules()
+    other = BalanceSettings()
+    assert thaw(kept, other) == SPARING != other == BalanceSettings()
 
 
 def test_bytes_that_are_no_state_are_refused() -> None:
@@ -101,9 +101,9 @@ def test_every_model_goes_on_where_it_stood_under_bsp_to_the_last_bit() -> None:
     for save in shelf.saves[::4]:
         again = job("bsp", shelf=shelf, save=save, criteria=Criteria(max_iterations=25, tolerance=0))
         assert again.iteration == whole.iteration == 25
-        for mine, other in zip(tree.flatten(again.parameter), tree.flatten(whole.parameter), strict=True):
+        for mine, other in zip(pytree.flatten(again.parameter), pytree.flatten(whole.parameter), strict=True):
             assert np.array_equal(mine, other), f"resumed from iteration {save.iteration}"
-        for mine, other in zip(tree.flatten(again.ledger.total), tree.flatten(whole.ledger.total), strict=True):
+        for mine, other in zip(pytree.flatten(again.ledger.total), pytree.flatten(whole.ledger.total), strict=True):
             assert np.array_equal(mine, other)
         assert objectives(again) == objectives(whole)[len(objectives(whole)) - len(objectives(again)) :]
 
@@ -146,7 +146,7 @@ def test_dealing_anew_loses_and_doubles_no_point(shares: list[list[tuple[int, in
     for runs in shares:
         n = sum(points for points, _ in runs)
         ids = np.arange(at, at + n)
-        parts.append(Part(Kept(1, tuple(runs)), ids, ids[:, None] * 2.0, (ids % 2).astype(np.uint8)))
+        parts.append(WorkerState(CheckpointPart(1, tuple(runs)), ids, ids[:, None] * 2.0, (ids % 2).astype(np.uint8)))
         at += n
     if count > at:
         return
@@ -170,7 +170,7 @@ def test_from_a_newer_commit_the_objective_is_not_worse_than_at_that_commit(anew
         if commit.objective is None or not older:
             continue
         tried += 1
-        newer = Newer(commit.round, commit.iteration, commit.seconds, commit.parameter)
+        newer = NewerCommit(commit.round, commit.iteration, commit.seconds, commit.parameter)
         limits = Criteria(max_iterations=70, tolerance=0)
         again = job(spec, shelf=shelf, save=older[-1], newer=newer, anew=anew, workers=workers, criteria=limits)
         after = [row.objective for row in again.trace]

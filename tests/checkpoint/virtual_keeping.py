@@ -7,27 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
-from flegel.machine import snapshot
-from flegel.machine.balancing import Balancing
-from flegel.machine.coordinator import Coordinator
-from flegel.machine.events import Commit, Patience, Save, SavePart
-from flegel.machine.keeping import Keeping
+from flegel.core import pytree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator import snapshot
+from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
+from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit, Timeouts
+from flegel.machine.coordinator.snapshot import NewerCommit, WorkerState, worker_state_from
 from flegel.machine.ledger import Ledger
-from flegel.machine.snapshot import Newer, Part, part_from
-from flegel.messages import Form, Load
-from flegel.plan.straggler import parse_stragglers
-from flegel.runtime.compile import build_kernel
-from flegel.runtime.flag import new_flag
-from flegel.share import make_share
-from flegel.sim.cluster import Costs, simulate
+from flegel.messages import LoadShard, TreeLayout
+from flegel.plan.stragglers import parse_stragglers
+from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.sim.simulation import Costs, simulate
 from flegel.sim.trainer import KernelLearner, Pace
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 from flegel.sync import balance_mode, make_policy
 
-FOR_EVER = Patience(load=float("inf"), silence=float("inf"), report=float("inf"))
+FOR_EVER = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
 ROWS, COLUMNS = 3000, 4
 
 
@@ -41,20 +41,20 @@ def data(seed: int = 0) -> np.ndarray:
 class Shelf:
     """All checkpoints and commits of a simulated job."""
 
-    saves: list[Save] = field(default_factory=list)
-    parts: dict[int, dict[int, Part]] = field(default_factory=dict)
-    commits: list[Commit] = field(default_factory=list)
+    saves: list[BeginCheckpoint] = field(default_factory=list)
+    parts: dict[int, dict[int, WorkerState]] = field(default_factory=dict)
+    commits: list[SaveCommit] = field(default_factory=list)
 
-    def __call__(self, command: Save | SavePart | Commit) -> None:
+    def __call__(self, command: BeginCheckpoint | SaveCheckpointPart | SaveCommit) -> None:
         match command:
-            case Save():
+            case BeginCheckpoint():
                 self.saves.append(command)
-            case SavePart(worker, kept, arrays):
-                self.parts.setdefault(kept.number, {})[worker] = part_from(kept, [a.copy() for a in arrays])
-            case Commit():
+            case SaveCheckpointPart(worker, kept, arrays):
+                self.parts.setdefault(kept.number, {})[worker] = worker_state_from(kept, [a.copy() for a in arrays])
+            case SaveCommit():
                 self.commits.append(command)
 
-    def stored(self, save: Save) -> dict[str, Any]:
+    def stored(self, save: BeginCheckpoint) -> dict[str, Any]:
         """As it comes back from a file."""
         return snapshot.check(snapshot.unpack(snapshot.pack(save.state)))
 
@@ -67,8 +67,8 @@ def job(
     criteria: Criteria | None = None,
     straggler: str = "",
     shelf: Shelf | None = None,
-    save: Save | None = None,
-    newer: Newer | None = None,
+    save: BeginCheckpoint | None = None,
+    newer: NewerCommit | None = None,
     anew: bool = False,
     seed: int = 0,
 ) -> Coordinator:
@@ -78,10 +78,10 @@ def job(
     rows = data(seed)
     algorithm = KMeans(k=5, init="random")
     sample = Sample(rows, None, ROWS, COLUMNS)
-    theta = tree.as_float64(algorithm.initParameter(sample, np.random.default_rng(seed)))
-    zero = tree.zeros_like(algorithm.initAggregator(sample, theta))
+    theta = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(seed)))
+    zero = pytree.zeros_like(algorithm.initAggregator(sample, theta))
     owners = np.array_split(np.random.default_rng(9).permutation(ROWS), workers)
-    parts: list[Part] = []
+    parts: list[WorkerState] = []
     if save is not None:
         assert shelf is not None
         held = [shelf.parts[save.number][w] for w in save.workers]
@@ -93,20 +93,20 @@ def job(
     learners = {}
     for w, ids in enumerate(owners):
         state = algorithm.initState(len(ids), COLUMNS, np.random.default_rng(w))
-        share = make_share(rows[ids], None, state, algorithm.layout, ids)
+        share = make_shard(rows[ids], None, state, algorithm.layout, ids)
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
-    form = Form("array", ())
+    form = TreeLayout("array", ())
     loads = {
-        w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, form, kept=parts[w].kept if parts else None)
+        w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form, kept=parts[w].kept if parts else None)
         for w in range(workers)
     }
     limits = criteria or Criteria(max_iterations=60, tolerance=0)
     mode = balance_mode(spec, workers)
     made = Coordinator(
         algorithm, make_policy(spec), limits, theta, Ledger(algorithm, zero), loads,
-        patience=FOR_EVER, debug=True, keeping=Keeping(every) if every else None,
-        balancing=None if mode == "off" else Balancing(mode, limits),
+        patience=FOR_EVER, debug=True, keeping=CheckpointSchedule(every) if every else None,
+        balancing=None if mode == "off" else BalanceControl(mode, limits),
         parts={w: p.frames() for w, p in enumerate(parts)},
     )  # fmt: skip
     now = 0.0

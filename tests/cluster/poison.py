@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
-from flegel.cluster.words import JobSpec
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
+from flegel.cluster.transport.protocol import ClusterJob
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
 
 DEEDS = {
     "raise": 'raise ValueError("BOOM")',
@@ -89,10 +89,10 @@ def source(hook: str, deed: str, where: str = "anywhere") -> str:
     return json.dumps({"postponed": False, "pieces": [["poison.py", 1, text]]})
 
 
-def poison(hook: str, deed: str, where: str = "anywhere", **more: object) -> tuple[JobSpec, str]:
+def poison(hook: str, deed: str, where: str = "anywhere", **more: object) -> tuple[ClusterJob, str]:
     """A job, and the source that it brings."""
     text = source(hook, deed, where)
-    spec = JobSpec(
+    spec = ClusterJob(
         algorithm=AlgorithmRef("Poison", {}), code=hashlib.sha256(text.encode()).hexdigest(),
         data="blobs:400", workers=1, sync=SyncSpec("bsp"), criteria=Criteria(max_iterations=1000, max_seconds=1.0),
         memory=512 << 20, hook_timeout=HOOK_TIMEOUT, **more,

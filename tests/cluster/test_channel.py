@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.cluster.channel import Channel, Pending
+from flegel.cluster.transport.ordered_channel import OrderedChannel, UnacknowledgedMessage
 from flegel.errors import PeerSlow
 
 
-def books_hold(channel: Channel) -> bool:
+def books_hold(channel: OrderedChannel) -> bool:
     return channel.sent == channel.acknowledged + channel.pending and channel.pending <= channel.window
 
 
 @given(st.integers(0, 2**32), st.integers(1, 60), st.floats(0.0, 0.6), st.floats(0.0, 0.6), st.integers(1, 8))
 def test_what_is_sent_arrives_once_and_in_order(seed: int, count: int, drop: float, twice: float, window: int) -> None:
     rng, now = random.Random(seed), 0.0
-    ours, theirs = Channel(window), Channel(window)
-    wire: list[Pending] = []
+    ours, theirs = OrderedChannel(window), OrderedChannel(window)
+    wire: list[UnacknowledgedMessage] = []
     taken: list[int] = []
     offered = 0
     for _ in range(100_000):
@@ -51,7 +51,7 @@ def test_what_is_sent_arrives_once_and_in_order(seed: int, count: int, drop: flo
 
 
 def test_a_window_of_bytes_bounds_large_messages() -> None:
-    channel = Channel(window=100, window_bytes=1000)
+    channel = OrderedChannel(window=100, window_bytes=1000)
     channel.put(b"", [b"x" * 5000], 0.0)  # one alone always goes, or it never would
     with pytest.raises(PeerSlow):
         channel.put(b"", [b"x"], 0.0)
@@ -63,14 +63,14 @@ def test_a_window_of_bytes_bounds_large_messages() -> None:
 
 
 def test_an_acknowledgement_of_what_was_never_sent_changes_nothing() -> None:
-    channel = Channel()
+    channel = OrderedChannel()
     channel.put(b"", [], 0.0)
     for lie in (0, -5, 2, 10**9):
         assert channel.acknowledge(lie, 0.0) == [] and channel.pending == 1
 
 
 def test_one_that_starts_late_begins_where_the_sender_is() -> None:
-    ours, fresh = Channel(), Channel()
+    ours, fresh = OrderedChannel(), OrderedChannel()
     for _ in range(5):
         ours.put(b"", [], 0.0)
     ours.acknowledge(3, 0.0)
@@ -79,7 +79,7 @@ def test_one_that_starts_late_begins_where_the_sender_is() -> None:
 
 
 def test_patience_doubles_while_nothing_is_acknowledged() -> None:
-    channel = Channel()
+    channel = OrderedChannel()
     channel.put(b"", [], 0.0)
     asked = [t for t in range(0, 200) if channel.overdue(float(t))]
     assert asked[:5] == [1, 3, 7, 15, 31] and max(b - a for a, b in itertools.pairwise(asked)) <= 30

@@ -18,9 +18,9 @@ from town import Town
 from typer.testing import CliRunner, Result
 
 from flegel.algorithms.kmeans import KMeans
-from flegel.cli import app
+from flegel.cli.main import app
 from flegel.cluster.client import Client
-from flegel.cluster.words import JobView
+from flegel.cluster.transport.protocol import JobView
 from flegel.errors import UsageError
 
 pytestmark = pytest.mark.processes
@@ -175,7 +175,7 @@ def test_a_job_whose_coordinator_is_killed_goes_on_from_its_last_commit(town: To
 def test_attach_shows_a_job_and_ctrl_c_leaves_it_running(town: Town, client: Client, tmp_path: Path) -> None:
     job = endless(town, client, workers=1)
     watcher = subprocess.Popen(
-        [sys.executable, "-m", "flegel.cli", "attach", job],
+        [sys.executable, "-m", "flegel.cli.main", "attach", job],
         env=town.environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert watcher.stderr is not None

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flegel.errors import UsageError
-from flegel.messages import Envelope, Failed
-from flegel.runtime import wire
+from flegel.messages import Envelope, WorkerFailed
+from flegel.runtime.transport import codec
 
 PATH = Path(__file__).resolve().parents[2] / "bench" / "chaos" / "decoder.py"
 spec = importlib.util.spec_from_file_location("chaos_decoder", PATH)
@@ -52,11 +52,11 @@ def test_thousands_of_mutants() -> None:
 
 @pytest.mark.parametrize(("gate", "unit"), [(False, b"\x81\xa1a\xc0"), (True, b"\x91\x90")])
 def test_the_worst_of_the_largest_headers_take_little_memory(gate: bool, unit: bytes) -> None:
-    frames = [fuzz.bulk(random.Random(0), gate, unit, wire.MAX_HEADER - 200)]
-    assert wire.MAX_HEADER // 2 * 30 < fuzz.traced(frames, gate) <= fuzz.MAX_MEMORY
+    frames = [fuzz.bulk(random.Random(0), gate, unit, codec.MAX_HEADER - 200)]
+    assert codec.MAX_HEADER // 2 * 30 < fuzz.traced(frames, gate) <= fuzz.MAX_MEMORY
 
 
 def test_a_header_that_is_too_long_is_refused_by_its_sender() -> None:
-    long = Failed("here", 0, "x" * wire.MAX_HEADER, "")
+    long = WorkerFailed("here", 0, "x" * codec.MAX_HEADER, "")
     with pytest.raises(UsageError, match="too long"):
-        wire.encode(Envelope("j", 0, 0, 0, 0, long))
+        codec.encode(Envelope("j", 0, 0, 0, 0, long))

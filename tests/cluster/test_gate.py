@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from flegel.cluster import keys, words
-from flegel.cluster.gate import ANYBODY, Gate, Limits, Line, dial, listen
-from flegel.cluster.slips import is_loopback
+from flegel.cluster.transport import keys, protocol
+from flegel.cluster.transport.framing import is_loopback
+from flegel.cluster.transport.secure_client import SecureClient, dial
+from flegel.cluster.transport.secure_server import ANYBODY, Limits, SecureServer, listen
 from flegel.errors import FlegelError, PeerRefused, PeerSlow, UsageError
 from flegel.runtime import clock
-from flegel.runtime.curve import new_pair
+from flegel.runtime.transport.curve import new_key_pair
 
 CHAOS = Path(__file__).resolve().parents[2] / "bench" / "chaos"
 ROLES = keys.ROLES
@@ -53,7 +54,7 @@ class Host:
     """A gate that answers every `Ask` with `Tell`, in a thread."""
 
     def __init__(self, folder: Path, address: str = "tcp://127.0.0.1:0", **options: Any) -> None:
-        self.pair, self.registry = keys.first_start(folder), keys.Registry(folder)
+        self.pair, self.registry = keys.first_start(folder), keys.KeyRegistry(folder)
         self.gate = listen(address, RIGHTS, pair=self.pair, registry=self.registry, **options)
         self.got: list[tuple[str, Any, tuple[bytes, ...]]] = []
         self._over = threading.Event()
@@ -67,7 +68,7 @@ class Host:
                 if isinstance(body, Ask):
                     self.gate.send(sender, Tell(body.n), frames)
 
-    def line(self, name: str, **options: Any) -> Line:
+    def line(self, name: str, **options: Any) -> SecureClient:
         return dial(self.gate.address, [Tell], pair=keys.load(name, self.folder), server=self.pair.public, **options)
 
     @property
@@ -87,7 +88,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made.close()
 
 
-def until(condition: Callable[[], bool], line: Line | None = None) -> None:
+def until(condition: Callable[[], bool], line: SecureClient | None = None) -> None:
     """Keeps a line going until something holds; a minute guards against hangs."""
     deadline = clock.now() + 60
     while not condition():
@@ -98,7 +99,7 @@ def until(condition: Callable[[], bool], line: Line | None = None) -> None:
             list(line.receive(0.02))
 
 
-def answers(line: Line, count: int) -> list[Any]:
+def answers(line: SecureClient, count: int) -> list[Any]:
     got: list[Any] = []
     deadline = clock.now() + 60
     while len(got) < count and clock.now() < deadline:
@@ -124,7 +125,7 @@ def test_a_wrong_role_is_told_so(host: Host) -> None:
 
 def test_an_unknown_key_is_told_what_to_do(host: Host) -> None:
     with (
-        dial(host.gate.address, [Tell], pair=new_pair(), server=host.pair.public) as line,
+        dial(host.gate.address, [Tell], pair=new_key_pair(), server=host.pair.public) as line,
         pytest.raises(PeerRefused, match="flegel keys add"),
     ):
         line.wait_ready(30.0)
@@ -133,7 +134,7 @@ def test_an_unknown_key_is_told_what_to_do(host: Host) -> None:
 @pytest.mark.parametrize("plain", [True, False])
 def test_no_key_and_another_gates_key_end_in_a_sentence(host: Host, plain: bool) -> None:
     mine = keys.load("submit", host.folder)
-    options = {"insecure": True} if plain else {"pair": mine, "server": new_pair().public}
+    options = {"insecure": True} if plain else {"pair": mine, "server": new_key_pair().public}
     with (
         dial(host.gate.address, [Tell], **options) as line,  # type: ignore[arg-type]
         pytest.raises(FlegelError, match=r"another key|talks without keys"),
@@ -146,7 +147,7 @@ def test_a_key_is_shut_out_in_the_middle_of_its_conversation(host: Host) -> None
     with host.line("submit") as line:
         line.send(Ask(1))
         assert len(answers(line, 1)) == 1
-        keys.Registry(host.folder).revoke("local-submit")
+        keys.KeyRegistry(host.folder).revoke("local-submit")
         clock.sleep(2 * keys.FRESH)
         line.send(Ask(2))
         with pytest.raises(PeerRefused, match="not known here any more"):
@@ -197,7 +198,7 @@ def test_every_message_of_a_master_comes_from_the_roles_in_its_table_and_no_othe
     fortress = chaos("intruder").Fortress(tmp_path)
     try:
         with dial(fortress.address, [], pair=fortress.pairs[role], server=fortress.pair.public) as line:
-            for kind in words.RIGHTS:
+            for kind in protocol.RIGHTS:
                 line.send(example(kind, rng))
                 deadline = clock.now() + 60
                 while line.channel.pending and clock.now() < deadline:
@@ -208,8 +209,8 @@ def test_every_message_of_a_master_comes_from_the_roles_in_its_table_and_no_othe
                 assert not line.channel.pending
     finally:
         fortress.close()
-    assert fortress.through == [(role, kind.__name__) for kind, roles in words.RIGHTS.items() if role in roles]
-    assert fortress.gate.refused["wrong role"] == sum(role not in roles for roles in words.RIGHTS.values())
+    assert fortress.through == [(role, kind.__name__) for kind, roles in protocol.RIGHTS.items() if role in roles]
+    assert fortress.gate.refused["wrong role"] == sum(role not in roles for roles in protocol.RIGHTS.values())
 
 
 def test_a_conversation_goes_on_after_the_gate_restarted(tmp_path: Path) -> None:
@@ -259,9 +260,9 @@ def test_a_frozen_process_costs_a_window_and_gets_everything_later(
 
 
 def test_conversations_beyond_the_most_are_forgotten_and_do_not_come_back(host: Host, monkeypatch: Any) -> None:
-    monkeypatch.setattr("flegel.cluster.gate.MAX_SESSIONS", 2)
+    monkeypatch.setattr("flegel.cluster.transport.secure_server.MAX_SESSIONS", 2)
     lines = [host.line("submit") for _ in range(3)]
-    over: set[Line] = set()
+    over: set[SecureClient] = set()
     try:
         deadline = clock.now() + 60
         while not over and clock.now() < deadline:
@@ -296,7 +297,7 @@ def test_listening_without_keys_must_be_typed() -> None:
         assert received.sender.role == ANYBODY and received.sender.key == ""
 
 
-def _first(gate: Gate, line: Line) -> list[Any]:
+def _first(gate: SecureServer, line: SecureClient) -> list[Any]:
     got: list[Any] = []
     deadline = clock.now() + 60
     while not got and clock.now() < deadline:

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flegel.cluster import words
-from flegel.cluster.facts import FAILED, RUNNING
-from flegel.cluster.gate import ANYBODY, Received, Sender
-from flegel.cluster.master import MAX_WAITING
-from flegel.cluster.serve import MasterDaemon
+from flegel.cluster.master.daemon import MasterDaemon
+from flegel.cluster.master.facts import FAILED, RUNNING
+from flegel.cluster.master.master import MAX_WAITING
+from flegel.cluster.transport import protocol
+from flegel.cluster.transport.secure_server import ANYBODY, Received, Sender
 from flegel.errors import StorageError
+from flegel.job import AlgorithmRef
 from flegel.runtime import clock
-from flegel.spec import AlgorithmRef
 
 NUMBERS = [0, 1, -1, 2, 7, 1024, 10**6, 2**31, 2**62, 2**63 - 1, -(2**63), 2**64 - 1]
 WORDS = ["", "a", "n1", "n2", "kmeans-1", "../x", "..", "/etc/passwd", "a" * 100, "\0", "β", "%s", "{0}", "-", ".x"]
@@ -81,9 +81,9 @@ def with_a_job(folder: Path) -> tuple[MasterDaemon, Any]:
     master._stumble = fail  # type: ignore[method-assign]
     for sender in (NODE, OTHER):
         slots = 4 if sender is NODE else 0
-        master._take(Received(sender, words.Beat(sender.name, "boot", slots, "127.0.0.1", memory=1 << 40), ()))
-    spec = words.JobSpec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "higgs:1000", workers=1)
-    master._take(Received(SUBMIT, words.Submit("ticket-0001", spec), ()))
+        master._take(Received(sender, protocol.SlaveBeat(sender.name, "boot", slots, "127.0.0.1", memory=1 << 40), ()))
+    spec = protocol.ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "higgs:1000", workers=1)
+    master._take(Received(SUBMIT, protocol.SubmitJob("ticket-0001", spec), ()))
     (job,) = master._machine.books.of_state(RUNNING)
     assert job.home == "n1"
     return master, job
@@ -102,15 +102,15 @@ def test_no_message_of_the_right_type_ends_the_master(tmp_path_factory: pytest.T
     names = [*WORDS, job.id, "n1", "boot", "ticket-0001", "ticket-0002", f"{job.attempt}.n1"]
     senders = {"submit": [SUBMIT], "slave": [NODE, OTHER], "read": [READ]}
     for _ in range(40):
-        kind = rng.choice(list(words.RIGHTS))
+        kind = rng.choice(list(protocol.RIGHTS))
         try:
             body = msgspec.msgpack.decode(msgspec.msgpack.encode(extreme(kind, rng, names)), type=kind)
         except (msgspec.MsgspecError, OverflowError):
             continue  # cannot be said at all
-        sender = rng.choice(senders[rng.choice(words.RIGHTS[kind])])
+        sender = rng.choice(senders[rng.choice(protocol.RIGHTS[kind])])
         if rng.random() < 0.1:
             sender = Sender("", ANYBODY, "", 1)
-        frames = tuple(b"z" * rng.choice((0, 5, words.CHUNK + 1)) for _ in range(rng.randrange(3)))
+        frames = tuple(b"z" * rng.choice((0, 5, protocol.CHUNK + 1)) for _ in range(rng.randrange(3)))
         master._take(Received(sender, body, frames))
         if rng.random() < 0.1:
             master._carry_out(master._machine.tick(clock.now() + rng.choice((0, 1, 100))))
@@ -122,12 +122,12 @@ def test_no_message_of_the_right_type_ends_the_master(tmp_path_factory: pytest.T
 @pytest.mark.parametrize("offset", NUMBERS)
 def test_reading_from_any_offset_is_answered(running: tuple[MasterDaemon, Any], offset: int) -> None:
     master, job = running
-    master._take(Received(NODE, words.Chunk("n1", job.id, job.attempt, "", 0), (b"hello",)))
+    master._take(Received(NODE, protocol.FileChunk("n1", job.id, job.attempt, "", 0), (b"hello",)))
     gate: Any = master.gate
     before = len(gate.said)
-    master._take(Received(READ, words.Read(job.id, "", f"{job.attempt}.n1", offset=offset), ()))
+    master._take(Received(READ, protocol.ReadFile(job.id, "", f"{job.attempt}.n1", offset=offset), ()))
     ((answer, frames),) = gate.said[before:]
-    assert isinstance(answer, words.Bytes) and answer.size == 5
+    assert isinstance(answer, protocol.FileContent) and answer.size == 5
     assert frames[0] == b"hello"[max(min(offset, 5), 0) :]
 
 
@@ -136,9 +136,9 @@ def test_only_the_slave_of_the_coordinator_hands_in_the_result(
 ) -> None:
     master, job = running
     for sender in (OTHER, NODE):
-        chunk = words.Chunk(sender.name, job.id, job.attempt, "model.npz", 0)
+        chunk = protocol.FileChunk(sender.name, job.id, job.attempt, "model.npz", 0)
         master._take(Received(sender, chunk, (sender.name.encode(),)))
-        impostor = words.Chunk("n1", job.id, job.attempt, "other.npz", 0)
+        impostor = protocol.FileChunk("n1", job.id, job.attempt, "other.npz", 0)
         master._take(Received(OTHER, impostor, (b"forged",)))
     written = {p.name: p.read_bytes() for p in (tmp_path / "home").rglob("*.npz")}
     assert written == {"model.npz": b"n1"}
@@ -148,11 +148,11 @@ def test_only_the_slave_of_the_coordinator_hands_in_the_result(
 def test_names_of_files_stay_in_their_folder(running: tuple[MasterDaemon, Any], tmp_path: Path, name: str) -> None:
     master, job = running
     before = {p for p in tmp_path.rglob("*") if "evil" in p.name}
-    master._take(Received(NODE, words.Chunk("n1", job.id, job.attempt, name, 0), (b"x",)))
-    master._take(Received(READ, words.Read(job.id, name), ()))
-    master._take(Received(READ, words.Read(job.id, "", name), ()))
+    master._take(Received(NODE, protocol.FileChunk("n1", job.id, job.attempt, name, 0), (b"x",)))
+    master._take(Received(READ, protocol.ReadFile(job.id, name), ()))
+    master._take(Received(READ, protocol.ReadFile(job.id, "", name), ()))
     answers = [body for body, _ in master.gate.said[-2:]]  # type: ignore[attr-defined]
-    assert all(isinstance(a, words.Denied) for a in answers)
+    assert all(isinstance(a, protocol.Denied) for a in answers)
     assert before == {p for p in tmp_path.rglob("*") if "evil" in p.name} == set()
 
 
@@ -169,21 +169,21 @@ def test_a_mistake_of_the_master_is_told_and_does_not_end_it(
         raise ZeroDivisionError("as it may happen")
 
     monkeypatch.setattr(master._machine, "_schedule", breaks)
-    master._take(Received(SUBMIT, words.Submit("ticket-0002", spec, number=7), ()))
+    master._take(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec, number=7), ()))
     (answer, _) = gate.said[-1]
-    assert isinstance(answer, words.Denied) and answer.number == 7 and not answer.usage
+    assert isinstance(answer, protocol.Denied) and answer.number == 7 and not answer.usage
     assert "ZeroDivisionError: as it may happen" in answer.text
     said = capsys.readouterr().err
     assert "Submit of ann failed" in said and "in breaks" in said
     before = len(gate.said)
     for sender in (NODE, OTHER):
-        master._take(Received(sender, words.Beat(sender.name, "boot", 4, "127.0.0.1"), ()))
+        master._take(Received(sender, protocol.SlaveBeat(sender.name, "boot", 4, "127.0.0.1"), ()))
     master._tick(clock.now())
-    assert not [body for body, _ in gate.said[before:] if isinstance(body, words.Denied)], "slaves get no answers"
+    assert not [body for body, _ in gate.said[before:] if isinstance(body, protocol.Denied)], "slaves get no answers"
     monkeypatch.setattr(master._machine, "_schedule", schedule)
-    master._take(Received(SUBMIT, words.Submit("ticket-0002", spec, number=8), ()))
+    master._take(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec, number=8), ()))
     (accepted,) = [body for body, _ in gate.said if getattr(body, "number", 0) == 8]
-    assert accepted == words.Accepted("second", "was submitted before", number=8), "half of it was kept"
+    assert accepted == protocol.Accepted("second", "was submitted before", number=8), "half of it was kept"
     master._journal.close()
     again = MasterDaemon(Silence(), master._folder)  # type: ignore[arg-type]
     assert set(again._machine.books.jobs) == {job.id, "second"}
@@ -194,16 +194,18 @@ def test_a_journal_that_fails_ends_the_master(running: tuple[MasterDaemon, Any])
     master, job = running
     master._journal._broken = True
     with pytest.raises(StorageError, match="must be started again"):
-        master._take(Received(SUBMIT, words.Cancel(job.id), ()))
+        master._take(Received(SUBMIT, protocol.CancelJob(job.id), ()))
 
 
 def test_a_job_whose_source_is_gone_fails_and_the_master_goes_on(tmp_path: Path) -> None:
     master, _ = with_a_job(tmp_path)
     source = b"class A: pass"
-    spec = words.JobSpec(AlgorithmRef("m:A", {}), "blobs", hashlib.sha256(source).hexdigest(), name="mine", workers=8)
-    master._take(Received(SUBMIT, words.Submit("ticket-0002", spec), (source,)))
+    spec = protocol.ClusterJob(
+        AlgorithmRef("m:A", {}), "blobs", hashlib.sha256(source).hexdigest(), name="mine", workers=8
+    )
+    master._take(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec), (source,)))
     (tmp_path / "code" / spec.code).unlink()
-    master._take(Received(NODE, words.Beat("n1", "boot", 16, "127.0.0.1"), ()))
+    master._take(Received(NODE, protocol.SlaveBeat("n1", "boot", 16, "127.0.0.1"), ()))
     job = master._machine.books.jobs["mine"]
     assert job.state == FAILED and "cannot send Start" in job.why
 
@@ -214,22 +216,22 @@ def test_no_more_than_some_jobs_of_a_user_may_wait(running: tuple[MasterDaemon, 
     spec = msgspec.structs.replace(job.spec, workers=1000)
 
     def submit(sender: Sender, number: int) -> Any:
-        master._take(Received(sender, words.Submit(f"ticket-{sender.name}-{number:05}", spec), ()))
+        master._take(Received(sender, protocol.SubmitJob(f"ticket-{sender.name}-{number:05}", spec), ()))
         return gate.said[-1][0]
 
     for number in range(MAX_WAITING):
-        assert isinstance(submit(SUBMIT, number), words.Accepted)
+        assert isinstance(submit(SUBMIT, number), protocol.Accepted)
     assert f"no more than {MAX_WAITING} may" in submit(SUBMIT, MAX_WAITING).text
-    assert isinstance(submit(SUBMIT, 0), words.Accepted), "the same ticket is the same job, also then"
-    assert isinstance(submit(Sender("k5", "submit", "cecil", 1), 0), words.Accepted), "others have their own number"
-    master._take(Received(SUBMIT, words.Cancel(job.id), ()))
-    master._take(Received(SUBMIT, words.Resume(job.id), ()))
+    assert isinstance(submit(SUBMIT, 0), protocol.Accepted), "the same ticket is the same job, also then"
+    assert isinstance(submit(Sender("k5", "submit", "cecil", 1), 0), protocol.Accepted), "others have their own number"
+    master._take(Received(SUBMIT, protocol.CancelJob(job.id), ()))
+    master._take(Received(SUBMIT, protocol.ResumeJob(job.id), ()))
     assert "are waiting already" in gate.said[-1][0].text
 
 
 def test_a_description_that_is_too_long_is_refused(running: tuple[MasterDaemon, Any]) -> None:
     master, job = running
-    algorithm = AlgorithmRef(job.spec.algorithm.name, {"init": "x" * words.MAX_SPEC})
+    algorithm = AlgorithmRef(job.spec.algorithm.name, {"init": "x" * protocol.MAX_SPEC})
     spec = msgspec.structs.replace(job.spec, algorithm=algorithm)
-    master._take(Received(SUBMIT, words.Submit("ticket-0002", spec), ()))
+    master._take(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec), ()))
     assert "The description of the job takes" in master.gate.said[-1][0].text  # type: ignore[attr-defined]

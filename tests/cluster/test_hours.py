@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flegel.cluster.hours import COMPILING, Hours
+from flegel.cluster.slave.coordinator_deadlines import COMPILING, CoordinatorDeadlines
 
 
-def after(hours: Hours, seconds: float, now: float = 100.0, turns: bool = False) -> str:
+def after(hours: CoordinatorDeadlines, seconds: float, now: float = 100.0, turns: bool = False) -> str:
     """The verdict when so much time has passed, with or without signs of its loop."""
     step = 0.0
     while step < seconds:
@@ -20,8 +20,8 @@ def after(hours: Hours, seconds: float, now: float = 100.0, turns: bool = False)
     return ""
 
 
-def told(phase: str, hook: str = "", **limits: float) -> Hours:
-    hours = Hours(limits.get("max_seconds"), limits.get("hook_timeout", 30.0))
+def told(phase: str, hook: str = "", **limits: float) -> CoordinatorDeadlines:
+    hours = CoordinatorDeadlines(limits.get("max_seconds"), limits.get("hook_timeout", 30.0))
     hours.told(phase, hook, 100.0)
     return hours
 

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import World
 
-from flegel.cluster import journal as journals
-from flegel.cluster.facts import Books, Ended, Placed, Submitted
-from flegel.cluster.journal import MAGIC, Journal, frame, read
-from flegel.cluster.words import JobSpec
+from flegel.cluster.master import journal as journals
+from flegel.cluster.master.facts import Books, Ended, Placed, Submitted
+from flegel.cluster.master.journal import MAGIC, Journal, frame, read
+from flegel.cluster.transport.protocol import ClusterJob
 from flegel.errors import StorageError, UsageError
-from flegel.spec import AlgorithmRef
+from flegel.job import AlgorithmRef
 
 
 def submitted(number: int) -> Submitted:
-    spec = JobSpec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": number}), "blobs")
+    spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": number}), "blobs")
     return Submitted(f"job-{number}", float(number), f"ticket-{number}", "ann", spec)
 
 

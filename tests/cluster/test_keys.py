@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flegel.cli import app
-from flegel.cluster import keys
+from flegel.cli.main import app
+from flegel.cluster.transport import keys
 from flegel.errors import UsageError
-from flegel.runtime.curve import derive_public, new_pair
+from flegel.runtime.transport.curve import derive_public, new_key_pair
 
-OTHER = new_pair()
+OTHER = new_key_pair()
 
 
 def test_a_pair_is_written_for_its_owner_alone_and_read_back(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_name_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
             act()
     if name:
         with pytest.raises(UsageError):
-            keys.Registry(tmp_path).add(OTHER.public, "read", name)
+            keys.KeyRegistry(tmp_path).add(OTHER.public, "read", name)
     assert not list(tmp_path.rglob("*.key"))
 
 
@@ -79,7 +79,7 @@ def test_adding_and_revoking_count_for_a_registry_that_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "FRESH", 0.0)
-    running, hand = keys.Registry(tmp_path), keys.Registry(tmp_path)
+    running, hand = keys.KeyRegistry(tmp_path), keys.KeyRegistry(tmp_path)
     assert not running.admit(OTHER.public)
     hand.add(OTHER.public, "read", "ann")
     entry = running.find(OTHER.public)
@@ -93,7 +93,7 @@ def test_adding_and_revoking_count_for_a_registry_that_is_in_use(
 
 def test_a_list_that_was_tampered_with_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "FRESH", 0.0)
-    registry = keys.Registry(tmp_path)
+    registry = keys.KeyRegistry(tmp_path)
     registry.add(OTHER.public, "submit")
     assert registry.admit(OTHER.public)
     file = tmp_path / "allowed" / f"{OTHER.public}.json"
@@ -108,7 +108,7 @@ def test_a_list_that_was_tampered_with_lets_nobody_in(tmp_path: Path, monkeypatc
 
 
 def test_a_master_is_trusted_but_not_let_in(tmp_path: Path) -> None:
-    registry = keys.Registry(tmp_path)
+    registry = keys.KeyRegistry(tmp_path)
     registry.add(OTHER.public, "master", address="tcp://head:7077")
     assert not registry.admit(OTHER.public)
     assert registry.master("tcp://head:7077") == OTHER.public
@@ -118,7 +118,7 @@ def test_a_master_is_trusted_but_not_let_in(tmp_path: Path) -> None:
 
 def test_the_first_start_of_a_master_makes_keys_once(tmp_path: Path) -> None:
     pair = keys.first_start(tmp_path)
-    registry = keys.Registry(tmp_path)
+    registry = keys.KeyRegistry(tmp_path)
     assert {e.role for e in registry.entries()} == {"master", "slave", "submit"}
     registry.revoke("local-submit")
     assert keys.first_start(tmp_path) == pair

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from world import World
 
-from flegel.cluster.facts import CANCELLED, DONE, FAILED, QUEUED, RUNNING
-from flegel.cluster.master import LOST_AFTER, Caller
-from flegel.cluster.words import Accepted, Cancel, Denied, Scale, Submit
-from flegel.cluster.words import JobSpec as Spec
-from flegel.spec import AlgorithmRef
+from flegel.cluster.master.facts import CANCELLED, DONE, FAILED, QUEUED, RUNNING
+from flegel.cluster.master.master import LOST_AFTER, Caller
+from flegel.cluster.transport.protocol import Accepted, CancelJob, Denied, ScaleJob, SubmitJob
+from flegel.cluster.transport.protocol import ClusterJob as Spec
+from flegel.job import AlgorithmRef
 
 slave_names = st.sampled_from(["s0", "s1", "s2"])
 crashes = st.none() | st.integers(0, 10_000)
@@ -210,9 +210,9 @@ def test_a_job_whose_coordinator_is_killed_by_others_is_started_again_a_few_time
 
 def test_only_the_owner_cancels() -> None:
     world = settled_world(jobs=1)
-    denied = world.do(world.master.asked(Caller("bob"), Cancel("kmeans-1"), world.now))
+    denied = world.do(world.master.asked(Caller("bob"), CancelJob("kmeans-1"), world.now))
     assert isinstance(denied, Denied) and "belongs to ann" in denied.text
-    allowed = world.do(world.master.asked(Caller("ann"), Cancel("kmeans-1"), world.now))
+    allowed = world.do(world.master.asked(Caller("ann"), CancelJob("kmeans-1"), world.now))
     assert isinstance(allowed, Accepted)
     turn(world)
     assert states(world) == [CANCELLED]
@@ -223,12 +223,12 @@ def test_bad_requests_get_a_sentence() -> None:
     world = settled_world(jobs=1)
     spec = Spec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs")
     for request, words in [
-        (Cancel("kmeans-7"), "There is no job 'kmeans-7'; did you mean 'kmeans-1'?"),
-        (Submit("ticket-x1", Spec(spec.algorithm, "d", name="../etc")), "no name for a job"),
-        (Submit("ticket-x2", Spec(spec.algorithm, "d", name="kmeans-1")), "There is a job kmeans-1 already"),
-        (Submit("ticket-x3", Spec(spec.algorithm, "d", workers=0)), "--workers 0 must be 1 to 1024"),
-        (Submit("short", spec), "A ticket has 8 to 128 characters"),
-        (Scale("kmeans-1", 0), "1 to 1024 workers"),
+        (CancelJob("kmeans-7"), "There is no job 'kmeans-7'; did you mean 'kmeans-1'?"),
+        (SubmitJob("ticket-x1", Spec(spec.algorithm, "d", name="../etc")), "no name for a job"),
+        (SubmitJob("ticket-x2", Spec(spec.algorithm, "d", name="kmeans-1")), "There is a job kmeans-1 already"),
+        (SubmitJob("ticket-x3", Spec(spec.algorithm, "d", workers=0)), "--workers 0 must be 1 to 1024"),
+        (SubmitJob("short", spec), "A ticket has 8 to 128 characters"),
+        (ScaleJob("kmeans-1", 0), "1 to 1024 workers"),
     ]:
         answer = world.do(world.master.asked(Caller("ann"), request, world.now))
         assert isinstance(answer, Denied) and words in answer.text, answer

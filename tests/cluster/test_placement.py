@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.cli_cluster import parse_bytes
-from flegel.cluster.facts import Job
-from flegel.cluster.placement import Room, place, seat, turns
-from flegel.cluster.words import JobSpec, check_name
+from flegel.cli.cluster import parse_bytes
+from flegel.cluster.master.facts import JobEntry
+from flegel.cluster.master.placement import SlaveCapacity, place, seat, turns
+from flegel.cluster.transport.protocol import ClusterJob, check_name
 from flegel.errors import UsageError
-from flegel.spec import AlgorithmRef
+from flegel.job import AlgorithmRef
 
 rooms = st.lists(
     st.builds(
-        lambda number, slots, used, load: Room(f"s{number}", slots, max(slots - used, 0), load),
+        lambda number, slots, used, load: SlaveCapacity(f"s{number}", slots, max(slots - used, 0), load),
         st.integers(0, 30), st.integers(1, 8), st.integers(0, 8), st.floats(0, 4),
     ),
     max_size=6,
@@ -23,13 +23,13 @@ rooms = st.lists(
 )  # fmt: skip
 
 
-def job(name: str, owner: str = "ann", workers: int | None = 1, priority: int = 0, at: float = 0.0) -> Job:
-    spec = JobSpec(AlgorithmRef("X", {}), "blobs", workers=workers, priority=priority)
-    return Job(name, f"ticket-{name}", owner, spec, at)
+def job(name: str, owner: str = "ann", workers: int | None = 1, priority: int = 0, at: float = 0.0) -> JobEntry:
+    spec = ClusterJob(AlgorithmRef("X", {}), "blobs", workers=workers, priority=priority)
+    return JobEntry(name, f"ticket-{name}", owner, spec, at)
 
 
 @given(rooms, st.integers(1, 20))
-def test_seats_are_all_found_or_none_and_never_too_many(found: list[Room], workers: int) -> None:
+def test_seats_are_all_found_or_none_and_never_too_many(found: list[SlaveCapacity], workers: int) -> None:
     seats = seat(workers, found)
     if seats is None:
         assert sum(room.free for room in found) < workers
@@ -39,7 +39,7 @@ def test_seats_are_all_found_or_none_and_never_too_many(found: list[Room], worke
 
 
 @given(rooms, st.none() | st.integers(1, 20))
-def test_a_job_is_placed_or_says_what_it_waits_for(found: list[Room], workers: int | None) -> None:
+def test_a_job_is_placed_or_says_what_it_waits_for(found: list[SlaveCapacity], workers: int | None) -> None:
     answer = place(job("a", workers=workers), found, 2)
     assert (answer.seats is None) == bool(answer.why)
     if answer.seats is not None:
@@ -47,13 +47,13 @@ def test_a_job_is_placed_or_says_what_it_waits_for(found: list[Room], workers: i
 
 
 def test_workers_avoid_hosts_that_others_use() -> None:
-    busy, idle = Room("busy", 4, 4, load=2.0), Room("idle", 4, 4, load=0.0)
+    busy, idle = SlaveCapacity("busy", 4, 4, load=2.0), SlaveCapacity("idle", 4, 4, load=0.0)
     assert seat(3, [busy, idle]) == {"idle": 3}
     assert seat(6, [busy, idle]) == {"idle": 4, "busy": 2}
 
 
 def test_large_and_small_slaves_are_filled_evenly() -> None:
-    assert seat(6, [Room("large", 8, 8, 0.0), Room("small", 4, 4, 0.0)]) == {"large": 4, "small": 2}
+    assert seat(6, [SlaveCapacity("large", 8, 8, 0.0), SlaveCapacity("small", 4, 4, 0.0)]) == {"large": 4, "small": 2}
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-1, 1), st.integers(1, 4)), max_size=12))

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from flegel.cluster import children, words
-from flegel.cluster.fence import forbidden
-from flegel.cluster.fitting import fitted, listed, size
-from flegel.cluster.slave import Case, Settings, Slave
+from flegel.cluster.master.message_budget import fitted, listed, size
+from flegel.cluster.slave import child_processes
+from flegel.cluster.slave.daemon import JobAttempt, SlaveDaemon, SlaveSettings
+from flegel.cluster.slave.data_access import why_refused
+from flegel.cluster.transport import protocol
 from flegel.errors import DecodeError, UsageError
-from flegel.spec import AlgorithmRef
+from flegel.job import AlgorithmRef
 
 
 class Dumb:
@@ -45,32 +46,32 @@ class Dumb:
 
 
 @pytest.fixture
-def slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slave]:
+def slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlaveDaemon]:
     """In this process, whose own children and orphans it must leave alone."""
     for name in ("adopt_orphans", "patrol", "sweep"):
-        monkeypatch.setattr(children, name, lambda *_: 0)
+        monkeypatch.setattr(child_processes, name, lambda *_: 0)
     (tmp_path / "data").mkdir()
-    settings = Settings("s0", 2, "127.0.0.1", tmp_path / "slave", 1 << 30, 1.0, (tmp_path / "data",))
+    settings = SlaveSettings("s0", 2, "127.0.0.1", tmp_path / "slave", 1 << 30, 1.0, (tmp_path / "data",))
     line = Dumb()
-    made = Slave(settings, lambda: line)  # type: ignore[arg-type,return-value]
+    made = SlaveDaemon(settings, lambda: line)  # type: ignore[arg-type,return-value]
     made._connect(1.0)
     yield made
     made._close()
 
 
-def spec(data: str = "blobs", code: str = "") -> words.JobSpec:
-    return words.JobSpec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), data, code)
+def spec(data: str = "blobs", code: str = "") -> protocol.ClusterJob:
+    return protocol.ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), data, code)
 
 
-def beat(slave: Slave) -> words.Beat:
+def beat(slave: SlaveDaemon) -> protocol.SlaveBeat:
     slave._beat()
     line: Any = slave._line
     found = line.said[-1]
-    assert isinstance(found, words.Beat)
+    assert isinstance(found, protocol.SlaveBeat)
     return found
 
 
-def test_a_slave_says_once_that_nobody_answers_and_once_that_somebody_does(slave: Slave, capsys: Any) -> None:
+def test_a_slave_says_once_that_nobody_answers_and_once_that_somebody_does(slave: SlaveDaemon, capsys: Any) -> None:
     line: Any = slave._line
     for now in (0.0, slave._doubt_at, slave._doubt_at, 1e9):
         slave._introduce(now)
@@ -83,7 +84,7 @@ def test_a_slave_says_once_that_nobody_answers_and_once_that_somebody_does(slave
     assert capsys.readouterr().err == "flegel: the master at tcp://head:7077 answers\n"
 
 
-def test_no_order_ends_a_slave(slave: Slave, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_no_order_ends_a_slave(slave: SlaveDaemon, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     def breaks(*_: Any) -> None:
         raise ZeroDivisionError("as it may happen")
 
@@ -91,12 +92,12 @@ def test_no_order_ends_a_slave(slave: Slave, monkeypatch: pytest.MonkeyPatch, ca
     source = b"\xff\xfe"
     line: Any = slave._line
     line.heard = [
-        (words.Start("one", 1, spec(), 1), ()),
-        (words.Hire("two", 1, 0, 0, "birth", data="blobs"), ()),
-        (words.Start("../three", 1, spec(), 1), ()),
-        (words.Start("four", 1, spec(code=hashlib.sha256(source).hexdigest()), 1), (source,)),
+        (protocol.LaunchCoordinator("one", 1, spec(), 1), ()),
+        (protocol.LaunchWorker("two", 1, 0, 0, "birth", data="blobs"), ()),
+        (protocol.LaunchCoordinator("../three", 1, spec(), 1), ()),
+        (protocol.LaunchCoordinator("four", 1, spec(code=hashlib.sha256(source).hexdigest()), 1), (source,)),
         (DecodeError("There is no message 'Denied'."), ()),
-        (words.Start("five", 1, spec(code="0"), 1), (b"x",)),
+        (protocol.LaunchCoordinator("five", 1, spec(code="0"), 1), (b"x",)),
     ]
     slave._hear_master()
     slave._hear_master()
@@ -109,10 +110,10 @@ def test_no_order_ends_a_slave(slave: Slave, monkeypatch: pytest.MonkeyPatch, ca
     assert "ZeroDivisionError" in ends["two"].why and ends["two"].fault and "not UTF-8" in ends["four"].why
 
 
-def test_data_outside_of_the_folders_are_refused_on_every_slave(slave: Slave, tmp_path: Path) -> None:
+def test_data_outside_of_the_folders_are_refused_on_every_slave(slave: SlaveDaemon, tmp_path: Path) -> None:
     outside = str(tmp_path / "data" / ".." / "x.csv")
-    slave._take(words.Start("one", 1, spec(outside), 1), ())
-    slave._take(words.Hire("two", 1, 0, 0, "birth", data=outside), ())
+    slave._take(protocol.LaunchCoordinator("one", 1, spec(outside), 1), ())
+    slave._take(protocol.LaunchWorker("two", 1, 0, 0, "birth", data=outside), ())
     parts = beat(slave).parts
     assert [(p.alive, p.job) for p in parts] == [(False, "one"), (False, "two")]
     assert all("files are read from" in p.why for p in parts)
@@ -132,7 +133,7 @@ def test_where_a_name_ends_is_what_counts(tmp_path: Path) -> None:
         f"{inside}/good.csv", f"file://{inside}/sub/x.csv", f"{inside}/sub/*.csv", f"{inside}/sub/../sub/x.csv",
         f"{inside}", f"{inside}/not-there.csv",
     ):  # fmt: skip
-        assert forbidden(name, folders) == "", name
+        assert why_refused(name, folders) == "", name
     for name in (
         f"{outside}/x.csv", f"{inside}/../out/x.csv", f"{inside}/sub/../../out/x.csv", "a/../../x", "a/b.csv", "x.csv",
         "./x.csv", "../x", "~/x.csv", "~nobody-of-that-name/x", f"file://{outside}/x.csv", f"FILE://{outside}/x.csv",
@@ -140,15 +141,15 @@ def test_where_a_name_ends_is_what_counts(tmp_path: Path) -> None:
         f"{inside}/*.csv", f"{inside}/*/x.csv", f"{inside}/**/x.csv", f"{inside}/link/../out/x.csv",
         f"{inside}-more/x", "", "\0", "/",
     ):  # fmt: skip
-        assert forbidden(name, folders), name
-        assert forbidden(name, []) == ""
+        assert why_refused(name, folders), name
+        assert why_refused(name, []) == ""
 
 
-def test_a_result_has_plain_files_only(slave: Slave, tmp_path: Path) -> None:
+def test_a_result_has_plain_files_only(slave: SlaveDaemon, tmp_path: Path) -> None:
     import os
 
-    case: Case = slave._case("one", 1)
-    case.dead[-1, 0] = words.Part("one", 1, -1, alive=False, outcome="done")
+    case: JobAttempt = slave._case("one", 1)
+    case.dead[-1, 0] = protocol.ProcessStatus("one", 1, -1, alive=False, outcome="done")
     case.result.mkdir(parents=True)
     (case.result / "model.npz").write_bytes(b"x")
     (case.result / "link.npz").symlink_to("/etc/passwd")
@@ -160,38 +161,40 @@ def test_a_result_has_plain_files_only(slave: Slave, tmp_path: Path) -> None:
     assert slave._piece(case, "link.npz", 0) is None
 
 
-def door(job: str, workers: int, glance: int = 0) -> words.Door:
+def door(job: str, workers: int, glance: int = 0) -> protocol.CoordinatorStatus:
     wants = dict.fromkeys(range(workers), 0)
-    return words.Door(job, 1, wants, dict.fromkeys(wants, "b" * 500), glance={"x": "y" * glance})
+    return protocol.CoordinatorStatus(job, 1, wants, dict.fromkeys(wants, "b" * 500), glance={"x": "y" * glance})
 
 
 @pytest.mark.parametrize("jobs", [1, 3, 40])
 def test_a_beat_fits_whatever_jobs_want(jobs: int) -> None:
     most = 1 << 20
-    parts = tuple(words.Part(f"j{n}", 1, w) for n in range(jobs) for w in range(1024 // jobs))
+    parts = tuple(protocol.ProcessStatus(f"j{n}", 1, w) for n in range(jobs) for w in range(1024 // jobs))
     found = fitted(
-        words.Beat("s0", "boot", 8, "h", parts=parts, doors=tuple(door(f"j{n}", 1024) for n in range(jobs))), most
+        protocol.SlaveBeat("s0", "boot", 8, "h", parts=parts, doors=tuple(door(f"j{n}", 1024) for n in range(jobs))),
+        most,
     )
     assert size(found) <= most and found.parts == parts
     for each in found.doors:
         assert len(each.wants) == 1024 and len(each.births) >= min(most // 2 // jobs // 520, 1024)
-    small = words.Beat("s0", "boot", 8, "h", doors=(door("a", 20, 100),))
+    small = protocol.SlaveBeat("s0", "boot", 8, "h", doors=(door("a", 20, 100),))
     assert fitted(small, most).doors[0] == door("a", 20, 100)
 
 
 def test_what_is_for_people_goes_first() -> None:
     dead = tuple(
-        words.Part(f"j{n}", 1, -1, alive=False, outcome="failed", why="w" * 2000, trace="t" * 20_000) for n in range(60)
+        protocol.ProcessStatus(f"j{n}", 1, -1, alive=False, outcome="failed", why="w" * 2000, trace="t" * 20_000)
+        for n in range(60)
     )
-    found = fitted(words.Beat("s0", "boot", 8, "h", parts=dead, doors=(door("a", 2, 2 << 20),)), 1 << 20)
+    found = fitted(protocol.SlaveBeat("s0", "boot", 8, "h", parts=dead, doors=(door("a", 2, 2 << 20),)), 1 << 20)
     assert size(found) <= 1 << 20 and len(found.parts) == 60 and found.doors[0].wants == {0: 0, 1: 0}
     with pytest.raises(UsageError, match="fewer --slots"):
-        fitted(words.Beat("s0", "boot", 8, "h", parts=dead), 1000)
+        fitted(protocol.SlaveBeat("s0", "boot", 8, "h", parts=dead), 1000)
 
 
 def test_a_long_list_of_jobs_has_the_newest() -> None:
     jobs = tuple(
-        words.JobView(f"j{n}", "ann", "failed", "kmeans", "blobs", 0, 1, 0.0, trace="t" * 20_000, reason="r" * 2000)
+        protocol.JobView(f"j{n}", "ann", "failed", "kmeans", "blobs", 0, 1, 0.0, trace="t" * 20_000, reason="r" * 2000)
         for n in range(3000)
     )
     found = listed(jobs, 900 << 10)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from town import Town, free_port
 
-from flegel.cluster.ssh import read_hosts
+from flegel.cluster.launch.ssh import read_hosts
 from flegel.errors import UsageError
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -81,7 +81,7 @@ def ssh(tmp_path: Path) -> Iterator[str]:
 def test_slaves_come_up_and_go_down_over_ssh(tmp_path: Path, ssh: str) -> None:
     program = tmp_path / "flegel"
     paths = os.pathsep.join(p for p in sys.path if p)
-    program.write_text(f'#!/bin/sh\nPYTHONPATH="{paths}" exec {sys.executable} -m flegel.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nPYTHONPATH="{paths}" exec {sys.executable} -m flegel.cli.main "$@"\n')
     program.chmod(0o755)
     hosts = tmp_path / "hosts.txt"
     hosts.write_text(
@@ -93,7 +93,7 @@ def test_slaves_come_up_and_go_down_over_ssh(tmp_path: Path, ssh: str) -> None:
 
         def flegel(*words: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                [sys.executable, "-m", "flegel.cli", *words],
+                [sys.executable, "-m", "flegel.cli.main", *words],
                 env={**town.environment, "FLEGEL_SSH": ssh}, capture_output=True, text=True, timeout=120,
             )  # fmt: skip
 

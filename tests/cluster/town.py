@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from flegel.cluster.client import Client, pack
-from flegel.cluster.words import JobSpec, JobView
-from flegel.runtime.code import reference
-from flegel.spec import Criteria, SyncSpec
+from flegel.cluster.transport.protocol import ClusterJob, JobView
+from flegel.job import Criteria, SyncSpec
+from flegel.runtime.job.class_source import reference
 
 WAIT = 120.0
 """Seconds after which something that should happen is taken for hanging."""
@@ -60,7 +60,7 @@ class Town:
         log = (self.folder / f"{what}.log").open("ab")
         with log:
             return subprocess.Popen(
-                [sys.executable, "-m", "flegel.cli", *words],
+                [sys.executable, "-m", "flegel.cli.main", *words],
                 env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, preexec_fn=die_with_the_test,
             )  # fmt: skip
@@ -152,7 +152,7 @@ class Town:
         criteria = Criteria(**{k: more.pop(k) for k in names if k in more})
         ticket = more.pop("ticket", None)
         sync = SyncSpec(more.pop("sync", "bsp"))
-        spec = JobSpec(algorithm=ref, data=data, code=code, sync=sync, criteria=criteria, **more)
+        spec = ClusterJob(algorithm=ref, data=data, code=code, sync=sync, criteria=criteria, **more)
         return client.submit(spec, source, ticket)
 
     def wait(self, client: Client, job: str, state: str = "", seconds: float = WAIT) -> JobView:

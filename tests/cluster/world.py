@@ -7,35 +7,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flegel.cluster.facts import OVER, RUNNING
-from flegel.cluster.journal import MAGIC, frame, read
-from flegel.cluster.master import Action, Caller, Master, Record, Reply, Tell
-from flegel.cluster.words import (
+from flegel.cluster.master.facts import OVER, RUNNING
+from flegel.cluster.master.journal import MAGIC, frame, read
+from flegel.cluster.master.master import Action, Caller, Master, RecordFact, ReplyTo, SendTo
+from flegel.cluster.transport.protocol import (  # fmt: skip
     COORDINATOR,
     Accepted,
-    Beat,
-    Bury,
-    Cancel,
-    Dismiss,
-    Door,
-    Hire,
-    JobSpec,
-    Lost,
-    Part,
-    Resume,
-    Start,
-    Submit,
+    CancelJob,
+    ClusterJob,
+    CoordinatorStatus,
+    EndProcesses,
+    ForgetProcesses,
+    LaunchCoordinator,
+    LaunchWorker,
+    ProcessStatus,
+    ResumeJob,
+    SlaveBeat,
+    SubmitJob,
     ToClient,
     ToSlave,
-)  # fmt: skip
-from flegel.spec import AlgorithmRef
+    WorkerEnded,
+)
+from flegel.job import AlgorithmRef
 
 Name = tuple[str, int, int, int]
 
 
-def newly(job: str, attempt: int, wants: dict[int, int]) -> Door:
+def newly(job: str, attempt: int, wants: dict[int, int]) -> CoordinatorStatus:
     """A door whose coordinator still knows what to tell each worker."""
-    return Door(job, attempt, wants, dict.fromkeys(wants, "birth"))
+    return CoordinatorStatus(job, attempt, wants, dict.fromkeys(wants, "birth"))
 
 
 @dataclass
@@ -47,37 +47,37 @@ class FakeSlave:
     boot: int = 0
     up: bool = True
     draining: bool = False
-    parts: dict[Name, Part] = field(default_factory=dict)
-    doors: dict[tuple[str, int], Door] = field(default_factory=dict)
+    parts: dict[Name, ProcessStatus] = field(default_factory=dict)
+    doors: dict[tuple[str, int], CoordinatorStatus] = field(default_factory=dict)
     most: int = 0
 
-    def beat(self) -> Beat:
+    def beat(self) -> SlaveBeat:
         doors = tuple(d for d in self.doors.values())
-        return Beat(
+        return SlaveBeat(
             self.name, f"{self.name}.{self.boot}", self.slots, "host", 0.0, 0, self.draining,
             tuple(self.parts.values()), doors,
         )  # fmt: skip
 
     def obey(self, order: ToSlave) -> None:
         match order:
-            case Start(job=job, attempt=attempt, workers=workers):
+            case LaunchCoordinator(job=job, attempt=attempt, workers=workers):
                 name = (job, attempt, COORDINATOR, 0)
                 if name not in self.parts:
-                    self.parts[name] = Part(*name)
+                    self.parts[name] = ProcessStatus(*name)
                     self.doors[job, attempt] = newly(job, attempt, dict.fromkeys(range(workers), 0))
-            case Hire(job=job, attempt=attempt, worker=worker, life=life):
-                self.parts.setdefault((job, attempt, worker, life), Part(job, attempt, worker, life))
-            case Dismiss(job=job, attempt=attempt, worker=worker, life=life):
+            case LaunchWorker(job=job, attempt=attempt, worker=worker, life=life):
+                self.parts.setdefault((job, attempt, worker, life), ProcessStatus(job, attempt, worker, life))
+            case EndProcesses(job=job, attempt=attempt, worker=worker, life=life):
                 for name in list(self.parts):
                     if name[:2] == (job, attempt) and (worker is None or name[2:] == (worker, life)):
                         self.end(name, "lost", "was dismissed")
-            case Bury(parts=parts):
+            case ForgetProcesses(parts=parts):
                 for name in parts:
                     if name in self.parts and not self.parts[name].alive:
                         del self.parts[name]
                         if name[2] == COORDINATOR:
                             self.doors.pop(name[:2], None)
-            case Lost(job=job, attempt=attempt, worker=worker, life=life):
+            case WorkerEnded(job=job, attempt=attempt, worker=worker, life=life):
                 door = self.doors.get((job, attempt))
                 if door is not None and door.wants.get(worker) == life and self.alive(job, attempt):
                     wants = {**door.wants, worker: life + 1}  # the coordinator wants a new one
@@ -89,7 +89,7 @@ class FakeSlave:
 
     def end(self, name: Name, outcome: str, why: str, fault: bool = False) -> None:
         if self.parts[name].alive:
-            self.parts[name] = Part(*name, alive=False, outcome=outcome, why=why, fault=fault)
+            self.parts[name] = ProcessStatus(*name, alive=False, outcome=outcome, why=why, fault=fault)
 
     def living(self) -> list[Name]:
         return [name for name, part in self.parts.items() if part.alive]
@@ -121,7 +121,7 @@ class World:
 
     def do(self, actions: list[Action], crash: int | None = None) -> ToClient | None:
         """Carry actions out in the right order; `crash` kills the master after so many bytes of its facts."""
-        content = b"".join(frame(a.fact) for a in actions if isinstance(a, Record))
+        content = b"".join(frame(a.fact) for a in actions if isinstance(a, RecordFact))
         if crash is not None and content:
             self.disk += content[: crash % (len(content) + 1)]
             self.restart()
@@ -130,23 +130,23 @@ class World:
         answer = None
         for action in actions:
             match action:
-                case Tell(slave, order):
+                case SendTo(slave, order):
                     self.wire.append((slave, order))
-                case Reply(given):
+                case ReplyTo(given):
                     answer = given
         return answer
 
     def submit(self, ticket: str, workers: int | None, owner: str, crash: int | None = None, **more: int) -> None:
-        spec = JobSpec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=workers, **more)
-        answer = self.do(self.master.asked(Caller(owner), Submit(ticket, spec), self.now), crash)
+        spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=workers, **more)
+        answer = self.do(self.master.asked(Caller(owner), SubmitJob(ticket, spec), self.now), crash)
         if isinstance(answer, Accepted):
             assert self.tickets.setdefault(ticket, answer.job) == answer.job, "the same ticket is the same job"
 
     def cancel(self, job: str, crash: int | None = None) -> None:
-        self.do(self.master.asked(Caller("x", admin=True), Cancel(job), self.now), crash)
+        self.do(self.master.asked(Caller("x", admin=True), CancelJob(job), self.now), crash)
 
     def resume(self, job: str) -> None:
-        self.do(self.master.asked(Caller("x", admin=True), Resume(job), self.now))
+        self.do(self.master.asked(Caller("x", admin=True), ResumeJob(job), self.now))
 
     def tick(self, seconds: float, crash: int | None = None) -> None:
         self.now += seconds

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flegel.algorithms.kmeans import KMeans
 from flegel.compare import Comparison, compare, read
-from flegel.runtime import host
+from flegel.runtime.processes import host
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_a_target_that_nobody_can_reach_ends_all_the_same(cluster: Any, points: 
 
 @pytest.mark.processes
 def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, points: np.ndarray) -> None:
-    from flegel.cli import app
+    from flegel.cli.main import app
 
     np.save(tmp_path / "points.npy", points)
     words = ["compare", "kmeans", "--data", str(tmp_path / "points.npy"), "--sync", "bsp,fsp", "--workers", "2"]
@@ -70,8 +70,8 @@ def test_loads_are_known_or_said_to_be_unknown() -> None:
     load = host.load_since(before)
     assert load.foreign is None or load.foreign >= 0
     assert host.load_since(None).foreign is None
-    assert host.Load(0.5, 0.0, 1.0).disturbance and not host.Load(0.01, 0.0, 1.0).disturbance
-    assert "hypervisor" in host.Load(0.0, 0.2, 1.0).disturbance
+    assert host.HostLoad(0.5, 0.0, 1.0).disturbance and not host.HostLoad(0.01, 0.0, 1.0).disturbance
+    assert "hypervisor" in host.HostLoad(0.0, 0.2, 1.0).disturbance
 
 
 def test_the_machine_has_a_description() -> None:

@@ -9,8 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from flegel.core.shard import Sparse
 from flegel.datasets import open_data
-from flegel.share import Sparse
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 

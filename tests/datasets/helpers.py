@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flegel.datasets import Dataset, Rows, read_share
-from flegel.share import Sparse
+from flegel.core.shard import Sparse
+from flegel.datasets import Dataset, Rows, read_shard
 
 
 def dense(features: Any) -> Any:
@@ -24,7 +24,7 @@ def dense(features: Any) -> Any:
 def all_shares(data: Dataset, count: int, partition: str = "shuffle", seed: int = 0) -> list[Rows]:
     """The shares as workers read them: from a description that went through JSON."""
     description = json.loads(json.dumps(data.describe()))
-    return [read_share(description, index, count, partition, seed) for index in range(count)]
+    return [read_shard(description, index, count, partition, seed) for index in range(count)]
 
 
 def check_shares(data: Dataset, count: int, partition: str = "shuffle", seed: int = 0) -> list[Rows]:

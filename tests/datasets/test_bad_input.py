@@ -208,7 +208,7 @@ def test_a_file_that_changes_after_it_was_opened_is_refused(tmp_path: Path) -> N
     (tmp_path / "a.csv").write_text(GOOD)
     description = open_data(tmp_path / "a.csv").describe()
     (tmp_path / "a.csv").write_text(GOOD + "1,2,3\n")
-    from flegel.datasets import read_share
+    from flegel.datasets import read_shard
 
     with pytest.raises(DataError, match="bytes here but had"):
-        read_share(description, 0, 2)
+        read_shard(description, 0, 2)

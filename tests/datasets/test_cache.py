@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flegel.datasets import Dataset, open_data, read_share
+from flegel.datasets import Dataset, open_data, read_shard
 from flegel.datasets import recorder as recorder_module
 from flegel.datasets.recorder import wait_for_writes
 from flegel.errors import DataError
@@ -37,8 +37,8 @@ def test_the_second_start_reads_the_same_shares_without_parsing(
     def refuse(*_: object) -> None:
         raise AssertionError("text was parsed or counted again")
 
-    monkeypatch.setattr("flegel.datasets.text.parse", refuse)
-    monkeypatch.setattr("flegel.datasets.text.count_lines", refuse)
+    monkeypatch.setattr("flegel.datasets.formats.text.parse", refuse)
+    monkeypatch.setattr("flegel.datasets.formats.text.count_lines", refuse)
     second = all_shares(open_data(path, label=0), 3, seed=4)
     for one, other in zip(first, second, strict=True):
         assert np.array_equal(one.ids, other.ids)
@@ -89,7 +89,7 @@ def test_compressed_text_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(table(tmp_path / "t.csv").read_bytes()))
     first = open_data(path, label=0).load()
-    monkeypatch.setattr("flegel.datasets.text_stream.line_pieces", lambda *_: pytest.fail("unpacked again"))
+    monkeypatch.setattr("flegel.datasets.formats.text_stream.line_pieces", lambda *_: pytest.fail("unpacked again"))
     second = open_data(path, label=0).load()
     assert np.array_equal(first[0], second[0])
 
@@ -104,7 +104,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypa
 
 
 def _read(description: dict[str, object], index: int, answers: object) -> None:
-    rows = read_share(description, index, 2)
+    rows = read_shard(description, index, 2)
     answers.put((index, len(rows.ids), float(np.asarray(rows.features, np.float64).sum())))  # type: ignore[attr-defined]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from flegel.cli_data import app
+from flegel.cli.data import app
 from flegel.datasets import open_data
-from flegel.datasets.registry import names
+from flegel.datasets.catalog.registry import names
 
 runner = CliRunner()
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from flegel.datasets import open_data
-from flegel.datasets.entry import Entry, Remote
-from flegel.datasets.fetch import FetchError, fetch, fetch_entry, unpack
+from flegel.datasets.catalog.entry import CatalogEntry, Remote
+from flegel.datasets.catalog.fetch import FetchError, fetch, fetch_entry, unpack
 from flegel.errors import DataError, UsageError
 
 BODY = bytes(range(256)) * 4000
@@ -221,7 +221,7 @@ def test_fetching_a_registered_set_unpacks_it_and_makes_it_real(
         archive.writestr("ml/ratings.csv", "userId,movieId,rating,timestamp\n1,1,4,0\n2,2,5,0\n")
     server.answer = lambda handler, _: send(handler, 0, packed.getvalue())
 
-    class Tiny(Entry):
+    class Tiny(CatalogEntry):
         name, title, home, licence = "ml25m", "t", "h", "l"
         rows, columns = 2, 2
         remotes = (Remote(server.url, "ml.zip"),)
@@ -233,7 +233,7 @@ def test_fetching_a_registered_set_unpacks_it_and_makes_it_real(
 
 
 def test_a_generated_set_has_nothing_to_fetch() -> None:
-    from flegel.datasets.registry import entry
+    from flegel.datasets.catalog.registry import entry
 
     with pytest.raises(UsageError, match="generated"):
         fetch_entry(entry("blobs"))

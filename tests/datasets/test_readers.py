@@ -74,7 +74,7 @@ def test_windows_line_ends_byte_order_marks_quotes_and_a_missing_last_line_end(t
 def test_a_file_without_pyarrow_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame().to_csv(tmp_path / "t.csv", index=False)
     with_arrow = open_data(tmp_path / "t.csv", label="y").load()
-    monkeypatch.setattr("flegel.datasets.text_parse.arrow_csv", lambda: None)
+    monkeypatch.setattr("flegel.datasets.formats.text_parse.arrow_csv", lambda: None)
     without = open_data(tmp_path / "t.csv", label="y").load()
     assert np.array_equal(with_arrow[0], without[0])
     assert np.array_equal(with_arrow[1], without[1])
@@ -90,7 +90,7 @@ def test_a_file_without_pyarrow_reads_the_same(tmp_path: Path, monkeypatch: pyte
 def test_bad_rows_are_named_without_pyarrow_too(
     text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flegel.datasets.text_parse.arrow_csv", lambda: None)
+    monkeypatch.setattr("flegel.datasets.formats.text_parse.arrow_csv", lambda: None)
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match=told):
         open_data(tmp_path / "t.csv").load()

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from flegel.core.shard import Sparse
 from flegel.datasets.scale import apply, merge, moments, nothing, scaling
 from flegel.errors import UsageError
-from flegel.share import Sparse
 from tests.datasets.helpers import dense
 
 tables = arrays(np.float64, st.tuples(st.integers(1, 60), st.just(3)), elements=st.floats(-1e6, 1e6, width=32))

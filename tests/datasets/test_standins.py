@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flegel.datasets import open_data
-from flegel.datasets.registry import names
-from flegel.datasets.sets import ENTRIES
+from flegel.datasets.catalog.registry import names
+from flegel.datasets.catalog.sets import ENTRIES
 from tests.datasets.helpers import check_shares, dense
 
 SMALL = {

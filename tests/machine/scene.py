@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.machine.balancing import Balancing
-from flegel.machine.coordinator import Coordinator
-from flegel.machine.events import Command, Done, FromWorker, Patience, Send, SetTimer, Timer
+from flegel.core import pytree
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import Command, Done, FromWorker, Send, SetTimer, Timeouts, Timer
 from flegel.machine.ledger import Ledger
-from flegel.messages import Form, Load, Loaded, Report, Stop, Train
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
+from flegel.messages import LoadShard, Report, ShardLoaded, Stop, Train, TreeLayout
 from flegel.sync import make_policy
 
 
@@ -30,9 +30,9 @@ class Mean(Algorithm):
         return float(aggregator[0])
 
 
-def load(worker: int, count: int) -> Load:
-    form = Form("array", ())
-    return Load(AlgorithmRef("x", {}), {"kind": "memory"}, worker, count, 0, form, form)
+def load(worker: int, count: int) -> LoadShard:
+    form = TreeLayout("array", ())
+    return LoadShard(AlgorithmRef("x", {}), {"kind": "memory"}, worker, count, 0, form, form)
 
 
 class Scene:
@@ -47,10 +47,10 @@ class Scene:
         criteria: Criteria | None = None,
         algorithm: Algorithm | None = None,
         collect: bool = False,
-        patience: Patience | None = None,
+        patience: Timeouts | None = None,
         coordination: str | None = None,
         replace: bool = True,
-        balancing: Balancing | None = None,
+        balancing: BalanceControl | None = None,
     ) -> None:
         self.algorithm = algorithm or Mean()
         self.count, self.points = workers, points
@@ -62,7 +62,7 @@ class Scene:
             ledger=Ledger(self.algorithm, np.zeros(2)),
             loads={w: load(w, workers) for w in range(workers)},
             collect=collect,
-            patience=patience or Patience(),
+            patience=patience or Timeouts(),
             debug=True,
             replace=replace,
             balancing=balancing,
@@ -76,7 +76,7 @@ class Scene:
         self.start(0.0)
         said: list[Command] = []
         for worker in range(self.count):
-            said = self.say(worker, Loaded(self.points, 3, "compiled", "", 0.1), now)
+            said = self.say(worker, ShardLoaded(self.points, 3, "compiled", "", 0.1), now)
         return said
 
     def say(self, worker: int, body: Any, now: float, arrays: tuple[np.ndarray, ...] = ()) -> list[Command]:
@@ -103,7 +103,7 @@ class Scene:
 
     @property
     def total(self) -> Any:
-        return tree.flatten(self.machine.ledger.total)[0]
+        return pytree.flatten(self.machine.ledger.total)[0]
 
 
 def trains(commands: list[Command]) -> dict[int, Train]:

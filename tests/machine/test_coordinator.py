@@ -9,9 +9,18 @@ import pytest
 from scene import Mean, Scene, done, stops, timers, trains
 
 from flegel.errors import AlgorithmError, ProtocolError, UsageError, WorkerLost
-from flegel.machine.coordinator import Died, Expel, Hire, Joined, Note, Patience, Scale, Send
-from flegel.messages import Beat, Failed, Fetch, Load, Loaded, State
-from flegel.spec import Criteria
+from flegel.job import Criteria
+from flegel.machine.coordinator.coordinator import (
+    EvictWorker,
+    Note,
+    ScaleTo,
+    Send,
+    StartWorker,
+    Timeouts,
+    WorkerDied,
+    WorkerJoined,
+)
+from flegel.messages import FetchStates, LoadShard, ShardLoaded, States, WorkerBeat, WorkerFailed
 
 # -- the life of a job -------------------------------------------------------------------------------------
 
@@ -20,14 +29,14 @@ def test_a_job_begins_by_loading_every_worker_with_the_parameter_and_empty_stati
     said = Scene(workers=3).start()
     sent = [c for c in said if isinstance(c, Send)]
     assert [c.worker for c in sent] == [0, 1, 2]
-    assert all(isinstance(c.body, Load) and len(c.arrays) == 2 for c in sent)
+    assert all(isinstance(c.body, LoadShard) and len(c.arrays) == 2 for c in sent)
 
 
 def test_training_begins_only_when_the_last_worker_is_loaded() -> None:
     scene = Scene(workers=2)
     scene.start()
-    assert not trains(scene.say(1, Loaded(10, 3, "compiled", "", 0.1), 1.0))
-    assert set(trains(scene.say(0, Loaded(10, 3, "compiled", "", 0.1), 2.0))) == {0, 1}
+    assert not trains(scene.say(1, ShardLoaded(10, 3, "compiled", "", 0.1), 1.0))
+    assert set(trains(scene.say(0, ShardLoaded(10, 3, "compiled", "", 0.1), 2.0))) == {0, 1}
     assert scene.machine.began == 2.0, "seconds count from here: loading is not training"
 
 
@@ -76,7 +85,7 @@ def test_nothing_is_said_after_the_end() -> None:
     assert done(scene.report(0, 2.0)) is not None
     assert scene.report(0, 3.0) == []
     assert scene.timer("watch", 99.0) == []
-    assert scene.machine.handle(Died(0, "was killed"), 100.0) == []
+    assert scene.machine.handle(WorkerDied(0, "was killed"), 100.0) == []
 
 
 # -- the flexible barrier ----------------------------------------------------------------------------------
@@ -162,8 +171,8 @@ def test_tolerance_compares_full_passes_of_the_slowest_worker() -> None:
 def test_a_worker_without_points_does_not_hold_up_the_end() -> None:
     scene = Scene(workers=2, criteria=Criteria(tolerance=0.01))
     scene.start()
-    scene.say(0, Loaded(10, 3, "compiled", "", 0.1), 1.0)
-    scene.say(1, Loaded(0, 3, "compiled", "", 0.1), 1.0)
+    scene.say(0, ShardLoaded(10, 3, "compiled", "", 0.1), 1.0)
+    scene.say(1, ShardLoaded(0, 3, "compiled", "", 0.1), 1.0)
     for now in (2.0, 3.0, 4.0):
         if scene.machine.verdict is None:
             scene.report(0, now, (0.0, 0.0), visits=10)
@@ -174,8 +183,8 @@ def test_a_worker_without_points_does_not_hold_up_the_end() -> None:
 def test_a_worker_without_points_does_not_raise_the_barrier() -> None:
     scene = Scene(workers=2, sync="fsp", interval=9.0)
     scene.start()
-    scene.say(0, Loaded(10, 3, "compiled", "", 0.1), 1.0)
-    scene.say(1, Loaded(0, 3, "compiled", "", 0.1), 1.0)
+    scene.say(0, ShardLoaded(10, 3, "compiled", "", 0.1), 1.0)
+    scene.say(1, ShardLoaded(0, 3, "compiled", "", 0.1), 1.0)
     assert not stops(scene.report(1, 1.001, (0.0, 0.0), visits=0))
 
 
@@ -230,9 +239,9 @@ def test_states_are_collected_before_the_end_where_they_are_wanted() -> None:
     scene.loaded()
     scene.report(0, 2.0)
     said = scene.report(1, 2.0)
-    assert [type(c.body) for c in said if isinstance(c, Send)] == [Fetch, Fetch]
-    assert not scene.say(1, State(), 2.1, (np.zeros((10, 1)), np.arange(10)))
-    assert done(scene.say(0, State(), 2.2, (np.zeros((10, 1)), np.arange(10))))
+    assert [type(c.body) for c in said if isinstance(c, Send)] == [FetchStates, FetchStates]
+    assert not scene.say(1, States(), 2.1, (np.zeros((10, 1)), np.arange(10)))
+    assert done(scene.say(0, States(), 2.2, (np.zeros((10, 1)), np.arange(10))))
     assert scene.machine.seconds == 1.0, "collecting is not training"
 
 
@@ -242,7 +251,7 @@ def test_states_are_collected_before_the_end_where_they_are_wanted() -> None:
 def test_a_failed_hook_is_the_users_own_traceback_with_worker_and_round() -> None:
     scene = Scene(workers=2)
     scene.loaded()
-    said = scene.say(1, Failed("updateDataPoint", 0, "ValueError: oh", "Traceback …\n  my.py, line 7\n"), 2.0)
+    said = scene.say(1, WorkerFailed("updateDataPoint", 0, "ValueError: oh", "Traceback …\n  my.py, line 7\n"), 2.0)
     error = done(said).error
     assert isinstance(error, AlgorithmError)
     assert str(error) == "updateDataPoint raised ValueError: oh (worker 1, round 0)"
@@ -252,7 +261,7 @@ def test_a_failed_hook_is_the_users_own_traceback_with_worker_and_round() -> Non
 def test_a_worker_that_cannot_use_the_request_says_so_as_a_usage_error() -> None:
     scene = Scene()
     scene.start()
-    error = done(scene.say(0, Failed("loading", -1, "There is no file x.", "", True), 0.5)).error
+    error = done(scene.say(0, WorkerFailed("loading", -1, "There is no file x.", "", True), 0.5)).error
     assert isinstance(error, UsageError) and str(error) == "There is no file x."
 
 
@@ -336,10 +345,10 @@ def test_a_parameter_of_another_shape_is_refused_by_name() -> None:
 def test_a_newcomer_that_never_starts_disturbs_nobody():
     scene = Scene(workers=2, sync="bsp")
     scene.loaded(1.0)
-    assert Hire(2) in scene.machine.handle(Scale(3), 1.1)
-    said = scene.machine.handle(Died(2, "could not be started"), 1.2)
+    assert StartWorker(2) in scene.machine.handle(ScaleTo(3), 1.1)
+    said = scene.machine.handle(WorkerDied(2, "could not be started"), 1.2)
     assert said == [
-        Expel(2, "could not be started"),
+        EvictWorker(2, "could not be started"),
         Note("worker 2 could not be started before it was of use"),
     ]
     scene.report(0, 2.0)
@@ -349,17 +358,17 @@ def test_a_newcomer_that_never_starts_disturbs_nobody():
 def test_a_dead_worker_is_replaced_and_the_others_are_called_to_commit() -> None:
     scene = Scene()
     scene.loaded()
-    said = scene.machine.handle(Died(1, "was killed by SIGKILL"), 2.0)
+    said = scene.machine.handle(WorkerDied(1, "was killed by SIGKILL"), 2.0)
     assert done(said) is None
-    assert [c.worker for c in said if isinstance(c, Expel)] == [1]
-    assert [c.worker for c in said if isinstance(c, Hire)] == [1]
+    assert [c.worker for c in said if isinstance(c, EvictWorker)] == [1]
+    assert [c.worker for c in said if isinstance(c, StartWorker)] == [1]
     assert stops(said) == {0: 0}
 
 
 def test_the_last_worker_cannot_be_done_without() -> None:
     scene = Scene(workers=1, replace=False)
     scene.loaded()
-    error = done(scene.machine.handle(Died(0, "was killed by SIGKILL"), 2.0)).error
+    error = done(scene.machine.handle(WorkerDied(0, "was killed by SIGKILL"), 2.0)).error
     assert isinstance(error, WorkerLost)
     assert "Worker 0 was killed by SIGKILL in round 0, and no worker is left" in str(error)
 
@@ -368,18 +377,18 @@ def test_crashes_at_the_same_place_are_the_fault_of_the_code() -> None:
     scene = Scene(workers=2)
     scene.loaded()
     for crash in range(2):
-        assert done(scene.machine.handle(Died(1, "was killed by SIGSEGV", fault=True), 2.0 + crash)) is None
-        scene.machine.handle(Joined(1), 2.1 + crash)
-    error = done(scene.machine.handle(Died(1, "was killed by SIGSEGV", fault=True), 5.0)).error
+        assert done(scene.machine.handle(WorkerDied(1, "was killed by SIGSEGV", fault=True), 2.0 + crash)) is None
+        scene.machine.handle(WorkerJoined(1), 2.1 + crash)
+    error = done(scene.machine.handle(WorkerDied(1, "was killed by SIGSEGV", fault=True), 5.0)).error
     assert isinstance(error, WorkerLost) and "SIGSEGV" in str(error) and "updateDataPoint" in str(error)
 
 
 def test_a_trainer_that_does_not_get_on_ends_the_job_although_its_process_beats() -> None:
-    scene = Scene(patience=Patience(hook=10.0))
+    scene = Scene(patience=Timeouts(hook=10.0))
     scene.loaded(now=1.0)
     for now in range(2, 30):
-        scene.say(0, Beat(now, "updateDataPoint"), float(now))
-        scene.say(1, Beat(7, "updateDataPoint"), float(now))
+        scene.say(0, WorkerBeat(now, "updateDataPoint"), float(now))
+        scene.say(1, WorkerBeat(7, "updateDataPoint"), float(now))
         error = done(scene.timer("watch", float(now)))
         if error is not None:
             break
@@ -388,12 +397,12 @@ def test_a_trainer_that_does_not_get_on_ends_the_job_although_its_process_beats(
 
 
 def test_a_hook_that_does_not_return_while_a_share_is_loaded_ends_the_job_by_its_name() -> None:
-    scene = Scene(workers=2, patience=Patience(hook=10.0))
+    scene = Scene(workers=2, patience=Timeouts(hook=10.0))
     scene.start()
-    scene.say(0, Loaded(10, 3, "compiled", "", 0.1), 1.0)
+    scene.say(0, ShardLoaded(10, 3, "compiled", "", 0.1), 1.0)
     for now in range(2, 30):
-        scene.say(0, Beat(0), float(now))
-        scene.say(1, Beat(0, "initState" if now > 4 else ""), float(now))
+        scene.say(0, WorkerBeat(0), float(now))
+        scene.say(1, WorkerBeat(0, "initState" if now > 4 else ""), float(now))
         error = done(scene.timer("watch", float(now)))
         if error is not None:
             break
@@ -403,73 +412,73 @@ def test_a_hook_that_does_not_return_while_a_share_is_loaded_ends_the_job_by_its
 
 
 def test_reading_and_compiling_take_as_long_as_they_take() -> None:
-    scene = Scene(workers=1, patience=Patience(hook=10.0, load=600.0))
+    scene = Scene(workers=1, patience=Timeouts(hook=10.0, load=600.0))
     scene.start()
     for now in range(2, 500):
-        scene.say(0, Beat(0), float(now))
+        scene.say(0, WorkerBeat(0), float(now))
         assert done(scene.timer("watch", float(now))) is None
 
 
 def test_hooks_that_return_in_time_may_follow_one_another() -> None:
-    scene = Scene(workers=1, patience=Patience(hook=10.0))
+    scene = Scene(workers=1, patience=Timeouts(hook=10.0))
     scene.start()
     for now in range(2, 100):
-        scene.say(0, Beat(0, ("initState", "kernel", "aggregate")[now // 8 % 3]), float(now))
+        scene.say(0, WorkerBeat(0, ("initState", "kernel", "aggregate")[now // 8 % 3]), float(now))
         assert done(scene.timer("watch", float(now))) is None
 
 
 def test_a_hook_that_silences_its_worker_while_it_loads_is_not_tried_for_ever() -> None:
-    scene = Scene(workers=1, patience=Patience(silence=10.0))
+    scene = Scene(workers=1, patience=Timeouts(silence=10.0))
     scene.start()
     now, ends = 0.0, None
     while ends is None and now < 100:
         now += 1.0
         said = scene.timer("watch", now)
         ends = done(said)
-        for hired in [c for c in said if isinstance(c, Hire)]:
-            scene.machine.handle(Joined(hired.worker), now)
+        for hired in [c for c in said if isinstance(c, StartWorker)]:
+            scene.machine.handle(WorkerJoined(hired.worker), now)
     assert ends is not None and isinstance(ends.error, WorkerLost) and now < 40
     assert "silent" in str(ends.error) and "initState" in str(ends.error)
 
 
 def test_silence_is_noticed_and_named() -> None:
-    scene = Scene(patience=Patience(silence=30.0))
+    scene = Scene(patience=Timeouts(silence=30.0))
     scene.loaded(now=1.0)
-    scene.say(0, Beat(5), 25.0)
+    scene.say(0, WorkerBeat(5), 25.0)
     assert not done(scene.timer("watch", 31.0))
-    (gone,) = [c for c in scene.timer("watch", 32.0) if isinstance(c, Expel)]
+    (gone,) = [c for c in scene.timer("watch", 32.0) if isinstance(c, EvictWorker)]
     assert gone.worker == 1 and gone.why == "has been silent for 31 s"
 
 
 def test_a_worker_that_was_frozen_for_a_while_is_not_taken_for_one_that_does_not_get_on() -> None:
-    scene = Scene(patience=Patience(silence=30.0, hook=10.0))
+    scene = Scene(patience=Timeouts(silence=30.0, hook=10.0))
     scene.loaded(now=1.0)
     for now in (2, 3, *range(15, 18)):  # no beat for twelve seconds, then some before the kernel has come round
-        scene.say(0, Beat(now, "updateDataPoint"), float(now))
-        scene.say(1, Beat(7, "updateDataPoint"), float(now))
+        scene.say(0, WorkerBeat(now, "updateDataPoint"), float(now))
+        scene.say(1, WorkerBeat(7, "updateDataPoint"), float(now))
         assert done(scene.timer("watch", float(now))) is None
 
 
 def test_nobody_is_blamed_for_silence_while_the_coordinator_itself_was_held_up() -> None:
-    scene = Scene(patience=Patience(silence=10.0))
+    scene = Scene(patience=Timeouts(silence=10.0))
     scene.loaded(now=1.0)
     scene.timer("watch", 2.0)
-    assert not [c for c in scene.timer("watch", 60.0) if isinstance(c, Expel)], "a hook took a minute"
+    assert not [c for c in scene.timer("watch", 60.0) if isinstance(c, EvictWorker)], "a hook took a minute"
     said = [c for now in range(61, 72) for c in scene.timer("watch", float(now))]
-    assert [c.worker for c in said if isinstance(c, Expel)] == [0, 1], "but now they had their time to speak"
+    assert [c.worker for c in said if isinstance(c, EvictWorker)] == [0, 1], "but now they had their time to speak"
 
 
 def test_a_beat_is_a_sign_of_life() -> None:
-    scene = Scene(patience=Patience(silence=30.0))
+    scene = Scene(patience=Timeouts(silence=30.0))
     scene.loaded(now=1.0)
     for now in range(2, 100):
-        scene.say(0, Beat(now), float(now))
-        scene.say(1, Beat(now), float(now))
+        scene.say(0, WorkerBeat(now), float(now))
+        scene.say(1, WorkerBeat(now), float(now))
         assert done(scene.timer("watch", float(now))) is None
 
 
 def test_a_worker_that_never_commits_after_the_signal_is_named_with_its_round() -> None:
-    scene = Scene(sync="fsp", interval=0.5, patience=Patience(silence=1e9, report=60.0))
+    scene = Scene(sync="fsp", interval=0.5, patience=Timeouts(silence=1e9, report=60.0))
     scene.loaded(now=1.0)
     scene.timer("policy", 1.5, tag=0)
     scene.report(0, 1.6, visits=5, exhausted=False)
@@ -480,16 +489,16 @@ def test_a_worker_that_never_commits_after_the_signal_is_named_with_its_round() 
 
 
 def test_a_worker_that_never_loads_is_named() -> None:
-    scene = Scene(patience=Patience(silence=1e9, load=600.0))
+    scene = Scene(patience=Timeouts(silence=1e9, load=600.0))
     scene.start(0.0)
-    scene.say(0, Loaded(10, 3, "compiled", "", 0.1), 1.0)
+    scene.say(0, ShardLoaded(10, 3, "compiled", "", 0.1), 1.0)
     assert not done(scene.timer("watch", 600.0))
     error = done(scene.timer("watch", 601.0)).error
     assert isinstance(error, ProtocolError) and "Worker 1 did not load" in str(error)
 
 
 def test_a_long_pass_without_a_signal_is_no_fault() -> None:
-    scene = Scene(patience=Patience(silence=1e9, report=60.0))
+    scene = Scene(patience=Timeouts(silence=1e9, report=60.0))
     scene.loaded(now=1.0)
     assert not done(scene.timer("watch", 10_000.0)), "bsp asks for a whole pass, however long that takes"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.machine.fence import Fence
-from flegel.messages import Beat, Envelope
+from flegel.machine.fencing import Fence
+from flegel.messages import Envelope, WorkerBeat
 
 
 def message(sequence: int, worker: int = 0, job: str = "job", epoch: int = 0, incarnation: int = 0) -> Envelope:
-    return Envelope(job, epoch, worker, incarnation, sequence, Beat(sequence))
+    return Envelope(job, epoch, worker, incarnation, sequence, WorkerBeat(sequence))
 
 
 def fence(workers: int = 3) -> Fence:

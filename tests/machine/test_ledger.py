@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel import tree
 from flegel.algorithm import Algorithm
+from flegel.core import pytree
 from flegel.errors import AlgorithmError
 from flegel.machine.ledger import Ledger, merge
 
@@ -116,7 +116,7 @@ def test_an_aggregate_that_returns_a_new_value_is_merged_as_well() -> None:
 def test_forgetting_somebody_unknown_changes_nothing() -> None:
     ledger = Ledger(Kept(), zero())
     ledger.commit(0, Sums(np.ones(3), np.ones((3, 2)), np.zeros(2)))
-    before = tree.copy(ledger.total)
+    before = pytree.copy(ledger.total)
     ledger.forget(9)
     np.testing.assert_array_equal(ledger.total.counts, before.counts)
 

@@ -8,35 +8,35 @@ import numpy as np
 import pytest
 from scene import Scene, timers, trains
 
-from flegel.machine.balancing import CROWDED, Balancing
-from flegel.machine.events import Command, Send
-from flegel.machine.snapshot import Part, restore, take
-from flegel.messages import Kept, Take, Train
-from flegel.plan.balance import Balance, Plan, Proposal
-from flegel.plan.rules import Rules
-from flegel.spec import Criteria
+from flegel.job import Criteria
+from flegel.machine.coordinator.balance_control import CROWDED, BalanceControl
+from flegel.machine.coordinator.events import Command, Send
+from flegel.machine.coordinator.snapshot import WorkerState, restore, take
+from flegel.messages import CheckpointPart, ReceivePoints, Train
+from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
+from flegel.plan.balance.settings import BalanceSettings
 
 
 class Asked(Balance):
     """Wants a move whenever it is asked, and remembers of whom it was told."""
 
     def __init__(self) -> None:
-        super().__init__(Rules())
+        super().__init__(BalanceSettings())
         self.loads: list[Any] = []
         self.carriages: list[Any] = []
 
     def due(self, now: float) -> bool:
         return True
 
-    def plan(self, loads: Any, left: Any, now: float, carriage: Any = None) -> Plan:
+    def plan(self, loads: Any, left: Any, now: float, carriage: Any = None) -> BalancePlan:
         self.loads.append(loads)
         self.carriages.append(carriage)
-        return Plan((Proposal(0, 1, 64, "asked"),), "moves: asked")
+        return BalancePlan((Proposal(0, 1, 64, "asked"),), "moves: asked")
 
 
 def stage(mode: str, crowded: bool = False) -> tuple[Scene, Asked]:
     plan = Asked()
-    balancing = Balancing(mode, Criteria(max_iterations=100), plan=plan, crowded=crowded)
+    balancing = BalanceControl(mode, Criteria(max_iterations=100), plan=plan, crowded=crowded)
     scene = Scene(sync="fsp", interval=10.0, balancing=balancing)
     scene.loaded(1.0)
     return scene, plan
@@ -57,7 +57,7 @@ def test_everybody_trains_again_before_moves_are_planned() -> None:
     said = barrier(scene, 4.0, plan=False)
     assert sorted(trains(said)) == [0, 1] and timers(said)["balance"] == 4.0 and not plan.loads
     then = scene.timer("balance", 4.0)
-    assert [c.body for c in then if isinstance(c, Send)] == [Take(0, 0, 64)] and len(plan.loads) == 1
+    assert [c.body for c in then if isinstance(c, Send)] == [ReceivePoints(0, 0, 64)] and len(plan.loads) == 1
     barrier(scene, 5.0)
     assert scene.machine.trace[-1].reason.endswith("balance: moves: asked (T by iterations left)")
 
@@ -95,7 +95,7 @@ def test_where_nobody_trains_while_points_move_the_plan_comes_first() -> None:
     barrier(scene, 2.0)
     said = barrier(scene, 4.0)
     assert len(plan.loads) == 1
-    assert [type(c.body) for c in said if isinstance(c, Send)] == [Take]
+    assert [type(c.body) for c in said if isinstance(c, Send)] == [ReceivePoints]
 
 
 @pytest.mark.parametrize("phase", ["over", "crew"])
@@ -122,12 +122,12 @@ def loads_after(pause: float, how: str) -> list[Any]:
         scene.machine._resume(now)
     else:
         assert scene.machine.balancing is not None and scene.machine._last is not None
-        scene.machine.balancing._balance = Balance(Rules())
-        state, held = take(scene.machine, scene.machine._last, 5.0), dict[int, Part]()
-        again, plan = Scene(sync="fsp", interval=10.0, balancing=Balancing("async", CRITERIA)), Asked()
+        scene.machine.balancing._balance = Balance(BalanceSettings())
+        state, held = take(scene.machine, scene.machine._last, 5.0), dict[int, WorkerState]()
+        again, plan = Scene(sync="fsp", interval=10.0, balancing=BalanceControl("async", CRITERIA)), Asked()
         for number in scene.machine.view.workers:
-            kept = Kept(0, ((10, 5),), 0, 0.0, 0)
-            held[number] = Part(kept, np.arange(10), np.zeros((10, 0)), np.zeros(10, np.uint8))
+            kept = CheckpointPart(0, ((10, 5),), 0, 0.0, 0)
+            held[number] = WorkerState(kept, np.arange(10), np.zeros((10, 0)), np.zeros(10, np.uint8))
         restore(again.machine, state, held)
         assert again.machine.balancing is not None
         again.machine.balancing._balance = plan

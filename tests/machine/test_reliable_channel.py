@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.machine.channel import HOLD, PATIENCE, Channel, Packet
+from flegel.sim.faults.reliable_channel import HOLD, PATIENCE, Packet, ReliableChannel
 
 ONE, NEXT = (0, 0), (0, 1)
 
@@ -18,7 +18,7 @@ ONE, NEXT = (0, 0), (0, 1)
 def talk(seed: int, drop: float, double: float, reorder: bool, count: int, window: int = 4) -> tuple[list[int], int]:
     """Both sides say `count` things at random times; what one heard, and how many packets that took."""
     random = Random(seed)
-    ends = [Channel(ONE, window), Channel(ONE, window)]
+    ends = [ReliableChannel(ONE, window), ReliableChannel(ONE, window)]
     heard: list[list[int]] = [[], []]
     wire: list[tuple[float, int, Packet]] = []
     said, now, packets = [0, 0], 0.0, 0
@@ -63,7 +63,7 @@ def test_everything_is_heard_once_and_in_order(
 
 def test_a_conversation_in_turns_costs_no_packet_of_its_own() -> None:
     """As at a barrier: order, report, order, report. Each acknowledges the one before."""
-    hub, site = Channel(ONE), Channel(ONE)
+    hub, site = ReliableChannel(ONE), ReliableChannel(ONE)
     packets = 0
     for round_ in range(50):
         now = round_ * HOLD / 4
@@ -77,7 +77,7 @@ def test_a_conversation_in_turns_costs_no_packet_of_its_own() -> None:
 
 
 def test_where_nothing_is_said_an_acknowledgement_travels_alone() -> None:
-    one, other = Channel(ONE), Channel(ONE)
+    one, other = ReliableChannel(ONE), ReliableChannel(ONE)
     (packet,) = one.put("x", 0.0)
     other.take(packet, 0.0)
     assert other.due() == HOLD and other.tick(HOLD / 2) == []
@@ -88,7 +88,7 @@ def test_where_nothing_is_said_an_acknowledgement_travels_alone() -> None:
 
 
 def test_what_is_not_acknowledged_is_sent_again_less_and_less_often() -> None:
-    channel = Channel(ONE, longest=10 * PATIENCE)
+    channel = ReliableChannel(ONE, longest=10 * PATIENCE)
     channel.put("x", 0.0)
     times, now = [], 0.0
     while len(times) < 6:
@@ -100,7 +100,7 @@ def test_what_is_not_acknowledged_is_sent_again_less_and_less_often() -> None:
 
 
 def test_a_double_is_answered_at_once_for_its_acknowledgement_was_lost() -> None:
-    one, other = Channel(ONE), Channel(ONE)
+    one, other = ReliableChannel(ONE), ReliableChannel(ONE)
     (packet,) = one.put("x", 0.0)
     assert other.take(packet, 0.0)[0] == ["x"]
     other.tick(HOLD)
@@ -109,7 +109,7 @@ def test_a_double_is_answered_at_once_for_its_acknowledgement_was_lost() -> None
 
 
 def test_a_stopped_peer_costs_a_window_on_the_wire_and_nothing_is_forgotten() -> None:
-    channel = Channel(ONE, window=8)
+    channel = ReliableChannel(ONE, window=8)
     sent = [p for n in range(100) for p in channel.put(n, 0.0)]
     assert [p.number for p in sent] == list(range(1, 9))
     assert (channel.sent, channel.under_way, channel.waiting) == (100, 8, 92)
@@ -118,13 +118,13 @@ def test_a_stopped_peer_costs_a_window_on_the_wire_and_nothing_is_forgotten() ->
 
 
 def test_packets_of_another_session_are_dropped() -> None:
-    channel, former = Channel(NEXT), Channel(ONE)
+    channel, former = ReliableChannel(NEXT), ReliableChannel(ONE)
     (late,) = former.put("from a former life", 0.0)
     assert channel.take(late, 1.0) == ([], []) and channel.heard == 0 and channel.refused == 1
 
 
 def test_a_closed_channel_says_and_hears_nothing() -> None:
-    one, other = Channel(ONE), Channel(ONE)
+    one, other = ReliableChannel(ONE), ReliableChannel(ONE)
     one.put("x", 0.0)
     one.close()
     assert one.tick(100.0) == [] and one.put("y", 100.0) == [] and one.due() == math.inf
@@ -132,7 +132,7 @@ def test_a_closed_channel_says_and_hears_nothing() -> None:
 
 
 def test_an_acknowledgement_of_what_was_never_sent_is_ignored() -> None:
-    channel = Channel(ONE)
+    channel = ReliableChannel(ONE)
     channel.put("x", 0.0)
     channel.take(Packet(ONE, 0, 5), 0.1)
     assert channel.acknowledged == 0 and channel.under_way == 1

@@ -10,7 +10,7 @@ import pytest
 from virtual import World
 
 from flegel.algorithms.kmeans import KMeans
-from flegel.spec import Criteria, SyncSpec
+from flegel.job import Criteria, SyncSpec
 
 SEEDS = range(20)
 

@@ -13,27 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Sample
-from flegel.machine import coordinator as boss
-from flegel.machine import worker as hand
-from flegel.machine.fence import Fence
+from flegel.core import pytree
+from flegel.core.shard import Shard, make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator import coordinator as boss
+from flegel.machine.fencing import Fence
 from flegel.machine.ledger import Ledger
-from flegel.messages import Envelope, Form, Load, Loaded
-from flegel.runtime.compile import build_kernel
-from flegel.runtime.flag import new_flag
-from flegel.share import Share, make_share
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.worker import worker as hand
+from flegel.messages import Envelope, LoadShard, ShardLoaded, TreeLayout
+from flegel.runtime.backends.numba.compiler import build_kernel
 from flegel.sync import make_policy
 
 
 class VirtualWorker:
     """A worker machine whose trainer is a speed."""
 
-    def __init__(self, world: World, number: int, share: Share, kernel: Any, speed: float) -> None:
+    def __init__(self, world: World, number: int, share: Shard, kernel: Any, speed: float) -> None:
         self.world, self.number, self.share, self.kernel, self.speed = world, number, share, kernel, speed
         self.machine = hand.Worker()
-        self.aggregator = tree.copy(world.zero)
+        self.aggregator = pytree.copy(world.zero)
         self.cursor = self.visits = self.sequence = 0
         self.work: tuple[hand.BeginTrain, float] | None = None
 
@@ -44,8 +44,8 @@ class VirtualWorker:
     def execute(self, command: hand.Command) -> None:
         match command:
             case hand.BeginLoad():
-                loaded = Loaded(self.share.points, self.share.columns, "virtual", "", 0.0)
-                self.world.later(0.1, lambda: self.handle(hand.ShareReady(loaded)))
+                loaded = ShardLoaded(self.share.points, self.share.columns, "virtual", "", 0.0)
+                self.world.later(0.1, lambda: self.handle(hand.ShardReady(loaded)))
             case hand.BeginTrain():
                 self.work = (command, self.world.now)
                 self.world.later(command.points / self.speed, lambda: self.finish(command))
@@ -55,8 +55,8 @@ class VirtualWorker:
                     self.world.later(1e-5, lambda: self.finish(order))
             case hand.SetOwnTimer(at, round_):
                 self.world.later(at - self.world.now, lambda: self.handle(hand.OwnTimer(round_)))
-            case hand.Reply(body, with_changes):
-                arrays = tuple(a.copy() for a in tree.flatten(self.aggregator)) if with_changes else ()
+            case hand.SendReply(body, with_changes):
+                arrays = tuple(a.copy() for a in pytree.flatten(self.aggregator)) if with_changes else ()
                 self.world.to_coordinator(self, body, arrays)
 
     def finish(self, order: hand.BeginTrain) -> None:
@@ -66,8 +66,8 @@ class VirtualWorker:
         began, self.work = self.work[1], None
         whole = min(order.points, self.share.points)
         left = visits = min(round(self.speed * (self.world.now - began)), whole)
-        parameter = tree.unflatten(self.world.parameter, order.arrays)
-        tree.clear(self.aggregator)
+        parameter = pytree.unflatten(self.world.parameter, order.arrays)
+        pytree.clear(self.aggregator)
         while left > 0:
             end = min(self.cursor + left, self.share.points)
             reached = self.kernel(self.share, parameter, self.aggregator, self.cursor, end, order.round, new_flag())
@@ -95,15 +95,16 @@ class World:
         self.now, self.rng = 0.0, np.random.default_rng(seed)
         self.algorithm, self.rows = algorithm, rows
         sample = Sample(rows, None, len(rows), rows.shape[1])
-        self.parameter = tree.as_float64(algorithm.initParameter(sample, np.random.default_rng(seed)))
-        self.zero = tree.zeros_like(algorithm.initAggregator(sample, tree.present(self.parameter)))
+        self.parameter = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(seed)))
+        self.zero = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(self.parameter)))
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._arrives: dict[Any, float] = {}
         self.workers = [self._worker(i, ids, speed) for i, (ids, speed) in enumerate(self._parts(speeds))]
-        form = Form("array", ())
+        form = TreeLayout("array", ())
         loads = {
-            w.number: Load(AlgorithmRef("x", {}), {}, w.number, len(speeds), seed, form, form) for w in self.workers
+            w.number: LoadShard(AlgorithmRef("x", {}), {}, w.number, len(speeds), seed, form, form)
+            for w in self.workers
         }
         self.machine = boss.Coordinator(
             algorithm=algorithm,
@@ -126,7 +127,7 @@ class World:
     def _worker(self, number: int, ids: np.ndarray, speed: float) -> VirtualWorker:
         rows = np.ascontiguousarray(self.rows[ids])
         state = self.algorithm.initState(len(ids), rows.shape[1], np.random.default_rng(number))
-        share = make_share(rows, None, state, self.algorithm.layout, ids)
+        share = make_shard(rows, None, state, self.algorithm.layout, ids)
         kernel = build_kernel(self.algorithm, share, self.parameter, self.zero).kernel
         return VirtualWorker(self, number, share, kernel, speed)
 
@@ -159,7 +160,7 @@ class World:
                 case boss.Send(worker, body, arrays):
                     self._deliver(
                         ("down", worker),
-                        lambda w=worker, b=body, a=arrays: self.workers[w].handle(hand.Ordered(b, a)),
+                        lambda w=worker, b=body, a=arrays: self.workers[w].handle(hand.OrderReceived(b, a)),
                     )
                 case boss.SetTimer(at, timer):
                     self.later(max(at - self.now, 0.0), lambda t=timer: self._timer(t))

@@ -10,15 +10,23 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flegel.plan.balance import Balance, Carriage, consider, hand_out
-from flegel.plan.horizon import Horizon, Remaining
-from flegel.plan.level import SuperWorker, WorkerLoad, level, points_to_give, spare, super_workers, uneven
-from flegel.plan.rules import SPARING, Rules
-from flegel.plan.speed import Duty, Speed
-from flegel.share import TILE
-from flegel.spec import Criteria
+from flegel.core.shard import TILE
+from flegel.job import Criteria
+from flegel.plan.balance.planner import Balance, MoveCost, consider, hand_out
+from flegel.plan.balance.remaining_time import RemainingTime, TimeLeft
+from flegel.plan.balance.settings import SPARING, BalanceSettings
+from flegel.plan.balance.speed_estimate import DutyCycle, Speed
+from flegel.plan.balance.target_level import (
+    SuperWorker,
+    WorkerLoad,
+    level,
+    points_to_give,
+    spare,
+    super_workers,
+    uneven,
+)
 
-RULES = Rules()
+RULES = BalanceSettings()
 
 
 def load(worker: int, points: int = 64_000, seconds: float = 1e-6, passes: float = 0.0, **more: object) -> WorkerLoad:
@@ -143,7 +151,7 @@ def test_any_plan_can_be_carried_out(crew, remaining, sparing, data) -> None:  #
         for i, (n, v, p, doubt, busy, full) in enumerate(crew)
     ]
     last = data.draw(st.dictionaries(st.integers(0, 11), st.sampled_from([-1, 1])))
-    carriage = data.draw(st.sampled_from([Carriage(), Carriage(1e-3), Carriage(1e-3, 1e-6)]))
+    carriage = data.draw(st.sampled_from([MoveCost(), MoveCost(1e-3), MoveCost(1e-3, 1e-6)]))
     plan = consider(loads, remaining, SPARING if sparing else RULES, last, carriage)
     assert plan.reason and "nan" not in plan.reason
     for move in plan.proposals:
@@ -214,7 +222,7 @@ def test_a_worker_that_perhaps_only_looks_slow_keeps_its_points() -> None:
 
 
 def test_where_moves_are_dear_only_what_is_surely_too_much_is_given() -> None:
-    def given_away(doubt: float, rules: Rules) -> int:
+    def given_away(doubt: float, rules: BalanceSettings) -> int:
         loads = [load(0, seconds=1.8e-6, doubt=doubt), *(load(w, doubt=doubt) for w in range(1, 4))]
         return sum(p.points for p in consider(loads, 10.0, rules).proposals)
 
@@ -228,7 +236,7 @@ def test_few_points_are_given_for_a_shorter_time() -> None:
     others = [load(1, passes=10.25), load(2, passes=9.75), load(3, passes=10.0)]
     loads, split = [load(0, 8_000, 8e-6, passes=9.0), *others], 3 * 64_000e-6
     slow_way = points_to_give(SuperWorker((loads[0],)), level(super_workers(loads, RULES), split), split)
-    moves = consider(loads, 10.0, RULES, carriage=Carriage(0.01)).proposals
+    moves = consider(loads, 10.0, RULES, carriage=MoveCost(0.01)).proposals
     assert {m.source for m in moves} == {0}
     assert 1.3 * slow_way < sum(m.points for m in moves) < 8_000
 
@@ -237,7 +245,7 @@ def test_points_go_to_whoever_has_the_most_visits_to_spare() -> None:
     """Not to another slow worker that is only a little more ahead: the two would throw their few points to and fro."""
     slow = [load(0, 8_000, 8e-6, passes=9.4), load(1, 8_000, 8e-6, passes=10.1)]
     loads = [*slow, *(load(w, passes=10.05) for w in range(2, 8))]
-    moves = consider(loads, 10.0, RULES, carriage=Carriage(0.01)).proposals
+    moves = consider(loads, 10.0, RULES, carriage=MoveCost(0.01)).proposals
     assert {m.source for m in moves} == {0}
     assert sum(m.points for m in moves if m.target > 1) > 4 * sum(m.points for m in moves if m.target == 1)
 
@@ -245,21 +253,21 @@ def test_points_go_to_whoever_has_the_most_visits_to_spare() -> None:
 def test_points_that_would_arrive_too_late_stay() -> None:
     loads = [load(0, seconds=8e-6), load(1)]
     whole = sum(p.points for p in consider(loads, 10.0, RULES).proposals)
-    late = consider(loads, 10.0, RULES, carriage=Carriage(lag=9.0))
+    late = consider(loads, 10.0, RULES, carriage=MoveCost(lag=9.0))
     assert not late.proposals and "only 10 s are left" in late.reason
-    slow_link = consider(loads, 10.0, RULES, carriage=Carriage(lag=1.0, each=7.0 / 6400))
+    slow_link = consider(loads, 10.0, RULES, carriage=MoveCost(lag=1.0, each=7.0 / 6400))
     assert sum(p.points for p in slow_link.proposals) == 6400 < whole
 
 
 def test_what_one_worker_sends_to_several_must_all_arrive_in_time() -> None:
     loads = [load(0, seconds=8e-6), *(load(w, seconds=1e-6 + w * 1e-7) for w in range(1, 4))]
-    link = Carriage(lag=1.0, each=7.0 / 6400)
+    link = MoveCost(lag=1.0, each=7.0 / 6400)
     moves = consider(loads, 10.0, RULES, carriage=link).proposals
     assert sum(m.points for m in moves if m.source == 0) <= 6400 + TILE
     many = [load(0, 640_000, seconds=1e-7), *(load(w, seconds=8e-6 + w * 1e-6) for w in range(1, 5))]
     moves = consider(many, 10.0, RULES, carriage=link).proposals
     assert sum(m.points for m in moves if m.target == 0) <= 6400 + 4 * TILE, "and what one takes from several"
-    never = consider(loads, 10.0, RULES, carriage=Carriage(0.01, each=1.0))
+    never = consider(loads, 10.0, RULES, carriage=MoveCost(0.01, each=1.0))
     assert not never.proposals and "too few to matter" in never.reason
 
 
@@ -302,14 +310,16 @@ def test_one_that_is_far_ahead_is_no_accident_either() -> None:
     """It gave nearly everything away and is through with the rest ten times as often: helped although time is short."""
     others = [load(w, passes=5.0, doubt=0.06) for w in range(1, 4)]
     quick = load(0, 6_400, passes=5.0, doubt=0.06)
-    assert consider([quick, *others], 2.0, SPARING, carriage=Carriage(lag=1.0)).proposals
-    assert not consider([replace(quick, points=40_000), *others], 2.0, SPARING, carriage=Carriage(lag=1.0)).proposals
+    assert consider([quick, *others], 2.0, SPARING, carriage=MoveCost(lag=1.0)).proposals
+    assert not consider([replace(quick, points=40_000), *others], 2.0, SPARING, carriage=MoveCost(lag=1.0)).proposals
 
 
 def test_where_moves_are_dear_they_must_pay_the_longer_the_less_is_known() -> None:
-    def moves(seconds: float, doubt: float, slower: float = 2.5, sure: bool = True, rules: Rules = SPARING) -> bool:
+    def moves(
+        seconds: float, doubt: float, slower: float = 2.5, sure: bool = True, rules: BalanceSettings = SPARING
+    ) -> bool:
         loads = [load(0, seconds=slower * 1e-6, doubt=doubt), *(load(w, doubt=doubt) for w in range(1, 4))]
-        return bool(consider(loads, seconds, rules, carriage=Carriage(lag=1.0), sure=sure).proposals)
+        return bool(consider(loads, seconds, rules, carriage=MoveCost(lag=1.0), sure=sure).proposals)
 
     assert [moves(seconds, 0.0) for seconds in (1.2, 1.3, 5.0)] == [False, True, True]
     assert [moves(seconds, 0.06) for seconds in (1.3, 5.0, 9.9, 10.1)] == [False, False, False, True]
@@ -326,7 +336,7 @@ def test_what_went_too_far_comes_back_at_once() -> None:
     others = [load(w, points=64_000, passes=7.0, doubt=0.04) for w in range(1, 4)]
 
     def moves(last: dict[int, int], *loads: WorkerLoad) -> bool:
-        return bool(consider(loads, 6.0, SPARING, last, Carriage(lag=1.0)).proposals)
+        return bool(consider(loads, 6.0, SPARING, last, MoveCost(lag=1.0)).proposals)
 
     assert not moves({}, ahead, *others)
     assert moves({0: -1}, ahead, *others)
@@ -406,7 +416,7 @@ def test_a_speed_is_unknown_until_the_first_visit() -> None:
 
 
 @pytest.mark.parametrize("rules", [RULES, SPARING])
-def test_a_worker_that_is_much_slower_is_believed_although_little_is_known(rules: Rules) -> None:
+def test_a_worker_that_is_much_slower_is_believed_although_little_is_known(rules: BalanceSettings) -> None:
     """Its rounds differ by much of their length, ten times more than those of others, and still it is eight times
     slower: in doubt it may be twice as fast as it looks, but not ten times."""
     loads = [load(0, seconds=8e-6, passes=0.1, doubt=0.4), *(load(w, passes=0.8, doubt=0.03) for w in range(1, 4))]
@@ -415,19 +425,19 @@ def test_a_worker_that_is_much_slower_is_believed_although_little_is_known(rules
 
 def test_waiting_at_barriers_is_counted_for_those_that_wait() -> None:
     """Rounds of 4 ms: one worker trains for 3 and waits for the other, which is asleep when the round should end."""
-    quick, sleepy, idle = Duty(RULES), Duty(RULES), Duty(RULES)
+    quick, sleepy, idle = DutyCycle(RULES), DutyCycle(RULES), DutyCycle(RULES)
     for _ in range(5):
         quick.note(4e-3, 3e-3)
         sleepy.note(4e-3, 4e-3)
         idle.note(4e-3, 5e-3)  # reports overlap: more than the whole round cannot be
-    assert math.isclose(quick.value, 0.75) and sleepy.value == idle.value == 1.0 == Duty(RULES).value
+    assert math.isclose(quick.value, 0.75) and sleepy.value == idle.value == 1.0 == DutyCycle(RULES).value
 
 
-def known(seconds: float) -> Remaining:
-    return Remaining(seconds, "time limit", sure=True)
+def known(seconds: float) -> TimeLeft:
+    return TimeLeft(seconds, "time limit", sure=True)
 
 
-def crowded(seed: int, rules: Rules, rounds: int = 20) -> int:
+def crowded(seed: int, rules: BalanceSettings, rounds: int = 20) -> int:
     """Points moved among eight equal workers whose rounds take at random one to four times as long as they should."""
     rng = np.random.default_rng(seed)
     balance, speeds, visits = Balance(rules), [Speed(rules) for _ in range(8)], np.zeros(8)
@@ -439,13 +449,13 @@ def crowded(seed: int, rules: Rules, rounds: int = 20) -> int:
             visits[w] += points
         if i >= 3 and balance.due(i * 0.02):
             loads = [load(w, 64_000, s.seconds, visits[w] / 64_000, doubt=s.doubt) for w, s in enumerate(speeds)]
-            moved += sum(p.points for p in balance.plan(loads, known(0.4), i * 0.02, Carriage(0.04)).proposals)
+            moved += sum(p.points for p in balance.plan(loads, known(0.4), i * 0.02, MoveCost(0.04)).proposals)
     return moved
 
 
 def test_a_crowded_host_does_not_make_points_travel() -> None:
     """Equal workers that scheduling slows at random: most of what seems to be needed is not done."""
-    trusting = sum(crowded(seed, Rules(certainty=0.0, slower=0.0)) for seed in range(10))
+    trusting = sum(crowded(seed, BalanceSettings(certainty=0.0, slower=0.0)) for seed in range(10))
     assert sum(crowded(seed, RULES) for seed in range(10)) <= 0.05 * trusting
 
 
@@ -492,9 +502,9 @@ def test_the_loop_settles_whatever_the_speeds_and_the_guess(slowness: list[float
 
 
 def test_the_horizon_takes_the_earliest_end() -> None:
-    horizon = Horizon(Criteria(target=10.0, max_seconds=100.0))
+    horizon = RemainingTime(Criteria(target=10.0, max_seconds=100.0))
     assert horizon.remaining() == (100.0, "time limit", True)
-    assert "time limit" not in Horizon(Criteria(max_seconds=math.inf)).remaining().why
+    assert "time limit" not in RemainingTime(Criteria(max_seconds=math.inf)).remaining().why
     for i in range(1, 11):
         horizon.note(float(i), i, 100.0 - 2 * i, i / 2)
     seconds, reason, sure = horizon.remaining()
@@ -503,14 +513,14 @@ def test_the_horizon_takes_the_earliest_end() -> None:
 
 
 def test_the_horizon_without_any_hint_is_as_long_as_the_past() -> None:
-    horizon = Horizon(Criteria())
+    horizon = RemainingTime(Criteria())
     horizon.note(7.0, 3, None, 0.5)
     assert horizon.remaining()[0] == 7.0
 
 
 def test_the_horizon_knows_that_progress_slows_down() -> None:
     """f = 10 + 90·e^(−t) is at 10.9 after 4.605 s. A straight line says "within the next second" all the time."""
-    horizon = Horizon(Criteria(target=10.9))
+    horizon = RemainingTime(Criteria(target=10.9))
     for step in range(1, 91):
         now = step * 0.05
         horizon.note(now, step, 10.0 + 90.0 * math.exp(-now), 1.0)
@@ -521,14 +531,14 @@ def test_the_horizon_knows_that_progress_slows_down() -> None:
 
 
 def test_the_horizon_of_a_target_out_of_reach_is_as_long_as_the_past() -> None:
-    horizon = Horizon(Criteria(target=9.0))
+    horizon = RemainingTime(Criteria(target=9.0))
     for step in range(1, 91):
         horizon.note(step * 0.05, step, 10.0 + 90.0 * math.exp(-step * 0.05), 1.0)
     assert horizon.remaining()[0] == pytest.approx(4.5)
 
 
 def test_steady_progress_is_followed_on_its_line() -> None:
-    horizon = Horizon(Criteria(target=0.0))
+    horizon = RemainingTime(Criteria(target=0.0))
     for step in range(1, 11):
         horizon.note(step * 0.1, step, 100.0 - step, 1.0)
     assert horizon.remaining() == (pytest.approx(9.0, rel=1e-3), "objective on its line to the target", False)
@@ -555,7 +565,7 @@ def test_a_guess_that_rests_on_a_moment_is_not_followed_for_long() -> None:
 
 
 def test_the_horizon_follows_a_decaying_change() -> None:
-    horizon = Horizon(Criteria(tolerance=1e-4))
+    horizon = RemainingTime(Criteria(tolerance=1e-4))
     for i in range(1, 41):
         horizon.note(i / 4, i, 1.0 + math.exp(-i / 4), i / 4)
     seconds, reason, sure = horizon.remaining()

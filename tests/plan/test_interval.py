@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from flegel.plan.interval import PARTS, BinarySearch, FixedInterval, Round, Search, Step
-from flegel.plan.stages import MultiStage, fit_elasticity, optimal_interval
+from flegel.plan.interval.multi_stage import MultiStage, fit_elasticity, optimal_interval
+from flegel.plan.interval.search import PARTS, BinarySearch, FixedInterval, Round, Search, Step
 
 PASS = 100_000  # points
 

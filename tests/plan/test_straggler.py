@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flegel.errors import UsageError
-from flegel.plan.straggler import NONE, parse_stragglers
+from flegel.plan.stragglers import NONE, parse_stragglers
 
 
 def slow(text: str, worker: int, seconds: float = 0.0, workers: int = 16, seed: int = 0):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from flegel.job import Criteria
 from flegel.plan.termination import Progress, Termination
-from flegel.spec import Criteria
 
 
 def at(iteration=1, seconds=1.0, objective=10.0, exact=True, passes=0.0, halted=0, points=100, diverged=""):

@@ -14,44 +14,45 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm
-from flegel.machine import coordinator as boss
-from flegel.machine import estate, migration
-from flegel.machine import worker as hand
-from flegel.machine.balancing import Balancing
-from flegel.machine.events import Died, Expel, Hire, Joined, Patience, Scale
-from flegel.machine.fence import Fence
-from flegel.machine.holdings import Holdings
+from flegel.core import pytree
+from flegel.core.shard import TILE, Shard, make_shard
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator import coordinator as boss
+from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.events import EvictWorker, StartWorker, Timeouts, WorkerDied, WorkerJoined
+from flegel.machine.fencing import Fence
 from flegel.machine.ledger import Ledger
-from flegel.machine.migration import Giving, Taking
-from flegel.machine.parcels import put_states, take_states
+from flegel.machine.migration import endpoints
+from flegel.machine.migration.endpoints import MigrationSource, MigrationTarget
+from flegel.machine.migration.window_codec import put_states, take_states
+from flegel.machine.worker import reassignment
+from flegel.machine.worker import worker as hand
+from flegel.machine.worker.point_store import PointStore
 from flegel.messages import (
-    Adopt,
-    Adopted,
-    Arrived,
-    Census,
+    AssignPoints,
     Envelope,
-    Form,
-    Give,
-    Held,
-    Load,
-    Loaded,
-    Part,
-    Parted,
-    Ready,
-    Reset,
-    Sent,
-    Take,
+    GiveUpPoints,
+    ListPoints,
+    LoadShard,
+    MoveReady,
+    MoveSent,
+    PointsAssigned,
+    PointsGivenUp,
+    PointsListed,
+    ReceivePoints,
+    ResetPoints,
+    SendPoints,
+    ShardLoaded,
+    TreeLayout,
     Window,
+    WindowArrived,
 )
-from flegel.plan.balance import Plan, Proposal
-from flegel.plan.rules import Rules
-from flegel.share import TILE, Share, make_share
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
+from flegel.plan.balance.planner import BalancePlan, Proposal
+from flegel.plan.balance.settings import BalanceSettings
 from flegel.sync import make_policy
 
-FOR_EVER = Patience(load=np.inf, silence=np.inf, report=np.inf, hook=np.inf, start=np.inf, hire=5.0)
+FOR_EVER = Timeouts(load=np.inf, silence=np.inf, report=np.inf, hook=np.inf, start=np.inf, hire=5.0)
 
 
 class Sum(Algorithm):
@@ -72,19 +73,19 @@ class Site:
         self.machine = hand.Worker()
         self.inbox: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self.sequence = 0
-        self.holdings: Holdings | None = None
+        self.holdings: PointStore | None = None
         self.work: hand.BeginTrain | None = None
         self.flag = False
         self.change = np.zeros(1)
-        self.giving: dict[int, tuple[Giving, int]] = {}
-        self.taking: dict[int, Taking] = {}
+        self.giving: dict[int, tuple[MigrationSource, int]] = {}
+        self.taking: dict[int, MigrationTarget] = {}
         self.windows: dict[tuple[int, int], Any] = {}
 
     # -- orders --------------------------------------------------------------------------------------------
 
     def obey(self) -> None:
         body, arrays = self.inbox.popleft()
-        self.feed(hand.Ordered(body, arrays))
+        self.feed(hand.OrderReceived(body, arrays))
 
     def feed(self, event: Any) -> None:
         for command in self.machine.handle(event, self.world.now):
@@ -99,8 +100,8 @@ class Site:
         match command:
             case hand.BeginLoad(load):
                 ids = np.zeros(1, np.int64) if load.empty else self.world.parts[load.index]
-                self.holdings = Holdings(self.world.share(ids), owned=not load.empty)
-                self.feed(hand.ShareReady(Loaded(self.holdings.agenda.owned, 1, "test", "", 0.0)))
+                self.holdings = PointStore(self.world.share(ids), owned=not load.empty)
+                self.feed(hand.ShardReady(ShardLoaded(self.holdings.agenda.owned, 1, "test", "", 0.0)))
             case hand.BeginTrain():
                 self.flag = False
                 self.work = command
@@ -110,18 +111,18 @@ class Site:
                     self.holdings.agenda.begin()
             case hand.RaiseFlag():
                 self.flag = True
-            case hand.Reply(body, with_changes, arrays):
+            case hand.SendReply(body, with_changes, arrays):
                 self.say(body, (self.change.copy(),) if with_changes else arrays)
-            case hand.Tend(order, arrays):
+            case hand.ReassignPoints(order, arrays):
                 self.feed(self.tend(order, arrays))
-            case hand.Rebook(settle):
+            case hand.ApplyOwnership(settle):
                 self.holdings.settle(settle.given, settle.taken)
                 for move in settle.closed:
                     if move in self.giving:
                         self.carry_out(self.giving.pop(move)[0].close())
                     if move in self.taking:
                         self.carry_out(self.taking.pop(move).close())
-            case hand.Move(order):
+            case hand.BeginMove(order):
                 self.move(order)
             case hand.SendState():
                 found, ids = self.holdings.collect()
@@ -129,23 +130,25 @@ class Site:
             case hand.Quit():
                 self.world.end(self)
 
-    def tend(self, order: Any, arrays: tuple[Any, ...]) -> hand.Tended:
+    def tend(self, order: Any, arrays: tuple[Any, ...]) -> hand.PointsReassigned:
         holdings = self.holdings
         match order:
-            case Census(rows=rows):
-                return hand.Tended(Held(**estate.summary(holdings)), (estate.census(holdings, rows),))
-            case Reset():
-                estate.reset(holdings, lambda n: np.zeros((n, 1)))
-                return hand.Tended(None)
-            case Part(points=points):
-                gone = estate.part(holdings, points)
-                return hand.Tended(Parted(**estate.summary(holdings)), gone)
-            case Adopt(visited=True):
+            case ListPoints(rows=rows):
+                return hand.PointsReassigned(
+                    PointsListed(**reassignment.summary(holdings)), (reassignment.census(holdings, rows),)
+                )
+            case ResetPoints():
+                reassignment.reset(holdings, lambda n: np.zeros((n, 1)))
+                return hand.PointsReassigned(None)
+            case GiveUpPoints(points=points):
+                gone = reassignment.part(holdings, points)
+                return hand.PointsReassigned(PointsGivenUp(**reassignment.summary(holdings)), gone)
+            case AssignPoints(visited=True):
                 ids, past, halted, passes, anew = arrays
-                estate.inherit(holdings, self.world.share(ids, past), halted, passes, anew)
-            case Adopt(passes=passes):
-                estate.adopt(holdings, self.world.share(arrays[0]), passes)
-        return hand.Tended(Adopted(**estate.summary(holdings)))
+                reassignment.inherit(holdings, self.world.share(ids, past), halted, passes, anew)
+            case AssignPoints(passes=passes):
+                reassignment.adopt(holdings, self.world.share(arrays[0]), passes)
+        return hand.PointsReassigned(PointsAssigned(**reassignment.summary(holdings)))
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -172,33 +175,33 @@ class Site:
 
     # -- migration -----------------------------------------------------------------------------------------
 
-    def move(self, order: Take | Give) -> None:
+    def move(self, order: ReceivePoints | SendPoints) -> None:
         match order:
-            case Take(move=move, points=points):
+            case ReceivePoints(move=move, points=points):
                 self.holdings.prepare(move, points)
-                self.taking[move] = Taking(move)
-                self.say(Ready(move, ""))
-            case Give(move=move, target=target, points=points):
-                self.giving[move] = (Giving(move, points, window=3 * TILE, credits=2), target)
+                self.taking[move] = MigrationTarget(move)
+                self.say(MoveReady(move, ""))
+            case SendPoints(move=move, target=target, points=points):
+                self.giving[move] = (MigrationSource(move, points, window=3 * TILE, credits=2), target)
                 self.carry_out(self.giving[move][0].start())
 
-    def carry_out(self, commands: list[migration.Command]) -> None:
+    def carry_out(self, commands: list[endpoints.Command]) -> None:
         for command in commands:
             match command:
-                case migration.Cut((move, number) as transfer, points):
+                case endpoints.CutWindow((move, number) as transfer, points):
                     giving, target = self.giving[move]
                     window = self.holdings.cut(transfer, points, target)
                     self.windows[transfer] = window
                     self.carry_out(giving.was_cut(number, window.part.points if window else 0, self.world.now))
-                case migration.Ship(transfer, full):
+                case endpoints.SendWindow(transfer, full):
                     body, arrays = self.windows[transfer].frames(full)
                     frozen = tuple(np.array(a) for a in arrays)
                     self.world.network.append((self.number, self.giving[transfer[0]][1], body, frozen))
-                case migration.TellSent(move, windows):
-                    self.say(Sent(move, windows))
-                case migration.Free(move):
+                case endpoints.ReportSent(move, windows):
+                    self.say(MoveSent(move, windows))
+                case endpoints.ReleaseWindows(move):
                     self.holdings.free(move)
-                case migration.Drop(move):
+                case endpoints.DropWindows(move):
                     self.holdings.drop(move)
 
     def receive(self, source: int, body: Any, arrays: tuple[Any, ...]) -> None:
@@ -206,10 +209,10 @@ class Site:
             taking = self.taking.get(body.move)
             for command in taking.came(body.number, self.holdings.usable(body)) if taking else []:
                 match command:
-                    case migration.Keep():
+                    case endpoints.StoreWindow():
                         self.holdings.lay_aside(body, arrays, source)
-                        self.say(Arrived(body.move, body.number, body.points, body.passes, 0, 1))
-                    case migration.Answer((move, number), lacking):
+                        self.say(WindowArrived(body.move, body.number, body.points, body.passes, 0, 1))
+                    case endpoints.AnswerSource((move, number), lacking):
                         self.world.network.append((self.number, source, (move, number, lacking), ()))
         else:
             move, number, lacking = body
@@ -220,7 +223,7 @@ class Site:
 class Wish:
     """A plan of moves as the test wants them."""
 
-    rules = Rules()
+    rules = BalanceSettings()
 
     def __init__(self) -> None:
         self.wanted: list[tuple[int, int, int]] = []
@@ -228,11 +231,11 @@ class Wish:
     def due(self, now: float) -> bool:
         return True
 
-    def plan(self, loads: Any, left: Any, now: float, carriage: Any = None) -> Plan:
+    def plan(self, loads: Any, left: Any, now: float, carriage: Any = None) -> BalancePlan:
         idle = {w.worker for w in loads if not w.busy}
         chosen = [Proposal(s, t, n, "a wish") for s, t, n in self.wanted if s in idle and t in idle and s != t]
         self.wanted = []
-        return Plan(tuple(chosen[:1]), "wishes")
+        return BalancePlan(tuple(chosen[:1]), "wishes")
 
 
 class World:
@@ -267,9 +270,9 @@ class World:
         criteria = Criteria(max_iterations=iterations, tolerance=0)
         balancing = None
         if balance and sync.startswith("fsp"):
-            balancing = Balancing("async", criteria)
+            balancing = BalanceControl("async", criteria)
             balancing._balance = self.wish  # type: ignore[assignment]
-        form = Form("array", ())
+        form = TreeLayout("array", ())
         self.algorithm = Sum()
         policy = make_policy(SyncSpec(sync, interval=1.0 if sync == "fsp" else None))
         self.machine = boss.Coordinator(
@@ -278,7 +281,7 @@ class World:
             criteria=criteria,
             parameter=np.zeros(1),
             ledger=Ledger(self.algorithm, np.zeros(1)),
-            loads={w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
+            loads={w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
             patience=FOR_EVER,
             balancing=balancing,
             collect=collect,
@@ -291,10 +294,10 @@ class World:
             self.employ(w)
         self.execute(self.machine.start(self.now))
 
-    def share(self, ids: Any, past: Any = None) -> Share:
+    def share(self, ids: Any, past: Any = None) -> Shard:
         """Points whose one feature is their own number."""
         state = np.zeros((len(ids), 1)) if past is None else np.array(past)
-        return make_share(ids.astype(float)[:, None], ids.astype(float), state, self.layout, np.array(ids))
+        return make_shard(ids.astype(float)[:, None], ids.astype(float), state, self.layout, np.array(ids))
 
     # -- the crew ------------------------------------------------------------------------------------------
 
@@ -316,15 +319,15 @@ class World:
             return
         if zombie:
             self.zombies.append(site)
-        self.tell(Died(number, "was lost", fault))
+        self.tell(WorkerDied(number, "was lost", fault))
 
     def answer_hire(self, number: int, succeeds: bool = True) -> None:
         self.hires.remove(number)
         if succeeds:
             self.employ(number)
-            self.tell(Joined(number))
+            self.tell(WorkerJoined(number))
         else:
-            self.tell(Died(number, "could not be started"))
+            self.tell(WorkerDied(number, "could not be started"))
 
     # -- events --------------------------------------------------------------------------------------------
 
@@ -347,9 +350,9 @@ class World:
                 case boss.SetTimer(at, timer):
                     if timer.name != "watch":
                         self.timers.append((at, timer))
-                case Hire(worker):
+                case StartWorker(worker):
                     self.hires.append(worker)
-                case Expel(worker):
+                case EvictWorker(worker):
                     self.fence.expel(worker)
                     self.sites.pop(worker, None)
                     if worker in self.hires:
@@ -425,14 +428,14 @@ class World:
         ids = np.concatenate([c[1] for c in collected.values()])
         assert len(ids) == self.rows and len(np.unique(ids)) == self.rows, "a point is missing or doubled"
         expected = sum(float(c[0].sum()) for c in collected.values()) - self.uncommitted(crew)
-        total = float(tree.flatten(self.machine.ledger.total)[0][0])
+        total = float(pytree.flatten(self.machine.ledger.total)[0][0])
         assert abs(total - expected) <= 1e-10 * max(abs(expected), 1.0), f"statistics are {total}, not {expected}"
         assert self.machine.ledger.discrepancy() <= 1e-10
         assert self.machine.points == self.rows, "the view is off"
 
     def uncommitted(self, crew: dict[int, Site]) -> float:
         """Changes that are made, and not yet part of the total: on their way, held, or kept for the next report."""
-        held = sum(float(tree.flatten(change)[0][0]) for change in self.machine._held.values())
+        held = sum(float(pytree.flatten(change)[0][0]) for change in self.machine._held.values())
         mail = sum(
             float(arrays[0][0])
             for (number, life), letters in self.mail.items()
@@ -443,4 +446,4 @@ class World:
         return held + mail + kept
 
 
-__all__ = ["FOR_EVER", "Scale", "Site", "World"]
+__all__ = ["FOR_EVER", "Site", "World"]

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from flegel.machine.events import Leave, Scale
+from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 
 MODELS = ["bsp", "bsp-mini", "ssp", "asp", "psp", "fsp-binary", "fsp"]
 
@@ -48,13 +48,13 @@ class Crews(RuleBasedStateMachine):
 
     @rule(workers=st.integers(1, 6))
     def somebody_scales(self, workers: int) -> None:
-        self.world.tell(Scale(workers))
+        self.world.tell(ScaleTo(workers))
 
     @rule(n=st.integers(0, 3))
     def a_worker_is_asked_to_leave(self, n: int) -> None:
         alive = sorted(self.world.sites)
         if alive:
-            self.world.tell(Leave(alive[n % len(alive)]))
+            self.world.tell(LeaveJob(alive[n % len(alive)]))
 
     @rule(a=st.integers(0, 5), b=st.integers(0, 5), points=st.integers(1, 300))
     def somebody_should_give_points(self, a: int, b: int, points: int) -> None:

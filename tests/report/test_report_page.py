@@ -17,7 +17,7 @@ from flegel.errors import StorageError, UsageError
 from flegel.report.charts import Bar, bars, colours_of
 from flegel.report.page import NARROW, WIDE
 from flegel.report.single import of_result
-from flegel.report.svg import Scale, log_ticks, nice_ticks, short
+from flegel.report.svg import AxisScale, log_ticks, nice_ticks, short
 from flegel.report.timeline import common_window, draw
 from flegel.report.write import chart_picture, load, render, timeline_picture
 from tests.compare.samples import a_picture, bench, comparison
@@ -144,7 +144,7 @@ def test_logarithmic_ticks_are_within_the_range_and_few(low: float, factor: floa
 def test_a_scale_maps_its_ends_to_its_ends(a: float, b: float, log: bool) -> None:
     low, high = min(a, b), max(a, b)
     if high > low * 1.001:
-        scale = Scale(low, high, 10, 110, log)
+        scale = AxisScale(low, high, 10, 110, log)
         assert scale(low) == pytest.approx(10, abs=1e-6) and scale(high) == pytest.approx(110, abs=1e-6)
 
 
@@ -166,7 +166,7 @@ def test_models_keep_their_colours_and_others_get_free_ones() -> None:
 def test_the_command_makes_one_page_of_many_sources(tmp_path: Path) -> None:
     import json
 
-    from flegel.cli import app
+    from flegel.cli.main import app
 
     write(comparison(), tmp_path / "c.json")
     (tmp_path / "r.json").write_text(json.dumps(a_result()))
@@ -178,7 +178,7 @@ def test_the_command_makes_one_page_of_many_sources(tmp_path: Path) -> None:
 
 
 def test_the_suite_is_collected_into_one_page(tmp_path: Path) -> None:
-    from flegel.cli import app
+    from flegel.cli.main import app
 
     write(bench(), tmp_path / "skew.json")
     (tmp_path / "kernels.raw.json").write_text("[1, 2]")

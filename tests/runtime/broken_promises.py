@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from flegel import Algorithm, DataPoint, Sample
-from flegel.share import Share
+from flegel.core.shard import Shard
 
 
 class Sums(NamedTuple):
@@ -57,9 +57,9 @@ class AggregateIsNoAddition(Good):
 class WrongKernel(Good):
     """A block kernel that forgets the last point of what it is given."""
 
-    def kernel(self, share: Share) -> Any:
-        def wrong(s: Share, parameter: Any, total: Any, start: int, end: int, iteration: int, flag: Any) -> int:
-            from flegel.runtime.compile import interpreted
+    def kernel(self, share: Shard) -> Any:
+        def wrong(s: Shard, parameter: Any, total: Any, start: int, end: int, iteration: int, flag: Any) -> int:
+            from flegel.runtime.backends.numba.compiler import interpreted
 
             if flag[0]:
                 return start
@@ -72,10 +72,10 @@ class WrongKernel(Good):
 class DeafKernel(Good):
     """A block kernel that never looks at the stop flag."""
 
-    def kernel(self, share: Share) -> Any:
-        def deaf(s: Share, parameter: Any, total: Any, start: int, end: int, iteration: int, flag: Any) -> int:
-            from flegel.runtime.compile import interpreted
-            from flegel.runtime.flag import new_flag
+    def kernel(self, share: Shard) -> Any:
+        def deaf(s: Shard, parameter: Any, total: Any, start: int, end: int, iteration: int, flag: Any) -> int:
+            from flegel.core.stop_flag import new_flag
+            from flegel.runtime.backends.numba.compiler import interpreted
 
             return interpreted(self)(s, parameter, total, start, end, iteration, new_flag())
 
@@ -85,9 +85,9 @@ class DeafKernel(Good):
 class KernelLosesItsPlace(Good):
     """A block kernel that returns one point too few."""
 
-    def kernel(self, share: Share) -> Any:
-        def lost(s: Share, parameter: Any, total: Any, start: int, end: int, iteration: int, flag: Any) -> int:
-            from flegel.runtime.compile import interpreted
+    def kernel(self, share: Shard) -> Any:
+        def lost(s: Shard, parameter: Any, total: Any, start: int, end: int, iteration: int, flag: Any) -> int:
+            from flegel.runtime.backends.numba.compiler import interpreted
 
             reached = interpreted(self)(s, parameter, total, start, end, iteration, flag)
             return reached - 1 if reached > start else reached

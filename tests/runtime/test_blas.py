@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
-from flegel.runtime.blas import by_one_thread
+from flegel.runtime.processes.blas_threads import by_one_thread
 
 
 def threads() -> dict[str, int]:

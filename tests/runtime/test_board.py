@@ -16,23 +16,33 @@ from waiting import until
 
 import flegel
 from flegel.errors import DecodeError
-from flegel.messages import Beat, Board, Envelope, Form, Load, Loaded, Place, Report, Train
-from flegel.runtime import board, memory
-from flegel.runtime.board import Seat
-from flegel.runtime.find import find_algorithm
-from flegel.runtime.wire import Numbered, Parcel, decode
-from flegel.runtime.worker import identity
-from flegel.spec import AlgorithmRef
+from flegel.job import AlgorithmRef
+from flegel.messages import (
+    Envelope,
+    LoadShard,
+    Report,
+    ShardLoaded,
+    SharedBufferRef,
+    SharedMemoryRef,
+    Train,
+    TreeLayout,
+    WorkerBeat,
+)
+from flegel.runtime.job.find_algorithm import find_algorithm
+from flegel.runtime.transport import shared_buffers, shared_memory
+from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
+from flegel.runtime.transport.shared_buffers import BufferWriter
+from flegel.runtime.worker.process import identity
 
-pytestmark = pytest.mark.skipif(not memory.ANONYMOUS, reason="memory without a name is Linux's")
+pytestmark = pytest.mark.skipif(not shared_memory.ANONYMOUS, reason="memory without a name is Linux's")
 
 SIZE = 20_000  # numbers of θ
-LOAD = Load(AlgorithmRef("kmeans", {}), {}, 0, 1, 0, Form("array", ()), Form("Sums", ("a", "b")))
-LOADED = Loaded(10, 3, "compiled", "", 0.1, board=True)
+LOAD = LoadShard(AlgorithmRef("kmeans", {}), {}, 0, 1, 0, TreeLayout("array", ()), TreeLayout("Sums", ("a", "b")))
+LOADED = ShardLoaded(10, 3, "compiled", "", 0.1, board=True)
 
 
-def theta(value: float) -> Parcel:
-    return Parcel((np.full(SIZE, value),)).broadcast(lambda part: part)
+def theta(value: float) -> PackedArrays:
+    return PackedArrays((np.full(SIZE, value),)).broadcast(lambda part: part)
 
 
 def report(round_: int) -> Report:
@@ -44,20 +54,20 @@ class Scene:
 
     def __init__(self, workers: int, size: int = SIZE) -> None:
         zero = (np.zeros(size), np.zeros((300, 70)), np.zeros(5, np.int64))
-        made = board.for_job(LOAD, Parcel(zero), workers)
+        made = shared_buffers.for_job(LOAD, PackedArrays(zero), workers)
         assert made is not None
-        self.board, self.seats = made, dict[int, Seat]()
-        self.voices = {w: Numbered("job", 0, w, 0) for w in range(workers)}
+        self.board, self.seats = made, dict[int, BufferWriter]()
+        self.voices = {w: Sequencer("job", 0, w, 0) for w in range(workers)}
         for worker in range(workers):
             self.join(worker)
 
     def join(self, worker: int, life: int = 0) -> None:
         where = self.board.describe(worker, identity(worker, life))
         assert where is not None
-        self.seats[worker] = Seat(where)
+        self.seats[worker] = BufferWriter(where)
         self.board.hear(identity(worker, life), LOADED)
 
-    def order(self, worker: int, round_: int, parcel: Parcel) -> tuple[list[Any], Any]:
+    def order(self, worker: int, round_: int, parcel: PackedArrays) -> tuple[list[Any], Any]:
         body = Train(round_, 100)
         frames = self.voices[worker].wrap(body, self.board.order(worker, body, parcel))
         return frames, decode([bytes(f) for f in frames], self.seats[worker].rooms)[1][0]
@@ -69,7 +79,7 @@ def test_theta_is_read_where_it_was_written_and_cannot_be_changed_there() -> Non
         frames, seen = scene.order(worker, 0, parcel)
         assert len(frames) == 1 and len(bytes(frames[0])) < 200, "only a header travels"
         assert (seen == 7.0).all() and not seen.flags.writeable
-    copies = [scene.order(worker, 0, parcel)[1].ctypes.data % memory.mmap.PAGESIZE for worker in range(3)]
+    copies = [scene.order(worker, 0, parcel)[1].ctypes.data % shared_memory.mmap.PAGESIZE for worker in range(3)]
     assert len(set(copies)) == 1, "one room for all"
 
 
@@ -78,7 +88,7 @@ def test_reports_arrive_whole_and_the_last_two_stay() -> None:
     rng, sent, got = np.random.default_rng(0), list[Any](), list[Any]()
     for number in range(4):
         sent.append((rng.random((300, 70)), rng.integers(0, 9, 5)))
-        frames = scene.voices[0].wrap(report(number), scene.seats[0].put(Parcel(sent[-1])))
+        frames = scene.voices[0].wrap(report(number), scene.seats[0].put(PackedArrays(sent[-1])))
         assert len(frames) == 1 and len(bytes(frames[0])) < 300
         got.append(decode([bytes(f) for f in frames], scene.board.rooms(identity(0, 0)))[1])
         for wanted, found in zip(sent[-2:], got[-2:], strict=True):
@@ -86,13 +96,13 @@ def test_reports_arrive_whole_and_the_last_two_stay() -> None:
 
 
 def test_a_report_that_is_larger_than_announced_travels() -> None:
-    large = Parcel((np.zeros((301, 70)), np.zeros(5)))
+    large = PackedArrays((np.zeros((301, 70)), np.zeros(5)))
     assert Scene(1).seats[0].put(large) is large
 
 
 def test_small_reports_travel_with_their_header() -> None:
     seat = Scene(1).seats[0]
-    small = Parcel((np.zeros(10),))
+    small = PackedArrays((np.zeros(10),))
     assert seat.put(small) is small
 
 
@@ -129,16 +139,18 @@ def test_a_former_life_cannot_write_into_the_rooms_of_its_successor() -> None:
     scene = Scene(1)
     former = scene.seats[0]
     scene.join(0, life=1)
-    fresh = scene.seats[0].put(Parcel((np.full((300, 70), 1.0), np.zeros(5, np.int64))))
+    fresh = scene.seats[0].put(PackedArrays((np.full((300, 70), 1.0), np.zeros(5, np.int64))))
     for _ in range(2):
-        former.put(Parcel((np.full((300, 70), 666.0), np.zeros(5, np.int64))))
+        former.put(PackedArrays((np.full((300, 70), 666.0), np.zeros(5, np.int64))))
     frames = [bytes(f) for f in scene.voices[0].wrap(report(0), fresh)]
     assert (decode(frames, scene.board.rooms(identity(0, 1)))[1][0] == 1.0).all()
     assert scene.board.rooms(identity(0, 0)) == (), "and nobody reads what it writes"
 
 
 def test_messages_that_name_no_room_are_refused() -> None:
-    frames = [bytes(f) for f in Numbered("job", 0, 0, 0).wrap(Beat(0), Parcel((np.zeros(SIZE),)).posted(1))]
+    frames = [
+        bytes(f) for f in Sequencer("job", 0, 0, 0).wrap(WorkerBeat(0), PackedArrays((np.zeros(SIZE),)).posted(1))
+    ]
     small, large = memoryview(bytes(100)), memoryview(bytes(8 * SIZE))
     for rooms in ((), (large,), (large, small)):
         with pytest.raises(DecodeError):
@@ -146,7 +158,7 @@ def test_messages_that_name_no_room_are_refused() -> None:
     with pytest.raises(DecodeError):
         decode([*frames, b"more"], (large, large))
     assert decode(frames, (small, large))[1][0].size == SIZE
-    assert Envelope("job", 0, 0, 0, 0, Beat(0)).slot == -1
+    assert Envelope("job", 0, 0, 0, 0, WorkerBeat(0)).slot == -1
 
 
 @pytest.mark.parametrize("change", ["process", "kind", "shape"])
@@ -156,22 +168,22 @@ def test_a_board_that_cannot_be_opened_is_not_used(change: str) -> None:
     assert where is not None
     p = where.orders
     wrong = {
-        "process": Place(2**22 + 1, p.fd, "flegel-other", p.offset, p.dtype, p.shape),
-        "kind": Place(p.pid, p.fd, p.name, p.offset, "<f8", p.shape),
-        "shape": Place(p.pid, p.fd, p.name, p.offset, p.dtype, (p.shape[0] + 1, p.shape[1])),
+        "process": SharedMemoryRef(2**22 + 1, p.fd, "flegel-other", p.offset, p.dtype, p.shape),
+        "kind": SharedMemoryRef(p.pid, p.fd, p.name, p.offset, "<f8", p.shape),
+        "shape": SharedMemoryRef(p.pid, p.fd, p.name, p.offset, p.dtype, (p.shape[0] + 1, p.shape[1])),
     }[change]
     with pytest.raises((OSError, DecodeError)):
-        Seat(Board(wrong, where.reports))
+        BufferWriter(SharedBufferRef(wrong, where.reports))
     body, parcel = Train(0, 1), theta(1.0)
     assert scene.board.order(0, body, parcel) is parcel, "a worker that has not said that it sees it gets θ itself"
 
 
 def test_small_jobs_have_no_board(monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = Parcel((np.zeros(100),) * 3), Parcel((np.zeros(SIZE),) * 3)
-    assert board.for_job(LOAD, small, 4) is None
-    assert board.for_job(LOAD, large, 4) is not None
-    monkeypatch.setenv(board.SWITCH, "off")
-    assert board.for_job(LOAD, large, 4) is None
+    small, large = PackedArrays((np.zeros(100),) * 3), PackedArrays((np.zeros(SIZE),) * 3)
+    assert shared_buffers.for_job(LOAD, small, 4) is None
+    assert shared_buffers.for_job(LOAD, large, 4) is not None
+    monkeypatch.setenv(shared_buffers.SWITCH, "off")
+    assert shared_buffers.for_job(LOAD, large, 4) is None
 
 
 @pytest.mark.processes
@@ -180,18 +192,18 @@ def test_a_job_on_the_board_is_the_same_job(sync: str, monkeypatch: pytest.Monke
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(4000, 60)).astype(np.float32)
     posted: list[int] = []
-    post = board.Board._post
+    post = shared_buffers.SharedBuffers._post
 
-    def watched(self: board.Board, parcel: Parcel) -> int:
+    def watched(self: shared_buffers.SharedBuffers, parcel: PackedArrays) -> int:
         posted.append(post(self, parcel))
         return posted[-1]
 
-    monkeypatch.setattr(board.Board, "_post", watched)
+    monkeypatch.setattr(shared_buffers.SharedBuffers, "_post", watched)
     options: dict[str, Any] = {"workers": 3, "sync": sync, "max_iterations": 12, "tolerance": 0.0}
     on = flegel.run(find_algorithm("kmeans")(k=150), rows, **options)
     assert len(posted) >= 11 and min(posted) >= 0
     posted.clear()
-    monkeypatch.setenv(board.SWITCH, "off")
+    monkeypatch.setenv(shared_buffers.SWITCH, "off")
     off = flegel.run(find_algorithm("kmeans")(k=150), rows, **options)
     assert not posted
     if sync == "bsp":
@@ -231,7 +243,7 @@ def open_files() -> int:
 
 def test_more_workers_do_not_take_more_open_files() -> None:
     zero, before = (np.zeros(SIZE), np.zeros((300, 70)), np.zeros(5)), open_files()
-    made = board.for_job(LOAD, Parcel(zero), 40)
+    made = shared_buffers.for_job(LOAD, PackedArrays(zero), 40)
     assert made is not None
     where = [made.describe(worker, identity(worker, 0)) for worker in range(40)]
     places = [w.reports for w in where if w is not None]
@@ -241,17 +253,17 @@ def test_more_workers_do_not_take_more_open_files() -> None:
 
 
 def test_where_no_more_files_can_be_opened_arrays_travel() -> None:
-    zero, (soft, hard) = Parcel((np.zeros(SIZE),) * 3), resource.getrlimit(resource.RLIMIT_NOFILE)
-    made = board.for_job(LOAD, zero, 1)
+    zero, (soft, hard) = PackedArrays((np.zeros(SIZE),) * 3), resource.getrlimit(resource.RLIMIT_NOFILE)
+    made = shared_buffers.for_job(LOAD, zero, 1)
     assert made is not None and made.describe(0, identity(0, 0)) is not None
     room = os.dup(0)
     os.close(room)
     for more in (0, 1):  # of the two that it takes
         resource.setrlimit(resource.RLIMIT_NOFILE, (room + more, hard))
         try:
-            assert board.for_job(LOAD, zero, 1) is None
+            assert shared_buffers.for_job(LOAD, zero, 1) is None
             assert made.describe(1, identity(1, 0)) is None
-            assert (memory.empty((3, 4), np.float64) == 0.0).all()
+            assert (shared_memory.empty((3, 4), np.float64) == 0.0).all()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert os.dup(0) == room, "nothing stays open"
@@ -262,9 +274,9 @@ def test_where_no_more_files_can_be_opened_arrays_travel() -> None:
 def test_workers_let_go_of_the_board_when_the_job_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(3).normal(size=(500, 60)).astype(np.float32)
     posted: list[int] = []
-    post = board.Board._post
+    post = shared_buffers.SharedBuffers._post
 
-    def watched(self: board.Board, parcel: Parcel) -> int:
+    def watched(self: shared_buffers.SharedBuffers, parcel: PackedArrays) -> int:
         posted.append(post(self, parcel))
         return posted[-1]
 
@@ -272,7 +284,7 @@ def test_workers_let_go_of_the_board_when_the_job_is_over(monkeypatch: pytest.Mo
         pids = [process.pid for process in cluster._processes.values()]  # type: ignore[attr-defined]
         return any("/memfd:flegel-" in Path(f"/proc/{pid}/maps").read_text() for pid in pids)
 
-    monkeypatch.setattr(board.Board, "_post", watched)
+    monkeypatch.setattr(shared_buffers.SharedBuffers, "_post", watched)
     with flegel.LocalCluster(2) as cluster:
         options: dict[str, Any] = {"sync": "bsp", "tolerance": 0.0, "max_iterations": 5}
         flegel.run(find_algorithm("kmeans")(k=150), rows, cluster=cluster, **options)
@@ -286,8 +298,8 @@ def test_a_report_to_the_board_of_a_job_that_was_broken_off_is_nobody_s_trouble(
     rows = np.random.default_rng(3).normal(size=(500, 60)).astype(np.float32)
     with flegel.LocalCluster(1) as cluster:
         cluster.new_job()
-        voice = Numbered(cluster._job, 0, 0, 0)
-        late = [bytes(f) for f in voice.wrap(report(3), Parcel((np.zeros(SIZE),)).posted(1))]
+        voice = Sequencer(cluster._job, 0, 0, 0)
+        late = [bytes(f) for f in voice.wrap(report(3), PackedArrays((np.zeros(SIZE),)).posted(1))]
         cluster.end_job()
         for job in ("the next one", "a worker of this one"):
             if job == "the next one":

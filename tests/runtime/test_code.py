@@ -15,9 +15,9 @@ import pytest
 
 from flegel.algorithm import Algorithm
 from flegel.errors import AlgorithmError, UsageError, own_traceback
-from flegel.runtime.code import instantiate, load_class, reference
-from flegel.runtime.find import find_algorithm
-from flegel.spec import AlgorithmRef
+from flegel.job import AlgorithmRef
+from flegel.runtime.job.class_source import instantiate, load_class, reference
+from flegel.runtime.job.find_algorithm import find_algorithm
 
 
 def module(path: Path, text: str) -> Any:

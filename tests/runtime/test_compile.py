@@ -14,41 +14,41 @@ import numpy as np
 import pytest
 import user_classes as users
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.kmeans import KMeans
+from flegel.core import pytree
+from flegel.core.shard import Shard, Sparse, make_shard
+from flegel.core.stop_flag import new_flag
 from flegel.errors import own_traceback
-from flegel.runtime.compile import Built, build_kernel, interpreted
-from flegel.runtime.flag import new_flag
-from flegel.share import Share, Sparse, make_share
+from flegel.runtime.backends.numba.compiler import Built, build_kernel, interpreted
 
 ROWS = np.random.default_rng(1).normal(size=(97, 3))
 LABELS = np.random.default_rng(2).integers(0, 3, size=97).astype(float)
 
 
-def prepare(algorithm: Algorithm, rows: Any = ROWS, layout: str | None = None) -> tuple[Share, Any, Any]:
+def prepare(algorithm: Algorithm, rows: Any = ROWS, layout: str | None = None) -> tuple[Shard, Any, Any]:
     labels = LABELS if algorithm.supervised else None
     points = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
     columns = rows.columns if isinstance(rows, Sparse) else rows.shape[1]
     sample = Sample(rows, labels, points, columns)
-    parameter = tree.as_float64(algorithm.initParameter(sample, np.random.default_rng(0)))
-    zero = tree.zeros_like(algorithm.initAggregator(sample, tree.present(parameter)))
+    parameter = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(0)))
+    zero = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(parameter)))
     state = algorithm.initState(points, columns, np.random.default_rng(0))
-    return make_share(rows, labels, state, layout or algorithm.layout), parameter, zero
+    return make_shard(rows, labels, state, layout or algorithm.layout), parameter, zero
 
 
 def two_passes(
     algorithm: Algorithm, kind: str | None, rows: Any = ROWS
-) -> tuple[Built | None, list[np.ndarray], Share]:
+) -> tuple[Built | None, list[np.ndarray], Shard]:
     """Statistics after two passes with θ made new in between; `kind` None is the interpreted specification."""
     share, parameter, zero = prepare(algorithm, rows, "rows" if kind is None else None)
     built = None if kind is None else build_kernel(algorithm, share, parameter, zero)
     kernel = interpreted(algorithm) if built is None else built.kernel
-    total = tree.copy(zero)
+    total = pytree.copy(zero)
     for iteration in range(2):
         assert kernel(share, parameter, total, 0, share.points, iteration, new_flag()) == share.points
-        parameter = tree.as_float64(algorithm.updateParameter(tree.present(total), tree.present(parameter)))
-    return built, [*tree.flatten(total), *tree.flatten(parameter)], share
+        parameter = pytree.as_float64(algorithm.updateParameter(pytree.present(total), pytree.present(parameter)))
+    return built, [*pytree.flatten(total), *pytree.flatten(parameter)], share
 
 
 CLASSES = [
@@ -101,9 +101,9 @@ def test_the_stop_flag_stops_both_loops_at_once() -> None:
     flag = new_flag()
     flag[0] = 1
     for kernel in (built.kernel, interpreted(users.DenseMean())):
-        total = tree.copy(zero)
+        total = pytree.copy(zero)
         assert kernel(share, parameter, total, 5, share.points, 0, flag) == 5
-        assert not any(np.any(a) for a in tree.flatten(total))
+        assert not any(np.any(a) for a in pytree.flatten(total))
 
 
 def test_compiled_code_that_raises_shows_the_users_own_line() -> None:
@@ -114,7 +114,7 @@ def test_compiled_code_that_raises_shows_the_users_own_line() -> None:
     built = build_kernel(algorithm, share, parameter, zero)
     assert built.kind == "compiled"
     with pytest.raises(ValueError, match="a point is too large") as caught:
-        built.kernel(share, parameter, tree.copy(zero), 0, share.points, 0, new_flag())
+        built.kernel(share, parameter, pytree.copy(zero), 0, share.points, 0, new_flag())
     trace = own_traceback(caught.value)
     line = next(
         i for i, text in enumerate(Path(users.__file__).read_text().splitlines(), 1) if "raise ValueError" in text
@@ -137,7 +137,7 @@ def test_a_zero_divisor_gives_infinity_compiled_and_interpreted() -> None:
 def test_a_helper_from_a_neighbouring_file_is_compiled_and_its_changes_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flegel.runtime import compile as compiling
+    from flegel.runtime.backends.numba import compiler as compiling
 
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

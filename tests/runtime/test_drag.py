@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flegel.plan.straggler import parse_stragglers
+from flegel.core.shard import TILE
+from flegel.core.stop_flag import new_flag
+from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime import clock
-from flegel.runtime.drag import LEAST, NAP, Drag
-from flegel.runtime.flag import new_flag
-from flegel.share import TILE
+from flegel.runtime.worker.straggler_injection import LEAST, NAP, StragglerInjection
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +18,8 @@ def no_sleep(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
-def drag(pattern: str) -> Drag:
-    made = Drag(parse_stragglers(pattern, 2, 0), 0, 2)
+def drag(pattern: str) -> StragglerInjection:
+    made = StragglerInjection(parse_stragglers(pattern, 2, 0), 0, 2)
     made.look(0.0)
     return made
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from flegel.machine.events import Command, Done, Event, FromWorker, Send, SetTimer, Suspend, Timer
-from flegel.messages import Beat, Envelope, Exit
+from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Send, SetTimer, Suspend, Timer
+from flegel.messages import Envelope, Exit, WorkerBeat
 from flegel.runtime import clock
-from flegel.runtime.driver import Drive, drive
-from flegel.runtime.wire import EMPTY
+from flegel.runtime.job.driver import JobDriver, drive
+from flegel.runtime.transport.codec import EMPTY
 
 
 class Story:
@@ -48,7 +48,7 @@ class Script:
         while self._batches[0]:  # who stops listening finds the rest here the next time
             self._number += 1
             self._batches[0] -= 1
-            yield Envelope("job", 0, 0, 0, self._number, Beat(self._number)), ()
+            yield Envelope("job", 0, 0, 0, self._number, WorkerBeat(self._number)), ()
         self._batches.pop(0)
 
     def deaths(self) -> list[Any]:
@@ -161,14 +161,14 @@ def test_ctrl_c_does_not_wait_for_a_hook() -> None:
 
 
 def test_ctrl_c_that_was_waiting_does_not_open_the_way_into_orders() -> None:
-    story, job = Story(), list[Drive]()
+    story, job = Story(), list[JobDriver]()
 
     class Twice(Struck):
         def end_job(self) -> None:
             assert not job[0]._signals.open, "workers are told that the job is over, and nothing may raise meanwhile"
             super().end_job()
 
-    job.append(Drive(Echo(story), Twice(story, [2]), None))  # type: ignore[arg-type]
+    job.append(JobDriver(Echo(story), Twice(story, [2]), None))  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         job[0].run()
     assert story.lines == ["order, collector off", "end, collector on"]

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.errors import DecodeError
-from flegel.machine.holdings import Holdings
-from flegel.messages import Lent, Place
-from flegel.runtime import memory
-from flegel.runtime.lending import Lender, make_lendable
-from flegel.share import TILE, Share, Sparse, make_share
+from flegel.machine.worker.point_store import PointStore
+from flegel.messages import SharedMemoryRef, SharedPointsRef
+from flegel.runtime.transport import shared_memory
+from flegel.runtime.worker.shared_points import PointSharing, make_shareable
 
-pytestmark = pytest.mark.skipif(not memory.ANONYMOUS, reason="memory without a name is Linux's")
+pytestmark = pytest.mark.skipif(not shared_memory.ANONYMOUS, reason="memory without a name is Linux's")
 KINDS = ["rows", "tiles", "sparse"]
 
 
-def share(kind: str, points: int = 6 * TILE, first: int = 0) -> Share:
+def share(kind: str, points: int = 6 * TILE, first: int = 0) -> Shard:
     rng, ids = np.random.default_rng(first), np.arange(first, first + points)
     state = np.full((points, 2), -1, np.int32)
     if kind == "sparse":
@@ -29,12 +29,12 @@ def share(kind: str, points: int = 6 * TILE, first: int = 0) -> Share:
         rows: np.ndarray | Sparse = Sparse(indptr, rng.integers(9, size=indptr[-1]), rng.random(indptr[-1]), 9)
     else:
         rows = rng.random((points, 9)).astype(np.float32)
-    made = make_share(rows, ids * 0.5, state, "tiles" if kind == "tiles" else "rows", ids, memory.empty)
-    make_lendable(made)
+    made = make_shard(rows, ids * 0.5, state, "tiles" if kind == "tiles" else "rows", ids, shared_memory.empty)
+    make_shareable(made)
     return made
 
 
-def arrays_of(part: Share) -> list[np.ndarray]:
+def arrays_of(part: Shard) -> list[np.ndarray]:
     f = part.features
     return [*(f[:3] if isinstance(f, Sparse) else (f,)), part.labels, part.ids]
 
@@ -42,9 +42,9 @@ def arrays_of(part: Share) -> list[np.ndarray]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_borrowed_share_is_the_same_memory_with_states_of_its_own(kind: str) -> None:
     theirs, mine = share(kind), share(kind, first=5000)
-    lent = Lender().offer(theirs, 2 * TILE)
+    lent = PointSharing().offer(theirs, 2 * TILE)
     assert lent is not None
-    borrowed = Lender().borrow(lent, mine)
+    borrowed = PointSharing().borrow(lent, mine)
     for ours, original in zip(arrays_of(borrowed), arrays_of(theirs), strict=True):
         assert np.array_equal(ours, original)
         assert (ours.dtype, ours.ndim, ours.flags.writeable) == (
@@ -62,11 +62,11 @@ def test_a_borrowed_share_is_the_same_memory_with_states_of_its_own(kind: str) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_that_are_lent_arrive_whole_and_can_be_lent_on(kind: str) -> None:
-    a, b, c = (Holdings(share(kind, first=5000 * i)) for i in range(3))
-    lenders = [Lender() for _ in range(3)]
+    a, b, c = (PointStore(share(kind, first=5000 * i)) for i in range(3))
+    lenders = [PointSharing() for _ in range(3)]
     a.agenda.begin()
 
-    def carry(source: Holdings, target: Holdings, from_: int, to: int, transfer: tuple[int, int]) -> int:
+    def carry(source: PointStore, target: PointStore, from_: int, to: int, transfer: tuple[int, int]) -> int:
         window = source.cut(transfer, 2 * TILE, to)
         assert window is not None
         body, arrays = window.frames(False, lenders[from_].offer(window.whole, window.start))
@@ -92,10 +92,10 @@ def test_windows_that_are_lent_arrive_whole_and_can_be_lent_on(kind: str) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_are_those_of_the_moment_when_the_window_came(kind: str) -> None:
     """And a window that is called off leaves the copy as it was that the target had of its points."""
-    a, b = (Holdings(share(kind, first=5000 * i)) for i in range(2))
-    lenders = [Lender(), Lender()]
+    a, b = (PointStore(share(kind, first=5000 * i)) for i in range(2))
+    lenders = [PointSharing(), PointSharing()]
 
-    def lay_aside(source: Holdings, target: Holdings, from_: int, transfer: tuple[int, int]) -> None:
+    def lay_aside(source: PointStore, target: PointStore, from_: int, transfer: tuple[int, int]) -> None:
         window = source.cut(transfer, 2 * TILE, 1 - from_)
         assert window is not None
         body, arrays = window.frames(False, lenders[from_].offer(window.whole, window.start))
@@ -119,12 +119,12 @@ def test_states_are_those_of_the_moment_when_the_window_came(kind: str) -> None:
 
 def test_states_of_another_kind_are_not_read() -> None:
     theirs = share("rows")
-    lent = Lender().offer(theirs, 0)
+    lent = PointSharing().offer(theirs, 0)
     assert lent is not None and lent.state is not None
     with pytest.raises(DecodeError, match="another kind"):
-        Lender().states(lent, TILE, replace(share("rows"), state=np.zeros((6 * TILE, 3), np.int32)))
+        PointSharing().states(lent, TILE, replace(share("rows"), state=np.zeros((6 * TILE, 3), np.int32)))
     with pytest.raises(DecodeError, match="1000 points"):
-        Lender().states(lent, 1000, share("rows"))
+        PointSharing().states(lent, 1000, share("rows"))
 
 
 def test_memory_outlives_the_process_that_made_it(tmp_path: Path) -> None:
@@ -140,27 +140,27 @@ def test_memory_outlives_the_process_that_made_it(tmp_path: Path) -> None:
 
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdin is not None
-        place = msgspec.json.decode(process.stdout.readline(), type=Place)
-        seen = memory.open_place(place, writable=False)
+        place = msgspec.json.decode(process.stdout.readline(), type=SharedMemoryRef)
+        seen = shared_memory.open_place(place, writable=False)
         process.stdin.close()
         process.wait(timeout=60)
     assert seen.sum() == 999 * 500
-    memory._open.clear()
+    shared_memory._open.clear()
     with pytest.raises(OSError):
-        memory.open_place(place, writable=False)
+        shared_memory.open_place(place, writable=False)
     assert seen[999] == 999
 
 
 def test_a_place_that_now_holds_something_else_is_not_believed() -> None:
-    place = memory.place_of(memory.empty((10,), "f8"))
+    place = shared_memory.place_of(shared_memory.empty((10,), "f8"))
     assert place is not None
-    other = memory.place_of(kept := memory.empty((10,), "f8"))
+    other = shared_memory.place_of(kept := shared_memory.empty((10,), "f8"))
     assert other is not None and kept.size
     with pytest.raises(OSError, match="not there any more"):
-        memory.open_place(replace_place(other, name=place.name), writable=False)
+        shared_memory.open_place(replace_place(other, name=place.name), writable=False)
 
 
-def replace_place(place: Place, **changes: object) -> Place:
+def replace_place(place: SharedMemoryRef, **changes: object) -> SharedMemoryRef:
     import msgspec
 
     return msgspec.structs.replace(place, **changes)
@@ -171,32 +171,32 @@ def replace_place(place: Place, **changes: object) -> Place:
     [{"offset": -8}, {"offset": 8}, {"offset": 1, "shape": (1,)}, {"shape": (2**40, 2**40)}, {"dtype": "O"}],
 )
 def test_a_place_outside_of_its_memory_is_refused(changes: dict[str, object]) -> None:
-    array = memory.empty((512,), "f8")
-    place = memory.place_of(array)
+    array = shared_memory.empty((512,), "f8")
+    place = shared_memory.place_of(array)
     assert place is not None
     with pytest.raises(DecodeError):
-        memory.open_place(replace_place(place, **changes), writable=False)
+        shared_memory.open_place(replace_place(place, **changes), writable=False)
 
 
 def test_points_of_another_kind_are_not_borrowed() -> None:
     theirs = share("rows")
-    lent = Lender().offer(theirs, 0)
+    lent = PointSharing().offer(theirs, 0)
     assert lent is not None
     for native in (share("sparse"), replace(share("rows"), features=np.zeros((4, 3), np.float32))):
         with pytest.raises(DecodeError):
-            Lender().borrow(lent, native)
-    beyond = Lent(10**6, lent.points, lent.ids, lent.features, lent.labels)
+            PointSharing().borrow(lent, native)
+    beyond = SharedPointsRef(10**6, lent.points, lent.ids, lent.features, lent.labels)
     with pytest.raises(DecodeError):
-        Lender().borrow(beyond, share("rows"))
+        PointSharing().borrow(beyond, share("rows"))
 
 
 def test_private_memory_is_not_lent() -> None:
-    plain = make_share(np.zeros((TILE, 2)), None, np.zeros((TILE, 1)), "rows")
-    assert Lender().offer(plain, 0) is None
-    assert memory.place_of(memory.empty((4, 4), "f8")[:, 1:3]) is None
+    plain = make_shard(np.zeros((TILE, 2)), None, np.zeros((TILE, 1)), "rows")
+    assert PointSharing().offer(plain, 0) is None
+    assert shared_memory.place_of(shared_memory.empty((4, 4), "f8")[:, 1:3]) is None
 
 
 def test_room_keeps_what_is_written_while_it_is_prepared() -> None:
-    array = memory.room((1 << 18,), "f8")
+    array = shared_memory.room((1 << 18,), "f8")
     array[:] = 1.0
     assert array.sum() == 1 << 18

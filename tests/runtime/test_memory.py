@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flegel.runtime import memory
-from flegel.runtime.memory import SharedArray, open_shared
-from flegel.runtime.rows import SharedRows, open_rows, reorder
-from flegel.share import Sparse
+from flegel.core.shard import Sparse
+from flegel.runtime.transport import shared_memory
+from flegel.runtime.transport.shared_memory import SharedArray, open_shared
+from flegel.runtime.worker.row_sources import SharedRows, open_rows, reorder
 
 
 def descriptors() -> int:
@@ -61,7 +61,7 @@ def test_an_empty_array_is_an_array() -> None:
 def test_a_process_that_is_killed_leaves_no_memory_behind(tmp_path: Path) -> None:
     script = (
         "import os, signal, numpy as np\n"
-        "from flegel.runtime.memory import SharedArray\n"
+        "from flegel.runtime.transport.shared_memory import SharedArray\n"
         "a = SharedArray((1000,), np.dtype('f8'))\n"
         "print(a.describe()['path'], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -112,6 +112,6 @@ def test_sparse_rows_are_shared_like_dense_ones() -> None:
 
 def test_memory_may_be_told_with_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEGEL_MEMORY", "4G")
-    assert memory.free() == 4 << 30
+    assert shared_memory.free() == 4 << 30
     monkeypatch.delenv("FLEGEL_MEMORY")
-    assert memory.free() > 0
+    assert shared_memory.free() > 0

@@ -11,9 +11,9 @@ from waiting import until
 
 import flegel
 from flegel import LocalCluster
-from flegel.runtime import memory
+from flegel.runtime.transport import shared_memory
 
-pytestmark = pytest.mark.skipif(not memory.ANONYMOUS, reason="memory without a name is Linux's")
+pytestmark = pytest.mark.skipif(not shared_memory.ANONYMOUS, reason="memory without a name is Linux's")
 
 
 def lendable() -> list[str]:
@@ -22,7 +22,7 @@ def lendable() -> list[str]:
     for child in psutil.Process().children(recursive=True):
         maps = Path(f"/proc/{child.pid}/maps")
         try:
-            found += [line for line in maps.read_text().splitlines() if memory.PREFIX in line]
+            found += [line for line in maps.read_text().splitlines() if shared_memory.PREFIX in line]
         except OSError:  # it has just ended
             continue
     return found

@@ -16,22 +16,22 @@ import pytest
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
-from flegel.runtime import nest
-from flegel.runtime.nest import Nest
+from flegel.runtime.processes import fork_server
+from flegel.runtime.processes.fork_server import ForkServer
 
-pytestmark = pytest.mark.skipif(not nest.AVAILABLE, reason="forks need pidfds")
+pytestmark = pytest.mark.skipif(not fork_server.AVAILABLE, reason="forks need pidfds")
 DEADLINE = 60.0
 NOBODY = b'{"address": "ipc://@flegel-nobody", "token": "t", "worker": 0, "incarnation": 0}\n'
 
 
 @pytest.fixture
-def home() -> Iterator[Nest]:
-    made = Nest()
+def home() -> Iterator[ForkServer]:
+    made = ForkServer()
     yield made
     made.close()
 
 
-def test_a_worker_is_told_by_its_standard_input_and_ends_with_it(home: Nest) -> None:
+def test_a_worker_is_told_by_its_standard_input_and_ends_with_it(home: ForkServer) -> None:
     one, two = home.hatch(NOBODY), home.hatch(NOBODY)
     assert one.pid != two.pid
     assert psutil.Process(one.pid).ppid() == home.pid
@@ -44,19 +44,19 @@ def test_a_worker_is_told_by_its_standard_input_and_ends_with_it(home: Nest) -> 
         two.wait(0.01)
 
 
-def test_a_bad_birth_is_an_exit_code(home: Nest) -> None:
+def test_a_bad_birth_is_an_exit_code(home: ForkServer) -> None:
     assert home.hatch(b"{}\n").wait(DEADLINE) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_how_a_worker_ended_is_known(home: Nest, number: signal.Signals) -> None:
+def test_how_a_worker_ended_is_known(home: ForkServer, number: signal.Signals) -> None:
     worker = home.hatch(NOBODY)
     os.kill(worker.pid, number)
     assert worker.wait(DEADLINE) == -number
     worker.kill()  # nobody is hit
 
 
-def test_the_nest_has_one_thread_and_holds_nothing_of_its_workers(home: Nest) -> None:
+def test_the_nest_has_one_thread_and_holds_nothing_of_its_workers(home: ForkServer) -> None:
     alone = psutil.Process(home.pid)
     home.hatch(NOBODY).pid  # noqa: B018 - waits until it is up
     more = [home.hatch(NOBODY) for _ in range(5)]
@@ -68,12 +68,12 @@ def test_the_nest_has_one_thread_and_holds_nothing_of_its_workers(home: Nest) ->
     assert alone.num_fds() <= files + 1
 
 
-def test_more_workers_than_may_be_under_way(home: Nest) -> None:
-    brood = [home.hatch(b"{}\n") for _ in range(nest.UNDER_WAY + 10)]
+def test_more_workers_than_may_be_under_way(home: ForkServer) -> None:
+    brood = [home.hatch(b"{}\n") for _ in range(fork_server.UNDER_WAY + 10)]
     assert {worker.wait(DEADLINE) for worker in brood} == {2}
 
 
-def test_workers_end_with_their_nest_even_when_they_are_stopped(home: Nest) -> None:
+def test_workers_end_with_their_nest_even_when_they_are_stopped(home: ForkServer) -> None:
     worker = home.hatch(NOBODY)
     stopped = psutil.Process(worker.pid)
     worker.send_signal(signal.SIGSTOP)
@@ -93,7 +93,7 @@ def test_workers_do_not_throw_the_same_dice(tmp_path: Path) -> None:
         "    def updateDataPoint(self, dataPoint, parameter, iterationNum): return np.ones(1)\n"
         "    def updateParameter(self, aggregator, oldParameter): return oldParameter\n"
     )
-    from flegel.runtime.find import find_algorithm
+    from flegel.runtime.job.find_algorithm import find_algorithm
 
     dice = find_algorithm(f"{tmp_path / 'dice.py'}:Dice")()
     result = flegel.run(dice, np.zeros((40, 1)), workers=2, sync="bsp", max_iterations=1, collect_state=True)
@@ -132,10 +132,10 @@ def test_a_nest_that_was_prepared_and_never_used_ends_even_if_the_process_cannot
 
 
 def test_a_nest_that_was_prepared_is_taken_or_left() -> None:
-    with nest.prepared():
-        early = nest._early[0]
+    with fork_server.prepared():
+        early = fork_server._early[0]
         with flegel.LocalCluster(1) as cluster:
             assert cluster._nest is early
-    with nest.prepared():
-        left = nest._early[0].pid
+    with fork_server.prepared():
+        left = fork_server._early[0].pid
     assert not psutil.pid_exists(left)

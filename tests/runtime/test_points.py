@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 from numba import njit
 from test_compile import ROWS, prepare, two_passes
 
-from flegel import check_algorithm, tree
+from flegel import check_algorithm
 from flegel.algorithm import Algorithm
 from flegel.algorithms import simd
 from flegel.algorithms.points import add_to, dot, nearest, squared_distance
 from flegel.algorithms.simd_rows import first_lane, squared_distances
-from flegel.runtime import compile as compiling
-from flegel.runtime.compile import build_kernel
-from flegel.runtime.flag import new_flag
+from flegel.core import pytree
+from flegel.core.stop_flag import new_flag
+from flegel.runtime.backends.numba import compiler as compiling
+from flegel.runtime.backends.numba.compiler import build_kernel
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "clusters.py"
 PRECISIONS = ("float32", "float64")
@@ -215,7 +216,7 @@ def test_borrowed_arrays_change_no_result_and_leave_no_owner_behind(
 
 
 def _arrays(value: Any) -> list[Any]:
-    return list(value) if tree.is_bundle(value) else [value]
+    return list(value) if pytree.is_bundle(value) else [value]
 
 
 def test_the_key_of_compiled_code_covers_the_files_behind_a_primitive() -> None:

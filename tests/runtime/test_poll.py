@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from flegel.runtime import poll
-from flegel.runtime.poll import Sleeper
+from flegel.runtime.transport import poller
+from flegel.runtime.transport.poller import Poller
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def pair() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
 
 @pytest.mark.parametrize("selectable", [1024, 0], ids=["select", "epoll"])
 def test_more_pipes_than_select_can_see(pair: tuple, selectable: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll, "SELECTABLE", selectable)
+    monkeypatch.setattr(poller, "SELECTABLE", selectable)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 4096:
         pytest.skip("too few open files are allowed here")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     one, other = pair
-    sleeper = Sleeper(one)
+    sleeper = Poller(one)
     pipes = [os.pipe() for _ in range(1200)]
     try:
         for read, _ in pipes:

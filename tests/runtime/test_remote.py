@@ -18,16 +18,18 @@ import zmq
 
 import flegel
 from flegel import LocalCluster
+from flegel.core.shard import Sparse
 from flegel.errors import ProtocolError, UsageError
 from flegel.messages import Hello
-from flegel.runtime import clock, doors, far, worker
-from flegel.runtime.curve import Pair, new_pair, present
-from flegel.runtime.local import launch
-from flegel.runtime.remote import RemoteCluster
-from flegel.runtime.rows import SharedRows, open_rows, reorder
-from flegel.runtime.wire import Numbered
-from flegel.runtime.worker import Birth, identity
-from flegel.share import Sparse
+from flegel.runtime import clock
+from flegel.runtime.processes.local_cluster import launch
+from flegel.runtime.processes.remote_cluster import RemoteCluster
+from flegel.runtime.transport import job_sockets, remote_arrays
+from flegel.runtime.transport.codec import Sequencer
+from flegel.runtime.transport.curve import KeyPair, new_key_pair, secure_dialer
+from flegel.runtime.worker import process
+from flegel.runtime.worker.process import WorkerConfig, identity
+from flegel.runtime.worker.row_sources import SharedRows, open_rows, reorder
 from tests.balance.test_processes import MOVES, moving, run
 
 
@@ -35,11 +37,11 @@ class Watched(RemoteCluster):
     """Keeps what workers were told at birth, for tests that try to abuse it."""
 
     def __init__(self, workers: int) -> None:
-        self.births: list[Birth] = []
+        self.births: list[WorkerConfig] = []
         self.pids: list[int] = []
         super().__init__(workers, start=self._watched)
 
-    def _watched(self, birth: Birth) -> subprocess.Popen[bytes]:
+    def _watched(self, birth: WorkerConfig) -> subprocess.Popen[bytes]:
         self.births.append(birth)
         process = launch(birth)
         self.pids.append(process.pid)
@@ -111,8 +113,8 @@ def heard(remote: RemoteCluster, seconds: float) -> list[Any]:
 def test_nobody_speaks_for_a_worker(remote: Watched, who: str) -> None:
     birth, other = remote.births[0], remote.births[1]
     assert birth.keys is not None and other.keys is not None
-    pairs: dict[str, Pair | None] = {
-        "nobody": None, "a stranger": new_pair(), "the job's key": birth.keys.between,
+    pairs: dict[str, KeyPair | None] = {
+        "nobody": None, "a stranger": new_key_pair(), "the job's key": birth.keys.between,
         "another worker": other.keys.own, "another's name": other.keys.own,
     }  # fmt: skip
     context: zmq.Context[Any] = zmq.Context()
@@ -121,9 +123,9 @@ def test_nobody_speaks_for_a_worker(remote: Watched, who: str) -> None:
     forger.setsockopt(zmq.IDENTITY, name)
     pair = pairs[who]
     if pair is not None:
-        present(forger, pair, birth.keys.server)
+        secure_dialer(forger, pair, birth.keys.server)
     forger.connect(birth.address)
-    voice = Numbered(remote.token, 0, birth.worker, birth.incarnation)
+    voice = Sequencer(remote.token, 0, birth.worker, birth.incarnation)
     for _ in range(20):
         forger.send_multipart(voice.wrap(Hello(1, "forged")), zmq.NOBLOCK)
     try:
@@ -148,13 +150,13 @@ def test_a_former_life_may_not_come_in(remote: Watched) -> None:
 def test_a_worker_watches_its_connection_from_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     dialled: list[bool] = []
 
-    def watch(self: worker.Contact, line: zmq.Socket[bytes]) -> None:
+    def watch(self: process.ConnectionMonitor, line: zmq.Socket[bytes]) -> None:
         dialled.append(bool(line.getsockopt(zmq.LAST_ENDPOINT)))
 
-    monkeypatch.setattr(worker.Contact, "__init__", watch)
-    monkeypatch.setattr(doors, "_here", None)
-    keys = doors.Keys(new_pair(), new_pair().public, new_pair())
-    made = worker.WorkerProcess(Birth("tcp://127.0.0.1:1", "t", 0, 0, keys))
+    monkeypatch.setattr(process.ConnectionMonitor, "__init__", watch)
+    monkeypatch.setattr(job_sockets, "_here", None)
+    keys = job_sockets.JobKeys(new_key_pair(), new_key_pair().public, new_key_pair())
+    made = process.WorkerProcess(WorkerConfig("tcp://127.0.0.1:1", "t", 0, 0, keys))
     assert made._socket.getsockopt(zmq.LAST_ENDPOINT)
     made._trainer.quit()
     made._socket.close(linger=0)
@@ -181,9 +183,9 @@ def test_a_worker_whose_coordinator_vanished_ends(capfd: pytest.CaptureFixture[s
 @pytest.mark.processes
 def test_a_worker_can_be_told_by_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
     file = tmp_path / "birth"
-    file.write_bytes(msgspec.json.encode(Birth("tcp://127.0.0.1:1", "t", 0, 0)))
+    file.write_bytes(msgspec.json.encode(WorkerConfig("tcp://127.0.0.1:1", "t", 0, 0)))
     file.chmod(0o644)
-    words = [sys.executable, "-m", "flegel.runtime.worker", str(file)]
+    words = [sys.executable, "-m", "flegel.runtime.worker.process", str(file)]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and "Others can read" in done.stderr and "Traceback" not in done.stderr
     file.chmod(0o600)
@@ -195,24 +197,26 @@ def test_a_worker_can_be_told_by_a_file_that_only_its_owner_can_read(tmp_path: P
 
 
 @pytest.fixture(params=["keys", "one host"])
-def shelf(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[far.ArrayServer]:
-    between = new_pair()
-    keys = doors.Keys(new_pair(), new_pair().public, between) if request.param == "keys" else None
-    ours, readers = doors.Doors(keys), doors.Doors(keys)
-    monkeypatch.setattr(doors, "_here", readers)
-    server = far.ArrayServer(ours, "tcp://127.0.0.1:1")
+def shelf(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[remote_arrays.ArrayServer]:
+    between = new_key_pair()
+    keys = job_sockets.JobKeys(new_key_pair(), new_key_pair().public, between) if request.param == "keys" else None
+    ours, readers = job_sockets.JobSockets(keys), job_sockets.JobSockets(keys)
+    monkeypatch.setattr(job_sockets, "_here", readers)
+    server = remote_arrays.ArrayServer(ours, "tcp://127.0.0.1:1")
     yield server
     server.close()
     ours.close()
     readers.close()
 
 
-def test_indexing_a_far_array_is_indexing_the_array(shelf: far.ArrayServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far, "PIECE", 1000)
+def test_indexing_a_far_array_is_indexing_the_array(
+    shelf: remote_arrays.ArrayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_arrays, "PIECE", 1000)
     values = np.random.default_rng(0).normal(size=(500, 3))
-    served = far.ServedArray(shelf, values.shape, values.dtype)
+    served = remote_arrays.ServedArray(shelf, values.shape, values.dtype)
     served.array[...] = values
-    there = far.FarArray(served.describe())
+    there = remote_arrays.RemoteArray(served.describe())
     assert len(there) == 500 and there.dtype == values.dtype
     for which in (
         slice(None),
@@ -236,14 +240,14 @@ def test_indexing_a_far_array_is_indexing_the_array(shelf: far.ArrayServer, monk
         there[:]
 
 
-def test_shares_of_dense_and_sparse_rows_are_read_from_afar(shelf: far.ArrayServer) -> None:
+def test_shares_of_dense_and_sparse_rows_are_read_from_afar(shelf: remote_arrays.ArrayServer) -> None:
     rng = np.random.default_rng(0)
     dense, labels = rng.normal(size=(90, 4)), rng.normal(size=90)
     indptr = np.arange(0, 181, 2)
     sparse = Sparse(indptr, np.tile([1, 3], 90), rng.normal(size=180), 5)
     owners = [np.arange(0, 90, 2), np.arange(1, 90, 2)]
     for features in (dense, sparse):
-        rows = SharedRows(features, labels, owners, partial(far.ServedArray, shelf))
+        rows = SharedRows(features, labels, owners, partial(remote_arrays.ServedArray, shelf))
         for index, mine in enumerate(owners):
             got = open_rows(rows.describe(), index, 2, 0)
             assert np.array_equal(got.ids, mine) and np.array_equal(got.labels, labels[mine])
@@ -255,11 +259,14 @@ def test_shares_of_dense_and_sparse_rows_are_read_from_afar(shelf: far.ArrayServ
         rows.close()
 
 
-def test_many_readers_at_once(shelf: far.ArrayServer) -> None:
-    served = far.ServedArray(shelf, (200_000, 8), np.dtype("f8"))
+def test_many_readers_at_once(shelf: remote_arrays.ArrayServer) -> None:
+    served = remote_arrays.ServedArray(shelf, (200_000, 8), np.dtype("f8"))
     served.array[...] = np.arange(1_600_000.0).reshape(200_000, 8)
     sums: list[float] = []
-    readers = [threading.Thread(target=lambda: sums.append(far.FarArray(served.describe())[:].sum())) for _ in range(4)]
+    readers = [
+        threading.Thread(target=lambda: sums.append(remote_arrays.RemoteArray(served.describe())[:].sum()))
+        for _ in range(4)
+    ]
     for reader in readers:
         reader.start()
     for reader in readers:
@@ -268,16 +275,16 @@ def test_many_readers_at_once(shelf: far.ArrayServer) -> None:
 
 
 def test_a_reader_without_the_jobs_key_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far, "PATIENCE", 0.5)
-    own = doors.Doors(doors.Keys(new_pair(), new_pair().public, new_pair()))
-    server = far.ArrayServer(own, "tcp://127.0.0.1:1")
-    served = far.ServedArray(server, (10,), np.dtype("f8"))
+    monkeypatch.setattr(remote_arrays, "PATIENCE", 0.5)
+    own = job_sockets.JobSockets(job_sockets.JobKeys(new_key_pair(), new_key_pair().public, new_key_pair()))
+    server = remote_arrays.ArrayServer(own, "tcp://127.0.0.1:1")
+    served = remote_arrays.ServedArray(server, (10,), np.dtype("f8"))
     try:
-        for between in (new_pair(), Pair(own.keys.between.public, new_pair().secret)):  # type: ignore[union-attr]
-            stranger = doors.Doors(doors.Keys(new_pair(), new_pair().public, between))
-            monkeypatch.setattr(doors, "_here", stranger)
+        for between in (new_key_pair(), KeyPair(own.keys.between.public, new_key_pair().secret)):  # type: ignore[union-attr]
+            stranger = job_sockets.JobSockets(job_sockets.JobKeys(new_key_pair(), new_key_pair().public, between))
+            monkeypatch.setattr(job_sockets, "_here", stranger)
             with pytest.raises(flegel.FlegelError, match="did not come"):
-                far.FarArray(served.describe())[:]
+                remote_arrays.RemoteArray(served.describe())[:]
             stranger.close()
     finally:
         server.close()
@@ -286,7 +293,7 @@ def test_a_reader_without_the_jobs_key_gets_nothing(monkeypatch: pytest.MonkeyPa
 
 OTHER_USER = """
 import os, sys, zmq
-from flegel.runtime.doors import bind_here
+from flegel.runtime.transport.job_sockets import bind_here
 context = zmq.Context()
 door = context.socket(zmq.ROUTER)
 address = bind_here(door)
@@ -306,7 +313,7 @@ sys.exit(7 if came else 0)
 """
 
 
-@pytest.mark.skipif(not doors.ABSTRACT, reason="local sockets have files here")
+@pytest.mark.skipif(not job_sockets.ABSTRACT, reason="local sockets have files here")
 def test_another_user_of_this_host_cannot_open_a_local_socket() -> None:
     import os
 
@@ -319,4 +326,6 @@ def test_another_user_of_this_host_cannot_open_a_local_socket() -> None:
 
 def test_a_key_of_the_wrong_length_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="64 hexadecimal digits"):
-        doors.Doors(doors.Keys(new_pair(), "abc", new_pair())).to_coordinator("tcp://127.0.0.1:1", b"x")
+        job_sockets.JobSockets(job_sockets.JobKeys(new_key_pair(), "abc", new_key_pair())).to_coordinator(
+            "tcp://127.0.0.1:1", b"x"
+        )

@@ -15,8 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from flegel.runtime.offspring import nursery
-from flegel.runtime.signals import Postponed
+from flegel.runtime.job.signals import DeferredSignals
+from flegel.runtime.processes.parent_death import nursery
 
 pytestmark = pytest.mark.processes
 
@@ -27,7 +27,7 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(4000, 5)))
     words = "submit kmeans --data rows.npy --set k=6 --workers 2 --sync bsp --tolerance 0 --max-seconds 300 --out model"
     process = subprocess.Popen(
-        [sys.executable, "-m", "flegel.cli", *words.split()],
+        [sys.executable, "-m", "flegel.cli.main", *words.split()],
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None
@@ -74,7 +74,7 @@ def handled() -> Iterator[list[int]]:
 
 
 def test_a_handler_waits_for_its_turn(handled: list[int]) -> None:
-    with Postponed() as signals:
+    with DeferredSignals() as signals:
         signal.raise_signal(signal.SIGTERM)
         assert handled == [], "the middle of a send is no place to raise an exception"
         signals.deliver()
@@ -88,7 +88,7 @@ def test_a_handler_waits_for_its_turn(handled: list[int]) -> None:
 
 
 def test_code_of_the_user_s_can_be_interrupted(handled: list[int]) -> None:
-    with Postponed() as signals:
+    with DeferredSignals() as signals:
         signals.open = True
         signal.raise_signal(signal.SIGTERM)
         assert handled == [signal.SIGTERM]
@@ -97,7 +97,7 @@ def test_code_of_the_user_s_can_be_interrupted(handled: list[int]) -> None:
 def test_ctrl_c_comes_as_usual_and_the_system_s_own_handler_is_left_alone() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        with pytest.raises(KeyboardInterrupt), Postponed() as signals:
+        with pytest.raises(KeyboardInterrupt), DeferredSignals() as signals:
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
             signal.raise_signal(signal.SIGINT)
             signals.deliver()
@@ -124,7 +124,7 @@ def test_what_one_handler_raises_does_not_silence_the_other_signal(
 
     monkeypatch.setattr(signal, "signal", struck)
     try:
-        with pytest.raises(KeyboardInterrupt), Postponed():
+        with pytest.raises(KeyboardInterrupt), DeferredSignals():
             pass
         signal.raise_signal(second)
         assert handled == [second], "it is not kept for a turn that never comes"
@@ -135,7 +135,7 @@ def test_what_one_handler_raises_does_not_silence_the_other_signal(
 
 def test_a_process_does_not_die_with_the_thread_that_asked_for_it() -> None:
     code = (
-        "from flegel.runtime.offspring import die_with_parent\n"
+        "from flegel.runtime.processes.parent_death import die_with_parent\n"
         "die_with_parent(); print('born', flush=True); print(input(), flush=True)"
     )
     words = [sys.executable, "-c", code]

@@ -17,7 +17,7 @@ from flegel.algorithm import Algorithm
 from flegel.algorithms.kmeans import Centroids, KMeans
 from flegel.errors import StorageError, UsageError
 from flegel.result import Result
-from flegel.runtime import store
+from flegel.runtime.job import result_store
 
 ROWS = np.random.default_rng(0).normal(size=(12, 3))
 
@@ -51,7 +51,7 @@ def everything(folder: Path) -> list[str]:
 
 def test_a_model_comes_back_as_it_was(tmp_path: Path) -> None:
     saved = result(state=np.arange(12, dtype=np.int32)[:, None])
-    assert store.save(saved, tmp_path / "m") == tmp_path / "m"
+    assert result_store.save(saved, tmp_path / "m") == tmp_path / "m"
     assert saved.model == str(tmp_path / "m")
     model = flegel.load(tmp_path / "m")
     np.testing.assert_array_equal(model.parameters["centroids"], saved.parameter.centroids)
@@ -59,29 +59,29 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.predict(ROWS), saved.predict(ROWS))
     assert model.algorithm.hyper()["k"] == 2
     np.testing.assert_array_equal(model.algorithm.hyper()["init"], ROWS[:2])
-    assert store.read_trace(tmp_path / "m") == saved.rows
+    assert result_store.read_trace(tmp_path / "m") == saved.rows
     assert json.loads((tmp_path / "m" / "result.json").read_text())["model"] == str(tmp_path / "m")
 
 
 def test_nothing_but_the_folder_appears(tmp_path: Path) -> None:
-    store.save(result(), tmp_path / "m")
+    result_store.save(result(), tmp_path / "m")
     assert everything(tmp_path) == ["m", "m/model.json", "m/model.npz", "m/result.json", "m/trace.msgpack"]
 
 
 def test_a_bare_array_and_numbers_without_dimensions_come_back(tmp_path: Path) -> None:
-    store.save(result(users.Histogram(bins=3), np.array([0.25, 0.5, 0.25])), tmp_path / "bare")
+    result_store.save(result(users.Histogram(bins=3), np.array([0.25, 0.5, 0.25])), tmp_path / "bare")
     np.testing.assert_array_equal(flegel.load(tmp_path / "bare", trust_code=True).parameter, [0.25, 0.5, 0.25])
-    store.save(result(users.DenseMean(), users.Sums(np.ones(3), np.float64(4.0))), tmp_path / "tuple")
+    result_store.save(result(users.DenseMean(), users.Sums(np.ones(3), np.float64(4.0))), tmp_path / "tuple")
     parameter = flegel.load(tmp_path / "tuple", trust_code=True).parameter
     assert parameter.count == 4.0 and type(parameter).__name__ == "Sums"
 
 
 def test_an_empty_folder_may_be_filled_and_a_full_one_may_not(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    store.save(result(), tmp_path / "empty")
+    result_store.save(result(), tmp_path / "empty")
     before = (tmp_path / "empty" / "model.json").read_bytes()
     with pytest.raises(UsageError, match="exists already"):
-        store.save(result(objective=9.0), tmp_path / "empty")
+        result_store.save(result(objective=9.0), tmp_path / "empty")
     assert (tmp_path / "empty" / "model.json").read_bytes() == before
 
 
@@ -89,7 +89,7 @@ def test_an_empty_folder_may_be_filled_and_a_full_one_may_not(tmp_path: Path) ->
 def test_a_file_in_the_way_is_noticed_before_training(tmp_path: Path, target: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError):
-        store.check_target(tmp_path / target)
+        result_store.check_target(tmp_path / target)
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -105,7 +105,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", fsync)
     saved = result()
     with pytest.raises(StorageError, match=r"No space left on device; nothing was written"):
-        store.save(saved, tmp_path / "m")
+        result_store.save(saved, tmp_path / "m")
     assert everything(tmp_path) == []
     assert saved.model is None
 
@@ -120,7 +120,7 @@ def test_json_is_written_in_one_step_and_not_at_all_on_a_full_disk(
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(StorageError, match="No space left"):
-        store.write_json(result(), str(tmp_path / "r.json"))
+        result_store.write_json(result(), str(tmp_path / "r.json"))
     assert everything(tmp_path) == ["r.json"] and (tmp_path / "r.json").read_text() == "old"
 
 
@@ -129,7 +129,7 @@ def test_json_to_something_that_is_no_file_goes_through_it(tmp_path: Path) -> No
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        store.write_json(result(), str(pipe))
+        result_store.write_json(result(), str(pipe))
         assert json.loads(os.read(reader, 1 << 20))["algorithm"] == "kmeans"
     finally:
         os.close(reader)
@@ -173,7 +173,7 @@ def damage(folder: Path, how: str) -> None:
      "json cut", "json with more", "json of another format", "no such builtin"],
 )  # fmt: skip
 def test_a_damaged_model_is_refused_in_a_sentence(tmp_path: Path, how: str) -> None:
-    store.save(result(), tmp_path / "m")
+    result_store.save(result(), tmp_path / "m")
     damage(tmp_path / "m", how)
     with pytest.raises(StorageError, match=r"model in .*/m"):
         flegel.load(tmp_path / "m").predict(ROWS)
@@ -186,7 +186,7 @@ def test_a_folder_without_a_model_is_wrong_use(tmp_path: Path) -> None:
 
 def test_code_inside_a_model_runs_only_when_it_is_trusted(tmp_path: Path) -> None:
     parameter = users.Sums(np.ones(3), np.float64(1.0))
-    store.save(result(users.DenseMean(), parameter), tmp_path / "m")
+    result_store.save(result(users.DenseMean(), parameter), tmp_path / "m")
     model = flegel.load(tmp_path / "m")
     np.testing.assert_array_equal(model.parameters["sums"], np.ones(3))
     with pytest.raises(UsageError, match="trust_code=True"):
@@ -197,14 +197,14 @@ def test_code_inside_a_model_runs_only_when_it_is_trusted(tmp_path: Path) -> Non
 
 
 def test_rows_of_another_width_are_refused(tmp_path: Path) -> None:
-    store.save(result(), tmp_path / "m")
+    result_store.save(result(), tmp_path / "m")
     with pytest.raises(UsageError, match="trained on 3 columns"):
         flegel.load(tmp_path / "m").predict(np.zeros((4, 2)))
 
 
 def test_hyper_parameters_that_json_has_no_word_for_survive(tmp_path: Path) -> None:
     parameter = users.Sums(np.ones(3), np.float64(1.0))
-    store.save(result(users.HaltsWhenLarge(threshold=float("inf")), parameter), tmp_path / "m")
+    result_store.save(result(users.HaltsWhenLarge(threshold=float("inf")), parameter), tmp_path / "m")
     assert flegel.load(tmp_path / "m", trust_code=True).algorithm.hyper()["threshold"] == float("inf")
     text = (tmp_path / "m" / "result.json").read_text()
     assert "Infinity" not in text, "valid JSON for every reader"

@@ -16,34 +16,34 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from flegel.errors import DecodeError, UsageError
+from flegel.job import AlgorithmRef
 from flegel.messages import (
     NO_FRAMES,
     Answer,
-    Beat,
     Envelope,
     Exit,
-    Failed,
-    Fetch,
-    Form,
-    Frame,
+    FetchStates,
+    FrameSpec,
     Hello,
-    Load,
-    Loaded,
+    LoadShard,
     Order,
-    Release,
+    ReleaseJob,
     Report,
-    State,
+    ShardLoaded,
+    States,
     Stop,
     Train,
+    TreeLayout,
+    WorkerBeat,
+    WorkerFailed,
 )
-from flegel.runtime import frames
-from flegel.runtime.wire import DTYPES, PACK_BELOW, Numbered, Parcel, decode, encode
-from flegel.spec import AlgorithmRef
+from flegel.runtime.transport import zmq_frames
+from flegel.runtime.transport.codec import DTYPES, PACK_BELOW, PackedArrays, Sequencer, decode, encode
 
 text = st.text(max_size=20)
 number = st.integers(0, 2**40)
 seconds = st.floats(0, 1e6)
-form = st.builds(Form, text, st.lists(text, max_size=4).map(tuple))
+form = st.builds(TreeLayout, text, st.lists(text, max_size=4).map(tuple))
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | text | st.floats(allow_nan=False),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
@@ -51,7 +51,7 @@ plain = st.recursive(
 )
 bodies = st.one_of(
     st.builds(
-        Load,
+        LoadShard,
         st.builds(AlgorithmRef, text, st.dictionaries(text, plain, max_size=3), text),
         st.dictionaries(text, plain, max_size=3),
         number,
@@ -63,12 +63,12 @@ bodies = st.one_of(
     ),
     st.builds(Train, number, number, st.none() | seconds),
     st.builds(Stop, number),
-    st.sampled_from([Fetch(), Release(), Exit(), State()]),
+    st.sampled_from([FetchStates(), ReleaseJob(), Exit(), States()]),
     st.builds(Hello, number, text),
-    st.builds(Loaded, number, number, text, text, seconds),
+    st.builds(ShardLoaded, number, number, text, text, seconds),
     st.builds(Report, number, number, st.booleans(), number, number, seconds, seconds, seconds),
-    st.builds(Beat, number),
-    st.builds(Failed, text, st.integers(-1, 2**40), text, text, st.booleans()),
+    st.builds(WorkerBeat, number),
+    st.builds(WorkerFailed, text, st.integers(-1, 2**40), text, text, st.booleans()),
 )
 arrays = st.lists(
     hnp.arrays(
@@ -85,12 +85,12 @@ def sent(envelope: Envelope, values: list[np.ndarray]) -> list[bytes]:
     return [f.tobytes() if isinstance(f, np.ndarray) else bytes(f) for f in frames_of(envelope, values)]
 
 
-def described(*frames: Frame) -> msgspec.Raw:
+def described(*frames: FrameSpec) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(frames))
 
 
 def frames_of(envelope: Envelope, values: list[np.ndarray]) -> list[Any]:
-    parcel = Parcel(values)
+    parcel = PackedArrays(values)
     return encode(msgspec.structs.replace(envelope, frames=parcel.frames), parcel)
 
 
@@ -206,7 +206,7 @@ def test_every_message_is_an_order_an_answer_or_goes_between_workers() -> None:
 
 
 def test_received_arrays_cannot_be_written_to() -> None:
-    _, (array,) = decode(sent(Envelope("j", 0, 0, 0, 0, Beat(0)), [np.zeros(3)]))
+    _, (array,) = decode(sent(Envelope("j", 0, 0, 0, 0, WorkerBeat(0)), [np.zeros(3)]))
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 1.0
 
@@ -214,12 +214,12 @@ def test_received_arrays_cannot_be_written_to() -> None:
 @pytest.mark.parametrize("value", [np.zeros(2, complex), np.array(["a"]), np.array([None]), np.zeros(2, ">f8")])
 def test_arrays_that_cannot_travel_are_refused_by_the_sender(value: np.ndarray) -> None:
     with pytest.raises(UsageError, match="do not travel"):
-        Parcel([value])
+        PackedArrays([value])
 
 
 def test_arrays_in_any_memory_order_arrive_as_they_were() -> None:
     values = [np.arange(12.0).reshape(3, 4).T, np.arange(10.0)[::3], np.asfortranarray(np.eye(3))]
-    _, got = decode(sent(Envelope("j", 0, 0, 0, 0, Beat(0)), values))
+    _, got = decode(sent(Envelope("j", 0, 0, 0, 0, WorkerBeat(0)), values))
     for a, b in zip(got, values, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -227,14 +227,14 @@ def test_arrays_in_any_memory_order_arrive_as_they_were() -> None:
 @pytest.mark.parametrize("size", [1, PACK_BELOW // 8])
 def test_small_arrays_share_the_frame_of_the_header_and_large_ones_do_not(size: int) -> None:
     values = [np.arange(float(size)), np.arange(3.0)]
-    frames = sent(Envelope("j", 0, 0, 0, 0, Beat(0)), values)
+    frames = sent(Envelope("j", 0, 0, 0, 0, WorkerBeat(0)), values)
     assert len(frames) == (1 if size == 1 else 3)
     for a, b in zip(decode(frames)[1], values, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_a_packed_frame_of_the_wrong_size_is_refused() -> None:
-    (packed,) = sent(Envelope("j", 0, 0, 0, 0, Beat(0)), [np.arange(2.0), np.arange(3.0)])
+    (packed,) = sent(Envelope("j", 0, 0, 0, 0, WorkerBeat(0)), [np.arange(2.0), np.arange(3.0)])
     for wrong in (packed[:-1], packed + b"x", packed[:4], packed[:3], b"\xc1", b"\xc1\xff\xff\xff" + packed[4:]):
         with pytest.raises(DecodeError):
             decode([wrong])
@@ -244,7 +244,7 @@ def test_a_packed_frame_of_the_wrong_size_is_refused() -> None:
 
 def test_packed_arrays_of_any_types_lie_well() -> None:
     values = [np.arange(3, dtype="f4"), np.arange(5.0), np.arange(7, dtype="i1"), np.arange(2), np.zeros((0, 3))]
-    _, got = decode(sent(Envelope("j", 0, 0, 0, 0, Beat(0)), values))
+    _, got = decode(sent(Envelope("j", 0, 0, 0, 0, WorkerBeat(0)), values))
     for a, b in zip(got, values, strict=True):
         assert a.flags.aligned and a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
@@ -255,7 +255,7 @@ def test_packed_arrays_of_any_types_lie_well() -> None:
 def test_arrays_are_aligned_and_read_only_wherever_the_received_bytes_lie(numbers: int, shift: int) -> None:
     values = [np.arange(float(numbers)), np.arange(6.0).reshape(2, 3)]
     received = []
-    for frame in sent(Envelope("j", 0, 0, 0, 0, Beat(0)), values):
+    for frame in sent(Envelope("j", 0, 0, 0, 0, WorkerBeat(0)), values):
         memory = bytearray(shift) + bytes(frame)
         received.append(memoryview(memory)[shift:].toreadonly())
     for a, b in zip(decode(received)[1], values, strict=True):
@@ -265,7 +265,7 @@ def test_arrays_are_aligned_and_read_only_wherever_the_received_bytes_lie(number
 
 def test_a_packed_frame_larger_than_senders_pack_is_refused() -> None:
     count = PACK_BELOW  # eight times the bytes that are packed
-    envelope = Envelope("j", 0, 0, 0, 0, Beat(0), described(Frame("<f8", (count,))))
+    envelope = Envelope("j", 0, 0, 0, 0, WorkerBeat(0), described(FrameSpec("<f8", (count,))))
     header = msgspec.msgpack.encode(envelope)
     start = (0xC1 << 24 | len(header)).to_bytes(4) + header
     with pytest.raises(DecodeError, match="one frame"):
@@ -274,17 +274,17 @@ def test_a_packed_frame_larger_than_senders_pack_is_refused() -> None:
 
 def test_what_goes_to_many_is_what_goes_to_one() -> None:
     for values in ([np.arange(5.0)], [np.arange(20_000.0), np.arange(3.0)], [np.arange(5.0), np.arange(3, dtype="i1")]):
-        parcel = Parcel(values).broadcast(frames.shared)
+        parcel = PackedArrays(values).broadcast(zmq_frames.shared)
         values[0] = values[0] + 1  # what was made ready does not follow
         for worker in range(3):
-            _, got = decode([bytes(f) for f in Numbered("j", 0, worker, 0).wrap(Beat(0), parcel)])
+            _, got = decode([bytes(f) for f in Sequencer("j", 0, worker, 0).wrap(WorkerBeat(0), parcel)])
             np.testing.assert_array_equal(got[0], values[0] - 1)
             assert len(got) == len(values) and all(a.flags.aligned and not a.flags.writeable for a in got)
 
 
 def test_small_arrays_that_go_to_many_share_a_frame_behind_the_header() -> None:
-    parcel = Parcel([np.arange(5.0), np.arange(3.0)]).broadcast(frames.shared)
-    header, shared = (bytes(f) for f in Numbered("j", 0, 0, 0).wrap(Beat(0), parcel))
+    parcel = PackedArrays([np.arange(5.0), np.arange(3.0)]).broadcast(zmq_frames.shared)
+    header, shared = (bytes(f) for f in Sequencer("j", 0, 0, 0).wrap(WorkerBeat(0), parcel))
     for wrong in (shared[:-1], shared + bytes(8), b""):
         with pytest.raises(DecodeError, match="64 bytes"):
             decode([header, wrong])
@@ -293,14 +293,14 @@ def test_small_arrays_that_go_to_many_share_a_frame_behind_the_header() -> None:
 
 
 def test_more_arrays_than_travel_are_refused() -> None:
-    envelope = Envelope("j", 0, 0, 0, 0, Beat(0), described(*[Frame("<f8", (1,))] * 257))
+    envelope = Envelope("j", 0, 0, 0, 0, WorkerBeat(0), described(*[FrameSpec("<f8", (1,))] * 257))
     with pytest.raises(DecodeError, match="at most 256"):
         decode([msgspec.msgpack.encode(envelope), bytes(8 * 257)])
 
 
 def test_what_a_sender_says_is_numbered() -> None:
-    voice = Numbered("job", 1, 2, 3)
-    numbers = [decode([bytes(f) for f in voice.wrap(Beat(0))])[0].sequence for _ in range(3)]
+    voice = Sequencer("job", 1, 2, 3)
+    numbers = [decode([bytes(f) for f in voice.wrap(WorkerBeat(0))])[0].sequence for _ in range(3)]
     assert numbers == [0, 1, 2]
 
 
@@ -317,10 +317,10 @@ def test_a_real_socket_carries_arrays_of_every_shape() -> None:
         one.bind("inproc://wire")
         other.connect("inproc://wire")
         values = [np.zeros((3, 0), "f4"), np.array(2.5), np.arange(6).reshape(2, 3).T, np.zeros(0)]
-        frames.send(one, frames_of(Envelope("j", 0, 0, 0, 0, Beat(0)), values))
-        _, got = decode(frames.receive(other))
+        zmq_frames.send(one, frames_of(Envelope("j", 0, 0, 0, 0, WorkerBeat(0)), values))
+        _, got = decode(zmq_frames.receive(other))
         with pytest.raises(zmq.Again):
-            frames.receive(other)
+            zmq_frames.receive(other)
         for a, b in zip(got, values, strict=True):
             assert a.shape == b.shape and a.dtype == b.dtype and a.flags.aligned
             np.testing.assert_array_equal(a, b)

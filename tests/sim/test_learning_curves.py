@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flegel.sim.learning import CurveLearner, Progress, curve, fit
+from flegel.sim.learning_curve import CurveLearner, FittedProgress, curve, fit
 
 
 def decay(rate: float, passes: np.ndarray) -> list[tuple[float, float]]:
@@ -26,7 +26,7 @@ def test_equal_courses_mean_no_loss() -> None:
     assert fit(decay(0.5, np.arange(1, 161) / 8), decay(0.5, np.arange(1.0, 21.0)), 1 / 8, False).loss < 0.05
 
 
-PROGRESS = Progress((0.0, 1.0, 2.0, 10.0), (100.0, 50.0, 40.0, 20.0), 0.5)
+PROGRESS = FittedProgress((0.0, 1.0, 2.0, 10.0), (100.0, 50.0, 40.0, 20.0), 0.5)
 
 
 def test_one_update_a_pass_follows_the_curve_itself() -> None:

@@ -11,22 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from flegel.machine import coordinator, estate, ledger
-from flegel.machine.agenda import Agenda
-from flegel.machine.channel import Channel, Packet
-from flegel.machine.coordinator import Coordinator
-from flegel.machine.crew import Crew
-from flegel.machine.elastic import Elastic
-from flegel.machine.events import Send
-from flegel.machine.fence import Fence
-from flegel.machine.holdings import Holdings
+from flegel.machine import ledger
+from flegel.machine.coordinator import coordinator
+from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import Send
+from flegel.machine.coordinator.membership import Membership
+from flegel.machine.coordinator.membership_protocol import MembershipProtocol
+from flegel.machine.coordinator.migrations import Migrations
+from flegel.machine.fencing import Fence
 from flegel.machine.ledger import Ledger
-from flegel.machine.migration import Taking
-from flegel.machine.moves import Moves
-from flegel.messages import Reset, Train
-from flegel.sim.faults import Violation, run
-from flegel.sim.weather import Scenario, anything, losing
-from flegel.sync.base import View
+from flegel.machine.migration.endpoints import MigrationTarget
+from flegel.machine.worker import reassignment
+from flegel.machine.worker.point_store import PointStore
+from flegel.machine.worker.visit_schedule import VisitSchedule
+from flegel.messages import ResetPoints, Train
+from flegel.sim.faults.faulty_job import Violation, run
+from flegel.sim.faults.reliable_channel import Packet, ReliableChannel
+from flegel.sim.faults.scenarios import Scenario, anything, losing
+from flegel.sync.policy import View
 
 Patch = pytest.MonkeyPatch
 
@@ -71,103 +73,105 @@ def undead(seed: int) -> Scenario | None:
 def acknowledges_what_it_has_not_heard(patch: Patch) -> None:
     """A lost message is never sent again, because a later one was acknowledged in its place."""
 
-    def packet(self: Channel, number: int, item: Any = None) -> Packet:
+    def packet(self: ReliableChannel, number: int, item: Any = None) -> Packet:
         self._owed_at = float("inf")
         return Packet(self.session, number, max(self._early, default=self.heard), item)
 
-    patch.setattr(Channel, "_packet", packet)
+    patch.setattr(ReliableChannel, "_packet", packet)
 
 
 def acknowledgement_off_by_one(patch: Patch) -> None:
     """One message more than was acknowledged is forgotten."""
-    acknowledge = Channel._acknowledge
+    acknowledge = ReliableChannel._acknowledge
     patch.setattr(
-        Channel, "_acknowledge", lambda self, heard, now: acknowledge(self, heard + (0 < heard < self.sent), now)
+        ReliableChannel,
+        "_acknowledge",
+        lambda self, heard, now: acknowledge(self, heard + (0 < heard < self.sent), now),
     )
 
 
 def doubles_are_applied(patch: Patch) -> None:
     """Nobody notices that a report came twice."""
-    hear, on_report = Channel._hear, Coordinator._on_report
+    hear, on_report = ReliableChannel._hear, Coordinator._on_report
 
-    def again(self: Channel, packet: Packet, now: float) -> list[Any]:
+    def again(self: ReliableChannel, packet: Packet, now: float) -> list[Any]:
         return hear(self, packet, now) or ([packet.item] if packet.number <= self.heard else [])
 
     def report(self: Coordinator, worker: int, body: Any, arrays: Any, now: float) -> None:
         held = self._held.get(worker)
         on_report(self, worker, body, arrays, now)
         if held is not None and worker in self._held:
-            coordinator.tree.add(held, coordinator.tree.unflatten(held, arrays))
+            coordinator.pytree.add(held, coordinator.pytree.unflatten(held, arrays))
 
-    patch.setattr(Channel, "_hear", again)
+    patch.setattr(ReliableChannel, "_hear", again)
     patch.setattr(Fence, "refuse", lambda self, envelope: None)
     patch.setattr(Coordinator, "_on_report", report)
 
 
 def a_former_life_speaks(patch: Patch) -> None:
     """Neither session nor incarnation is looked at."""
-    take = Channel.take
+    take = ReliableChannel.take
 
-    def anybody(self: Channel, packet: Packet, now: float) -> Any:
+    def anybody(self: ReliableChannel, packet: Packet, now: float) -> Any:
         return take(self, msgspec.structs.replace(packet, session=self.session), now)
 
-    patch.setattr(Channel, "take", anybody)
+    patch.setattr(ReliableChannel, "take", anybody)
     patch.setattr(Fence, "refuse", lambda self, envelope: None)
 
 
 def points_in_flight_are_trained(patch: Patch) -> None:
     """Ownership race: the source does not lock the window that it sends."""
-    cut = Agenda.cut
+    cut = VisitSchedule.cut
 
-    def unlocked(self: Agenda, *args: Any) -> Any:
+    def unlocked(self: VisitSchedule, *args: Any) -> Any:
         segment = cut(self, *args)
         if segment is not None:
             segment.status = "active"
         return segment
 
-    patch.setattr(Agenda, "cut", unlocked)
+    patch.setattr(VisitSchedule, "cut", unlocked)
 
 
 def both_own_a_window(patch: Patch) -> None:
     """Ownership race: the target is told that a window is its own, the source is not."""
-    settle = Moves.settle
+    settle = Migrations.settle
 
-    def halfway(self: Moves, committed: Any, now: float) -> Any:
+    def halfway(self: Migrations, committed: Any, now: float) -> Any:
         changes, orders = settle(self, committed, now)
         return changes, {w: msgspec.structs.replace(order, given=()) for w, order in orders.items()}
 
-    patch.setattr(Moves, "settle", halfway)
+    patch.setattr(Migrations, "settle", halfway)
 
 
 def a_copy_is_not_refreshed(patch: Patch) -> None:
     """Points that come back have the states that they had when they left."""
-    refresh = Holdings._refresh
+    refresh = PointStore._refresh
 
-    def stale(self: Holdings, segment: Any, incoming: Any) -> None:
+    def stale(self: PointStore, segment: Any, incoming: Any) -> None:
         if not incoming.window.copied:
             refresh(self, segment, incoming)
 
-    patch.setattr(Holdings, "_refresh", stale)
+    patch.setattr(PointStore, "_refresh", stale)
 
 
 def a_copy_is_revived_twice(patch: Patch) -> None:
     """A window that comes twice is kept and told twice, and counted twice."""
 
-    def came(self: Taking, number: int, usable: bool) -> Any:
+    def came(self: MigrationTarget, number: int, usable: bool) -> Any:
         self.kept.discard(number)
         return original(self, number, usable)
 
-    original = Taking.came
-    answer = Moves.answer
+    original = MigrationTarget.came
+    answer = Migrations.answer
 
-    def twice(self: Moves, worker: int, body: Any, now: float) -> Any:
+    def twice(self: Migrations, worker: int, body: Any, now: float) -> Any:
         move = self.open.get(body.move)
         if move is not None and hasattr(body, "number"):
             move.settled.discard(body.number)
         return answer(self, worker, body, now)
 
-    patch.setattr(Taking, "came", came)
-    patch.setattr(Moves, "answer", twice)
+    patch.setattr(MigrationTarget, "came", came)
+    patch.setattr(Migrations, "answer", twice)
 
 
 def a_commit_is_dropped_before_it_is_posted(patch: Patch) -> None:
@@ -188,43 +192,43 @@ def a_lost_account_stays(patch: Patch) -> None:
 
 def partners_do_not_begin_again(patch: Patch) -> None:
     """Who shared an account with the lost worker is not told that its points count as unvisited."""
-    close = Elastic._close_books
+    close = MembershipProtocol._close_books
 
     def silent(self: Any) -> None:
         close(self)
-        self._out = [c for c in self._out if not (isinstance(c, Send) and isinstance(c.body, Reset))]
+        self._out = [c for c in self._out if not (isinstance(c, Send) and isinstance(c.body, ResetPoints))]
 
-    patch.setattr(Elastic, "_close_books", silent)
+    patch.setattr(MembershipProtocol, "_close_books", silent)
 
 
 def a_lost_workers_report_counts(patch: Patch) -> None:
     """What a fenced worker reported last is folded in all the same."""
-    lost = Elastic._lost
+    lost = MembershipProtocol._lost
 
     def kept(self: Any, worker: int, why: str, fault: bool, now: float) -> None:
         change = self._held.get(worker)
         lost(self, worker, why, fault, now)
         others = sorted(self.view.workers)
         if change is not None and others and others[0] in self._held:
-            coordinator.tree.add(self.ledger.total, change)
+            coordinator.pytree.add(self.ledger.total, change)
 
-    patch.setattr(Elastic, "_lost", kept)
+    patch.setattr(MembershipProtocol, "_lost", kept)
 
 
 def orphans_are_forgotten(patch: Patch) -> None:
     """Points of a lost worker get no new owner."""
-    patch.setattr(Crew, "_place_orphans", lambda self, view: [])
+    patch.setattr(Membership, "_place_orphans", lambda self, view: [])
 
 
 def adopted_points_keep_old_labels(patch: Patch) -> None:
     """Points that count as unvisited enter with states."""
-    adopt = estate.adopt
+    adopt = reassignment.adopt
 
     def visited(holdings: Any, share: Any, passes: int) -> None:
         share.state[:] = 0
         adopt(holdings, share, passes)
 
-    patch.setattr(estate, "adopt", visited)
+    patch.setattr(reassignment, "adopt", visited)
 
 
 def theta_of_the_round_before(patch: Patch) -> None:
@@ -235,7 +239,7 @@ def theta_of_the_round_before(patch: Patch) -> None:
         before = len(self._out)
         train(self, action, now)
         old = getattr(self, "_old", None)
-        self._old = tuple(coordinator.tree.flatten(self.parameter))
+        self._old = tuple(coordinator.pytree.flatten(self.parameter))
         last = len(self._out) - 1
         if old is not None and last > before and isinstance(self._out[last].body, Train):
             self._out[last] = msgspec.structs.replace(self._out[last], arrays=old)
@@ -250,15 +254,15 @@ def a_barrier_without_one(patch: Patch) -> None:
 
 def a_resend_timer_that_stops(patch: Patch) -> None:
     """What was sent again once is never sent again."""
-    tick = Channel.tick
+    tick = ReliableChannel.tick
 
-    def once(self: Channel, now: float) -> Any:
+    def once(self: ReliableChannel, now: float) -> Any:
         packets = tick(self, now)
         if self.again:
             self._resend_at = float("inf")
         return packets
 
-    patch.setattr(Channel, "tick", once)
+    patch.setattr(ReliableChannel, "tick", once)
 
 
 PLANTED: list[tuple[Callable[[Patch], None], Callable[[int], Scenario | None]]] = [

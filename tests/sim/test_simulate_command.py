@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flegel.cli import app
+from flegel.cli.main import app
 
 SMALL = ["--data", "higgs:4000", "--set", "k=4", "--pass", "100ms"]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flegel.errors import UsageError
-from flegel.plan.straggler import parse_stragglers
+from flegel.plan.stragglers import parse_stragglers
 from flegel.sim.speeds import Course, Drift, Speeds, Spot, draw, parse_drift, parse_spot, parse_spread, recorded
 from flegel.sim.trainer import Pace
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from virtual_jobs import counting, kmeans
 
+from flegel.job import Criteria, SyncSpec
 from flegel.result import utilization, worker_rows
-from flegel.sim.cluster import Costs
-from flegel.spec import Criteria, SyncSpec
+from flegel.sim.simulation import Costs
 
 SYNCHRONOUS = ["bsp", "bsp-mini", "fsp", "fsp-binary"]
 EVERY = [*SYNCHRONOUS, "ssp", "asp", "psp"]
@@ -174,7 +174,7 @@ def test_asynchronous_divergence_ends_the_job_and_says_so() -> None:
     from virtual_jobs import Counter, coordinator, paces
 
     from flegel.algorithm import Algorithm
-    from flegel.sim.cluster import simulate
+    from flegel.sim.simulation import simulate
 
     class Runaway(Algorithm):
         """Each stale report makes it worse, faster and faster."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from virtual_jobs import counting
 
-from flegel.sim.desk import MEASURED, Costs, Desk, Tree
-from flegel.sim.network import Network, Wires
-from flegel.spec import Criteria, SyncSpec
+from flegel.job import Criteria, SyncSpec
+from flegel.sim.coordinator_cost import MEASURED, CoordinatorCost, Costs, TreeCost
+from flegel.sim.network import Network, NetworkSpec
 
 
 def test_links_carry_one_message_after_the_other() -> None:
-    network = Network(Wires(latency=0.001, hub=1e6), 4)
+    network = Network(NetworkSpec(latency=0.001, hub=1e6), 4)
     first, second = network.down(0, 1000, 0.0), network.down(1, 1000, 0.0)
     assert (first, second) == (pytest.approx(0.002), pytest.approx(0.003))
 
 
 def test_other_racks_are_farther_and_share_an_uplink() -> None:
-    network = Network(Wires(latency=0.001, racks=2, rack_latency=0.01, uplink=1e6), 4)
+    network = Network(NetworkSpec(latency=0.001, racks=2, rack_latency=0.01, uplink=1e6), 4)
     assert [network.rack(w) for w in range(4)] == [0, 0, 1, 1]
     assert network.up(0, 1000, 0.0) == pytest.approx(0.001)
     assert network.up(2, 1000, 0.0) == pytest.approx(0.012)
@@ -26,14 +26,14 @@ def test_other_racks_are_farther_and_share_an_uplink() -> None:
 
 def test_messages_of_a_pair_never_overtake_each_other_and_dice_are_seeded() -> None:
     def times(seed: int) -> list[float]:
-        network = Network(Wires(latency=0.001, jitter=0.01), 2, seed)
+        network = Network(NetworkSpec(latency=0.001, jitter=0.01), 2, seed)
         return [network.down(0, 10, i * 1e-4) for i in range(200)]
 
     assert times(1) == sorted(times(1)) == times(1) != times(2)
 
 
 def test_one_thread_does_one_thing_at_a_time() -> None:
-    desk = Desk(Costs(merge=0.01, send=0.02), 2)
+    desk = CoordinatorCost(Costs(merge=0.01, send=0.02), 2)
     assert desk.take(0, 0, 1.0) == pytest.approx(1.01)
     assert desk.take(1, 0, 1.0) == pytest.approx(1.02)
     assert desk.give(0, 0, None, 0.0) == pytest.approx(1.04)
@@ -41,7 +41,7 @@ def test_one_thread_does_one_thing_at_a_time() -> None:
 
 
 def test_heartbeats_slow_everything_down() -> None:
-    assert Desk(Costs(beat=1e-4), 5000).strain == pytest.approx(2.0)
+    assert CoordinatorCost(Costs(beat=1e-4), 5000).strain == pytest.approx(2.0)
 
 
 def cost(workers: int, costs: Costs, size: int | None = None) -> float:
@@ -64,7 +64,7 @@ def test_heads_of_groups_make_barriers_cheaper() -> None:
 
 
 def test_a_tree_passes_on_one_report_a_group() -> None:
-    tree = Tree(Costs(message=0.0, merge=0.01, send=0.0, tree=2), 4)
+    tree = TreeCost(Costs(message=0.0, merge=0.01, send=0.0, tree=2), 4)
     theta = (object(),)
     for worker in range(4):
         tree.give(worker, 8, theta, 0.0)

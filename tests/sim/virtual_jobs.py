@@ -6,23 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from flegel import tree
 from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.kmeans import KMeans
-from flegel.machine.coordinator import Coordinator
-from flegel.machine.events import Patience
+from flegel.core import pytree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.ledger import Ledger
-from flegel.messages import Form, Load
-from flegel.plan.straggler import parse_stragglers
-from flegel.runtime.compile import build_kernel
-from flegel.runtime.flag import new_flag
-from flegel.share import make_share
-from flegel.sim.cluster import Costs, simulate
+from flegel.messages import LoadShard, TreeLayout
+from flegel.plan.stragglers import parse_stragglers
+from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.sim.simulation import Costs, simulate
 from flegel.sim.trainer import Counter, KernelLearner, Pace
-from flegel.spec import AlgorithmRef, Criteria, SyncSpec
 from flegel.sync import make_policy
 
-FOR_EVER = Patience(load=float("inf"), silence=float("inf"), report=float("inf"))
+FOR_EVER = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
 
 
 def clouds(rows: int, columns: int = 5, centres: int = 6, seed: int = 0) -> np.ndarray:
@@ -34,8 +34,8 @@ def clouds(rows: int, columns: int = 5, centres: int = 6, seed: int = 0) -> np.n
 def coordinator(
     algorithm: Algorithm, zero: Any, theta: Any, workers: int, sync: SyncSpec, criteria: Criteria
 ) -> Coordinator:
-    form = Form("array", ())
-    loads = {w: Load(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)}
+    form = TreeLayout("array", ())
+    loads = {w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)}
     return Coordinator(
         algorithm, make_policy(sync), criteria, theta, Ledger(algorithm, zero), loads, patience=FOR_EVER, debug=True
     )
@@ -66,13 +66,13 @@ def kmeans(
     rng = np.random.default_rng(seed)
     algorithm = KMeans(k=k, init="random")
     sample = Sample(data, None, rows, data.shape[1])
-    theta = tree.as_float64(algorithm.initParameter(sample, rng))
-    zero = tree.zeros_like(algorithm.initAggregator(sample, theta))
+    theta = pytree.as_float64(algorithm.initParameter(sample, rng))
+    zero = pytree.zeros_like(algorithm.initAggregator(sample, theta))
     learners = {}
     for w in range(workers):
         part = data[rows * w // workers : rows * (w + 1) // workers]
         state = algorithm.initState(len(part), part.shape[1], rng)
-        share = make_share(part, None, state, algorithm.layout)
+        share = make_shard(part, None, state, algorithm.layout)
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
     job = coordinator(algorithm, zero, theta, workers, spec, criteria or Criteria(max_iterations=400, tolerance=1e-6))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from flegel.errors import UsageError
-from flegel.spec import SyncSpec
+from flegel.job import SyncSpec
 from flegel.sync import MODELS, make_policy
-from flegel.sync.arrival import Arrivals
-from flegel.sync.base import (
+from flegel.sync.local_timers import LocalTimers
+from flegel.sync.policy import (
     Reported,
     Started,
     StopWorkers,
@@ -229,7 +229,7 @@ def test_a_few_points_hardly_change_what_is_known_of_a_speed() -> None:
 RESPONSES = {0: 0.001, 1: 0.0012, 2: 0.0011, 3: 0.030}
 
 
-def rounds(learned: Arrivals, count: int, eta: float, response: dict[int, float]) -> dict[int, float]:
+def rounds(learned: LocalTimers, count: int, eta: float, response: dict[int, float]) -> dict[int, float]:
     """Everybody stops at η, or by its own clock; what is said for the round after that."""
     for round_ in range(count):
         asked = learned.begin(eta)
@@ -240,7 +240,7 @@ def rounds(learned: Arrivals, count: int, eta: float, response: dict[int, float]
 
 
 def test_who_is_late_while_its_points_move_waits_for_the_signal_all_the_same() -> None:
-    learned, eta = Arrivals(), 0.05
+    learned, eta = LocalTimers(), 0.05
     for round_ in range(30):
         assert not learned.begin(eta)
         for worker in range(4):
@@ -252,14 +252,14 @@ def test_who_is_late_while_its_points_move_waits_for_the_signal_all_the_same() -
 
 
 def test_a_late_worker_learns_to_stop_early_and_the_others_wait_for_the_signal() -> None:
-    asked = rounds(Arrivals(), 30, 0.1, RESPONSES)
+    asked = rounds(LocalTimers(), 30, 0.1, RESPONSES)
     assert set(asked) == {3}
     assert asked[3] + RESPONSES[3] == pytest.approx(0.1 + RESPONSES[2], abs=1e-3)
 
 
 def test_hitches_make_nobody_late_and_no_round_longer() -> None:
     """Sixteen workers on busy cores: everybody is sometimes late, and somebody nearly always is."""
-    learned, rng, eta = Arrivals(), np.random.default_rng(0), 0.02
+    learned, rng, eta = LocalTimers(), np.random.default_rng(0), 0.02
     lasted, own = [], []
     for round_ in range(300):
         asked = learned.begin(eta)
@@ -273,7 +273,7 @@ def test_hitches_make_nobody_late_and_no_round_longer() -> None:
 
 
 def test_patience_lasts_until_those_report_that_cannot_be_earlier() -> None:
-    learned, eta = Arrivals(), 0.01
+    learned, eta = LocalTimers(), 0.01
     for round_ in range(60):
         learned.begin(eta)
         for worker in range(3):
@@ -286,20 +286,20 @@ def test_patience_lasts_until_those_report_that_cannot_be_earlier() -> None:
 
 
 def test_who_was_late_once_waits_for_the_signal() -> None:
-    learned = Arrivals()
+    learned = LocalTimers()
     rounds(learned, 20, 0.1, dict.fromkeys(range(4), 0.001) | {1: 0.0015})
     rounds(learned, 1, 0.1, RESPONSES)
     assert 3 not in learned.delta or learned.delta[3] == 0.0
 
 
 def test_however_late_a_worker_is_it_keeps_some_time_to_train() -> None:
-    assert rounds(Arrivals(), 50, 0.01, {0: 0.0, 1: 0.0, 2: 0.5})[2] >= 0.0025 - 1e-12
+    assert rounds(LocalTimers(), 50, 0.01, {0: 0.0, 1: 0.0, 2: 0.5})[2] >= 0.0025 - 1e-12
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16])
 def test_scatter_alone_does_not_shorten_the_rounds(workers: int) -> None:
     """Somebody is always last; over hundreds of rounds that must not make everybody stop early."""
-    learned, rng = Arrivals(), np.random.default_rng(workers)
+    learned, rng = LocalTimers(), np.random.default_rng(workers)
     given = []
     for round_ in range(400):
         asked = learned.begin(0.004)
@@ -312,7 +312,7 @@ def test_scatter_alone_does_not_shorten_the_rounds(workers: int) -> None:
 
 def test_who_stopped_long_before_a_round_was_cut_short_trains_longer_again() -> None:
     """A late start taught worker 0 to stop early; since then others end the rounds by going through their shares."""
-    learned = Arrivals()
+    learned = LocalTimers()
     assert rounds(learned, 20, 0.1, {0: 0.2, 1: 0.0, 2: 0.0})[0] == pytest.approx(0.025)
     for round_ in range(100, 200):
         asked = learned.begin(0.1)
@@ -326,7 +326,7 @@ def test_who_stopped_long_before_a_round_was_cut_short_trains_longer_again() -> 
 
 
 def test_late_answers_count_in_rounds_that_were_cut_short_too() -> None:
-    learned = Arrivals()
+    learned = LocalTimers()
     for round_ in range(10):
         learned.begin(0.1)
         learned.arrived(0, round_ + 0.05)

@@ -1,0 +1,208 @@
+"""Download with resume, progress, checksum and atomic placement.
+
+Never leaves a wrong or partial file under its name.
+
+A download grows in `NAME.part`; a later try goes on from there if the server can. The file gets its name
+only when its length and its checksum are right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+
+from flegel.datasets.cache import locked
+from flegel.datasets.catalog.entry import CatalogEntry, Remote
+from flegel.errors import DataError, FlegelError, UsageError
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (file name, bytes so far, bytes in all or None)."""
+_PIECE = 1 << 18
+_AGENT = "flegel-data"
+
+
+class FetchError(FlegelError):
+    """A download failed; what has arrived is kept for the next try."""
+
+
+def fetch_entry(entry: type[CatalogEntry], progress: Progress | None = None) -> Path:
+    """All files of a registered set, in its folder of the cache; archives are unpacked there."""
+    if entry.generated or not entry.remotes:
+        raise UsageError(f"{entry.name} is generated, so there is nothing to fetch; just use it.")
+    folder = entry.folder()
+    for remote in entry.remotes:
+        path = fetch(remote, folder, progress)
+        if path.suffix == ".zip":
+            unpack(path, folder)
+    return folder
+
+
+def fetch(
+    remote: Remote,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    tries: int = 5,
+    timeout: float = 30.0,
+    pause: Callable[[float], None] = time.sleep,
+) -> Path:
+    """One file, from where the last try ended. `pause` waits between tries."""
+    check_name(remote.name)
+    check_url(remote.url)
+    target, part = folder / remote.name, folder / f"{remote.name}.part"
+    try:
+        with locked(folder / f".{remote.name}.lock"):
+            if target.exists():
+                return target
+            for attempt in range(tries):
+                try:
+                    _continue(remote, part, progress, timeout)
+                    break
+                except (OSError, HTTPException) as error:
+                    if isinstance(error, urllib.error.HTTPError) and 400 <= error.code < 500 and error.code != 429:
+                        raise FetchError(f"{remote.url} answers {error.code} {error.reason}.") from None
+                    if _is_local(error):
+                        raise
+                    if attempt == tries - 1:
+                        size = part.stat().st_size if part.exists() else 0
+                        raise FetchError(
+                            f"{remote.url} could not be fetched in {tries} tries ({error}); {size:,} bytes "
+                            "are kept, and the next fetch goes on from there."
+                        ) from None
+                    pause(min(30.0, 2.0**attempt))
+            verify(part, remote)
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.rename(target)
+    except OSError as error:
+        raise FetchError(f"{target} could not be written ({error.strerror or error}).") from None
+    return target
+
+
+def check_name(name: str) -> None:
+    """A file's name, not a path to somewhere else."""
+    if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise UsageError(f"{name!r} is no name for a file in the cache.")
+
+
+def check_url(url: str) -> None:
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise UsageError(f"{url!r} is no http or https address.")
+
+
+def _is_local(error: Exception) -> bool:
+    """Whether the trouble is on this side: a full disk, no permission."""
+    if isinstance(error, urllib.error.URLError | HTTPException | TimeoutError | ConnectionError):
+        return False
+    return (isinstance(error, OSError) and error.filename is not None) or getattr(error, "errno", None) in (
+        28,
+        30,
+    )
+
+
+def _continue(remote: Remote, part: Path, progress: Progress | None, timeout: float) -> None:
+    """Append to `part` what is missing; raise OSError where less arrives than was promised."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    request = urllib.request.Request(remote.url, headers=headers)
+    try:
+        answer: HTTPResponse = urllib.request.urlopen(request, timeout=timeout)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:
+            total = _total(error.headers.get("Content-Range"))
+            if total == have:
+                return
+            part.unlink()
+            raise ConnectionError("the part that was kept is longer than the file; starting again") from None
+        raise
+    with answer:
+        start, total = _where(answer, have)
+        with part.open("r+b" if part.exists() else "wb") as file:
+            file.seek(start)
+            file.truncate()
+            size = start
+            while piece := answer.read1(_PIECE):
+                file.write(piece)
+                size += len(piece)
+                if progress is not None:
+                    progress(remote.name, size, total)
+    if total is not None and size < total:
+        raise ConnectionError(f"the connection ended after {size:,} of {total:,} bytes")
+
+
+def _where(answer: HTTPResponse, have: int) -> tuple[int, int | None]:
+    """(first byte that comes, length of the whole file); a server that ignores the range begins at 0."""
+    length = answer.headers.get("Content-Length")
+    count = int(length) if length and length.isdigit() else None
+    if answer.status == 206:
+        given = answer.headers.get("Content-Range", "")
+        first = given.removeprefix("bytes ").partition("-")[0]
+        if first != str(have):
+            raise ConnectionError(f"the server sent bytes from {first or '?'} instead of {have}")
+        return have, _total(given)
+    return 0, count
+
+
+def _total(content_range: str | None) -> int | None:
+    text = (content_range or "").rpartition("/")[2]
+    return int(text) if text.isdigit() else None
+
+
+def verify(path: Path, remote: Remote) -> None:
+    """Compare the checksum; a wrong file is removed, so that the next try begins anew."""
+    if remote.checksum is None:
+        return
+    algorithm, _, wanted = remote.checksum.partition(":")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, algorithm).hexdigest()
+    if found != wanted:
+        path.unlink()
+        raise FetchError(
+            f"{remote.url} sent other bytes than expected ({algorithm} {found} instead of {wanted}); "
+            "they were thrown away."
+        )
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """The files of a zip below `folder`; a member that points elsewhere is refused before anything is
+    written.
+    """
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            members = [m for m in packed.infolist() if not m.is_dir()]
+            for member in members:
+                target = (folder / member.filename).resolve()
+                if not target.is_relative_to(folder.resolve()):
+                    raise DataError(f"{archive} holds the file {member.filename!r}, which points out of its folder.")
+            for member in members:
+                target = folder / member.filename
+                if target.exists() and target.stat().st_size == member.file_size:
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+                temporary = target.with_name(target.name + ".part")
+                with packed.open(member) as source, temporary.open("wb") as file:
+                    shutil.copyfileobj(source, file, 1 << 20)
+                temporary.rename(target)
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{archive} is no whole zip archive ({error}).") from None
+
+
+def fetch_url(url: str, progress: Progress | None = None) -> Path:
+    """A file by its address, kept in the cache under a folder of its own."""
+    from flegel.datasets.cache import data_folder
+
+    check_url(url)
+    name = Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)).name or "download"
+    folder = data_folder() / "urls" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    return fetch(Remote(url, name), folder, progress)

@@ -1,0 +1,63 @@
+"""CIFAR-10 in its binary form (records of one label byte and 3,072 pixel bytes), from the archive as
+published.
+
+Never unpacks the archive to disk and never touches the pickled form.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.source import Chunk, Description, Stream
+from flegel.errors import DataError
+
+_RECORD = 3073
+
+
+class CifarStream(Stream):
+    """The five training batches; a row is 3 × 32 × 32 pixels, red first."""
+
+    kind = "cifar"
+    labelled = True
+    columns = _RECORD - 1
+
+    def __init__(self, path: Path, dtype: str | None) -> None:
+        self.path, self.origin = path, str(path)
+        self.dtype = np.dtype(dtype or "float32")
+
+    def chunks(self) -> Iterator[Chunk]:
+        try:
+            with tarfile.open(self.path) as archive:
+                members = sorted(
+                    (m for m in archive.getmembers() if Path(m.name).name.startswith("data_batch_")),
+                    key=lambda m: m.name,
+                )
+                for member in members:
+                    file = archive.extractfile(member)
+                    data = file.read() if file else b""
+                    if not data or len(data) % _RECORD:
+                        raise DataError(f"{self.path}: {member.name} has {len(data)} bytes, no whole records.")
+                    records = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
+                    yield Chunk(np.ascontiguousarray(records[:, 1:]), records[:, 0].astype(np.float64))
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            raise DataError(f"{self.path} is no whole CIFAR-10 archive ({error}).") from None
+
+    def describe(self) -> Description:
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "signature": signature(self.path),
+            "dtype": self.dtype.name,
+        }
+
+    @classmethod
+    def from_description(cls, description: Description) -> CifarStream:
+        path = Path(description["path"])
+        check_unchanged(path, description)
+        return cls(path, description["dtype"])

@@ -1,0 +1,192 @@
+"""Arrays inside other files: IDX (MNIST) and `.npz`. Read once, kept in the columnar cache in their own type.
+
+Never unpickles.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
+from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.formats.arrays import as_matrix, wanted_dtype
+from flegel.datasets.formats.compressed import opened
+from flegel.datasets.source import Chunk, Description, Stream
+from flegel.errors import DataError, UsageError
+
+_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_PIECE = 8 << 20
+_ROW_LIMIT = 64 << 20
+"""A longer row is taken for a damaged header."""
+_FEATURE_NAMES = ("X", "x", "features", "data", "images", "arr_0", "X_train", "x_train")
+_LABEL_NAMES = ("y", "labels", "label", "target", "Y", "arr_1", "y_train")
+
+
+def read_idx_header(path: Path) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """(type, shape, bytes of the header)."""
+    with opened(path) as file:
+        magic = file.read(4)
+        if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _IDX_TYPES or not 1 <= magic[3] <= 8:
+            raise DataError(f"{path} is no IDX file (it begins with {magic.hex() or 'nothing'}).")
+        sizes = file.read(4 * magic[3])
+    if len(sizes) < 4 * magic[3]:
+        raise DataError(f"{path} is cut off in its header.")
+    shape = tuple(int(s) for s in np.frombuffer(sizes, ">u4"))
+    return np.dtype(_IDX_TYPES[magic[2]]), shape, 4 + len(sizes)
+
+
+def idx_labels_beside(path: Path) -> Path | None:
+    """The labels file that belongs to an images file, by MNIST's way of naming."""
+    for one, other in (("images-idx3", "labels-idx1"), ("images.idx3", "labels.idx1")):
+        if one in path.name:
+            for name in (path.name.replace(one, other), path.name.replace(one, other).removesuffix(".gz")):
+                if (path.parent / name).exists():
+                    return path.parent / name
+    return None
+
+
+class IdxStream(Stream):
+    """Images of an IDX file as flat rows, with their labels where these lie beside it."""
+
+    kind = "idx"
+
+    def __init__(self, path: Path, labels: Path | None, dtype: str | None) -> None:
+        self.path, self.labels, self.origin = path, labels, str(path)
+        self.stored, self.shape, self.header = read_idx_header(path)
+        if 0 in self.shape:
+            raise DataError(f"{path} has the shape {self.shape}, which holds no rows.")
+        self.columns = math.prod(self.shape[1:])
+        if self.columns * self.stored.itemsize > _ROW_LIMIT:
+            raise DataError(f"{path} is damaged: its header promises rows of {self.columns:,} values.")
+        self.dtype = wanted_dtype(self.stored.newbyteorder("="), dtype)
+        self.labelled = labels is not None
+
+    def chunks(self) -> Iterator[Chunk]:
+        answers = None if self.labels is None else self._read_labels(self.labels)
+        size = self.columns * self.stored.itemsize
+        with opened(self.path) as file:
+            file.read(self.header)
+            step = max(1, _PIECE // size)
+            for lo in range(0, self.shape[0], step):
+                rows = min(step, self.shape[0] - lo)
+                data = file.read(rows * size)
+                if len(data) < rows * size:
+                    raise DataError(f"{self.path} is cut off: its header promises {self.shape[0]} rows.")
+                part = np.frombuffer(data, self.stored).reshape(rows, self.columns)
+                yield Chunk(
+                    part.astype(self.stored.newbyteorder("=")),
+                    None if answers is None else answers[lo : lo + rows],
+                )
+
+    def _read_labels(self, path: Path) -> Array:
+        stored, shape, header = read_idx_header(path)
+        if shape != self.shape[:1]:
+            raise DataError(f"{path} has {shape[0]} labels for {self.shape[0]} rows.")
+        with opened(path) as file:
+            data = file.read()[header:]
+        if len(data) < shape[0] * stored.itemsize:
+            raise DataError(f"{path} is cut off: its header promises {shape[0]} labels.")
+        return np.frombuffer(data, stored, count=shape[0]).astype(np.float64)
+
+    def describe(self) -> Description:
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "signature": signature(self.path),
+            "labels": None if self.labels is None else str(self.labels),
+            "labels_signature": None if self.labels is None else signature(self.labels),
+            "dtype": self.dtype.name,
+        }
+
+    @classmethod
+    def from_description(cls, description: Description) -> IdxStream:
+        path, labels = Path(description["path"]), description["labels"]
+        check_unchanged(path, description)
+        return cls(path, None if labels is None else Path(labels), description["dtype"])
+
+
+class NpzStream(Stream):
+    """Features and labels of an `.npz`, by the usual names; or a scipy sparse matrix that was saved as
+    one.
+    """
+
+    kind = "npz"
+
+    def __init__(self, path: Path, label: str | int | None, dtype: str | None) -> None:
+        self.path, self.label, self.origin = path, label, str(path)
+        members = self._read(None)
+        self.sparse = {"indptr", "indices", "data", "shape"} <= set(members)
+        if self.sparse:
+            if "format" in members and self._read("format").item() not in (b"csr", "csr"):
+                raise DataError(f"{path} holds a sparse matrix that is not CSR; save matrix.tocsr() instead.")
+            self.features_name, self.labels_name = "data", label if isinstance(label, str) else None
+        else:
+            self.features_name = next((n for n in _FEATURE_NAMES if n in members), members[0] if members else "")
+            self.labels_name = label if isinstance(label, str) else None
+            if label is None:
+                self.labels_name = next((n for n in _LABEL_NAMES if n in members and n != self.features_name), None)
+        for name in (self.features_name, self.labels_name):
+            if name is not None and name not in members:
+                raise DataError(f"{path} has no array {name!r}; it has: {', '.join(members) or 'none'}.")
+        array = self._read(self.features_name)
+        if not self.sparse:
+            array = as_matrix(array, f"{path} ({self.features_name})")
+        self.columns = int(self._read("shape")[1]) if self.sparse else array.shape[1]
+        self.dtype = wanted_dtype(array.dtype, dtype)
+        if isinstance(label, int):
+            raise UsageError(f"{path}: give the name of the array that holds the labels, not a number.")
+        self.labelled = self.labels_name is not None
+        if self.labelled:
+            labels = self._read(self.labels_name)
+            self.named_classes = labels.dtype.kind in "US"
+            rows = int(self._read("shape")[0]) if self.sparse else len(array)
+            if labels.shape != (rows,):
+                raise DataError(f"{path} has {rows} rows but labels of the shape {labels.shape}.")
+
+    def _read(self, name: str | None) -> Any:
+        try:
+            with np.load(self.path, allow_pickle=False) as data:
+                return list(data.files) if name is None else data[name]
+        except FileNotFoundError:
+            raise DataError(f"{self.path} does not exist.") from None
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            AttributeError,
+            MemoryError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as error:
+            raise DataError(f"{self.path} is no .npz of plain arrays ({error}).") from None
+
+    def chunks(self) -> Iterator[Chunk]:
+        labels = self._read(self.labels_name) if self.labels_name else None
+        if self.sparse:
+            indptr, indices, values = (self._read(n) for n in ("indptr", "indices", "data"))
+            yield Chunk(Sparse(indptr, indices, values, self.columns), labels)
+        else:
+            yield Chunk(as_matrix(self._read(self.features_name), self.origin), labels)
+
+    def describe(self) -> Description:
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "signature": signature(self.path),
+            "label": self.label,
+            "dtype": self.dtype.name,
+        }
+
+    @classmethod
+    def from_description(cls, description: Description) -> NpzStream:
+        path = Path(description["path"])
+        check_unchanged(path, description)
+        return cls(path, description["label"], description["dtype"])

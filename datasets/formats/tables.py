@@ -1,0 +1,211 @@
+"""Parquet, Arrow and Feather files: row groups and record batches are the blocks that workers read.
+
+Needs PyArrow, which is an extra. Never reads a column that is not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.formats.text_dialect import find_column
+from flegel.datasets.options import Options
+from flegel.datasets.source import Chunk, Description, Source, Stream, column_name, write_columns
+from flegel.errors import DataError, UsageError
+
+
+def arrow() -> Any:
+    """PyArrow, or the sentence that says how to get it."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise UsageError("Parquet and Arrow files need PyArrow: pip install 'flegel[parquet]'.") from None
+    return pyarrow
+
+
+class _Parquet:
+    """Row groups of a Parquet file."""
+
+    def __init__(self, path: Path) -> None:
+        from pyarrow import parquet
+
+        self.file = parquet.ParquetFile(path)
+        meta = self.file.metadata
+        self.schema = self.file.schema_arrow
+        self.counts = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+
+    def read(self, block: int, columns: list[str]) -> Any:
+        return self.file.read_row_group(block, columns=columns, use_threads=False)
+
+
+class _Arrow:
+    """Record batches of an Arrow (Feather) file."""
+
+    def __init__(self, path: Path) -> None:
+        pa = arrow()
+        self.file = pa.ipc.open_file(pa.memory_map(str(path)))
+        self.schema = self.file.schema
+        self.counts = [self.file.get_batch(i).num_rows for i in range(self.file.num_record_batches)]
+
+    def read(self, block: int, columns: list[str]) -> Any:
+        pa = arrow()
+        return pa.Table.from_batches([self.file.get_batch(block)]).select(columns)
+
+
+def open_blocks(path: Path) -> _Parquet | _Arrow:
+    pa = arrow()
+    try:
+        with path.open("rb") as file:
+            magic = file.read(6)
+        if not magic:
+            raise DataError(f"{path} is empty.")
+        return _Parquet(path) if magic[:4] == b"PAR1" else _Arrow(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is no whole Parquet or Arrow file ({str(error).splitlines()[0]}).") from None
+
+
+def is_numeric(kind: Any) -> bool:
+    types = arrow().types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
+
+
+class TableSource(Source):
+    """A Parquet or Arrow file whose wanted columns are numbers."""
+
+    kind = "table"
+
+    def __init__(self, path: Path, features: list[str], label: str | None, dtype: str) -> None:
+        self.path, self.origin = path, str(path)
+        self.blocks = open_blocks(path)
+        self.names, self.label = features, label
+        self.columns, self.dtype = len(features), np.dtype(dtype)
+        self.labelled = label is not None
+        self.wanted = features if label is None else [*features, label]
+        schema = self.blocks.schema
+        for name in self.wanted:
+            if name not in schema.names:
+                raise DataError(f"{path} has no column {name!r}; it has {', '.join(schema.names[:20])}.")
+            if name != label and not is_numeric(schema.field(name).type):
+                raise DataError(
+                    f"{path}: column {name!r} holds {schema.field(name).type}, not numbers; "
+                    "choose others with columns=…"
+                )
+        self._edges = np.concatenate(([0], np.cumsum(self.blocks.counts, dtype=np.int64)))
+        self.rows = int(self._edges[-1])
+        if self.rows == 0:
+            raise DataError(f"{path} has no rows.")
+
+    @property
+    def words(self) -> bool:
+        """Whether the label is text."""
+        return self.label is not None and not is_numeric(self.blocks.schema.field(self.label).type)
+
+    def edges(self) -> Array | None:
+        return self._edges
+
+    def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
+        held, table = -1, None
+        at = 0
+        for start, stop in ranges.tolist():
+            first = int(np.searchsorted(self._edges, start, side="right")) - 1
+            last = int(np.searchsorted(self._edges, stop, side="left"))
+            for block in range(first, last):
+                base = int(self._edges[block])
+                if block != held:
+                    held, table = block, self._read(block)
+                lo, hi = max(start, base), min(stop, int(self._edges[block + 1]))
+                assert table is not None
+                columns = [self._column(table, k, base, lo, hi) for k in range(len(self.wanted))]
+                write_columns(columns[: self.columns], features[at : at + hi - lo])
+                if labels is not None:
+                    labels[at : at + hi - lo] = columns[-1]
+                at += hi - lo
+
+    def _read(self, block: int) -> Any:
+        try:
+            return self.blocks.read(block, self.wanted)
+        except (arrow().ArrowException, OSError) as error:
+            raise DataError(f"{self.path} is damaged ({str(error).splitlines()[0]}).") from None
+
+    def _column(self, table: Any, k: int, base: int, lo: int, hi: int) -> Array:
+        column = table.column(k)
+        if column.null_count:
+            row = base + int(np.flatnonzero(column.is_null().to_numpy())[0])
+            raise DataError(
+                f"{self.path}: row {row + 1}, {column_name(self.wanted, k)} has no value; drop or fill such rows first."
+            )
+        if arrow().types.is_decimal(column.type):
+            column = column.cast(arrow().float64())
+        return np.asarray(column.slice(lo - base, hi - lo).to_numpy())
+
+    def describe(self) -> Description:
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "signature": signature(self.path),
+            "features": self.names,
+            "label": self.label,
+            "dtype": self.dtype.name,
+        }
+
+    @classmethod
+    def from_description(cls, description: Description) -> TableSource:
+        path = Path(description["path"])
+        check_unchanged(path, description)
+        return cls(path, description["features"], description["label"], description["dtype"])
+
+
+class TableStream(Stream):
+    """A table whose label is text: read in order, because the classes are known only at the end."""
+
+    kind = "table-stream"
+    labelled = True
+    named_classes = True
+
+    def __init__(self, source: TableSource) -> None:
+        self.source = source
+        self.columns, self.dtype, self.names = source.columns, source.dtype, source.names
+        self.origin = source.origin
+
+    def chunks(self) -> Iterator[Chunk]:
+        numbers = TableSource(self.source.path, list(self.source.names or ()), None, self.dtype.name)
+        edges = numbers.edges()
+        assert edges is not None
+        for block in range(len(edges) - 1):
+            if edges[block] == edges[block + 1]:
+                continue
+            rows = numbers.take(edges[block : block + 2].reshape(1, 2))
+            words = numbers.blocks.read(block, [str(self.source.label)]).column(0)
+            if words.null_count:
+                row = int(edges[block]) + int(np.flatnonzero(words.is_null().to_numpy())[0])
+                raise DataError(f"{self.origin}: row {row + 1} has no label.")
+            yield Chunk(rows.features, np.array(words.to_pylist(), dtype=object))
+
+    def describe(self) -> Description:
+        return {"kind": self.kind, "source": self.source.describe()}
+
+    @classmethod
+    def from_description(cls, description: Description) -> TableStream:
+        return cls(TableSource.from_description(description["source"]))
+
+
+def open_table(path: Path, options: Options) -> Source:
+    """The numeric columns of a table; other columns than the label must be numbers."""
+    from flegel.datasets.cache import columnar
+
+    names = list(open_blocks(path).schema.names)
+    at = None if options.label is None else find_column(options.label, names, len(names), str(path), "label column")
+    label = None if at is None else names[at]
+    if options.columns is None:
+        features = [name for name in names if name != label and not name.startswith("__index_level_")]
+    else:
+        features = [names[find_column(c, names, len(names), str(path), "column")] for c in options.columns]
+    if not features:
+        raise DataError(f"{path} has no column of features.")
+    source = TableSource(path, features, label, options.dtype or "float32")
+    return columnar(TableStream(source)) if source.words else source

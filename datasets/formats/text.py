@@ -1,0 +1,160 @@
+"""Text tables (CSV, TSV, blanks): blocks of whole lines that any worker can find and parse on its own.
+
+A file is cut every so many bytes, each block beginning after the next line end, so a worker needs no other's
+help to find its blocks. Lines are counted once, when the set is opened. Never reads a compressed file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.datasets import recorder
+from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.formats.arrays import ArraySource
+from flegel.datasets.formats.text_blocks import BLOCKS, MAX_BLOCK, MIN_BLOCK, TextFile, block_starts, count_lines
+from flegel.datasets.formats.text_dialect import Dialect
+from flegel.datasets.formats.text_parse import parse
+from flegel.datasets.recorder import Recorder
+from flegel.datasets.source import Description, Source, write_columns
+from flegel.errors import DataError
+
+
+class TextSource(Source):
+    """An uncompressed text table of numbers."""
+
+    kind = "text"
+    window_bytes = 2 << 20  # the text of a window takes several times its numbers
+
+    def __init__(
+        self, path: Path, dialect: Dialect, dtype: str, *, block: int = 0, counts: list[int] | None = None
+    ) -> None:
+        self.path, self.dialect = path, dialect
+        self.origin = str(path)
+        self.dtype = np.dtype(dtype)
+        self.columns = len(dialect.features)
+        self.names = dialect.feature_names
+        self.labelled = dialect.label is not None
+        self.file = TextFile(path)
+        self.signature = signature(path)
+        self.recorder: Recorder | None = None
+        self.known: ArraySource | None = None
+        self.block = block or max(MIN_BLOCK, min(MAX_BLOCK, self.file.size // BLOCKS))
+        self.starts, self.end = block_starts(self.file, dialect.header, self.block, self.origin)
+        if recorder.enabled(self.file.size) and (found := recorder.recorded(self.key(), self.origin)):
+            self.known, manifest = found
+            counts = manifest["counts"]
+        self.counts = count_lines(self.file, self.starts, self.end) if counts is None else np.array(counts)
+        if len(self.counts) != len(self.starts):
+            raise DataError(f"{path} changed since the job was submitted; submit it again.")
+        self._edges = np.concatenate(([0], np.cumsum(self.counts)))
+        self.rows = int(self._edges[-1])
+        if self.rows == 0:
+            raise DataError(f"{path} has a header but no rows.")
+
+    def edges(self) -> Array | None:
+        return self._edges
+
+    def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
+        """From the columnar cache if it has these rows; else parsed, and put there if it wants them."""
+        if self.known is not None:
+            self.known.fill(ranges, features, labels)
+            return
+        self._parse(ranges, features, labels)
+        if self.recorder is not None:
+            try:
+                self.recorder.put(ranges, features, labels)
+            except OSError as error:
+                self.recorder.abandon()
+                self.recorder = None
+                recorder.not_kept(error)
+
+    def record(self, job: str) -> None:
+        if self.known is None and recorder.enabled(self.file.size):
+            manifest = {
+                "rows": self.rows,
+                "columns": self.columns,
+                "labelled": self.labelled,
+                "counts": self.counts.tolist(),
+            }
+            try:
+                self.recorder = Recorder(self.key(), manifest, self.dtype, job)
+            except OSError as error:
+                recorder.not_kept(error)
+
+    def finish_recording(self, index: int, count: int, good: bool) -> None:
+        if self.recorder is not None:
+            if good:
+                self.recorder.finish(index, count)
+            else:
+                self.recorder.abandon()
+            self.recorder = None
+
+    def _parse(self, ranges: Array, features: Array, labels: Array | None) -> None:
+        """All blocks of the ranges in one go; of a block that is wanted in part, the rest is dropped."""
+        stops = np.append(self.starts[1:], self.end)
+        pieces: list[tuple[int, int]] = []
+        kept: list[Array] = []
+        seen = 0
+        for start, stop in ranges.tolist():
+            first = int(np.searchsorted(self._edges, start, side="right")) - 1
+            last = int(np.searchsorted(self._edges, stop, side="left"))
+            base = int(self._edges[first])
+            kept.append(np.arange(seen + start - base, seen + stop - base))
+            seen += int(self._edges[last]) - base
+            pieces.append((first, last))
+        text = self._text(pieces, stops)
+        try:
+            columns, values = parse(text, self.dialect, self.dtype, seen, 1, self.origin)
+        except DataError:
+            for first, last in pieces:  # once more, one by one, for the number of the line
+                base = int(self._edges[first])
+                lines, line = int(self._edges[last]) - base, self.dialect.skip_lines + base + 1
+                parse(self._text([(first, last)], stops), self.dialect, self.dtype, lines, line, self.origin)
+            raise
+        rows = None if seen == len(features) else np.concatenate(kept)
+        write_columns(columns if rows is None else [column[rows] for column in columns], features)
+        if labels is not None and values is not None:
+            labels[...] = values if rows is None else values[rows]
+
+    def _text(self, pieces: list[tuple[int, int]], stops: Array) -> memoryview:
+        """Blocks first … last-1 of each piece, one after the other; a missing last line end is put there."""
+        spans = [(int(self.starts[first]), int(stops[last - 1])) for first, last in pieces]
+        text = bytearray(sum(stop - start + 1 for start, stop in spans))
+        view = memoryview(text)
+        at = 0
+        for start, stop in spans:
+            self.file.read_into(start, view[at : at + stop - start])
+            at += stop - start
+            if text[at - 1] != 10:
+                text[at] = 10
+                at += 1
+        return view[:at]
+
+    def key(self) -> Description:
+        """What the rows depend on: the file and how it is read."""
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "signature": self.signature,
+            "dialect": self.dialect.plain(),
+            "dtype": self.dtype.name,
+            "block": self.block,
+        }
+
+    def describe(self) -> Description:
+        return {**self.key(), "counts": self.counts.tolist()}
+
+    @classmethod
+    def from_description(cls, description: Description) -> TextSource:
+        path = Path(description["path"])
+        check_unchanged(path, description)
+        return cls(
+            path,
+            Dialect(**description["dialect"]),
+            description["dtype"],
+            block=description["block"],
+            counts=description["counts"],
+        )

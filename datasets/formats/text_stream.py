@@ -1,0 +1,63 @@
+"""Text tables that can only be read from their beginning: compressed ones, and ones whose labels are words.
+
+Never keeps more than a piece of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.formats.compressed import line_pieces
+from flegel.datasets.formats.text_dialect import LINE_LIMIT, Dialect
+from flegel.datasets.formats.text_parse import parse
+from flegel.datasets.source import Chunk, Description, Stream
+
+PIECE = 8 << 20
+
+
+class TextStream(Stream):
+    """One text table, in order."""
+
+    kind = "text-stream"
+
+    def __init__(self, path: Path, dialect: Dialect, dtype: str) -> None:
+        self.path, self.dialect = path, dialect
+        self.origin = str(path)
+        self.dtype = np.dtype(dtype)
+        self.columns = len(dialect.features)
+        self.names = dialect.feature_names
+        self.labelled = dialect.label is not None
+        self.named_classes = dialect.text_label
+
+    def chunks(self) -> Iterator[Chunk]:
+        line = self.dialect.skip_lines + 1
+        blank = b""
+        for piece in line_pieces(self.path, self.dialect.header, PIECE, LINE_LIMIT):
+            text = blank + piece
+            body = text.rstrip(b"\r\n \t")
+            blank = text[len(body) :].partition(b"\n")[2]
+            if not body:
+                continue
+            lines = body.count(b"\n") + 1
+            columns, labels = parse(body + b"\n", self.dialect, self.dtype, lines, line, self.origin)
+            line += lines
+            yield Chunk(np.stack(columns, axis=1), labels)
+
+    def describe(self) -> Description:
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "signature": signature(self.path),
+            "dialect": self.dialect.plain(),
+            "dtype": self.dtype.name,
+        }
+
+    @classmethod
+    def from_description(cls, description: Description) -> TextStream:
+        path = Path(description["path"])
+        check_unchanged(path, description)
+        return cls(path, Dialect(**description["dialect"]), description["dtype"])

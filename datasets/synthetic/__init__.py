@@ -1,0 +1,1 @@
+"""Generated sets and stand-ins."""

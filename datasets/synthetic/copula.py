@@ -1,0 +1,146 @@
+"""Stand-ins fitted to figures of a real set: per class, the marginal of each column and their correlation.
+
+A row is drawn from a Gaussian copula: correlated normals, each mapped through its column's quantiles. Rows
+come in blocks of fixed size, each from its own counter of a counter-based generator, so any worker makes any
+rows, and the result does not depend on how many workers there are. Never holds a row of the real set.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.datasets.source import Description, Source
+from flegel.errors import DataError
+
+BLOCK_VALUES = 1 << 15
+"""Numbers a block of a generator, about."""
+SPAN = 3.5
+"""Quantiles are tabulated at equal steps of the normal score from -SPAN to SPAN, and extended linearly."""
+
+
+def block_rng(name: str, seed: int, block: int) -> np.random.Generator:
+    """The generator of one block of one set: same numbers on every worker."""
+    key = [seed & (2**64 - 1), int.from_bytes(name.encode()[:8].ljust(8, b"\0"), "little")]
+    return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, block, 0]))
+
+
+class BlockSource(Source):
+    """A generator that makes whole blocks; subclasses define `block`."""
+
+    def __init__(self, rows: int, columns: int, seed: int = 0) -> None:
+        if rows < 1:
+            raise DataError(f"{rows} rows are too few.")
+        self.rows, self.columns, self.seed = rows, columns, seed
+        self.dtype = np.dtype(np.float32)
+        self.block_rows = max(64, 1 << (BLOCK_VALUES // columns).bit_length() - 1)
+
+    def edges(self) -> Array | None:
+        return np.append(np.arange(0, self.rows, self.block_rows, dtype=np.int64), self.rows)
+
+    def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
+        """`block_rows` rows and their labels."""
+        raise NotImplementedError
+
+    def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
+        at = 0
+        size = self.block_rows
+        for start, stop in ranges.tolist():
+            for number in range(start // size, -(-stop // size)):
+                lo, hi = max(start, number * size), min(stop, (number + 1) * size)
+                made, answers = self.block(block_rng(self.kind + self.origin, self.seed, number))
+                part = slice(lo - number * size, hi - number * size)
+                features[at : at + hi - lo] = made[part]
+                if labels is not None and answers is not None:
+                    labels[at : at + hi - lo] = answers[part]
+                at += hi - lo
+
+
+@functools.cache
+def fitted(name: str) -> Figures:
+    """The committed figures of one set, or those made from what is published about it."""
+    from flegel.datasets.synthetic import published_figures
+
+    if name in published_figures.TABLES:
+        return Figures(published_figures.figures(name))
+    text = resources.files("flegel.datasets").joinpath("fitted", f"{name}.json").read_text()
+    return Figures(json.loads(text))
+
+
+class Figures:
+    """Class shares, quantiles and correlation of one set, ready for drawing."""
+
+    def __init__(self, plain: dict[str, Any]) -> None:
+        self.names: list[str] = plain["names"]
+        self.shares = np.cumsum([part["share"] for part in plain["classes"]])
+        self.labels = [float(part["label"]) for part in plain["classes"]]
+        self.parts = [_Part(part, len(self.names)) for part in plain["classes"]]
+
+
+class _Part:
+    """One class: how its normals are mixed and how they are mapped."""
+
+    def __init__(self, plain: dict[str, Any], columns: int) -> None:
+        self.loadings = np.array(plain["loadings"], np.float32)  # columns × factors
+        rest = 1.0 - np.square(self.loadings).sum(axis=1)
+        self.residual = np.sqrt(np.maximum(rest, 0.0)).astype(np.float32) if rest.max() > 0.01 else None
+        self.table = np.array(plain["quantiles"], np.float32)
+        self.steps = np.diff(self.table, axis=1)
+        self.knots = self.table.shape[1]
+        self.offsets = (np.arange(columns) * self.knots).astype(np.int32)
+        self.step_offsets = (np.arange(columns) * (self.knots - 1)).astype(np.int32)
+        self.atoms = {
+            int(column): (np.array(a["values"], np.float32), np.array(a["scores"], np.float32))
+            for column, a in plain.get("atoms", {}).items()
+        }
+
+    def draw(self, rng: np.random.Generator, rows: int) -> Array:
+        factors = rng.standard_normal((rows, self.loadings.shape[1]), np.float32)
+        scores = factors @ self.loadings.T
+        if self.residual is not None:
+            scores += rng.standard_normal(scores.shape, np.float32) * self.residual
+        at = (scores + np.float32(SPAN)) * np.float32((self.knots - 1) / (2 * SPAN))
+        np.maximum(at, 0, out=at)  # nothing lies below the smallest value; large values are extended
+        low = np.minimum(at, self.knots - 2).astype(np.int32)
+        at -= low
+        at *= self.steps.ravel()[low + self.step_offsets]
+        at += self.table.ravel()[low + self.offsets]
+        for column, (values, thresholds) in self.atoms.items():
+            at[:, column] = values[np.searchsorted(thresholds, scores[:, column])]
+        return at
+
+
+class CopulaSource(BlockSource):
+    """The stand-in of a set whose figures were fitted."""
+
+    kind = "copula"
+
+    def __init__(self, name: str, rows: int, seed: int = 0) -> None:
+        self.figures = fitted(name)
+        super().__init__(rows, len(self.figures.names), seed)
+        self.name = self.origin = name
+        self.names = self.figures.names
+        self.labelled = True
+        self.values = np.array(self.figures.labels)
+
+    def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
+        which = np.searchsorted(
+            self.figures.shares, rng.random(self.block_rows) * self.figures.shares[-1], side="right"
+        )
+        rows = np.empty((self.block_rows, self.columns), np.float32)
+        for number, part in enumerate(self.figures.parts):
+            members = np.flatnonzero(which == number)
+            rows[members] = part.draw(rng, len(members))
+        return rows, self.values[which]
+
+    def describe(self) -> Description:
+        return {"kind": self.kind, "name": self.name, "rows": self.rows, "seed": self.seed}
+
+    @classmethod
+    def from_description(cls, description: Description) -> CopulaSource:
+        return cls(description["name"], description["rows"], description["seed"])

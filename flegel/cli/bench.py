@@ -1,0 +1,223 @@
+"""`flegel compare`, `flegel report` and `flegel bench`: words to contests, files and pages. Decides and draws nothing.
+
+`mount(app)` puts the commands into the command line.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
+from flegel.errors import FlegelError, StorageError, UsageError
+
+bench_app = typer.Typer(
+    help="The benchmark suite: the figures of the papers, on your own machine.", no_args_is_help=True
+)
+
+
+def mount(app: typer.Typer) -> None:
+    """Add everything of this file to the command line."""
+    app.command()(compare)
+    app.command()(report)
+    app.add_typer(bench_app, name="bench")
+
+
+def compare(
+    algorithm: Annotated[str, typer.Argument(help="A built-in name or file.py:Class.")],
+    data: Annotated[str, typer.Option("--data", help="A data set's name (higgs, higgs:200000) or a path.")],
+    sync: Annotated[
+        str, typer.Option(help="Contenders with commas between; with switches as fsp:coordination=centralized.")
+    ] = "bsp,bsp-mini,ssp,asp,fsp-binary,fsp,psp",
+    straggler: Annotated[str, typer.Option(help="Slow workers on purpose, such as 0-3:8x or 0-3:32ms/1000.")] = "",
+    workers: Annotated[int | None, typer.Option(help="Worker processes; one a core by default.")] = None,
+    repeat: Annotated[int, typer.Option(help="Runs of each contender; they take turns.")] = 3,
+    settings: Settings = None,
+    target: Target = None,
+    within: Within = 0.001,
+    tolerance: Tolerance = 1e-4,
+    max_seconds: Annotated[float | None, typer.Option(help="Give a run up after so long.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
+    label: Label = None,
+    partition: Partition = "shuffle",
+    json_to: Annotated[
+        str | None, typer.Option("--json", help="Write everything as JSON; - is standard output.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for report.html and compare.json.")] = None,
+) -> None:
+    """Compare synchronization models: same data, same start, same target, taking turns.
+
+    For example:
+
+        flegel compare kmeans --data higgs --sync bsp,fsp,psp --straggler 0:8x --workers 4 --out runs/compare
+    """
+    from flegel.cli.main import STOPPED, sentences
+
+    with sentences(STOPPED):
+        import msgspec
+
+        from flegel.cli.main import _algorithm
+        from flegel.compare import compare as hold
+        from flegel.compare import write
+        from flegel.compare.table import text, verdict
+        from flegel.report.write import render, save
+
+        check_places(json_to, out)
+        found = hold(
+            _algorithm(algorithm, settings or []), data, sync, workers=workers, label=label, repeat=repeat,
+            straggler=straggler, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds, seed=seed,
+            partition=partition, say=_say, command=_command(),
+        )  # fmt: skip
+        for note in found.notes:
+            _say(f"note: {note}")
+        if json_to == "-":
+            print(msgspec.json.encode(found).decode())
+        else:
+            print(text(found))
+            print(verdict(found))
+        if json_to not in (None, "-"):
+            write(found, Path(json_to))  # type: ignore[arg-type]
+        if out is not None:
+            write(found, out / "compare.json")
+            _say(f"report: {save(render([found]), out / 'report.html')}")
+        if all(attempt.outcome == "failed" for attempt in found.attempts):
+            raise FlegelError(f"Every run failed, the last one so: {found.attempts[-1].reason}")
+
+
+def report(
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="RESULT…", help="Folders of saved runs, JSON of results or comparisons.")
+    ],
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Headline of the page.")] = "",
+) -> None:
+    """Make one HTML page, which needs nothing else, from saved runs, comparisons and benchmarks.
+
+    For example:
+
+        flegel report runs/kmeans-higgs-001 --out report.html
+
+        flegel report runs/compare/compare.json runs/bench/skew.json --title "Two machines"
+    """
+    from flegel.cli.main import sentences
+
+    with sentences():
+        from flegel.report.write import load, render, save
+
+        print(save(render([load(path) for path in sources], title), out))
+
+
+Suite = Annotated[
+    Path | None, typer.Option("--suite", envvar="FLEGEL_BENCH", help="The folder bench of a checkout of Flegel.")
+]
+SCALES = ("smoke", "laptop", "small", "paper")
+TOTAL = {"smoke": 100.0}  # seconds for `all` where nobody says
+
+
+@bench_app.command("list")
+def list_benches(suite: Suite = None) -> None:
+    """What the suite can answer, and what it cannot here. Those with a figure are what `run all` runs."""
+    from flegel.cli.main import sentences
+
+    with sentences():
+        from flegel.compare.suite import folder, scripts
+
+        for script in scripts(folder(suite)):
+            print(f"{script.name:19} {script.figure:10} {script.question}")
+            for why in script.missing:
+                print(f"{'':30} unavailable: {why}")
+
+
+@bench_app.command("run")
+def run_benches(
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names, figures (fig9), or all.")],
+    scale: Annotated[str, typer.Option(help="smoke, laptop, small (for some sixteen cores) or paper.")] = "small",
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; one a core by default.")] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Runs of each contender.")] = None,
+    seed: Annotated[int, typer.Option(help="Of data and start.")] = 0,
+    only: Annotated[str, typer.Option(help="Algorithms with commas between; all by default.")] = "",
+    budget: Annotated[
+        float | None,
+        typer.Option(min=1, help="Seconds for everything, shared out; what does not fit is named as left out."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for NAME.json and the report.")] = Path("runs/bench"),
+    suite: Suite = None,
+) -> None:
+    """Run benchmarks one after the other, then write one report of all that lie in the folder.
+
+    For example, the whole evaluation in nine minutes:
+
+        flegel bench run all --scale small --workers 16 --budget 540 --out runs/bench
+    """
+    from flegel.cli.main import sentences
+
+    with sentences(f"; what was measured so far is in {out}"):
+        from flegel.compare.runner import Evening
+        from flegel.compare.suite import check_only, choose, folder, scripts
+
+        if scale not in SCALES:
+            raise UsageError(f"--scale {scale!r} must be one of {', '.join(SCALES)}.")
+        check_only(only)
+        if budget is None and names == ["all"]:
+            budget = TOTAL.get(scale)
+        flags = {"--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--only": only or None}
+        failed = Evening(choose(scripts(folder(suite)), names), out, flags, budget, _say).run()
+        _collect(out)
+        if failed:
+            raise FlegelError(f"These benchmarks failed: {', '.join(failed)}.")
+
+
+@bench_app.command("report")
+def report_benches(
+    folder: Annotated[Path, typer.Argument(help="Folder with the JSON of benchmarks.")] = Path("runs/bench"),
+    out: Annotated[Path | None, typer.Option(help="The HTML file; FOLDER/report.html by default.")] = None,
+    title: Annotated[str, typer.Option(help="Headline of the page.")] = "",
+) -> None:
+    """One page of all benchmarks in a folder."""
+    from flegel.cli.main import sentences
+
+    with sentences():
+        _collect(folder, out, title)
+
+
+def _collect(folder: Path, out: Path | None = None, title: str = "") -> None:
+    from flegel.compare import Bench, Comparison
+    from flegel.compare.suite import _order
+    from flegel.report.write import Item, load, render, save
+
+    found: list[Item] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            item = load(path)
+        except StorageError:
+            continue  # figures of a script with a format of its own
+        if isinstance(item, Bench | Comparison):
+            found.append(item)
+    if not found:
+        raise UsageError(f"There are no benchmarks in {folder}; run some with flegel bench run NAME.")
+    found.sort(key=lambda item: _order(item.figure) if isinstance(item, Bench) and item.figure else (9, 0, ""))
+    page = render(found, title or "Flegel: benchmarks")
+    print(save(page, out or folder / "report.html"))
+
+
+def check_places(json_to: str | None, out: Path | None) -> None:
+    """Before a contest is held: its record and its page can be written."""
+    from flegel.runtime.job import result_store
+
+    if json_to not in (None, "-"):
+        result_store.check_file(json_to, "--json")  # type: ignore[arg-type]
+    if out is not None:
+        result_store.check_folder(out)
+
+
+def _say(text: str) -> None:
+    if text:
+        print(f"flegel: {text}", file=sys.stderr)
+
+
+def _command() -> str:
+    return shlex.join(["flegel", *sys.argv[1:]])

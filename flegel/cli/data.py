@@ -1,0 +1,143 @@
+"""`flegel data`: list, info, fetch, generate, path.
+
+Only shows and asks; the work is done in `flegel.datasets`.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+from flegel.errors import FlegelError, UsageError
+
+app = typer.Typer(help="Data sets by name: what there is, where it comes from, and getting it.", no_args_is_help=True)
+_out = Console()
+_err = Console(stderr=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set's name; `flegel data list` shows them.")]
+
+
+def _fail(error: FlegelError) -> typer.Exit:
+    typer.echo(f"flegel: {error}", err=True)
+    return typer.Exit(error.exit_code)
+
+
+@app.command("list")
+def list_sets(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """All data sets by name."""
+    from flegel.datasets.catalog.sets import ENTRIES
+
+    infos = [entry.info() for entry in ENTRIES]
+    if json:
+        typer.echo(json_module.dumps(infos, indent=2))
+        return
+    typer.echo(f"{'name':13} {'rows':>10} {'columns':>7}  {'here':9}  suits")
+    for entry, info in zip(ENTRIES, infos, strict=True):
+        here = "generated" if entry.generated else "real" if info["in_cache"] else "stand-in"
+        typer.echo(f"{entry.name:13} {entry.rows:>10,} {entry.columns:>7,}  {here:9}  {', '.join(entry.suits)}")
+        typer.echo(f"    {entry.title}")
+
+
+@app.command()
+def info(name: Name, json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """Where a data set comes from, its licence, its shape, and what stands in for it."""
+    from flegel.datasets.catalog.registry import entry
+
+    try:
+        found = entry(name).info()
+    except FlegelError as error:
+        raise _fail(error) from None
+    if json:
+        typer.echo(json_module.dumps(found, indent=2))
+        return
+    for key, value in found.items():
+        if key == "files":
+            for file in value:
+                _line("file", f"{file['url']} ({file['checksum'] or 'no checksum published'})")
+        elif value is not None:
+            _line(
+                key,
+                ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value,
+            )
+
+
+def _line(key: str, value: Any) -> None:
+    _out.print(f"[bold]{key.replace('_', ' '):<12}[/bold] {value}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def fetch(name: Name) -> None:
+    """Download a data set into the cache folder; goes on where an earlier try ended."""
+    from flegel.datasets.catalog.fetch import fetch_entry
+    from flegel.datasets.catalog.registry import entry
+
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=_err)
+    tasks: dict[str, TaskID] = {}
+
+    def show(file: str, size: int, total: int | None) -> None:
+        if file not in tasks:
+            tasks[file] = bar.add_task(file)
+        bar.update(tasks[file], completed=size, total=total)
+
+    try:
+        known = entry(name)
+        with bar:
+            folder = fetch_entry(known, show)
+    except FlegelError as error:
+        raise _fail(error) from None
+    typer.echo(str(folder))
+
+
+@app.command()
+def generate(
+    name: Name,
+    rows: Annotated[int | None, typer.Option(min=1, help="How many rows (ratings for `ratings`).")] = None,
+    out: Annotated[Path | None, typer.Option(help="A .csv, .npy or .parquet file.")] = None,
+) -> None:
+    """Write a generated set, or the stand-in of a real one, to a file.
+
+    For example:
+
+        flegel data generate higgs --rows 100000 --out higgs.csv
+    """
+    from flegel.datasets.catalog.registry import entry
+    from flegel.datasets.dataset import Dataset
+    from flegel.datasets.export import write
+
+    try:
+        known = entry(name)
+        source = known.stand_in(rows or known.default_rows)
+        data = Dataset(name, source, source.rows, stand_in=not known.generated)
+        path = out or Path(f"{name}-{rows or known.default_rows}{'.csv' if data.sparse else '.npy'}")
+        if path.exists():
+            raise UsageError(f"{path} exists already; give another --out, or remove it first.")
+        write(data, path)
+    except FlegelError as error:
+        raise _fail(error) from None
+    if data.stand_in:
+        _err.print(
+            f"These are {data.rows:,} generated rows in the shape of {name}, not the real ones.",
+            soft_wrap=True,
+        )
+    typer.echo(str(path))
+
+
+@app.command()
+def path(name: Name) -> None:
+    """Where the real file of a data set lies in the cache folder; exit code 1 where it does not."""
+    from flegel.datasets.catalog.registry import entry
+
+    try:
+        known = entry(name)
+    except FlegelError as error:
+        raise _fail(error) from None
+    found = known.real_path()
+    if found is None:
+        _err.print(f"{name} is not in the cache; it belongs into {known.folder()}.", highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+    typer.echo(str(found))

@@ -1,0 +1,187 @@
+"""What a person sees while a job runs: a live table on a terminal, plain lines elsewhere. Never touches the job.
+
+It is called from the coordinator's own loop, so it redraws at most a few times a second.
+"""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from flegel.result import Glance, glance
+from flegel.runtime import clock
+
+if TYPE_CHECKING:
+    from flegel.machine.coordinator.coordinator import Coordinator
+    from flegel.result import Result
+
+
+class Display(Protocol):
+    def __enter__(self) -> Display: ...
+    def __exit__(self, *args: object) -> None: ...
+    def say(self, text: str) -> None: ...
+    def watch(self, machine: Coordinator) -> None: ...
+    def show(self, seen: Glance) -> None: ...
+    def finish(self, result: Result) -> None: ...
+
+
+def make_display(stream: IO[str]) -> Display:
+    return LiveDisplay(stream) if stream.isatty() else PlainDisplay(stream)
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6g}"
+
+
+def count(value: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def summary(result: Result) -> list[str]:
+    """The last words about a job."""
+    lines = [
+        f"{'converged' if result.converged else 'stopped'}: {result.reason}",
+        f"objective {number(result.objective)} after {result.iterations} iterations, {duration(result.seconds)} of "
+        f"training ({duration(result.load_seconds)} of loading), utilization {result.utilization:.0%}",
+    ]
+    if result.model:
+        lines.append(f"saved to {result.model}; use it with: flegel predict {result.model} --data …")
+    return lines
+
+
+class _News:
+    """What happened to the crew since the last look."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def look(self, machine: Coordinator) -> list[str]:
+        lines = []
+        for incident in machine.crew.incidents[self._told :]:
+            if incident.resumed is None:
+                break
+            self._told += 1
+            anew = f", {count(incident.unvisited)} points are visited anew" if incident.unvisited else ""
+            took = duration(incident.resumed - incident.at)
+            lines.append(f"worker {incident.worker} {incident.why}; training went on after {took}{anew}")
+        return lines
+
+
+class _Rate:
+    """Points a second since the last look, as words that end in `after`; empty until two looks have shown progress."""
+
+    def __init__(self, after: str) -> None:
+        self._visits, self._at, self.value, self._after = 0, 0.0, 0.0, after
+
+    def look(self, visits: int, now: float) -> str:
+        if self._at and now > self._at and visits > self._visits:
+            self.value = (visits - self._visits) / (now - self._at)
+        if visits != self._visits or not self._at:
+            self._visits, self._at = visits, now
+        return f"{count(self.value)} points/s{self._after}" if self.value else ""
+
+
+class PlainDisplay:
+    """One line now and then: for logs, pipes and CI."""
+
+    def __init__(self, stream: IO[str], every: float = 1.0) -> None:
+        self._stream, self._every = stream, every
+        self._next, self._rate, self._news = 0.0, _Rate("  "), _News()
+
+    def __enter__(self) -> PlainDisplay:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def watch(self, machine: Coordinator) -> None:
+        for text in self._news.look(machine):
+            self.say(text)
+        if machine.phase != "loading" and machine.trace and clock.now() >= self._next:
+            self.show(glance(machine))
+
+    def show(self, seen: Glance) -> None:
+        now = clock.now()
+        if seen.phase == "loading" or not seen.iteration or now < self._next:
+            return
+        self._next = now + self._every
+        self.say(
+            f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {number(seen.estimate)}  "
+            f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}"
+        )
+
+    def finish(self, result: Result) -> None:
+        for line in summary(result):
+            self.say(line)
+
+
+class LiveDisplay:
+    """A table that redraws itself: the job in a line, then a line per worker."""
+
+    def __init__(self, stream: IO[str], every: float = 0.25) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=stream)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._every, self._next, self._rate, self._news = every, 0.0, _Rate(", "), _News()
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def watch(self, machine: Coordinator) -> None:
+        for text in self._news.look(machine):
+            self.say(text)
+        if clock.now() >= self._next:
+            self.show(glance(machine))
+
+    def show(self, seen: Glance) -> None:
+        now = clock.now()
+        if now >= self._next:
+            self._next = now + self._every
+            self._live.update(self._table(seen, now), refresh=True)
+
+    def _table(self, seen: Glance, now: float) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+
+        if not seen.workers:
+            return f"loading: {seen.loaded} of {seen.loads} workers ready"
+        moving = f", {count(seen.in_flight)} points moving" if seen.in_flight else ""
+        headline = (
+            f"{seen.algorithm} under {seen.policy}: objective {number(seen.estimate)}, "
+            f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}, "
+            f"{seen.iteration} barriers, {seen.seconds:.1f} s{moving}"
+        )
+        table = Table(box=None)
+        attributed = ("Δf",) if seen.attribute else ()
+        for heading in ("worker", "points", "passes", "points/s", "computing", "waiting", "responding", *attributed):
+            table.add_column(heading, justify="right")
+        for worker, points, passes, rate, compute, wait, respond, gain in seen.workers:
+            whole = max(compute + wait + respond, 1e-12)
+            shares = (f"{part / whole:.0%}" for part in (compute, wait, respond))
+            gained = (number(gain),) if seen.attribute else ()
+            table.add_row(f"{worker:.0f}", count(points), f"{passes:.1f}", count(rate), *shares, *gained)
+        return Group(headline, table)
+
+    def finish(self, result: Result) -> None:
+        for line in summary(result):
+            self.say(line)

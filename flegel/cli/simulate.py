@@ -1,0 +1,293 @@
+"""`flegel simulate`: words to a world and a contest in it; table, JSON and page as `flegel compare`. Decides nothing.
+
+`mount(app)` puts the command into the command line.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flegel.cli.bench import check_places
+from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
+from flegel.errors import UsageError
+
+if TYPE_CHECKING:
+    from flegel.compare.record import Comparison
+    from flegel.compare.virtual import World
+    from flegel.machine.coordinator.coordinator import Coordinator
+    from flegel.result import Result
+
+EVERY = 2.0  # seconds between two lines about a long run
+ROWS = "higgs:65536"  # to learn from where no data are named
+WORLD = (
+    "workers", "pass_time", "spread", "drift", "spot", "latency", "jitter", "bandwidth", "hub", "racks",
+    "rack_latency", "uplink", "size", "tree", "shards", "within", "tolerance", "repeat", "seed",
+)  # what a recorded run has already  # fmt: skip
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(simulate)
+
+
+def simulate(
+    context: typer.Context,
+    algorithm: Annotated[
+        str | None, typer.Argument(help="A built-in name or file.py:Class; with --replay that of the trace.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Simulated workers, up to 200,000.")] = 1000,
+    sync: Annotated[
+        str, typer.Option(help="Contenders with commas between; with switches as fsp:coordination=semi.")
+    ] = "fsp,bsp,ssp",
+    data: Annotated[
+        str, typer.Option("--data", help="Rows to learn from: a data set's name or a path; 65,536 of higgs by default.")
+    ] = "",
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a real run: simulate its workers, with their recorded speeds, under --sync."),
+    ] = None,
+    stragglers: Annotated[
+        str,
+        typer.Option(
+            "--stragglers",
+            "--straggler",
+            help="Who is slow: 5% (eight times), 5%:4x, 5%:8x~10s (others every 10 s), 0-3:8x.",
+        ),
+    ] = "",
+    pass_time: Annotated[
+        str, typer.Option("--pass", help="What the typical worker needs for a pass over its share.")
+    ] = "1s",
+    spread: Annotated[
+        str, typer.Option(help="Unequal workers: equal, lognormal:0.3, uniform:0.5-2 or tiers:1x0.7+0.25x0.3.")
+    ] = "equal",
+    drift: Annotated[str, typer.Option(help="Speeds that wander: 0.2~10s is by 20 % every 10 s.")] = "",
+    spot: Annotated[str, typer.Option(help="Workers that vanish for a while: 0.5/h:30s.")] = "",
+    latency: Annotated[str, typer.Option(help="One way to the coordinator; 80us by default.")] = "",
+    jitter: Annotated[str, typer.Option(help="Mean of a random addition to it.")] = "",
+    bandwidth: Annotated[str, typer.Option(help="Of a worker's link, such as 1Gbit.")] = "",
+    hub: Annotated[str, typer.Option(help="Of the coordinator's link, such as 10Gbit.")] = "",
+    racks: Annotated[int, typer.Option(help="Racks; the coordinator stands in the first.")] = 1,
+    rack_latency: Annotated[str, typer.Option(help="Additional way between racks.")] = "",
+    uplink: Annotated[str, typer.Option(help="Of a rack's uplink, such as 40Gbit.")] = "",
+    size: Annotated[str, typer.Option(help="Of θ and of a report, such as 64MB; the algorithm's by default.")] = "",
+    tree: Annotated[int, typer.Option(help="What if: heads of groups of so many workers merge and forward.")] = 0,
+    shards: Annotated[int, typer.Option(help="What if: θ lies on so many servers.")] = 1,
+    learning: Annotated[
+        str, typer.Option(help="real: train every row; curve: progress fitted to real training; auto: real up to 256.")
+    ] = "auto",
+    settings: Settings = None,
+    target: Target = None,
+    within: Within = 0.001,
+    tolerance: Tolerance = 1e-4,
+    max_seconds: Annotated[float | None, typer.Option(help="Give a run up after so many virtual seconds.")] = None,
+    repeat: Annotated[int, typer.Option(help="Runs of each contender, each with other dice.")] = 1,
+    seed: Annotated[int, typer.Option(help="Decides data, start, speeds and stragglers.")] = 0,
+    label: Label = None,
+    partition: Partition = "shuffle",
+    json_to: Annotated[
+        str | None, typer.Option("--json", help="Write everything as JSON; the same seed gives the same bytes.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for report.html, compare.json and a saved run of each contender.")
+    ] = None,
+) -> None:
+    """Try synchronization models on machines that you do not have, on virtual time.
+
+    Coordinator, workers, policies, interval and balance are those of a real job; speeds, network and the
+    coordinator's own work are models. For example:
+
+        flegel simulate kmeans --workers 10000 --sync fsp,bsp,ssp --stragglers 5%
+
+        flegel simulate kmeans --workers 64 --spread lognormal:0.5 --spot 2/h:30s --pass 10s --out runs/sim
+
+        flegel simulate --replay runs/kmeans-higgs-001 --sync bsp,ssp
+
+    See docs/simulate.md for what the models leave out.
+    """
+    from flegel.cli.main import sentences
+
+    with sentences():
+        from flegel.compare.contender import parse_contenders
+        from flegel.runtime.job.result_store import check_target
+
+        check_places(json_to, out)
+        if out is not None:
+            for contender in parse_contenders(sync):
+                check_target(_run_folder(out, contender.label))
+        slow = _stragglers(stragglers)
+        if replay is not None:
+            _only_recorded(context)
+            from flegel.compare.replayed import replay as again
+
+            chosen = _algorithm(algorithm, settings) if algorithm else None
+            found, held = again(
+                replay, sync, algorithm=chosen, data=data, label=label, partition=partition, straggler=slow,
+                learning="real" if learning == "auto" else learning, target=target, max_seconds=max_seconds, say=_say,
+                watch=_watch,
+            )  # fmt: skip
+        else:
+            from flegel.compare.contest import in_memory
+            from flegel.compare.virtual import VirtualContest, arena
+            from flegel.datasets import open_data
+
+            if algorithm is None:
+                raise UsageError("Name an algorithm, such as kmeans, or a recorded run with --replay FOLDER.")
+            world = _world(
+                pass_time, spread, drift, spot, latency, jitter, bandwidth, hub, racks, rack_latency, uplink, size,
+                tree, shards, learning,
+            )  # fmt: skip
+            chosen = _algorithm(algorithm, settings)
+            rows = in_memory(open_data(data or ROWS, label=label))
+            held = arena(
+                VirtualContest(
+                    algorithm=chosen, data=rows, contenders=parse_contenders(sync), workers=workers, repeat=repeat,
+                    straggler=slow, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds,
+                    seed=seed, partition=partition, say=_say, world=world, watch=_watch,
+                    title=f"{type(chosen).__name__} on {rows.name}, {workers:,} simulated workers",
+                )
+            )  # fmt: skip
+            found = held.hold()
+        _tell(found, held.runs, json_to, out)
+
+
+def _only_recorded(context: typer.Context) -> None:
+    """Who works how fast, and over which wires, is in the trace; words that say otherwise would do nothing."""
+    spelled = {p.name: p.opts[0] for p in context.command.params}
+    given = [
+        spelled[name]
+        for name in WORLD
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    ]
+    if given:
+        raise UsageError(f"--replay takes workers, speeds and network from the recorded run; leave {given[0]} away.")
+
+
+def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: Path | None) -> None:
+    import msgspec
+
+    from flegel.compare import write
+    from flegel.compare.table import text, verdict
+    from flegel.report.write import render, save
+    from flegel.runtime.job import result_store
+
+    for note in found.notes:
+        _say(f"note: {note}")
+    if json_to == "-":
+        print(msgspec.json.encode(found).decode())
+    else:
+        print(text(found))
+        print(verdict(found))
+    if json_to not in (None, "-"):
+        write(found, Path(json_to))  # type: ignore[arg-type]
+    if out is not None:
+        for name, result in runs.items():
+            result_store.save(result, _run_folder(out, name), model=False)
+        write(found, out / "compare.json")
+        _say(f"report: {save(render([found]), out / 'report.html')}")
+
+
+def _run_folder(out: Path, contender: str) -> Path:
+    return out / "".join(c if c.isalnum() or c in "-_=." else "-" for c in contender)
+
+
+def _algorithm(word: str, settings: list[str] | None) -> Any:
+    from flegel.cli.main import _algorithm as make
+
+    return make(word, settings or [])
+
+
+def _stragglers(text: str) -> str:
+    """`5%` alone is eight times slower."""
+    return ",".join(f"{part.strip()}:8x" if part.strip().endswith("%") else part for part in text.split(",") if part)
+
+
+def _world(
+    pass_time: str,
+    spread: str,
+    drift: str,
+    spot: str,
+    latency: str,
+    jitter: str,
+    bandwidth: str,
+    hub: str,
+    racks: int,
+    rack_latency: str,
+    uplink: str,
+    size: str,
+    tree: int,
+    shards: int,
+    learning: str,
+) -> World:
+    from dataclasses import replace
+
+    from flegel.compare.virtual import World
+    from flegel.job import parse_seconds
+    from flegel.sim.coordinator_cost import MEASURED
+    from flegel.sim.network import NetworkSpec
+    from flegel.sim.speeds import Speeds, parse_drift, parse_spot, parse_spread
+
+    for name, value, least in (("racks", racks, 1), ("tree", tree, 0), ("shards", shards, 1)):
+        if value < least:
+            raise UsageError(f"--{name} {value} must be {least} or more.")
+    parse_spread(spread)
+    way = parse_seconds(latency) if latency else MEASURED.message
+    wires = NetworkSpec(
+        latency=way, jitter=parse_seconds(jitter) if jitter else 0.0, racks=racks,
+        bandwidth=_bytes_per_second(bandwidth), hub=_bytes_per_second(hub), uplink=_bytes_per_second(uplink),
+        rack_latency=parse_seconds(rack_latency) if rack_latency else 0.0,
+    )  # fmt: skip
+    speeds = Speeds(spread, parse_drift(drift) if drift else None, parse_spot(spot) if spot else None)
+    costs = replace(MEASURED, message=way, tree=tree, shards=shards)
+    return World(parse_seconds(pass_time), speeds, wires, costs, learning, _bytes(size) if size else None)
+
+
+def _bytes_per_second(text: str) -> float:
+    """`1Gbit` or `125MB`, a second."""
+    if not text:
+        return float("inf")
+    units = {"kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+    return _quantity(text, units, "a bandwidth; write for instance 1Gbit or 125MB (a second)")
+
+
+def _bytes(text: str) -> int:
+    return int(_quantity(text, {"kB": 1e3, "MB": 1e6, "GB": 1e9, "B": 1.0, "": 1.0}, "a size; write for instance 64MB"))
+
+
+def _quantity(text: str, units: dict[str, float], what: str) -> float:
+    stripped = text.strip()
+    for unit, factor in units.items():
+        if stripped.endswith(unit):
+            try:
+                value = float(stripped[: len(stripped) - len(unit)]) * factor
+            except ValueError:
+                continue
+            if 0 < value < float("inf"):
+                return value
+    raise UsageError(f"{text!r} is not {what}.")
+
+
+def _watch(label: str) -> Callable[[Coordinator], None]:
+    """A line now and then, so that nobody thinks it hangs."""
+    from flegel.runtime import clock
+
+    next_at = [clock.now() + EVERY]
+
+    def look(job: Coordinator) -> None:
+        now = clock.now()
+        if now >= next_at[0] and job.trace:
+            next_at[0] = now + EVERY
+            last = job.trace[-1]
+            value = "–" if last.estimate is None else f"{last.estimate:.6g}"
+            _say(f"{label}: {last.seconds:.4g} virtual seconds, {last.iteration} updates of θ, objective {value}")
+
+    return look
+
+
+def _say(text: str) -> None:
+    if text:
+        print(f"flegel: {text}", file=sys.stderr)

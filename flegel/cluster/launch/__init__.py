@@ -1,0 +1,1 @@
+"""How slaves are started on hosts."""

@@ -1,0 +1,1 @@
+"""The master: queue, placement, journal, and its daemon."""

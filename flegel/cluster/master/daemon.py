@@ -1,0 +1,339 @@
+"""`flegel master`: the shell around the master machine. Sockets, the journal, files of jobs; no decisions.
+
+The order that makes it safe: facts of an event reach the disk first, then its orders and answers leave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flegel.cluster.master.facts import RUNNING
+from flegel.cluster.master.journal import Journal
+from flegel.cluster.master.master import Action, Caller, Master, RecordFact, RemoveFiles, ReplyTo, SendTo
+from flegel.cluster.master.message_budget import listed
+from flegel.cluster.transport.protocol import (
+    CHUNK,
+    MAX_CODE,
+    MAX_NAME,
+    CancelJob,
+    Denied,
+    FileChunk,
+    FileContent,
+    FileReceived,
+    JobList,
+    LaunchCoordinator,
+    ReadFile,
+    ResumeJob,
+    ScaleJob,
+    SlaveBeat,
+    SlaveLeaving,
+    SubmitJob,
+    check_name,
+)
+from flegel.cluster.transport.secure_server import ANYBODY, Received, SecureServer, Sender
+from flegel.errors import PeerRefused, PeerSlow, StorageError, UsageError
+from flegel.runtime import clock
+
+TICK = 0.5
+MAX_RESULT = 8 << 30
+"""Bytes that the files of one job may take here."""
+ADMIN = "local-submit"
+"""The key that the master's first start makes for its own user: it may change everybody's jobs."""
+LIST = 900 << 10
+"""Bytes of a list of jobs; the oldest are left out of a longer one."""
+TAKEN_ALL = 1 << 62
+"""Told to a slave whose bytes nobody wants any more."""
+
+
+class MasterDaemon:
+    """The daemon."""
+
+    def __init__(self, gate: SecureServer, folder: Path) -> None:
+        self.gate, self._folder = gate, folder
+        self._journal = Journal(folder / "journal")
+        if self._journal.cut:
+            self._say(f"the journal had a torn tail of {self._journal.cut} bytes, which was cut off")
+        books = self._journal.books
+        now = clock.now()
+        self._machine = Master(books, now, clock.microseconds() / 1e6 - now)
+        self._slaves: dict[str, Sender] = {}
+        self._over = False
+        self._trouble = ""
+        self._say(f"{len(books.jobs)} jobs in the books, {len(books.of_state(RUNNING))} of them running")
+
+    def run(self) -> None:
+        """Until a signal. Jobs go on without it."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop())
+        self._say(f"listening at {self.gate.address}")
+        tick_at = clock.now()
+        while not self._over:
+            now = clock.now()
+            if now >= tick_at:
+                tick_at = now + TICK
+                self._tick(now)
+            for received in self.gate.receive(max(tick_at - clock.now(), 0.0)):
+                self._take(received)
+                if clock.now() >= tick_at or self._over:
+                    break
+        self._journal.close()
+
+    def _stop(self) -> None:
+        self._over = True
+
+    def _say(self, text: str) -> None:
+        print(f"flegel: {text}", file=sys.stderr, flush=True)
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def _tick(self, now: float) -> None:
+        try:
+            self._carry_out(self._machine.tick(now))
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - see `_take`
+            self._stumble("the look at all jobs", error)
+
+    def _take(self, received: Received) -> None:
+        """One message. Whatever is wrong with it, the next ones are heard; a journal that fails ends the master."""
+        sender, body, _ = received
+        try:
+            self._dispatch(received, clock.now())
+        except StorageError:
+            raise
+        except UsageError as error:
+            self._deny(sender, body, str(error))
+        except Exception as error:  # noqa: BLE001 - one bad message must not be the end of everybody's jobs
+            what = f"{type(body).__name__} of {sender.name or sender.key[:8] or 'somebody'}"
+            self._stumble(what, error)
+            short = f"{type(error).__name__}: {str(error)[:200]}"
+            self._deny(sender, body, f"The master could not handle that ({short}); its log says more.", usage=False)
+
+    def _dispatch(self, received: Received, now: float) -> None:
+        sender, body, frames = received
+        match body:
+            case SlaveBeat():
+                self._take_beat(sender, body, now)
+            case SlaveLeaving(slave=name, boot=boot):
+                known = self._machine.slaves.get(name)
+                if known is not None and known.beat.boot == boot and self._is(sender, name):
+                    self._carry_out(self._machine.left(name, now))
+            case FileChunk():
+                self._take_chunk(sender, body, frames)
+            case ReadFile():
+                self._answer(sender, *self._read(body))
+            case _:
+                self._take_request(sender, body, frames, now)
+
+    def _deny(self, sender: Sender, body: Any, why: str, usage: bool = True) -> None:
+        if not isinstance(body, SlaveBeat | SlaveLeaving | FileChunk):
+            self._answer(sender, Denied(why[:2000], usage, number=body.number))
+        elif why != self._trouble:  # slaves are not answered, and would say the same again every second
+            self._trouble = why
+            self._say(f"{type(body).__name__} of slave {body.slave[:64]!r} was not taken: {why}")
+
+    def _stumble(self, what: str, error: Exception) -> None:
+        """A mistake of the master itself: kept for people to read. What had been decided before it is carried out."""
+        text = "".join(traceback.format_exception(error))
+        known, self._trouble = text == self._trouble, text
+        self._say(f"{what} failed: {type(error).__name__}: {error}" + ("" if known else f"\n{text}"))
+        self._carry_out(self._machine.salvage())
+
+    def _is(self, sender: Sender, name: str) -> bool:
+        """A slave's name belongs to the key that used it first, as long as that slave is here."""
+        known = self._slaves.get(name)
+        return known is None or known.key == sender.key or name not in self._machine.slaves
+
+    def _take_beat(self, sender: Sender, beat: SlaveBeat, now: float) -> None:
+        check_name(beat.slave, "slave")
+        if not self._is(sender, beat.slave) or not 0 <= beat.slots <= 1024:
+            return
+        known = self._machine.slaves.get(beat.slave)
+        if known is not None and known.present and known.beat.boot != beat.boot and self._newer(beat.slave, sender):
+            return  # an older process of that name, which has been replaced
+        if known is None or not known.present:
+            self._say(f"slave {beat.slave} at {beat.address} with {beat.slots} slots")
+        self._slaves[beat.slave] = sender
+        self._carry_out(self._machine.heard(beat, now))
+
+    def _newer(self, name: str, sender: Sender) -> bool:
+        return self._slaves[name].session > sender.session
+
+    def _take_request(self, sender: Sender, body: Any, frames: tuple[bytes, ...], now: float) -> None:
+        if isinstance(body, SubmitJob):
+            self._keep_code(body, frames)
+        actions = self._machine.asked(self._caller(sender, body), body, now)
+        if isinstance(body, SubmitJob | CancelJob | ScaleJob | ResumeJob):
+            self._say(f"{type(body).__name__.lower()} by {self._caller(sender, body).name}: {_told(actions)}")
+        self._carry_out(actions, sender, body)
+
+    def _caller(self, sender: Sender, body: Any) -> Caller:
+        if sender.role == ANYBODY:
+            return Caller(getattr(body, "user", "")[:MAX_NAME] or "anybody", admin=True)
+        return Caller(sender.name or sender.key[:8], admin=sender.name == ADMIN)
+
+    def _keep_code(self, body: SubmitJob, frames: tuple[bytes, ...]) -> None:
+        """A user's source, under the hash of its content; run by nobody here."""
+        if not body.spec.code:
+            return
+        source = frames[0] if frames else b""
+        if len(source) > MAX_CODE:
+            raise UsageError(f"The source of a class has at most {MAX_CODE} bytes, not {len(source)}.")
+        if hashlib.sha256(source).hexdigest() != body.spec.code:
+            raise UsageError("The source of the class does not have the hash that was announced; submit it again.")
+        path = self._folder / "code" / body.spec.code
+        try:
+            if not path.exists():
+                write_whole(path, source)
+        except StorageError as error:
+            raise UsageError(f"The master cannot keep the source of the class: {error}") from None
+
+    def _drop_code(self) -> None:
+        """Source that no job in the books needs any more."""
+        needed = {job.spec.code for job in self._machine.books.jobs.values()}
+        for path in (self._folder / "code").glob("*"):
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+
+    # -- out -------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, actions: list[Action], client: Sender | None = None, request: Any = None) -> None:
+        facts = [a.fact for a in actions if isinstance(a, RecordFact)]
+        self._journal.append(facts)
+        for fact in facts:
+            self._tell_people(fact)
+        for action in actions:
+            match action:
+                case SendTo(slave, order):
+                    self._send(slave, order)
+                case ReplyTo(answer) if client is not None:
+                    answer.number = request.number
+                    if isinstance(answer, JobList) and request.job:
+                        view = answer.jobs[0]
+                        view = msgspec.structs.replace(view, files=self._files(view.job, view.attempt))
+                        answer.jobs = (view,)
+                    elif isinstance(answer, JobList):
+                        answer.jobs = listed(answer.jobs, LIST)
+                    self._answer(client, answer)
+                case RemoveFiles(job):
+                    shutil.rmtree(self._folder / "jobs" / job, ignore_errors=True)
+                    self._drop_code()
+
+    def _tell_people(self, fact: Any) -> None:
+        words = {"Placed": "is placed on {0.slave}", "Released": "waits again: {0.why}", "Ended": "{0.state}: {0.why}"}
+        text = words.get(type(fact).__name__)
+        if text:
+            self._say(f"job {fact.job} {text.format(fact)}")
+
+    def _send(self, slave: str, order: Any) -> None:
+        frames: tuple[bytes, ...] = ()
+        try:
+            if isinstance(order, LaunchCoordinator) and order.spec.code:
+                frames = ((self._folder / "code" / order.spec.code).read_bytes(),)
+            self.gate.send(self._slaves[slave], order, frames)
+        except (PeerRefused, PeerSlow):
+            pass  # it will be ordered again, or the slave is lost
+        except (OSError, UsageError) as error:
+            why = f"The master cannot send {type(order).__name__} to {slave}: {error}"
+            self._say(why)
+            if isinstance(order, LaunchCoordinator):
+                self._carry_out(self._machine.unstartable(order.job, order.attempt, why, clock.now()))
+
+    def _answer(self, client: Sender, answer: Any, frames: tuple[bytes, ...] = ()) -> None:
+        with contextlib.suppress(PeerRefused, PeerSlow):  # a client that does not listen asks again
+            self.gate.send(client, answer, frames)
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def _job_file(self, job: str, attempt: int, file: str, slave: str) -> Path:
+        check_name(job, "job")
+        if file:
+            return self._folder / "jobs" / job / f"result.{attempt}" / check_name(file, "file")
+        return self._folder / "jobs" / job / f"log.{attempt}.{check_name(slave, 'slave')}"
+
+    def _take_chunk(self, sender: Sender, body: FileChunk, frames: tuple[bytes, ...]) -> None:
+        content = frames[0] if frames else b""
+        size = TAKEN_ALL
+        if body.file:
+            check_name(body.file, "file")
+        if (
+            self._is(sender, body.slave)
+            and self._machine.knows(body.job, body.attempt, body.slave, body.file)
+            and len(content) <= CHUNK
+        ):
+            path = self._job_file(body.job, body.attempt, body.file, body.slave)
+            size = self._append(path, body.offset, content)
+        with contextlib.suppress(PeerRefused, PeerSlow):
+            self.gate.send(sender, FileReceived(body.job, body.attempt, body.file, size))
+
+    def _append(self, path: Path, offset: int, content: bytes) -> int:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        have = path.stat().st_size if path.exists() else 0
+        if offset != have or have + len(content) > MAX_RESULT:
+            return have if have + len(content) <= MAX_RESULT else TAKEN_ALL
+        try:
+            with path.open("ab") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            self._say(f"could not keep {path}: {error.strerror}")
+            with contextlib.suppress(OSError):
+                os.truncate(path, have)
+            return have
+        return have + len(content)
+
+    def _files(self, job: str, attempt: int) -> tuple[str, ...]:
+        folder = self._folder / "jobs" / job / f"result.{attempt}"
+        return tuple(sorted(p.name for p in folder.iterdir())) if folder.is_dir() else ()
+
+    def _read(self, request: ReadFile) -> tuple[FileContent, tuple[bytes, ...]]:
+        job = self._machine.find(request.job)
+        folder = self._folder / "jobs" / job.id
+        if not request.file and not request.source:
+            names = tuple(sorted(p.name.removeprefix("log.") for p in folder.glob("log.*")))
+            return FileContent(0, names, number=request.number), ()
+        if request.file:
+            path = folder / f"result.{job.attempt}" / check_name(request.file, "file")
+        else:
+            path = folder / f"log.{check_name(request.source, 'log')}"
+        if not path.is_file():
+            raise UsageError(f"Job {job.id} has no {request.file or 'log of ' + request.source}.")
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            stream.seek(min(max(request.offset, 0), size))
+            content = stream.read(CHUNK)
+        return FileContent(size, number=request.number), (content,)
+
+
+def _told(actions: list[Action]) -> str:
+    for action in actions:
+        if isinstance(action, ReplyTo):
+            answer: Any = action.answer
+            return f"{getattr(answer, 'job', '')} {getattr(answer, 'text', '')}".strip() or "accepted"
+    return ""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A file that appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with scratch.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise StorageError(f"Could not write {path}: {error.strerror}.") from None

@@ -1,0 +1,174 @@
+"""The master's memory on disk: an append-only file of facts, each with its length and checksum.
+
+A fact counts when `append` returns: it has then been flushed to the disk. A crash in the middle of a write leaves a
+torn tail, which the next start finds by its checksum and cuts off; nothing before it is touched. `compact` writes the
+books as one record into a new file and renames it over the old one, so there is one whole journal at every moment.
+Damage before the tail is not guessed around: the master refuses to start and says where.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from flegel.cluster.master.facts import Books, BooksSnapshot, Fact, restore, snapshot
+from flegel.errors import StorageError, UsageError
+
+MAGIC = b"flegel journal 1\n"
+_HEAD = struct.Struct("<II")
+MAX_RECORD = 64 << 20
+COMPACT_ABOVE = 4 << 20
+"""Bytes of facts after the last snapshot that are worth a compaction."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Fact | BooksSnapshot)
+
+
+def frame(record: Fact | BooksSnapshot) -> bytes:
+    """Length, checksum, bytes."""
+    content = _encoder.encode(record)
+    return _HEAD.pack(len(content), zlib.crc32(content)) + content
+
+
+def read(content: bytes) -> tuple[Books, int]:
+    """The books, and how many bytes of `content` are whole; raises where damage lies before the tail."""
+    if not content.startswith(MAGIC):
+        if MAGIC.startswith(content):
+            return Books(), 0  # the very first write was torn
+        raise StorageError("This is no journal of a Flegel master.")
+    books, place = Books(), len(MAGIC)
+    while place < len(content):
+        record, end = _next(content, place)
+        if record is None:
+            if _whole_record_after(content, place):
+                raise StorageError(f"The journal is damaged at byte {place}, and there are good records after it.")
+            break
+        if isinstance(record, BooksSnapshot):
+            books = restore(record)
+        else:
+            books.apply(record)
+        place = end
+    return books, place
+
+
+def _next(content: bytes, place: int) -> tuple[Fact | BooksSnapshot | None, int]:
+    if place + _HEAD.size > len(content):
+        return None, place
+    size, checksum = _HEAD.unpack_from(content, place)
+    end = place + _HEAD.size + size
+    if size > MAX_RECORD or end > len(content):
+        return None, place
+    body = content[place + _HEAD.size : end]
+    if zlib.crc32(body) != checksum:
+        return None, place
+    try:
+        return _decoder.decode(body), end
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None, place
+
+
+def _whole_record_after(content: bytes, place: int) -> bool:
+    """Does the damaged record's own length lead to a good one? Then it is not a torn tail."""
+    if place + _HEAD.size > len(content):
+        return False
+    end = place + _HEAD.size + _HEAD.unpack_from(content, place)[0]
+    return end < len(content) and _next(content, end)[0] is not None
+
+
+class Journal:
+    """An open journal; one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"Cannot use {path.parent}: {error.strerror}.") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise UsageError(f"Another master uses {path.parent}; stop it first, or choose another --folder.") from None
+        self._scratch = path.with_suffix(".new")
+        self._scratch.unlink(missing_ok=True)
+        content = path.read_bytes() if path.exists() else b""
+        try:
+            self.books, self._good = read(content)
+        except StorageError as error:
+            os.close(self._lock)
+            raise StorageError(f"{path}: {error} Restore it from a copy, or move it away to begin anew.") from None
+        self.cut = len(content) - self._good
+        """Bytes of a torn tail that were cut off."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self.cut:
+            os.ftruncate(self._fd, self._good)
+        if self._good == 0:
+            self._write(MAGIC)
+            self._good = len(MAGIC)
+        os.fsync(self._fd)
+        _flush_folder(path.parent)
+        self._compacted = self._good
+        self._broken = False
+
+    def append(self, facts: Iterable[Fact]) -> None:
+        """On the disk when this returns. The facts must have been applied to `books` by the caller."""
+        content = b"".join(map(frame, facts))
+        if not content:
+            return
+        if self._broken:
+            raise StorageError(f"An earlier write to {self._path} failed; the master must be started again.")
+        try:
+            self._write(content)
+            os.fsync(self._fd)
+        except OSError as error:
+            self._broken = True  # what the disk holds is unknown now; the next start will read it
+            raise StorageError(f"Could not write to {self._path}: {error.strerror}.") from None
+        self._good += len(content)
+        if self._good - self._compacted > COMPACT_ABOVE:
+            self.compact()
+
+    def _write(self, content: bytes) -> None:
+        view, place = memoryview(content), self._good
+        while view:
+            written = os.pwrite(self._fd, view, place)
+            view, place = view[written:], place + written
+
+    def compact(self) -> None:
+        """The books as one record in a new file, which then takes the place of the old one."""
+        content = MAGIC + frame(snapshot(self.books))
+        if len(content) > MAX_RECORD:  # more than would be read again: the facts stay as they are
+            self._compacted = self._good
+            return
+        fd = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        old, self._fd, good, self._good = self._fd, fd, self._good, 0
+        try:
+            self._write(content)
+            os.fsync(fd)
+            self._scratch.replace(self._path)
+        except OSError:  # no room, perhaps: the old file is as good as before, and it will be tried again
+            os.close(fd)
+            self._fd, self._good, self._compacted = old, good, good
+            self._scratch.unlink(missing_ok=True)
+            return
+        os.close(old)
+        _flush_folder(self._path.parent)
+        self._good = self._compacted = len(content)
+
+    def close(self) -> None:
+        os.close(self._fd)
+        os.close(self._lock)
+
+
+def _flush_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,22 @@
+"""A coordinator's reports to its slave, from any thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+from flegel.cluster.slave import coordinator_protocol
+
+
+class CoordinatorPipe:
+    """Writes whole lines into a pipe."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._lock = fd, threading.Lock()
+
+    def tell(self, report: coordinator_protocol.Up) -> None:
+        content = memoryview(coordinator_protocol.encode(report) + b"\n")
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            while content:
+                content = content[os.write(self._fd, content) :]

@@ -1,0 +1,1 @@
+"""Messages between hosts: keys, framing, one ordered conversation, who may say what."""

@@ -1,0 +1,246 @@
+"""Key files and the list of keys that may come in, each bound to one role. Opens no socket.
+
+Everything lies in one folder, `$FLEGEL_HOME/keys` or `~/.config/flegel/keys`: own pairs as NAME.key (readable by the
+owner alone) and allowed/KEY.json for each key that others may use. A list is a folder of files, so adding and revoking
+are single atomic steps, and a running master sees them without being told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from pathlib import Path
+
+import msgspec
+
+from flegel.errors import FlegelError, UsageError, nearest
+from flegel.runtime import clock
+from flegel.runtime.transport.curve import KeyPair, derive_public, new_key_pair, private_bytes, raw
+
+ROLES = ("submit", "slave", "read")
+"""What a key may be added for; `master` beside them names masters that this host trusts."""
+MASTER, JOB = "master", "job"
+FRESH = 0.1  # seconds for which the list of keys is not looked up again
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LARGEST = 4096
+
+
+class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key that may come in (or, for role `master`, a master that is trusted)."""
+
+    key: str
+    role: str
+    name: str = ""
+    address: str = ""
+    """For role `master`: where it listens; empty for any address."""
+
+
+def folder() -> Path:
+    """Where this user's keys lie."""
+    home = os.environ.get("FLEGEL_HOME")
+    return (Path(home) if home else Path.home() / ".config" / "flegel") / "keys"
+
+
+def check_name(name: str) -> str:
+    """A name that cannot leave its folder."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name[:80]!r} cannot name a key; use letters, digits, dots, dashes and underscores.")
+    return name
+
+
+# -- own pairs ---------------------------------------------------------------------------------------------
+
+
+def create(name: str, where: Path | None = None) -> KeyPair:
+    """A new pair under that name; one that exists is never overwritten."""
+    path = _own(name, where)
+    pair = new_key_pair()
+    _make_folder(path.parent)
+    try:
+        _write_new(path, msgspec.json.encode(pair) + b"\n")
+    except FileExistsError:
+        raise UsageError(f"There is a key {path} already; choose another name or remove it first.") from None
+    return pair
+
+
+def load(name: str, where: Path | None = None) -> KeyPair:
+    """One's own pair; refused where others could have read it."""
+    return load_file(_own(name, where))
+
+
+def load_file(path: Path) -> KeyPair:
+    """A pair from a file that only its owner can read."""
+    content = private_bytes(path)
+    try:
+        pair = msgspec.json.decode(content, type=KeyPair)
+        raw(pair.public), raw(pair.secret)
+        if derive_public(pair.secret) != pair.public:
+            raise UsageError("its halves do not belong together")
+    except (msgspec.MsgspecError, UsageError) as error:
+        raise UsageError(f"The key {path} is damaged ({error}); make a new one with `flegel keys new`.") from None
+    return pair
+
+
+def ensure(name: str, where: Path | None = None) -> KeyPair:
+    """One's own pair, made where it is missing."""
+    if _own(name, where).exists():
+        return load(name, where)
+    try:
+        return create(name, where)
+    except UsageError:
+        return load(name, where)  # somebody was faster
+
+
+def write_file(path: Path, pair: KeyPair) -> None:
+    """A pair for a process that is started next; the file must not exist."""
+    _write_new(path, msgspec.json.encode(pair) + b"\n")
+
+
+def own_pairs(where: Path | None = None) -> dict[str, str]:
+    """Names of the pairs here, and their public halves; damaged or exposed ones show as empty."""
+    found = {}
+    for path in sorted((where or folder()).glob("*.key")):
+        try:
+            found[path.stem] = load_file(path).public
+        except FlegelError:
+            found[path.stem] = ""
+    return found
+
+
+def _own(name: str, where: Path | None) -> Path:
+    return (where or folder()) / f"{check_name(name)}.key"
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise FlegelError(f"No folder for keys can be made at {path}: {error.strerror}.") from None
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Whole or not at all, 0600 from its first moment, never over something that exists."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(scratch, path)
+    finally:
+        scratch.unlink()
+
+
+# -- keys of others ----------------------------------------------------------------------------------------
+
+
+class KeyRegistry:
+    """Who may come in as what. Safe to ask from any thread; changes on disk count within `FRESH` seconds.
+
+    `extra` are keys that live only in this process, such as those of a job's own workers.
+    """
+
+    def __init__(self, where: Path | None = None, extra: dict[str, KeyEntry] | None = None) -> None:
+        self.path = (where or folder()) / "allowed"
+        self.extra = extra or {}
+        self._lock = threading.Lock()
+        self._seen: tuple[tuple[str, int, int], ...] = ()
+        self._entries: dict[str, KeyEntry] = {}
+        self._looked = float("-inf")
+
+    def find(self, key: str) -> KeyEntry | None:
+        """What this key is registered as, if it may come in."""
+        if key in self.extra:
+            return self.extra[key]
+        entry = self._current().get(key)
+        return entry if entry is not None and entry.role in ROLES else None
+
+    def admit(self, key: str) -> bool:
+        return self.find(key) is not None
+
+    def entries(self) -> list[KeyEntry]:
+        self._looked = float("-inf")
+        return sorted(self._current().values(), key=lambda e: (e.role, e.name, e.key))
+
+    def master(self, address: str) -> str:
+        """The key of the master that listens there, as this host was told."""
+        known = [e for e in self.entries() if e.role == MASTER]
+        fitting = [e for e in known if e.address == address] or [e for e in known if not e.address]
+        if len(fitting) != 1:
+            raise UsageError(
+                f"The key of the master at {address} is {'ambiguous' if fitting else 'not known'} here; ask its owner "
+                f"for `flegel keys show`, then run `flegel keys add KEY --role master --address {address}`."
+            )
+        return fitting[0].key
+
+    def add(self, key: str, role: str, name: str = "", address: str = "") -> KeyEntry:
+        """From now on this key may come in; a key has one role, so a second one replaces the first."""
+        raw(key)
+        if role not in (*ROLES, MASTER):
+            raise UsageError(f"There is no role {role!r}{nearest(role, [*ROLES, MASTER])}")
+        if name:
+            check_name(name)
+        if address and role != MASTER:
+            raise UsageError("Only a master has an --address; other keys are known by the key alone.")
+        entry = KeyEntry(key.lower(), role, name, address)
+        _make_folder(self.path)
+        scratch = self.path / f".{entry.key}.{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            scratch.unlink()
+        _write_new(scratch, msgspec.json.encode(entry) + b"\n")
+        scratch.replace(self.path / f"{entry.key}.json")
+        self._looked = float("-inf")
+        return entry
+
+    def revoke(self, which: str) -> KeyEntry:
+        """No message of this key counts any more; `which` is the key, its first digits, or its name."""
+        if not which:
+            raise UsageError("Name the key to shut out: the key, its first 8 or more digits, or its name.")
+        found = [e for e in self.entries() if which in (e.key, e.name) or (len(which) >= 8 and e.key.startswith(which))]
+        if len(found) != 1:
+            count = "no key" if not found else f"{len(found)} keys"
+            raise UsageError(f"{which[:80]!r} fits {count}; `flegel keys show` lists them.")
+        (self.path / f"{found[0].key}.json").unlink(missing_ok=True)
+        self._looked = float("-inf")
+        return found[0]
+
+    def _current(self) -> dict[str, KeyEntry]:
+        with self._lock:
+            now = clock.now()
+            if now - self._looked >= FRESH:
+                self._look()
+                self._looked = now
+            return self._entries
+
+    def _look(self) -> None:
+        """A list that cannot be read is an empty list."""
+        try:
+            with os.scandir(self.path) as files:
+                listed = [f for f in files if f.name.endswith(".json") and f.is_file(follow_symlinks=False)]
+                seen = tuple(sorted((f.name, f.stat().st_mtime_ns, f.inode()) for f in listed))
+        except OSError:
+            seen = ()
+        if seen == self._seen:
+            return
+        entries = {}
+        for name, _, _ in seen:
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                entry = msgspec.json.decode((self.path / name).read_bytes()[:_LARGEST], type=KeyEntry)
+                if f"{entry.key}.json" == name:
+                    entries[entry.key] = entry
+        self._seen, self._entries = seen, entries
+
+
+def first_start(where: Path | None = None) -> KeyPair:
+    """The master's own pair. With it, once, pairs for a slave and a submitter of the same user on the same host."""
+    begun = _own(MASTER, where).exists()
+    pair = ensure(MASTER, where)
+    if not begun:
+        registry = KeyRegistry(where)
+        registry.add(pair.public, MASTER, "this-host")
+        for role in ("slave", "submit"):
+            registry.add(ensure(role, where).public, role, f"local-{role}")
+    return pair

@@ -1,0 +1,389 @@
+"""What master, slaves and clients say to each other: a closed set of typed records. Nothing here acts.
+
+Slaves speak in *levels*, not in edges: a `Beat` lists everything that a slave runs or has run and nobody has buried
+yet, so any message may be lost and the next one repairs it. Orders may be repeated: (job, attempt, worker, life)
+names a process for good.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from flegel.errors import UsageError
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+
+MAX_CODE = 512 << 10
+"""Bytes of source that a job may bring."""
+CHUNK = 512 << 10
+"""Bytes of a file that travel in one message."""
+MAX_SPEC = 64 << 10
+"""Bytes of a job's description, hyper-parameters and all."""
+MAX_NAME = 64
+COORDINATOR = -1
+"""The number under which a job's coordinator stands among its workers."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def check_name(name: str, what: str) -> str:
+    """A name that is safe as a file's name: it cannot leave its folder."""
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name) or ".." in name:
+        shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
+        raise UsageError(
+            f"{shown!r} is no name for a {what}: use letters, digits, '-', '_' and '.', at most {MAX_NAME}, "
+            "beginning with a letter or digit."
+        )
+    return name
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True, tag=True):
+    """Tagged, no field that is not declared."""
+
+
+class _Request(_Record, kw_only=True):
+    """What a client asks; the answer repeats the number."""
+
+    number: int = 0
+
+
+class _Answer(_Record, kw_only=True):
+    number: int = 0
+
+
+class ClusterJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job as its owner asks for it."""
+
+    algorithm: AlgorithmRef
+    """Without its source, which travels and lies beside it, named by its hash."""
+    data: str
+    code: str = ""
+    """SHA-256 of the source; empty for built-in algorithms."""
+    label: str | int | None = None
+    name: str = ""
+    workers: int | None = None
+    """How many; None takes a fair share of the cluster."""
+    sync: SyncSpec = SyncSpec()
+    criteria: Criteria = Criteria()
+    seed: int = 0
+    partition: str = "shuffle"
+    scale: str = "none"
+    straggler: str = ""
+    worker_timeout: float = 10.0
+    """Seconds without a sign of life after which a worker is lost."""
+    hook_timeout: float = 30.0
+    """Seconds in one call of a hook after which it counts as endless."""
+    replace: bool = True
+    """A lost worker is replaced; else the others take its points over."""
+    priority: int = 0
+    memory: int | None = None
+    """Bytes that each process of the job may use; None is the slave's own limit."""
+    retries: int = 0
+    """How often the job is started again when its own processes die."""
+
+
+# -- slave to master ---------------------------------------------------------------------------------------
+
+
+class ProcessStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One process of a job on a slave: the coordinator or a worker."""
+
+    job: str
+    attempt: int
+    worker: int
+    life: int = 0
+    alive: bool = True
+    outcome: str = ""
+    """Of one that has ended: `done`, `failed` (the job said so itself) or `lost` (the process died)."""
+    why: str = ""
+    trace: str = ""
+    usage: bool = False
+    """The request itself was wrong."""
+    fault: bool = False
+    """The job's own doing, by all that can be seen (a crash, a limit); trying again would not help."""
+
+
+class CoordinatorStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A running coordinator as its slave sees it: which workers it wants, how far it is."""
+
+    job: str
+    attempt: int
+    wants: dict[int, int] = {}
+    """Worker → life, each of which should be running."""
+    births: dict[int, str] = {}
+    """What those that have not started yet must be told, as their coordinator made it; opaque to everybody in between.
+    One that is missing comes with a later beat."""
+    trouble: str = ""
+    """How the last worker was lost."""
+    phase: str = "starting"
+    saved: int = 0
+    """How often this attempt has got on and kept what it reached."""
+    elastic: bool = False
+    """Workers may join and leave."""
+    glance: dict[str, Any] = {}
+
+
+class SlaveBeat(_Record):
+    """I am here, and this is all that I have."""
+
+    slave: str
+    boot: str
+    """Made at the slave's start: another boot has lost all processes of the one before."""
+    slots: int
+    address: str
+    """The host by which others reach this slave."""
+    load: float = 0.0
+    """Runnable processes a core that are not this cluster's."""
+    memory: int = 0
+    draining: bool = False
+    parts: tuple[ProcessStatus, ...] = ()
+    doors: tuple[CoordinatorStatus, ...] = ()
+
+
+class SlaveLeaving(_Record):
+    """I stop, and so does all that I ran."""
+
+    slave: str
+    boot: str
+
+
+class FileChunk(_Record):
+    """A piece of a file of a job, beginning at `offset`: the slave's log, or a file of the result. Frame: the bytes."""
+
+    slave: str
+    job: str
+    attempt: int
+    file: str
+    """Empty for the log."""
+    offset: int
+
+
+# -- master to slave ---------------------------------------------------------------------------------------
+
+
+class LaunchCoordinator(_Record):
+    """Start the coordinator of a job. Frame: the source of its class, where it brings one."""
+
+    job: str
+    attempt: int
+    spec: ClusterJob
+    workers: int
+    resume: bool = False
+
+
+class LaunchWorker(_Record):
+    """Start a worker, with what its coordinator wants it to know."""
+
+    job: str
+    attempt: int
+    worker: int
+    life: int
+    birth: str
+    memory: int | None = None
+    data: str = ""
+    """What it will read: each slave has its own rules about that."""
+
+
+class EndProcesses(_Record):
+    """End every process of an attempt of a job; `worker` names one, None all."""
+
+    job: str
+    attempt: int
+    worker: int | None = None
+    life: int | None = None
+
+
+class ForgetProcesses(_Record):
+    """It is on record that these have ended: leave them out of the next beats, and drop their files."""
+
+    parts: tuple[tuple[str, int, int, int], ...]
+
+
+class WorkerEnded(_Record):
+    """To a coordinator: this worker has ended."""
+
+    job: str
+    attempt: int
+    worker: int
+    life: int
+    why: str
+    fault: bool = False
+
+
+class ResizeJob(_Record):
+    """To a coordinator: have so many workers from now on."""
+
+    job: str
+    attempt: int
+    workers: int
+
+
+class DrainWorkers(_Record):
+    """To a coordinator: these workers will go away; move what they have."""
+
+    job: str
+    attempt: int
+    workers: tuple[int, ...]
+
+
+class FileReceived(_Record):
+    """A file has so many bytes here."""
+
+    job: str
+    attempt: int
+    file: str
+    size: int
+
+
+# -- client to master and back -----------------------------------------------------------------------------
+
+
+class SubmitJob(_Request):
+    """A new job. `ticket` is made by the client: the same ticket twice is the same job. Frame: source, if any."""
+
+    ticket: str
+    spec: ClusterJob
+    user: str = ""
+    """Who asks, where the cluster has no keys to tell."""
+
+
+class CancelJob(_Request):
+    job: str
+    user: str = ""
+
+
+class ScaleJob(_Request):
+    job: str
+    workers: int
+    user: str = ""
+
+
+class ResumeJob(_Request):
+    """Put a job that has failed or was cancelled back into the queue; it goes on from its last checkpoint."""
+
+    job: str
+    user: str = ""
+
+
+class ShowJobs(_Request):
+    """All jobs, or one."""
+
+    job: str = ""
+
+
+class ListSlaves(_Request):
+    """Who is in the cluster?"""
+
+
+class ReadFile(_Request):
+    """Bytes of a log (no `file`) or of a file of the result."""
+
+    job: str
+    file: str = ""
+    source: str = ""
+    """Whose log; empty asks which there are."""
+    offset: int = 0
+
+
+class JobView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job as people see it."""
+
+    job: str
+    owner: str
+    state: str
+    algorithm: str
+    data: str
+    priority: int
+    workers: int | None
+    submitted: float
+    reason: str = ""
+    started: float | None = None
+    ended: float | None = None
+    attempt: int = 0
+    place: str = ""
+    seats: dict[str, int] = {}
+    trace: str = ""
+    usage: bool = False
+    glance: dict[str, Any] = {}
+    files: tuple[str, ...] = ()
+
+
+class SlaveView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A slave as people see it."""
+
+    name: str
+    address: str
+    slots: int
+    used: int
+    load: float
+    memory: int
+    state: str
+
+
+class JobList(_Answer):
+    jobs: tuple[JobView, ...]
+
+
+class SlaveList(_Answer):
+    slaves: tuple[SlaveView, ...]
+
+
+class Accepted(_Answer):
+    job: str
+    text: str = ""
+
+
+class Denied(_Answer):
+    """No, and why."""
+
+    text: str
+    usage: bool = True
+
+
+class FileContent(_Answer):
+    """How long the file is now, and, as a frame, what was read; `names` where it was asked which there are."""
+
+    size: int
+    names: tuple[str, ...] = ()
+
+
+FromSlave = SlaveBeat | SlaveLeaving | FileChunk
+ToSlave = (
+    LaunchCoordinator
+    | LaunchWorker
+    | EndProcesses
+    | ForgetProcesses
+    | WorkerEnded
+    | ResizeJob
+    | DrainWorkers
+    | FileReceived
+)
+FromClient = SubmitJob | CancelJob | ScaleJob | ResumeJob | ShowJobs | ListSlaves | ReadFile
+ToClient = JobList | SlaveList | Accepted | Denied | FileContent
+
+TO_SLAVE = (
+    LaunchCoordinator,
+    LaunchWorker,
+    EndProcesses,
+    ForgetProcesses,
+    WorkerEnded,
+    ResizeJob,
+    DrainWorkers,
+    FileReceived,
+)
+TO_CLIENT = (JobList, SlaveList, Accepted, Denied, FileContent)
+RIGHTS: dict[type[msgspec.Struct], tuple[str, ...]] = {
+    SlaveBeat: ("slave",),
+    SlaveLeaving: ("slave",),
+    FileChunk: ("slave",),
+    SubmitJob: ("submit",),
+    CancelJob: ("submit",),
+    ScaleJob: ("submit",),
+    ResumeJob: ("submit",),
+    ShowJobs: ("submit", "read"),
+    ListSlaves: ("submit", "read"),
+    ReadFile: ("submit", "read"),
+}
+"""What a master lets in, and from whom."""

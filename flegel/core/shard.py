@@ -1,0 +1,164 @@
+"""A worker's share of the data: features, labels, hidden state, pass counts. No I/O, no decisions.
+
+Two layouts. `rows` is the plain matrix, one row a point. `tiles` holds `TILE` points a tile, feature-major
+inside (`[tile][feature][lane]`), which is what vectorized kernels want; the state has the same layout, and the
+last tile is padded with zeros. Sparse rows are CSR in either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.errors import AlgorithmError
+
+NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"))
+"""Types of arrays that travel between processes."""
+Empty = Callable[[tuple[int, ...], Any], Array]
+"""Where arrays come from: `numpy.empty`, or memory that other processes see."""
+FEW = 1024  # points for which it is not worth waking the compiler
+TILE = 64  # points a tile; a multiple of every vector width, and how often a kernel looks at the stop flag
+
+
+class Sparse(NamedTuple):
+    """Rows of a sparse matrix (CSR): row i holds `values[indptr[i]:indptr[i+1]]` at `indices[...]`."""
+
+    indptr: Array
+    indices: Array
+    values: Array
+    columns: int
+
+
+class SparseRow(NamedTuple):
+    """One sparse point as `updateDataPoint` sees it."""
+
+    indices: Array
+    values: Array
+
+
+class DataPoint(NamedTuple):
+    """One point as `updateDataPoint` sees it. `state` is writable and stays with the point."""
+
+    features: Array | SparseRow
+    label: float
+    state: Array
+
+
+@dataclass
+class Shard:
+    """What one worker owns. `halted[i]` is 1 for a point that voted to halt."""
+
+    features: Array | Sparse
+    labels: Array
+    state: Array
+    halted: Array
+    points: int
+    columns: int
+    ids: Array
+    """Number of each point in the whole data; stays with the point wherever it goes."""
+    layout: str = "rows"
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.points // TILE)
+
+    def part(self, start: int, end: int) -> Shard:
+        """Points start … end-1 as a share of their own, without a copy. In tiles both must be tiles' edges."""
+        tiled = self.layout == "tiles"
+        cut = slice(start // TILE, -(-end // TILE)) if tiled else slice(start, end)
+        features = self.features
+        if isinstance(features, Sparse):
+            first, last = int(features.indptr[start]), int(features.indptr[end])
+            features = Sparse(
+                features.indptr[start : end + 1] - first,
+                features.indices[first:last],
+                features.values[first:last],
+                features.columns,
+            )
+        else:
+            features = features[cut]
+        return Shard(
+            features,
+            self.labels[start:end],
+            self.state[cut],
+            self.halted[start:end],
+            end - start,
+            self.columns,
+            self.ids[start:end],
+            self.layout,
+        )
+
+    def state_rows(self) -> Array:
+        """The hidden state as (points, size), whatever the layout."""
+        if self.layout == "rows":
+            return self.state[: self.points]
+        return unpack_tiles(self.state, self.points)
+
+
+def pack_tiles(rows: Array, empty: Empty = np.empty) -> Array:
+    """(n, d) to (tiles, d, TILE), the last tile padded with zeros."""
+    points, columns = rows.shape
+    tiles = -(-points // TILE)
+    packed = empty((tiles, columns, TILE), rows.dtype)
+    packed[points // TILE :] = 0
+    if points <= FEW:
+        for first in range(0, points, TILE):
+            part = rows[first : first + TILE]
+            packed[first // TILE, :, : len(part)] = part.T
+    else:
+        from flegel.core.tiling import fill_tiles
+
+        fill_tiles(rows, packed)
+    return packed
+
+
+def unpack_tiles(packed: Array, points: int) -> Array:
+    """(tiles, d, TILE) back to (points, d)."""
+    from flegel.core.tiling import fill_rows
+
+    rows = np.empty((points, packed.shape[1]), dtype=packed.dtype)
+    fill_rows(packed, rows)
+    return rows
+
+
+def make_shard(
+    features: Array | Sparse,
+    labels: Array | None,
+    state: Array,
+    layout: str = "rows",
+    ids: Array | None = None,
+    empty: Empty = np.empty,
+) -> Shard:
+    """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy.
+
+    A floating state takes the precision of the features. Where features must be laid out anew, `empty` makes the room.
+    """
+    sparse = isinstance(features, Sparse)
+    points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
+    columns = features.columns if isinstance(features, Sparse) else features.shape[1]
+    tiled = layout == "tiles"
+    check_state(state, points)
+    kind = features.values.dtype if isinstance(features, Sparse) else features.dtype
+    if np.issubdtype(state.dtype, np.floating) and np.issubdtype(kind, np.floating):
+        state = state.astype(kind, copy=False)
+    return Shard(
+        features=pack_tiles(features, empty) if tiled and not isinstance(features, Sparse) else features,
+        labels=np.zeros(points) if labels is None else np.asarray(labels),
+        state=pack_tiles(state) if tiled and not sparse else np.ascontiguousarray(state),
+        halted=np.zeros(points, np.uint8),
+        points=points,
+        columns=columns,
+        ids=np.arange(points) if ids is None else ids,
+        layout="tiles" if tiled and not sparse else "rows",
+    )
+
+
+def check_state(state: Array, points: int) -> None:
+    """What `initState` returned must be a table of numbers with a row for each point."""
+    if not (isinstance(state, np.ndarray) and state.ndim == 2 and len(state) == points and state.dtype.str in NUMBERS):
+        got = f"{state.dtype} of shape {state.shape}" if isinstance(state, np.ndarray) else type(state).__name__
+        raise AlgorithmError(f"initState must return numbers of shape (points, size), here ({points}, …), not {got}.")

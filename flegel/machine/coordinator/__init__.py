@@ -1,0 +1,1 @@
+"""The coordinator of a job as a state machine, by its parts."""

@@ -1,0 +1,171 @@
+"""The coordinator's side of balancing: measures speeds, asks the plan, keeps the book of moves. Pure.
+
+Called at each barrier, when every worker has committed: `settle` and `note` before anybody trains again, `plan` when
+everybody does, because to think takes a good part of a barrier. Decides nothing about synchronization and touches no
+data; what it wants is told as orders to workers, and every plan carries its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from flegel.job import Criteria
+from flegel.machine.coordinator.migrations import Migrations, OwnershipChange
+from flegel.machine.ledger import Ledger
+from flegel.messages import MoveReady, MoveRefused, MoveSent, Order, WindowArrived
+from flegel.plan.balance.planner import Balance, MoveCost
+from flegel.plan.balance.remaining_time import RemainingTime
+from flegel.plan.balance.settings import SPARING, BalanceSettings
+from flegel.plan.balance.speed_estimate import DutyCycle, Speed
+from flegel.plan.balance.target_level import WorkerLoad
+from flegel.sync.policy import View
+
+Orders = list[tuple[int, Order]]
+Round = tuple[int, int, float, bool]
+"""Of a worker: its number, visits, seconds of training, and whether it ran out of points."""
+
+MODES = ("off", "async", "sync")
+WARM_UP = 2  # barriers before speeds are believed
+CROWDED = 0.3  # seconds before that where workers share processors: one of equals may get a third of another's time
+
+
+class BalanceControl:
+    """`async`: points move while everybody trains. `sync`: everybody waits until they have moved, the paper's rival."""
+
+    def __init__(
+        self, mode: str, criteria: Criteria, rules: BalanceSettings | None = None, patience: float = 60.0,
+        plan: Balance | None = None, crowded: bool = False,
+    ) -> None:  # fmt: skip
+        """`crowded`: there are more workers than processors for them."""
+        self.mode = mode
+        self._look_from = 0.0
+        self._crowded = crowded
+        self.moves = Migrations(patience)
+        self.reason = ""
+        self._balance = plan or Balance(rules or (SPARING if crowded or mode == "sync" else BalanceSettings()))
+        self._horizon = RemainingTime(criteria)
+        self._speeds: dict[int, Speed] = {}
+        self._duties: dict[int, DutyCycle] = {}
+        self._now = 0.0
+        self._round = 0.0
+        """Seconds from barrier to barrier."""
+        self._barriers = 0
+        self._rounds: list[tuple[float, list[Round]]] = []
+        """When they ended and what workers reported, until `plan` thinks about it; nobody, where it was no round."""
+        self._told: set[str] = set()
+
+    def start(self, view: View, now: float) -> None:
+        self._speeds = {w: Speed(self._balance.rules) for w in view.workers}
+        self._now = now
+        self._look_from = now + (CROWDED if self._crowded else 0.0)
+
+    def go_on(self, now: float) -> None:
+        """Until now nobody was to train: points moved, the crew changed, a job was resumed. That says nothing about
+        anybody's speed."""
+        self._rounds.append((now, []))
+
+    def waits(self) -> bool:
+        """Nobody trains while points move."""
+        return self.mode == "sync" and bool(self.moves.open)
+
+    def answer(self, worker: int, body: MoveReady | MoveRefused | WindowArrived | MoveSent, now: float) -> Orders:
+        return self.moves.answer(worker, body, now)
+
+    def settle(self, view: View, ledger: Ledger, committed: Collection[int], now: float) -> Orders:
+        """Windows change hands between workers that have both committed: points, passes, accounts, in one step."""
+        waited = self.waits()
+        changes, settles = self.moves.settle(committed, now)
+        if waited and not self.waits():
+            self.go_on(now)
+        for change in changes:
+            _hand_over(view, change)
+            ledger.join(change.source, change.target)
+        return list(settles.items())
+
+    def abandon(self, why: str) -> Orders:
+        """Call every move off; what has not changed hands stays where it was."""
+        return [told for number in sorted(self.moves.open) for told in self.moves.cancel(number, why)]
+
+    def note(
+        self, view: View, now: float, seconds: float, iteration: int, objective: float | None, slowest_pass: float
+    ) -> None:
+        """What the round that just ended says about speeds and about the time that is left."""
+        self._barriers += 1
+        self._horizon.note(seconds, iteration, objective, slowest_pass)
+        said = [(w.id, w.last_visits, w.last_compute, w.exhausted) for w in view.workers.values()]
+        self._rounds.append((now, said))
+
+    def _learn(self, workers: Collection[int]) -> None:
+        """Speeds and duties from the rounds that were noted."""
+        rules = self._balance.rules
+        self._speeds = {w: self._speeds.get(w) or Speed(rules) for w in workers}
+        self._duties = {w: self._duties.get(w) or DutyCycle(rules) for w in workers}
+        for ended, said in self._rounds:
+            took, self._now = ended - self._now, ended
+            longest = max((compute for _, _, compute, _ in said), default=0.0)
+            for worker, visits, compute, exhausted in said:
+                if worker not in self._speeds:
+                    continue
+                self._speeds[worker].note(visits, compute)
+                if took > 0:
+                    self._duties[worker].note(took, longest if exhausted else compute)
+            if took > 0 and said:
+                self._round = rules.memory * self._round + (1 - rules.memory) * took if self._round else took
+        self._rounds = []
+
+    def plan(self, view: View, now: float) -> Orders:
+        """Begin new moves where the plan wants some; `reason` says why or why not."""
+        self.reason = ""
+        self._learn(view.workers)
+        if self._barriers < WARM_UP or now < self._look_from or not self._balance.due(now):
+            return []
+        left = self._horizon.remaining()
+        plan = self._balance.plan(self._loads(view), left, now, self._carriage())
+        kind = "".join(c for c in plan.reason if not c.isdigit())
+        if plan.proposals or kind not in self._told:
+            self.reason = f"{plan.reason} (T by {left.why})"
+        self._told = {kind}
+        orders: Orders = []
+        for proposal in plan.proposals:
+            orders += self.moves.begin(proposal, now)
+            self.moves.notes.append(
+                f"move {self.moves.count - 1}: {proposal.points} points from worker {proposal.source} "
+                f"to {proposal.target}: {proposal.reason}"
+            )
+        return orders
+
+    def _carriage(self) -> MoveCost:
+        """Before the first move is over, as if it took a round, because windows change hands at barriers, and two where
+        whoever carries them has to wait for a processor."""
+        known = self.moves.carriage
+        return known if known.lag or known.each else MoveCost(lag=(2 if self._crowded else 1) * self._round)
+
+    def _loads(self, view: View) -> list[WorkerLoad]:
+        """V is what a point takes of the time that passes: computing, stretched by what barriers cost that worker."""
+        busy = self.moves.busy()
+        return [
+            WorkerLoad(
+                worker=w.id,
+                points=w.points,
+                seconds=self._speeds[w.id].seconds / max(self._duties[w.id].value, 1e-3),
+                passes=w.passes,
+                doubt=self._speeds[w.id].doubt,
+                busy=w.id in busy,
+                full=self.moves.full.get(w.id, ""),
+            )
+            for w in view.workers.values()
+        ]
+
+
+def _hand_over(view: View, change: OwnershipChange) -> None:
+    source, target = view.workers[change.source], view.workers[change.target]
+    arrived = change.arrived
+    source.points -= arrived.points
+    target.points += arrived.points
+    source.carried -= arrived.points * arrived.passes
+    target.carried += arrived.points * arrived.passes
+    source.halted -= arrived.halted
+    target.halted += arrived.halted
+    if not arrived.passes:
+        source.unseen -= arrived.points
+        target.unseen += arrived.points

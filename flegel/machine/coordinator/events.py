@@ -1,0 +1,177 @@
+"""What happens to a coordinator and what it wants done: events in, commands out. Plain records, no decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from flegel.core.pytree import Array, Tree
+from flegel.errors import FlegelError
+from flegel.messages import Answer, CheckpointPart, Order
+
+# -- events ------------------------------------------------------------------------------------------------
+
+
+class FromWorker(msgspec.Struct, frozen=True):
+    worker: int
+    body: Answer
+    arrays: tuple[Array, ...] = ()
+
+
+class Timer(msgspec.Struct, frozen=True):
+    name: str
+    tag: int = 0
+
+
+class WorkerDied(msgspec.Struct, frozen=True):
+    """The supervisor saw the process end, or it cannot be reached."""
+
+    worker: int
+    why: str
+    fault: bool = False
+    """It ended by its own doing (a crash, an exit), not by somebody's kill or a broken line."""
+
+
+class WorkerJoined(msgspec.Struct, frozen=True):
+    """A worker that was hired is up; it holds nothing yet."""
+
+    worker: int
+
+
+class ScaleTo(msgspec.Struct, frozen=True):
+    """Somebody wants so many workers from now on."""
+
+    workers: int
+
+
+class LeaveJob(msgspec.Struct, frozen=True):
+    """This worker is to give its points to the others and go."""
+
+    worker: int
+
+
+class Suspend(msgspec.Struct, frozen=True):
+    """Somebody wants the job to end, to be resumed later: one last checkpoint, then nothing more."""
+
+    why: str
+
+
+Event = FromWorker | Timer | WorkerDied | WorkerJoined | ScaleTo | LeaveJob | Suspend
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+class Send(msgspec.Struct, frozen=True):
+    worker: int
+    body: Order
+    arrays: tuple[Array, ...] = ()
+
+
+class SetTimer(msgspec.Struct, frozen=True):
+    at: float
+    timer: Timer
+
+
+class StartWorker(msgspec.Struct, frozen=True):
+    """Start a process for this worker, a new life if it had one before; `Joined` or `Died` follows."""
+
+    worker: int
+
+
+class EvictWorker(msgspec.Struct, frozen=True):
+    """From now on nothing that this worker says counts, and its process is ended; `gently` where it just leaves."""
+
+    worker: int
+    why: str
+    gently: bool = False
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A remark for the trace and the display."""
+
+    text: str
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The job is over; `error` says that it failed."""
+
+    error: FlegelError | None = None
+
+
+class BeginCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint begins: the coordinator's side of it, and who will send a part."""
+
+    number: int
+    state: dict[str, Any]
+    workers: tuple[int, ...]
+    iteration: int
+    round: int
+    seconds: float
+    objective: float | None
+    rows: int
+    """Lines of the trace that belong to it."""
+
+
+class SaveCheckpointPart(msgspec.Struct, frozen=True):
+    """What one worker holds."""
+
+    worker: int
+    kept: CheckpointPart
+    arrays: tuple[Array, ...]
+
+
+class SaveCommit(msgspec.Struct, frozen=True):
+    """θ after a commit: enough to go on from there, with one pass to make the statistics anew."""
+
+    round: int
+    iteration: int
+    seconds: float
+    objective: float | None
+    parameter: Tree
+
+
+Command = Send | SetTimer | StartWorker | EvictWorker | Note | Done | BeginCheckpoint | SaveCheckpointPart | SaveCommit
+
+
+@dataclass
+class TraceRow:
+    """One line of the trace: the state after a barrier."""
+
+    seconds: float
+    iteration: int
+    objective: float | None
+    interval: float | None
+    estimate: float | None
+    visits: int
+    barrier_cost: float
+    reason: str
+    spans: list[tuple[int, float, float, int, float, float, float]] = field(default_factory=list)
+    """Of each worker folded in: id, order sent, report here (seconds since the start), visits, then seconds of
+    computing, of responding, and of waiting before that order."""
+    passes: list[float] = field(default_factory=list)
+    """Of each worker, in the order of their numbers: how often its points have been traversed."""
+    in_flight: int = 0
+    """Points that are to change hands and have not yet."""
+    moved_bytes: int = 0
+    """Bytes that moved points have taken so far."""
+    gains: list[float] = field(default_factory=list)
+    """Of each worker, what its reports have done for the objective so far; only where that is attributed."""
+
+
+@dataclass
+class Timeouts:
+    """How long to wait for what, in seconds."""
+
+    load: float = 600.0
+    silence: float = 30.0
+    """Without any word of a worker: then it counts as lost."""
+    report: float = 60.0
+    hook: float = 30.0
+    """In one hook, without a single point done, by a worker that is alive: then its code does not return."""
+    hire: float = 2.5
+    """For a process to start in place of a lost one: then the others take over, and it gets points when it comes."""
+    start: float = 120.0
+    """For a process to start at all."""

@@ -1,0 +1,80 @@
+"""Who has been silent, who is late, who does not get on: every wait has a deadline and names its peer. Pure.
+
+Two signs of life: a worker's messages (its I/O thread beats whatever else it does) and, in its beats, the hook that it
+is in and the number of points done. A process that is killed, frozen or cut off gives neither, and counts as lost; one
+that beats but stays in the same hook without finishing a single point has code that does not return, which no other
+worker would do better. That holds whenever hooks run: while shares are loaded, in training, when points change hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flegel.machine.coordinator.events import Timeouts
+from flegel.messages import Answer, WorkerBeat
+
+AWAY = 3.0  # seconds between two looks: longer, and it was the coordinator itself that was away
+BEATS = 0.5  # beats a second that a worker must have given all the time: one that was frozen meanwhile has not
+
+NOWHERE: tuple[tuple[str, int], float, int] = (("", -1), 0.0, 0)
+
+
+class Liveness:
+    """Told of every message and order; asked now and then."""
+
+    def __init__(self, patience: Timeouts) -> None:
+        self.patience = patience
+        self.asked_at: dict[int, float] = {}
+        self._heard_at: dict[int, float] = {}
+        self._progress: dict[int, tuple[tuple[str, int], float, int]] = {}
+        """Hook and points done by the last beat, since when that is so, and beats that said so."""
+        self._looked_at: float | None = None
+
+    def look(self, now: float) -> None:
+        """Called before anybody is judged. Where the coordinator was held up itself, by a long hook or because its host
+        slept, it has not listened, and nobody is to blame for that time."""
+        away = now - self._looked_at if self._looked_at is not None else 0.0
+        self._looked_at = now
+        if away > AWAY:
+            self._heard_at = {w: at + away for w, at in self._heard_at.items()}
+            self._progress = {w: (mark, at + away, beats) for w, (mark, at, beats) in self._progress.items()}
+
+    def expect(self, worker: int, now: float) -> None:
+        """The worker was told to do something."""
+        self.expect_all((worker,), now)
+
+    def expect_all(self, workers: Iterable[int], now: float) -> None:
+        for worker in workers:
+            self.asked_at[worker] = now
+            self._heard_at.setdefault(worker, now)
+            self._progress[worker] = (self._progress.get(worker, NOWHERE)[0], now, 0)
+
+    def hear(self, worker: int, body: Answer, now: float) -> None:
+        self._heard_at[worker] = now
+        if type(body) is WorkerBeat:
+            mark, since, beats = self._progress.get(worker, NOWHERE)
+            same = mark == (body.hook, body.visits)
+            self._progress[worker] = (mark, since, beats + 1) if same else ((body.hook, body.visits), now, 0)
+
+    def forget(self, worker: int) -> None:
+        for book in (self.asked_at, self._heard_at, self._progress):
+            book.pop(worker, None)
+
+    def silent(self, now: float) -> list[tuple[int, str]]:
+        """Workers that count as lost, and why."""
+        return [
+            (worker, f"has been silent for {now - heard:.0f} s")
+            for worker, heard in self._heard_at.items()
+            if now - heard > self.patience.silence
+        ]
+
+    def stuck(self, where: str, now: float) -> tuple[int, str] | None:
+        """A worker that beats, and does not get out of a hook."""
+        for worker, ((hook, _), since, beats) in self._progress.items():
+            if hook and now - since > self.patience.hook and beats > BEATS * self.patience.hook:
+                stays = "has not finished a single point" if hook == "updateDataPoint" else f"has been in {hook}"
+                return worker, (
+                    f"Worker {worker} is alive, but {stays} for {now - since:.0f} s in {where}; does {hook} return? "
+                    "A longer --hook-timeout gives it more time."
+                )
+        return None

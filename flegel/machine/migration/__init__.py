@@ -1,0 +1,1 @@
+"""The two ends of a migration, and points as they travel."""

@@ -1,0 +1,216 @@
+"""Points as they travel: out of a share into frames, out of frames into a share. Arrays only; no socket, no decision.
+
+Whole tiles move as they lie in memory, in either layout and for sparse rows, with hidden state, labels, halting votes
+and numbers. Where the target still has its inactive copy, only the states that changed since the two last exchanged
+these points are sent: one bit a point, and the changed rows. Where it can read the source's memory, only votes are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.core.shard import TILE, Empty, Shard, Sparse
+from flegel.errors import DecodeError
+from flegel.messages import Window
+
+
+def bytes_per_point(share: Shard) -> float:
+    """What a point takes in memory, and on the wire where it travels, on average."""
+    f = share.features
+    data = f.indptr.nbytes + f.indices.nbytes + f.values.nbytes if isinstance(f, Sparse) else f.nbytes
+    return (data + share.labels.nbytes + share.ids.nbytes) / max(share.points, 1) + bytes_per_state(share)
+
+
+def bytes_per_state(share: Shard) -> float:
+    """Of that, state and vote, which are copied even where the rest is lent."""
+    return (share.state.nbytes + share.points) / max(share.points, 1)
+
+
+def take_states(share: Shard, which: Array) -> Array:
+    """The states of the points `which` (numbers inside the share), as rows."""
+    if share.layout == "rows":
+        return share.state[which]
+    found: Array = share.state[which // TILE, :, which % TILE]
+    return found
+
+
+def put_states(share: Shard, which: Array, rows: Array) -> None:
+    """Overwrite the states of the points `which` (numbers inside the share)."""
+    if share.layout == "rows":
+        share.state[which] = rows
+    else:
+        share.state[which // TILE, :, which % TILE] = rows
+
+
+# -- out ---------------------------------------------------------------------------------------------------
+
+
+def pack(part: Shard) -> list[Array]:
+    """Frames of a window that carries everything. The state is copied, the rest is sent from where it lies."""
+    f = part.features
+    data = [f.indptr, f.indices, f.values] if isinstance(f, Sparse) else [f]
+    return [part.state.copy(), _short(part.halted), _short(part.labels), part.ids, *data]
+
+
+def pack_shared(part: Shard, states: bool) -> list[Array]:
+    """Frames of a window whose points the target reads where they lie; `states`: but not their states."""
+    return [part.state.copy(), _short(part.halted)] if states else [_short(part.halted)]
+
+
+def pack_states(part: Shard) -> list[Array]:
+    """Frames for a target that has these points with states that nobody remembers."""
+    return [part.state.copy(), _short(part.halted)]
+
+
+def pack_changes(part: Shard, base: Array) -> tuple[list[Array], bool]:
+    """Frames for a target that has these points with the states `base` (as they lie in the share); True where only
+    changes are sent."""
+    changed = (part.state != base).any(axis=1).reshape(-1)
+    halted = _short(part.halted)
+    if 2 * int(np.count_nonzero(changed)) > part.points:
+        return [part.state.copy(), halted], False
+    return [np.packbits(changed), take_states(part, np.flatnonzero(changed)), halted], True
+
+
+def _short(values: Array) -> Array:
+    """Nothing instead of zeros only: labels of unsupervised data, votes that nobody gave."""
+    return values.copy() if values.any() else values[:0].copy()
+
+
+# -- in ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class IncomingWindow:
+    """A window that lies at the target until a barrier makes it the target's."""
+
+    window: Window
+    peer: int
+    state: Array
+    """Whole, in the layout of the share; or the changed rows."""
+    which: Array | None
+    """The points whose state changed; None where the state is whole."""
+    halted: Array
+    place: tuple[Shard, int] | None = None
+    """Share and first point, where data came along."""
+
+
+def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> IncomingWindow:
+    """Header and small frames, which are kept as they came; `Berth.place` takes the rest.
+
+    Raises `DecodeError` where they do not fit.
+    """
+    points = window.points
+    wanted = 3 if window.changed else 2
+    alone = window.copied or window.lent is not None
+    if len(arrays) < wanted or (not alone and len(arrays) not in (5, 7)):
+        raise DecodeError(f"Window {window.move}.{window.number} has {len(arrays)} frames.")
+    halted = arrays[wanted - 1]
+    if halted.size not in (0, points):
+        raise DecodeError(f"Window {window.move}.{window.number} has {halted.size} votes for {points} points.")
+    votes = np.zeros(points, np.uint8) if not halted.size else halted
+    if not window.changed:
+        return IncomingWindow(window, peer, arrays[0], None, votes)
+    which = np.flatnonzero(np.unpackbits(arrays[0], count=points))
+    if len(which) != len(arrays[1]):
+        raise DecodeError(f"Window {window.move}.{window.number} names {len(which)} changes, {len(arrays[1])} came.")
+    return IncomingWindow(window, peer, arrays[1], which, votes)
+
+
+def buffer_in(window: Window, incoming: IncomingWindow, share: Shard | None) -> Shard:
+    """The place of a lent window in the share that it was lent from. Raises `DecodeError` where it does not fit."""
+    lent = window.lent
+    if share is None or lent is None or lent.start % TILE or lent.start + window.points > share.points:
+        raise DecodeError(f"Window {window.move}.{window.number} is not a part of the share that it was lent from.")
+    part = share.part(lent.start, lent.start + window.points)
+    if incoming.state.shape != part.state.shape or incoming.state.dtype != part.state.dtype:
+        raise DecodeError(f"Window {window.move}.{window.number} holds states of another kind.")
+    return part
+
+
+class MoveBuffer:
+    """Room for the points of one move, side by side, so that the kernel runs through them in one go.
+
+    Arrays have the types and flags of the native ones: compiled code must not notice where points come from.
+    """
+
+    def __init__(self, native: Shard, points: int, room: Empty = np.zeros) -> None:
+        self._native, self._make = native, room
+        self._room = -(-points // TILE) * TILE
+        self._share: Shard | None = None
+        self._used = 0
+        self._features = self._labels = self._ids = np.zeros(0)
+
+    def place(self, window: Window, arrays: tuple[Array, ...]) -> tuple[Shard, int]:
+        """Copy a full window in; returns the share and the first point there."""
+        state, _, labels, ids, *data = arrays
+        native, points = self._native, window.points
+        if labels.size not in (0, points) or ids.size != points:
+            raise DecodeError(f"Window {window.move}.{window.number} does not hold {points} points.")
+        if isinstance(native.features, Sparse):
+            return self._sparse(native, points, state, labels, ids, data), 0
+        other = data[0].shape[1:] != native.features.shape[1:] or state.shape[1:] != native.state.shape[1:]
+        if other or data[0].dtype != native.features.dtype:
+            raise DecodeError(f"Window {window.move}.{window.number} holds points of another kind.")
+        if self._share is None or self._used + points > self._share.points:
+            self._share, self._used = self._new(max(self._room, points)), 0
+        share, start = self._share, self._used
+        rows, tiles = slice(start, start + points), slice(start // TILE, (start + points) // TILE)
+        cut = tiles if share.layout == "tiles" else rows
+        self._features[cut] = data[0]
+        self._ids[rows] = ids
+        if labels.size:
+            self._labels[rows] = labels
+        share.state[cut] = state
+        self._used += points
+        return share, start
+
+    def _new(self, points: int) -> Shard:
+        native = self._native
+        assert isinstance(native.features, np.ndarray)
+        lead = points // TILE if native.layout == "tiles" else points
+        self._features = self._make((lead, *native.features.shape[1:]), native.features.dtype)
+        self._labels = np.zeros(points, native.labels.dtype)
+        self._ids = self._make((points,), native.ids.dtype)
+        return Shard(
+            features=_as(native.features, self._features),
+            labels=_as(native.labels, self._labels),
+            state=np.zeros((lead, *native.state.shape[1:]), native.state.dtype),
+            halted=np.zeros(points, np.uint8),
+            points=points,
+            columns=native.columns,
+            ids=_as(native.ids, self._ids),
+            layout=native.layout,
+        )
+
+    def _sparse(self, native: Shard, points: int, state: Array, labels: Array, ids: Array, data: list[Array]) -> Shard:
+        assert isinstance(native.features, Sparse)
+        indptr, indices, values = data
+        if len(indptr) != points + 1 or not len(indices) == len(values) == int(indptr[-1]):
+            raise DecodeError(f"Sparse rows that do not fit: {points} points, {len(indices)} entries.")
+        made = [
+            _as(a, np.array(v, dtype=a.dtype))
+            for a, v in zip(native.features[:3], (indptr, indices, values), strict=True)
+        ]
+        if not labels.size:
+            labels = np.zeros(points)
+        return Shard(
+            features=Sparse(made[0], made[1], made[2], native.features.columns),
+            labels=_as(native.labels, np.array(labels, dtype=native.labels.dtype)),
+            state=np.array(state),
+            halted=np.zeros(points, np.uint8),
+            points=points,
+            columns=native.columns,
+            ids=_as(native.ids, np.array(ids, dtype=native.ids.dtype)),
+            layout=native.layout,
+        )
+
+
+def _as(native: Array, made: Array) -> Array:
+    """A view that is as writable as the native array: to compiled code these are different types."""
+    seen = made.view()
+    seen.flags.writeable = native.flags.writeable
+    return seen

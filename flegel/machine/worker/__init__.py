@@ -1,0 +1,1 @@
+"""A worker as a state machine, and the points that it holds."""

@@ -1,0 +1,48 @@
+"""What a worker can still do before its own clock ends the round, by how long its last steps took. Pure.
+
+A worker that waits for a signal learns too late that it should have stopped: one that sleeps, or waits for its
+processor, keeps everybody else waiting until it comes back. One that knows when the round ends does not begin what
+it will not finish in time; it alone stands idle then. A little late is in time: with n others, a delay of x costs n·x
+of their time, and to stop now the rest of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+LAST = 4  # steps that are remembered
+TELLING = 2e-4  # seconds: a shorter step says more about the call than about the points
+
+
+class DeadlineEstimate:
+    """Tell it every step; ask it before the next one."""
+
+    def __init__(self, others: int) -> None:
+        self._others = others
+        self._steps: deque[tuple[int, float]] = deque(maxlen=LAST)
+        self._away: deque[float] = deque(maxlen=LAST)
+
+    def add(self, points: int, seconds: float, away: bool) -> None:
+        """So many points took so long; `away`: nothing could have called the worker back meanwhile."""
+        if seconds >= TELLING:
+            self._steps.append((points, seconds))
+        if away:
+            self._away.append(seconds)
+        else:
+            self._away.clear()
+
+    def fitting(self, rest: float, least: int) -> int | None:
+        """Points of the next step, `least` or more, that end within `rest` seconds; 0: it is time to stop, None: not
+        known yet."""
+        if late(max(self._away, default=0.0), rest, self._others):
+            return 0
+        if not self._steps:
+            return None
+        points, seconds = (sum(column) for column in zip(*self._steps, strict=True))
+        fit = int(points / seconds * rest)
+        return fit if fit >= least else 0
+
+
+def late(seconds: float, rest: float, others: int) -> bool:
+    """What takes so long keeps `others` waiting for longer than this worker would stand idle, if it stopped now."""
+    return rest <= 0 or (seconds - rest) * others > rest

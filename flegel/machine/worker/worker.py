@@ -1,0 +1,334 @@
+"""A worker as a state machine: orders in, commands to its trainer and answers out.
+
+Life cycle:   idle → loading → ready ⇄ training → (idle) → gone
+A worker that was told to linger reports and goes on: training → overtime → turning → training; what it does in
+overtime is part of its next report.
+It keeps the time account (computing, responding, waiting) from the times that its events carry. It never touches
+a socket, a thread or an array of data.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from flegel.core.pytree import Array
+from flegel.messages import (
+    Answer,
+    AssignPoints,
+    Exit,
+    FetchStates,
+    GiveUpPoints,
+    ListPoints,
+    LoadShard,
+    MeasureMoments,
+    MomentsMeasured,
+    Order,
+    PointsSummary,
+    ReceivePoints,
+    ReleaseJob,
+    Report,
+    ResetPoints,
+    SendPoints,
+    ShardLoaded,
+    Stop,
+    TakeCheckpoint,
+    Tending,
+    Train,
+    TransferOwnership,
+    WorkerFailed,
+)
+
+# -- events ------------------------------------------------------------------------------------------------
+
+
+class OrderReceived(msgspec.Struct, frozen=True):
+    body: Order
+    arrays: tuple[Array, ...] = ()
+
+
+class ShardReady(msgspec.Struct, frozen=True):
+    loaded: ShardLoaded
+
+
+class MomentsReady(msgspec.Struct, frozen=True):
+    moments: tuple[Array, ...]
+
+
+class TrainerDone(msgspec.Struct, frozen=True):
+    """The kernel returned."""
+
+    visits: int
+    exhausted: bool
+    unseen: int
+    halted: int
+    compute: float
+    began: float
+    ended: float
+
+
+class PointsReassigned(msgspec.Struct, frozen=True):
+    """The holdings are as was ordered."""
+
+    body: PointsSummary | None
+    arrays: tuple[Array, ...] = ()
+
+
+class TrainerFailed(msgspec.Struct, frozen=True):
+    """Loading or a hook raised."""
+
+    failed: WorkerFailed
+
+
+class OwnTimer(msgspec.Struct, frozen=True):
+    round: int
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+class BeginMoments(msgspec.Struct, frozen=True):
+    survey: MeasureMoments
+
+
+class BeginLoad(msgspec.Struct, frozen=True):
+    load: LoadShard
+
+
+class BeginTrain(msgspec.Struct, frozen=True):
+    """No arrays: go on under the θ of before. `keep`: what is in the aggregator belongs to the coming report.
+    `until`: when the worker's own clock ends the round; what will take longer is not begun."""
+
+    round: int
+    points: int
+    arrays: tuple[Array, ...]
+    keep: bool = False
+    until: float | None = None
+
+
+class RaiseFlag(msgspec.Struct, frozen=True):
+    pass
+
+
+class SendReply(msgspec.Struct, frozen=True):
+    """Send it; `with_changes` attaches the aggregator."""
+
+    body: Answer
+    with_changes: bool = False
+    arrays: tuple[Array, ...] = ()
+
+
+class SendState(msgspec.Struct, frozen=True):
+    pass
+
+
+class CheckpointState(msgspec.Struct, frozen=True):
+    """Copy what is held for a checkpoint, behind everything that was ordered before, and send it."""
+
+    number: int
+
+
+class SetOwnTimer(msgspec.Struct, frozen=True):
+    at: float
+    round: int
+
+
+class BeginMove(msgspec.Struct, frozen=True):
+    """Begin to take or to give points."""
+
+    order: ReceivePoints | SendPoints
+
+
+class ApplyOwnership(msgspec.Struct, frozen=True):
+    """Ownership of windows changes before the next point is trained."""
+
+    settle: TransferOwnership
+
+
+class ReassignPoints(msgspec.Struct, frozen=True):
+    """Look after the holdings while nobody trains: count, begin again, give up or take over points."""
+
+    order: Tending
+    arrays: tuple[Array, ...]
+
+
+class DropShard(msgspec.Struct, frozen=True):
+    """Drop the share."""
+
+
+class Quit(msgspec.Struct, frozen=True):
+    pass
+
+
+Command = (
+    BeginMoments
+    | BeginLoad
+    | BeginTrain
+    | RaiseFlag
+    | SendReply
+    | SendState
+    | CheckpointState
+    | SetOwnTimer
+    | BeginMove
+    | ApplyOwnership
+    | ReassignPoints
+    | DropShard
+    | Quit
+)
+
+
+class Worker:
+    """Feed it events; carry out what it returns."""
+
+    def __init__(self) -> None:
+        self.phase = "idle"
+        self.round = -1
+        self._told_at = 0.0
+        self._stop_at: float | None = None
+        self._reported_at: float | None = None
+        self._wait = 0.0
+        self._linger = False
+        self._points = 0
+        self._extra_visits = 0
+        self._extra_compute = 0.0
+        self._next: list[tuple[Train | Stop | FetchStates | Tending, tuple[Array, ...], float]] = []
+        """Orders that came in overtime."""
+        self._tending = 0
+        self._stray = 0
+        """Results that the trainer still owes to jobs that are over."""
+
+    def handle(
+        self,
+        event: OrderReceived | MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed | OwnTimer,
+        now: float,
+    ) -> list[Command]:
+        match event:
+            case OrderReceived(body, arrays):
+                return self._order(body, arrays, now)
+            case MomentsReady() | ShardReady() | TrainerDone() | PointsReassigned() | TrainerFailed() if self._stray:
+                self._stray -= 1
+            case PointsReassigned(body, arrays):
+                self._tending -= 1
+                return self._tended(body, arrays)
+            case MomentsReady(moments) if self.phase == "loading":
+                self.phase = "idle"
+                return [SendReply(MomentsMeasured(), arrays=moments)]
+            case ShardReady(loaded) if self.phase == "loading":
+                self.phase = "ready"
+                self._points = loaded.points
+                return [SendReply(loaded)]
+            case TrainerDone() if self.phase == "training":
+                return self._commit(event, now)
+            case TrainerDone() if self.phase in ("overtime", "turning"):
+                return self._end_overtime(event, now)
+            case OwnTimer(round=wanted) if self.phase == "training" and wanted == self.round:
+                return self._raise(now)
+            case TrainerFailed(failed):
+                self.phase = "idle"
+                return [SendReply(failed)]
+        return []
+
+    def _order(self, body: Order, arrays: tuple[Array, ...], now: float) -> list[Command]:
+        match body:
+            case Train() if self.phase == "ready" and body.round > self.round:
+                return self._begin(body, arrays, now)
+            case Stop(round=wanted) if self.phase == "training" and wanted == self.round:
+                return self._raise(now)
+            case MeasureMoments() if self.phase in ("idle", "ready"):
+                self.phase = "loading"
+                return [BeginMoments(body)]
+            case LoadShard() if self.phase in ("idle", "ready"):
+                self.phase, self.round, self._reported_at = "loading", -1, None
+                self._extra_visits, self._extra_compute, self._next = 0, 0.0, []
+                if body.kept is not None:  # overtime of a former life belongs to the coming report
+                    self._extra_visits, self._extra_compute = body.kept.visits, body.kept.compute
+                return [BeginLoad(body)]
+            case Stop() if self.phase == "turning":
+                self._next.append((body, arrays, now))
+            case Train() | FetchStates() | ListPoints() | ResetPoints() | GiveUpPoints() | AssignPoints() if (
+                self.phase in ("overtime", "turning")
+            ):
+                self._next.append((body, arrays, now))
+                raised, self.phase = self.phase == "turning", "turning"
+                return [] if raised else [RaiseFlag()]
+            case FetchStates() if self.phase == "ready":
+                return [SendState()]
+            case TakeCheckpoint(number=number) if self.phase in ("ready", "overtime", "turning"):
+                return [CheckpointState(number)]
+            case ListPoints() | ResetPoints() | GiveUpPoints() | AssignPoints() if self.phase == "ready":
+                return self._tend(body, arrays)
+            case ReceivePoints() | SendPoints() if self.phase in ("ready", "training"):
+                return [BeginMove(body)]
+            case TransferOwnership() if self.phase in ("ready", "training"):
+                return [ApplyOwnership(body)]
+            case ReleaseJob():
+                busy = self.phase in ("loading", "training", "overtime", "turning")
+                self._stray += busy + self._tending
+                self._tending, self._next = 0, []
+                self.phase, self.round, self._reported_at = "idle", -1, None
+                return [RaiseFlag(), DropShard()] if busy else [DropShard()]
+            case Exit():
+                self.phase = "gone"
+                return [RaiseFlag(), Quit()]
+        return []  # late or doubled: the coordinator has moved on
+
+    def _begin(self, body: Train, arrays: tuple[Array, ...], now: float) -> list[Command]:
+        self.phase, self.round, self._linger = "training", body.round, body.linger
+        self._told_at, self._stop_at = now, None
+        idle = now - self._reported_at if self._reported_at is not None else 0.0
+        self._wait = max(0.0, idle - self._extra_compute)
+        until = None if body.seconds is None else now + body.seconds
+        begin = BeginTrain(body.round, body.points, arrays, self._extra_visits > 0, until)
+        return [begin] if until is None else [begin, SetOwnTimer(until, body.round)]
+
+    def _raise(self, now: float) -> list[Command]:
+        if self._stop_at is not None:
+            return []
+        self._stop_at = now
+        return [RaiseFlag()]
+
+    def _commit(self, done: TrainerDone, now: float) -> list[Command]:
+        self.phase = "ready"
+        self._reported_at = now
+        visits, compute = done.visits + self._extra_visits, done.compute + self._extra_compute
+        self._extra_visits, self._extra_compute = 0, 0.0
+        asked = self._stop_at if self._stop_at is not None and not done.exhausted else done.ended
+        report = Report(
+            round=self.round,
+            visits=visits,
+            exhausted=done.exhausted,
+            unseen=done.unseen,
+            halted=done.halted,
+            compute=compute,
+            respond=max(0.0, done.began - self._told_at) + max(0.0, now - asked),
+            wait=self._wait,
+        )
+        left = self._points - done.visits
+        if not (self._linger and done.exhausted and left > 0):
+            return [SendReply(report, with_changes=True)]
+        self.phase = "overtime"  # points of this share that θ has not seen yet
+        return [SendReply(report, with_changes=True), BeginTrain(self.round, left, ())]
+
+    def _end_overtime(self, done: TrainerDone, now: float) -> list[Command]:
+        """Overtime is over, because a new order came or because all points are done."""
+        self._extra_visits, self._extra_compute = done.visits, done.compute
+        self.phase = "ready"
+        waiting, self._next = self._next, []
+        commands: list[Command] = []
+        for body, arrays, came in waiting:
+            commands += self._order(body, arrays, now)
+            if isinstance(body, Train):
+                self._told_at = came
+        return commands
+
+    def _tend(self, body: Tending, arrays: tuple[Array, ...]) -> list[Command]:
+        self._tending += 1
+        if isinstance(body, ResetPoints):  # what overtime brought is part of what is dropped
+            self._extra_visits, self._extra_compute = 0, 0.0
+        return [ReassignPoints(body, arrays)]
+
+    def _tended(self, body: PointsSummary | None, arrays: tuple[Array, ...]) -> list[Command]:
+        if body is None:
+            return []
+        self._points = body.points
+        body.traversed -= self._extra_visits  # the next report will tell of these
+        return [SendReply(body, arrays=arrays)]  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Which points should move from slow to fast workers. Pure."""

@@ -1,0 +1,131 @@
+"""How long training will probably still take: T of the balance plan (paper Sections 3.3 and 4.2). Pure.
+
+Each criterion that could end the job gives an estimate, and the earliest counts. The paper lays a straight line through
+the objective's recent course. Where progress slows down, that says "soon" at every barrier until the end, and no move
+ever seems to pay; so the line is bent by the decay of the recent course. Where nothing can be predicted, the job is
+taken to be half over, and a bent line is not followed any farther than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flegel.job import Criteria
+
+RECENT = 0.25  # the part of the elapsed time over which the objective's course is fitted
+FEW = 6  # barriers: the recent course is not shorter than that, and before nothing is known of how progress slows down
+
+
+class TimeLeft(NamedTuple):
+    """T > 0 in seconds, where it comes from, and whether it is known rather than guessed."""
+
+    seconds: float
+    why: str
+    sure: bool = False
+
+
+@dataclass(frozen=True)
+class ProgressSample:
+    seconds: float
+    objective: float
+    slowest_pass: float
+
+
+class RemainingTime:
+    """Told the state at each barrier; answers T and why."""
+
+    def __init__(self, criteria: Criteria) -> None:
+        self._criteria = criteria
+        self._moments: deque[ProgressSample] = deque()
+        self._seconds = 0.0
+        self._iteration = 0
+
+    def note(self, seconds: float, iteration: int, objective: float | None, slowest_pass: float) -> None:
+        self._seconds, self._iteration = seconds, iteration
+        if objective is None or not math.isfinite(objective):
+            return
+        self._moments.append(ProgressSample(seconds, objective, slowest_pass))
+        while len(self._moments) > FEW and self._moments[1].seconds < seconds * (1 - RECENT):
+            self._moments.popleft()
+
+    def remaining(self) -> TimeLeft:
+        guesses = [g for g in (self._by_limit(), self._by_count(), self._by_target(), self._by_change()) if g]
+        if not guesses:
+            return TimeLeft(max(self._seconds, 1e-6), "nothing known, so as long again as until now")
+        return min(guesses)
+
+    def _by_limit(self) -> TimeLeft | None:
+        limit = self._criteria.max_seconds
+        if not limit or math.isinf(limit):
+            return None
+        return TimeLeft(max(limit - self._seconds, 1e-6), "time limit", sure=True)
+
+    def _by_count(self) -> TimeLeft | None:
+        most = self._criteria.max_iterations
+        if not most or not self._iteration:
+            return None
+        left = max(most - self._iteration, 0) * self._seconds / self._iteration
+        return TimeLeft(left + 1e-6, "iterations left", sure=True)
+
+    def _by_target(self) -> TimeLeft | None:
+        target, speed = self._criteria.target, self._speed()
+        if target is None or not speed:
+            return None
+        gap = abs(self._moments[-1].objective - target)
+        line = gap / speed + 1e-6
+        bent = min(self._bent(gap) if len(self._moments) >= FEW else math.inf, self._seconds)
+        if bent > line:
+            return TimeLeft(bent, "objective on its course to the target, which slows down")
+        return TimeLeft(line, "objective on its line to the target")
+
+    def _bent(self, gap: float) -> float:
+        """With a speed that falls like v·e^(−λt) a way of `gap` takes −ln(1 − λ·gap/v)/λ, and from v/λ on for ever."""
+        decay = self._decay()
+        if decay is None:
+            return 0.0
+        rate, speed = decay
+        reach = speed / rate
+        return -math.log1p(-gap / reach) / rate if gap < reach else math.inf
+
+    def _decay(self) -> tuple[float, float] | None:
+        """λ and the |Δf| a second of now, by the two halves of the recent course; None unless the first was faster."""
+        if len(self._moments) < FEW:
+            return None
+        first, last = self._moments[0], self._moments[-1]
+        middle = min(self._moments, key=lambda m: abs(m.seconds - (first.seconds + last.seconds) / 2))
+        one, two = _speed(first, middle), _speed(middle, last)
+        apart = (last.seconds - first.seconds) / 2
+        if not (one > two > 0) or apart <= 0:
+            return None
+        rate = math.log(one / two) / apart
+        return rate, two * math.exp(-rate * (last.seconds - middle.seconds) / 2)
+
+    def _by_change(self) -> TimeLeft | None:
+        """Relative change over a pass decays; when will it be within the tolerance?
+
+        With f(t) falling like e^(−λt) the change of a pass falls like that too; λ comes from the two halves of the
+        recent course.
+        """
+        tolerance, decay = self._criteria.tolerance, self._decay()
+        if not tolerance or self._criteria.target is not None or decay is None:
+            return None
+        first, last = self._moments[0], self._moments[-1]
+        passes = last.slowest_pass - first.slowest_pass
+        if passes <= 0:
+            return None
+        per_pass = abs(first.objective - last.objective) / max(abs(first.objective), 1e-300) / passes
+        if per_pass <= tolerance:
+            nearly = "change of a pass is nearly within the tolerance"
+            return TimeLeft((last.seconds - first.seconds) / passes, nearly)
+        return TimeLeft(math.log(per_pass / tolerance) / decay[0], "change of a pass decays to the tolerance")
+
+    def _speed(self) -> float:
+        """|Δf| a second over the recent course (the paper's linear stage)."""
+        return _speed(self._moments[0], self._moments[-1]) if len(self._moments) > 1 else 0.0
+
+
+def _speed(first: ProgressSample, last: ProgressSample) -> float:
+    return abs(last.objective - first.objective) / max(last.seconds - first.seconds, 1e-12)

@@ -1,0 +1,1 @@
+"""How long the next interval between two barriers should be. Pure."""

@@ -1,0 +1,325 @@
+"""The multi-stage, self-corrected fit of the interval (paper Section 3.3). Pure; no clock, no workers.
+
+Within a stage g(η) = aη + b, the progress per unit of training, is taken as linear, and the interval maximizes
+G(η) = η·g(η) / (η + φ), the progress per second with a barrier cost φ (Eq. 7):
+
+    a < 0 < b:   η* = −φ + √(φ² − bφ/a)            a ≥ 0:   longer, up to a full pass
+
+Four things differ from the paper, each because measurement asked for it (docs/adr/rollback-for-probes.md):
+training is counted in visits, not seconds, so a noisy clock cannot disturb g; probes of another length are
+bracketed by rounds of the usual length, and the natural decay of progress is fitted beside the slope, instead of a
+rollback; the line is the tangent that the elasticity β = −d ln g / d ln η gives at η (a = −βg/η, b = (1+β)g), whose
+fixed point is right even where g is no line; and a measurement is weighed against what is known already by its own
+standard error, so that noise moves nothing.
+
+Where the algorithm says itself what intervals do to its progress, because its objective answers too late for a probe
+(docs/adr/objectives-that-answer-late.md), there is nothing to measure but φ and the speed: η maximizes G with that g.
+
+A stage ends when progress falls behind the prediction, or when φ or the speed is no longer what it was.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.plan.interval.search import PARTS, Round, Step, milliseconds
+
+FIRST_FRACTION = 1 / 16  # of a pass: enough to measure speed and φ
+FIRST_LOSS = 2.0  # κ of the first pass: a start from nowhere gains most by frequent updates
+USUAL_LOSS, USUAL_DOUBT = 0.6, 0.1  # κ afterwards, and how far β may be off, before anything was measured
+PROBE = (1, 1, 2, 1, 1, 2, 1, 1)  # rounds of a probe in units of η: two long ones, bracketed
+BEHIND = 0.7  # of the predicted progress: below, a stage is over
+CHANGED = 1.6  # times: φ or speed that much different make a stage of their own
+WHOLE = 0.9  # of a pass: a round of so much was not ended by its signal
+STEADY = 1.2  # times: a recommendation within that is not worth a change
+STEP = 4.0  # times: no further than that in one stage
+
+
+class Recent:
+    """The last few values. Speed is their median, so that one bad round says nothing; a cost is their mean,
+    because a rare dear barrier is paid for as well."""
+
+    def __init__(self, size: int) -> None:
+        self._values: deque[float] = deque(maxlen=size)
+
+    def add(self, value: float) -> None:
+        self._values.append(value)
+
+    @property
+    def mean(self) -> float:
+        return sum(self._values) / len(self._values) if self._values else 0.0
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self._values) if self._values else 0.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """β with its standard error, and g at the end of the probe."""
+
+    elasticity: float
+    error: float
+    quality: float
+
+
+class MultiStage:
+    """Feed it rounds; it answers with steps. States: measuring → starting → probing ⇄ holding; or told."""
+
+    def __init__(self, first: float | None = None) -> None:
+        self._given = first
+        self._least = FIRST_FRACTION
+        self._state = "measuring"
+        self._phi, self._rate, self._pass = Recent(12), Recent(5), Recent(5)
+        self._asked = 0.0
+        self._lost = Recent(5)
+        """Of the seconds from order to signal, those in which workers did not train: a large θ comes to them late."""
+        self._loss = USUAL_LOSS
+        self._doubt = USUAL_DOUBT
+        self._eta = first or 0.0
+        self._queue: list[float] = []
+        self._samples: list[tuple[float, float, float]] = []
+        self._work = 0.0
+        self.stage = 0
+        self._patience = len(PROBE)
+        self._predicted = self._actual = 0.0
+        self._quality: float | None = None
+        self._held = 0
+        self._at_start = (0.0, 0.0)
+
+    def first(self, least: float) -> Step:
+        self._least = max(least, FIRST_FRACTION)
+        if self._given:
+            text = f"first interval {milliseconds(self._given)}, as given, but {self._least:.2g} of a pass at most"
+            return Step(self._given, text, self._least)
+        return Step(None, f"measuring speed and barrier cost on {self._least:.2g} of a pass", self._least)
+
+    def next(self, last: Round) -> Step:
+        if last.visits <= 0:
+            return self._step("nothing was trained in the last round; the same again")
+        self._phi.add(last.barrier_cost)
+        self._rate.add(last.rate)
+        self._pass.add(last.full_pass)
+        if self._asked and last.visits < WHOLE * last.full_pass:
+            trained = last.seconds - last.barrier_cost
+            self._lost.add(min(max(self._asked - trained, 0.0), last.barrier_cost))
+        self._work += last.visits / max(self._pass.median, 1.0)
+        if last.worth is not None:
+            return self._told(last.worth, last)
+        match self._state:
+            case "measuring":
+                self._state = "starting"
+                return self._move_to(self._early(), f"first pass, φ={milliseconds(self._phi.mean)}")
+            case "starting":
+                return self._starting(last)
+            case "probing":
+                return self._probing(last)
+        return self._holding(last)
+
+    # -- states --------------------------------------------------------------------------------------------
+
+    def _starting(self, last: Round) -> Step:
+        if last.laps < 1.0:
+            better = self._early()
+            if _apart(better, self._eta) > CHANGED:
+                return self._move_to(better, f"φ is {milliseconds(self._phi.mean)} by now")
+            return self._step()
+        if last.gain is None:
+            self._state = "holding"
+            return self._move_to(self._recommend(self._loss), "no objective to go by: from speed and φ alone")
+        return self._new_stage("first pass done", self._recommend(self._loss))
+
+    def _new_stage(self, why: str, eta: float | None = None) -> Step:
+        """Begin to probe, at the usual length first."""
+        self.stage += 1
+        self._state = "probing"
+        before = self._eta
+        if eta is not None and _apart(eta, self._eta) > STEADY:
+            self._eta = self._clamped(eta)
+        longest = self._longest()
+        up = 2.0 * self._eta <= 1.2 * longest
+        self._queue = [self._eta * (k if up else 1.0 / k) for k in PROBE]
+        self._samples = []
+        self._at_start = (self._phi.mean, self._rate.median)
+        changed = f" → η {milliseconds(before)} → {milliseconds(self._eta)}" if self._eta != before else ""
+        other = self._queue[2]
+        return Step(
+            self._queue.pop(0),
+            f"stage {self.stage}: {why}{changed}; comparing {milliseconds(self._eta)} with {milliseconds(other)}",
+        )
+
+    def _probing(self, last: Round) -> Step:
+        if last.gain is not None and last.gain > 0:
+            self._samples.append((math.log(last.visits), math.log(last.gain / last.visits), self._work))
+        if self._queue:
+            return Step(self._queue.pop(0))
+        return self._conclude()
+
+    def _conclude(self) -> Step:
+        if environment := self._environment():
+            return self._new_stage(environment, self._recommend(self._loss))
+        fit = fit_elasticity(self._samples)
+        self._hold(fit.quality if fit else None)
+        if fit is None:
+            self._patience *= 2
+            return self._step(f"stage {self.stage}: the probe is noise; keeping η {milliseconds(self._eta)}")
+        beta = self._weigh(fit)
+        phi, eta, g = self._phi.mean, self._eta, fit.quality
+        wanted = optimal_interval(phi, eta, beta)
+        story = f"stage {self.stage}: a={-beta * g / eta:.3g}, b={(1 + beta) * g:.3g}, φ={milliseconds(phi)}"
+        apart = _apart(self._clamped(wanted), eta)
+        if apart <= STEADY:
+            self._patience *= 2
+            return self._step(f"{story}; η {milliseconds(eta)} is right")
+        self._patience = len(PROBE)
+        step = self._move_to(wanted, story)
+        if apart > 2.0:  # far away, the line may be another one: look again from there
+            return self._new_stage(step.reason)
+        return step
+
+    def _hold(self, quality: float | None) -> None:
+        self._state = "holding"
+        self._quality = quality
+        self._predicted = self._actual = 0.0
+        self._held = 0
+        self._at_start = (self._phi.mean, self._rate.median)
+
+    def _holding(self, last: Round) -> Step:
+        self._held += 1
+        if self._held > 3 and (environment := self._environment()):
+            return self._new_stage(environment, self._recommend(self._loss))
+        if last.gain is None:
+            return self._step()
+        self._actual += last.gain
+        if self._quality is None:
+            self._predicted = 0.0
+        else:
+            self._predicted += self._quality * last.visits
+        if self._held < self._patience:
+            return self._step()
+        if self._actual <= 0:
+            self._hold(self._quality)
+            return self._step("no progress in this stage; nothing to learn about the interval")
+        if self._quality is None:
+            return self._new_stage("measuring again")
+        if self._actual < BEHIND * self._predicted:
+            missing = 1.0 - self._actual / self._predicted
+            return self._new_stage(f"progress {missing:.0%} below prediction over {self._held} barriers")
+        return self._step()
+
+    def _environment(self) -> str:
+        """Stragglers came or went, workers joined or left: φ or the speed of the whole is another."""
+        phi, rate = self._at_start
+        if _apart(self._rate.median, rate) > CHANGED:
+            return f"speed changed from {rate:.3g} to {self._rate.median:.3g} points/s"
+        if phi > 0 and _apart(self._phi.mean, phi) > CHANGED**2:
+            return f"φ changed from {milliseconds(phi)} to {milliseconds(self._phi.mean)}"
+        return ""
+
+    def _told(self, worth: Array, last: Round) -> Step:
+        """η by the algorithm's own word: a part of a pass over all data, even where no round can last so long."""
+        whole = last.points / max(self._rate.median, 1e-9)
+        part = best_part(worth, self._phi.mean / max(whole, 1e-9))
+        eta, before = part * whole, self._state
+        if last.laps < 1.0 and self._least > FIRST_FRACTION:
+            eta = max(eta, self._least * self._longest())
+        self._state = "told"
+        if before == "told" and _apart(self._clamped(eta), self._eta) <= STEADY:
+            return self._step()
+        return self._move_to(
+            eta, f"{part:.2g} of a pass is best, as the algorithm says, φ={milliseconds(self._phi.mean)}"
+        )
+
+    # -- arithmetic ----------------------------------------------------------------------------------------
+
+    def _weigh(self, fit: Fit) -> float:
+        """What was measured against what was known; a clear contradiction makes the old knowledge doubtful."""
+        x = self._share(self._eta)
+        known = self._loss * x / max(1.0 - self._loss * x, 0.1)
+        doubt, error = self._doubt, fit.error
+        doubt *= max(1.0, abs(fit.elasticity - known) / math.hypot(doubt, error) / 2.0)
+        old, new = doubt**-2, error**-2
+        beta = (known * old + fit.elasticity * new) / (old + new)
+        self._doubt = min(max(1.5 * (old + new) ** -0.5, 0.03), 0.3)
+        self._loss = min(max(beta / ((1.0 + beta) * x), 0.0), 1.0 / x) if beta > 0 else 0.0
+        return beta
+
+    def _recommend(self, loss: float) -> float:
+        """η* where g falls linearly, by `loss` from no interval to a full pass: n* = −ν + √(ν² + νN/κ), ν = φR."""
+        nu, whole = self._phi.mean * self._rate.median, self._pass.median
+        if loss <= 0:
+            return self._longest()
+        return (-nu + math.sqrt(nu * nu + nu * whole / loss)) / max(self._rate.median, 1e-9)
+
+    def _early(self) -> float:
+        """η of the first pass: short, but enough for an update to rest on."""
+        enough = self._least * self._longest() if self._least > FIRST_FRACTION else 0.0
+        return max(self._recommend(FIRST_LOSS), enough)
+
+    def _share(self, eta: float) -> float:
+        return min(max(eta * self._rate.median / max(self._pass.median, 1.0), 1e-6), 1.0)
+
+    def _longest(self) -> float:
+        return self._pass.median / max(self._rate.median, 1e-9)
+
+    def _clamped(self, eta: float) -> float:
+        longest = self._longest()
+        shortest = min(max(self._phi.mean / 8, 2e-4, longest / 4096), longest)
+        return min(max(eta, shortest), longest)
+
+    def _move_to(self, eta: float, why: str) -> Step:
+        before = self._eta
+        if before and self._state == "holding":
+            eta = min(max(eta, before / STEP), before * STEP)
+        self._eta = self._clamped(eta)
+        origin = f"η {milliseconds(before)} → " if before else "η "
+        return self._step(f"{why} → {origin}{milliseconds(self._eta)}")
+
+    def _step(self, reason: str = "") -> Step:
+        """Where the algorithm says how long to train, what passes before workers do is not a part of it."""
+        if self._eta <= 0:
+            return Step(None, reason, self._least)
+        self._asked = self._eta + (self._lost.median if self._state == "told" else 0.0)
+        return Step(self._asked, reason)
+
+
+def best_part(worth: Array, lost: float) -> float:
+    """The part x of a pass that maximizes G = x·g(x) / (x + φ), for g at `PARTS` and a φ in passes."""
+    return float(PARTS[np.argmax(PARTS * worth / (PARTS + lost))])
+
+
+def optimal_interval(phi: float, eta: float, elasticity: float) -> float:
+    """η* of the tangent with a = −βg/η and b = (1+β)g; where g does not fall, twice as long as now."""
+    if elasticity <= 0:
+        return 2.0 * eta
+    return -phi + math.sqrt(phi * phi + phi * eta * (1.0 + elasticity) / elasticity)
+
+
+def fit_elasticity(samples: list[tuple[float, float, float]]) -> Fit | None:
+    """Least squares of ln g = c − β·ln n − d·w over (ln n, ln g, w). None where the rounds cannot tell."""
+    if len(samples) < 6:
+        return None
+    n, g, work = (np.array(column) for column in zip(*samples, strict=True))
+    if n.max() - n.min() < 0.3:
+        return None
+    design = np.column_stack([np.ones_like(n), n - n.mean(), work - work.mean()])
+    solution, *_ = np.linalg.lstsq(design, g, rcond=None)
+    residual = g - design @ solution
+    variance = float(residual @ residual) / (len(samples) - 3)
+    spread = np.linalg.pinv(design.T @ design)[1, 1]
+    usual = n <= np.median(n) + 0.1
+    quality = float(np.exp(g[usual][-2:].mean()))
+    return Fit(-float(solution[1]), math.sqrt(variance * spread) + 0.02, quality)
+
+
+def _apart(a: float, b: float) -> float:
+    """How many times the larger is the smaller; 1 where both are nothing."""
+    if a <= 0 or b <= 0:
+        return 1.0 if a == b else math.inf
+    return max(a / b, b / a)

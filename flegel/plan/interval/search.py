@@ -1,0 +1,155 @@
+"""How long the next interval should be: fixed, or halved while that pays. Pure; the multi-stage fit is `stages.py`.
+
+An interval is told what the last round did and answers with the next `Step` and, where something changed, a reason.
+It never sees workers, θ or a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from flegel.core.pytree import Array
+
+PARTS = 2.0 ** (np.arange(-96, 1) / 8)
+"""Of a pass, from 1/4096 up: intervals for which an algorithm may say what a visit is worth (its `efficiency`)."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round between two barriers did."""
+
+    visits: int
+    seconds: float
+    barrier_cost: float
+    """φ of this round: seconds in which the average worker did not compute."""
+    gain: float | None
+    """Improvement of the objective; None before there are two values."""
+    full_pass: float
+    """Visits of all workers together when the fastest has gone through its share once."""
+    points: float
+    """Visits of a pass over all data: more, where somebody is through with its share before the others."""
+    laps: float
+    """Passes of the fastest worker so far."""
+    worth: Array | None = None
+    """What a visit is worth in intervals of `PARTS`, where the algorithm says so."""
+
+    @property
+    def rate(self) -> float:
+        """Visits a second of all workers while they compute."""
+        return self.visits / max(self.seconds - self.barrier_cost, 1e-9)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The next interval: so many seconds, or until a worker has done `fraction` of its share."""
+
+    seconds: float | None
+    reason: str = ""
+    fraction: float = 1.0
+
+
+class Interval(Protocol):
+    """Says how long the next round should be."""
+
+    def first(self, least: float) -> Step:
+        """`least` is the part of the first pass below which an update would rest on too little."""
+        ...
+
+    def next(self, last: Round) -> Step: ...
+
+
+class FixedInterval:
+    """η as the user gave it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def first(self, least: float) -> Step:
+        return Step(self.seconds, f"fixed interval of {milliseconds(self.seconds)}")
+
+    def next(self, last: Round) -> Step:
+        return Step(self.seconds)
+
+
+class Search:
+    """Recursive search (paper Section 3.3): try a λ times smaller size, keep it while the objective improves faster.
+
+    Both sides of a comparison get the same training: one round of the larger size, λ of the smaller. Sizes are in
+    any unit; progress is per second, barriers and waiting included. With `grow` the search goes the other way, up
+    to `most`: progress fades with time, so what comes first looks better than it is, and a search that begins
+    small errs on the side of fresh parameters.
+    """
+
+    def __init__(self, size: float, factor: float = 2.0, grow: bool = False, most: float = math.inf) -> None:
+        self.size = size
+        self.factor = factor
+        self.settled = False
+        self._grow, self._most = grow, most
+        self._best: float | None = None  # progress a second at `size`
+        self._gain = self._seconds = 0.0
+        self._done = 0
+
+    @property
+    def _other(self) -> float:
+        return min(self.size * self.factor, self._most) if self._grow else self.size / self.factor
+
+    @property
+    def trial(self) -> float:
+        """The size of the next round."""
+        return self.size if self.settled or self._best is None else self._other
+
+    def feed(self, gain: float | None, seconds: float) -> str:
+        """The outcome of a round of size `trial`; says what was decided, if anything."""
+        if self.settled or gain is None:
+            return ""
+        self._gain += gain
+        self._seconds += seconds
+        self._done += 1
+        smaller = (self._best is None) == self._grow
+        if self._done < (max(2, round(self.factor)) if smaller else 1):
+            return ""
+        progress = self._gain / max(self._seconds, 1e-9)
+        self._gain = self._seconds = 0.0
+        self._done = 0
+        return self._judge(progress)
+
+    def _judge(self, progress: float) -> str:
+        sense = f"{self.factor:g} times" if self._grow else f"1/{self.factor:g}"
+        if self._best is None:
+            self._best = progress
+            return f"progress {progress:.3g}/s; trying {sense} that"
+        before, self._best = self._best, progress
+        if progress > before and self._other != self.size:
+            self.size = self._other
+            return f"{sense} is better: progress {progress:.3g}/s against {before:.3g}/s"
+        self.settled = True
+        return f"{sense} is no better: progress {progress:.3g}/s against {before:.3g}/s; settled"
+
+
+class BinarySearch:
+    """η by halving, from the time of a full pass of the fastest worker (FSPB)."""
+
+    def __init__(self, first: float | None = None, factor: float = 2.0) -> None:
+        self._given = first
+        self._factor = factor
+        self._search: Search | None = Search(first, factor) if first else None
+
+    def first(self, least: float) -> Step:
+        if self._given:
+            return Step(self._given, f"search begins at {milliseconds(self._given)}, as given")
+        return Step(None, "search begins at a full pass of the fastest worker")
+
+    def next(self, last: Round) -> Step:
+        if self._search is None:
+            self._search = Search(max(last.seconds - last.barrier_cost, 1e-4), self._factor)
+        text = self._search.feed(last.gain, last.seconds)
+        eta = self._search.trial
+        return Step(eta, f"{text} → η {milliseconds(eta)}" if text else "")
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

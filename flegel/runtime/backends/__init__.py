@@ -1,0 +1,1 @@
+"""What runs an algorithm over a shard: one folder per technology."""

@@ -1,0 +1,386 @@
+"""Write one point, get the block: a user's `updateDataPoint` and `aggregate` become one compiled loop.
+
+The loop is a small generated module (see `TEMPLATE`), named by the content of everything that goes into it and
+kept in the cache folder, so that numba compiles it once and every worker loads it. What numba cannot compile
+runs interpreted with the same meaning. Nothing here knows any particular algorithm.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import inspect
+import linecache
+import sys
+import textwrap
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core.types import NamedTuple as NumbaNamedTuple
+from numba.extending import overload_method, register_jitable
+
+from flegel.algorithm import Algorithm, Kernel
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
+from flegel.core.stop_flag import new_flag
+from flegel.runtime.backends.numba.code_cache import code_folder, write_once
+from flegel.runtime.job.class_source import load_class, reference
+from flegel.runtime.worker.current_hook import inside
+
+TEMPLATE = '''"""Generated: the loop over a block of points for {title}."""
+from collections import namedtuple
+from numba import njit
+from flegel.core.borrowed_arrays import borrowed
+from flegel.core.stop_flag import raised
+from flegel.core.shard import DataPoint, SparseRow
+import flegel.runtime.backends.numba.compiler
+
+_algorithm = flegel.runtime.backends.numba.compiler.class_for_glue("@key@")
+_Self = namedtuple("_Self", {self_fields!r})
+{tuples}
+_fast = {{"contract", "reassoc", "nsz", "arcp", "afn"}}
+_how = {{"nogil": True, "forceinline": True, "error_model": "numpy", "fastmath": _fast}}
+_update = njit(**_how)(_algorithm.updateDataPoint)
+{fold_definition}
+
+@njit(nogil=True, error_model="numpy", cache=True)
+def block({arguments}):
+    {borrowing}
+    self = _Self({self_values})
+    parameter = {parameter}
+    target = {target}
+    for i in range(start, end):
+        if raised(flag):
+            return i
+        place[0] = i
+        if halted[i]:
+            continue
+        halting[0] = 0
+        change = _update(self, DataPoint({point}, labels[i], state[i]), parameter, iteration)
+        {fold}
+        if halting[0]:
+            halted[i] = 1
+    return end
+'''
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel and how it came about: `hand-written`, `compiled` or `interpreted` (then `note` says why)."""
+
+    kernel: Kernel
+    kind: str
+    note: str = ""
+
+
+@overload_method(NumbaNamedTuple, "voteToHalt")  # type: ignore[untyped-decorator]
+def _vote_to_halt(self: Any) -> Any:
+    if "halting" not in self.fields:
+        return None
+
+    def implementation(self: Any) -> None:
+        self.halting[0] = 1
+
+    return implementation
+
+
+def build_kernel(
+    algorithm: Algorithm, share: Shard, parameter: Tree, zero: Tree, interpret: bool = False, cold: bool = False
+) -> Built:
+    """The fastest kernel this algorithm has, warmed: called once with the types that training will use.
+
+    `cold`: nobody will call it here, so a hand-written one, which compiles for certain, is left as it is.
+    """
+    with inside("kernel"):
+        own = algorithm.kernel(share)
+    if own is not None and not interpret:
+        if not cold:
+            warm(own, share, parameter, zero)
+        return Built(own, "hand-written")
+    if not interpret:
+        compiled = _compile(algorithm, share, parameter, zero)
+        try:
+            warm(compiled, share, parameter, zero)
+            return Built(compiled, "compiled")
+        except Exception as error:  # noqa: BLE001 - the flag is up: no hook ran, so it is numba that gave up
+            return Built(interpreted(algorithm), "interpreted", _first_line(error))
+    return Built(interpreted(algorithm), "interpreted", "as asked")
+
+
+def wake_compiler() -> None:
+    """The first thing that numba compiles, or loads from its cache, has it read its own tables; here there is time."""
+    numba.njit(nogil=True)(lambda value: value)(0)
+
+
+def warm(kernel: Kernel, share: Shard, parameter: Tree, zero: Tree) -> None:
+    """Compile or load from the cache without training: the flag is up, so no point is touched."""
+    flag = new_flag()
+    flag[0] = 1
+    kernel(share, parameter, pytree.copy(zero), 0, share.points, 0, flag)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    useful = [line for line in lines if not line.startswith(("Failed in", "During:", "File ", "<source"))]
+    return " ".join(useful[:2])[:300] if useful else type(error).__name__
+
+
+# -- interpreted -------------------------------------------------------------------------------------------
+
+
+def data_point(share: Shard, i: int) -> DataPoint:
+    """Point i of a share in the rows layout."""
+    if isinstance(share.features, Sparse):
+        lo, hi = share.features.indptr[i], share.features.indptr[i + 1]
+        row = SparseRow(share.features.indices[lo:hi], share.features.values[lo:hi])
+        return DataPoint(row, share.labels[i], share.state[i])
+    return DataPoint(share.features[i], share.labels[i], share.state[i])
+
+
+def as_hooks_see(algorithm: Algorithm, parameter: Tree, share: Shard) -> Tree:
+    """θ in the precision that the algorithm wants for its points. A copy for one call of a kernel, not for a point."""
+    kind = share.features.values.dtype if isinstance(share.features, Sparse) else share.features.dtype
+    if not algorithm.narrow_parameter or not np.issubdtype(kind, np.floating):
+        return parameter
+    return pytree.unflatten(parameter, [a.astype(kind, copy=False) for a in pytree.flatten(parameter)])
+
+
+def fold_change(algorithm: Algorithm, target: Tree, change: Tree) -> None:
+    """`aggregate` in place, whether the user's version works in place or returns a new value."""
+    result = algorithm.aggregate(target, change)
+    if result is not None and result is not target:
+        for into, value in zip(pytree.flatten(target), pytree.flatten(result), strict=True):
+            into[...] = value
+
+
+def interpreted(algorithm: Algorithm) -> Kernel:
+    """The specification itself: the hooks, one point after the other."""
+
+    def kernel(
+        share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        if share.layout != "rows":
+            raise ValueError("the interpreted loop reads rows")
+        presented = pytree.present(as_hooks_see(algorithm, parameter, share))
+        for i in range(start, end):
+            if flag[0]:
+                return i
+            if share.halted[i]:
+                continue
+            algorithm._halting = False
+            change = algorithm.updateDataPoint(data_point(share, i), presented, iteration)
+            fold_change(algorithm, aggregator, change)
+            if algorithm._halting:
+                share.halted[i] = 1
+        return end
+
+    return kernel
+
+
+# -- compiled ----------------------------------------------------------------------------------------------
+
+_classes: dict[str, type[Algorithm]] = {}
+_admitted: set[types.FunctionType] = set()
+
+
+def class_for_glue(key: str) -> type[Algorithm]:
+    """The class that a generated module was made for."""
+    return _classes[key]
+
+
+def _compile(algorithm: Algorithm, share: Shard, parameter: Tree, zero: Tree) -> Kernel:
+    cls = load_class(reference(algorithm))
+    used = _hyper_used(cls, algorithm)
+    sparse = isinstance(share.features, Sparse)
+    text = _generate(cls, used, sparse, parameter, zero, algorithm, share)
+    key = hashlib.sha256((text + _class_text(cls) + numba.__version__).encode()).hexdigest()[:20]
+    _classes[key] = cls
+    _admit_helpers(cls)
+    block = _load_glue(key, text.replace("@key@", key))
+    hyper = tuple(getattr(algorithm, name) for name in used)
+    halting, place = np.zeros(1, np.uint8), np.zeros(1, np.int64)
+
+    def kernel(
+        share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        features = share.features
+        data = (features.indptr, features.indices, features.values) if isinstance(features, Sparse) else (features,)
+        theta = pytree.flatten(as_hooks_see(algorithm, parameter, share))
+        place[0] = -1
+        try:
+            return int(
+                block(
+                    *hyper, halting, place, *data, share.labels, share.state, share.halted,
+                    *theta, *pytree.flatten(aggregator), start, end, iteration, flag,
+                )
+            )  # fmt: skip
+        except Exception:
+            if place[0] >= 0:
+                _again(algorithm, share, int(place[0]), parameter, aggregator, iteration)
+            raise
+
+    return kernel
+
+
+def _again(algorithm: Algorithm, share: Shard, i: int, parameter: Tree, aggregator: Tree, iteration: int) -> None:
+    """Compiled code raised at point i: run that point interpreted, so that the traceback shows the user's lines."""
+    presented = pytree.present(as_hooks_see(algorithm, parameter, share))
+    change = algorithm.updateDataPoint(data_point(share, i), presented, iteration)
+    fold_change(algorithm, pytree.copy(aggregator), change)
+
+
+def _load_glue(key: str, text: str) -> Any:
+    name = f"flegel_block_{key}"
+    if name not in sys.modules:
+        path = code_folder() / f"{name}.py"
+        write_once(path, text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name].block  # type: ignore[attr-defined]
+
+
+def _class_text(cls: type) -> str:
+    """Everything that decides what is compiled, as text: the class with its helpers, and files they come from."""
+    module = sys.modules[cls.__module__]
+    carried = getattr(module, "__flegel_source__", None)
+    homes = {sys.modules.get(function.__module__) for function in _helpers(cls).values()} - {module, None}
+    files = sorted(f for home in _with_neighbours(homes) if (f := getattr(home, "__file__", None)))
+    texts = [str(carried) if carried is not None else inspect.getsource(module)]
+    return "".join([*texts, *(Path(f).read_text(encoding="utf-8", errors="replace") for f in files)])
+
+
+def _with_neighbours(homes: set[Any]) -> set[Any]:
+    """Modules, and those of the same package that they take names from: a helper compiles its own helpers in."""
+    found, waiting = set(), set(homes)
+    while waiting:
+        home = waiting.pop()
+        found.add(home)
+        used = {v if isinstance(v, types.ModuleType) else _home_of(v) for v in list(vars(home).values())}
+        waiting |= {m for m in used if m is not None and _package(m) and _package(m) == _package(home)} - found
+    return found
+
+
+def _home_of(value: Any) -> Any:
+    name = getattr(value, "__module__", None)
+    return sys.modules.get(name) if isinstance(name, str) else None
+
+
+def _package(module: Any) -> str:
+    return str(module.__name__).rpartition(".")[0]
+
+
+def _helpers(cls: type) -> dict[str, types.FunctionType]:
+    """Functions that the class's module has under a global name, compiled ones as their Python originals."""
+    values = {n: getattr(v, "py_func", v) for n, v in vars(sys.modules[cls.__module__]).items()}
+    return {n: v for n, v in values.items() if isinstance(v, types.FunctionType)}
+
+
+def _admit_helpers(cls: type) -> None:
+    """Let compiled hooks call the user's plain helper functions."""
+    for name, function in _helpers(cls).items():
+        plain = vars(sys.modules[cls.__module__])[name] is function
+        if plain and function not in _admitted:
+            _admitted.add(function)
+            register_jitable(function)
+
+
+def _hyper_used(cls: type[Algorithm], algorithm: Algorithm) -> list[str]:
+    """Hyper-parameters that the compiled hooks mention as self.name."""
+    known = algorithm.hyper_parameters()
+    mentioned: set[str] = set()
+    for function in (cls.updateDataPoint, cls.aggregate):
+        mentioned |= set(_attributes_of_self(function))
+    return [name for name in known if name in mentioned]
+
+
+def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
+    code = function.__code__
+    try:
+        lines = inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :])
+        parsed = ast.parse(textwrap.dedent("".join(lines)))
+    except (SyntaxError, OSError, IndexError):
+        return list(code.co_names)
+    first = code.co_varnames[0] if code.co_varnames else "self"
+    return [
+        n.attr
+        for n in ast.walk(parsed)
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == first
+    ]
+
+
+def _generate(
+    cls: type[Algorithm], used: list[str], sparse: bool, parameter: Tree, zero: Tree,
+    algorithm: Algorithm, share: Shard,
+) -> str:  # fmt: skip
+    """Fill the template. Arrays are passed one by one and put into their tuples inside the loop's function."""
+    data = ["indptr", "indices", "values"] if sparse else ["features"]
+    theta = [f"p{i}" for i in range(len(pytree.flatten(parameter)))]
+    sums = [f"a{i}" for i in range(len(pytree.flatten(zero)))]
+    hyper = [f"h_{name}" for name in used]
+    scalars = [a if np.ndim(v) else f"{a}[()]" for a, v in zip(theta, pytree.flatten(parameter), strict=True)]
+    tuples = [
+        f"{name} = namedtuple({name!r}, {pytree.names(value)!r})"
+        for name, value in (("_Parameter", parameter), ("_Statistics", zero))
+        if pytree.is_bundle(value)
+    ]
+    lo_hi = "indptr[i] : indptr[i + 1]"
+    fold_definition, fold = _fold_code(cls, algorithm, share, parameter, zero)
+    arrays = ["halting", "place", *data, "labels", "state", "halted", *theta, *sums]
+    return TEMPLATE.format(
+        title=cls.__name__,
+        self_fields=(*used, "halting"),
+        tuples="\n".join(tuples),
+        fold_definition=fold_definition,
+        arguments=", ".join([*hyper, *arrays, "start", "end", "iteration", "flag"]),
+        borrowing="; ".join(f"{name} = borrowed({name})" for name in arrays),
+        self_values=", ".join([*hyper, "halting"]),
+        parameter=f"_Parameter({', '.join(scalars)})" if pytree.is_bundle(parameter) else scalars[0],
+        target=f"_Statistics({', '.join(sums)})" if pytree.is_bundle(zero) else sums[0],
+        point=f"SparseRow(indices[{lo_hi}], values[{lo_hi}])" if sparse else "features[i]",
+        fold=fold,
+    )
+
+
+def _fold_code(
+    cls: type[Algorithm], algorithm: Algorithm, share: Shard, parameter: Tree, zero: Tree
+) -> tuple[str, str]:
+    """How a point's change gets into the target: the user's `aggregate`, or plain addition field by field."""
+    bundle = pytree.is_bundle(zero)
+    fields = list(zip(pytree.names(zero), pytree.flatten(zero), strict=True))
+    if cls.aggregate is Algorithm.aggregate:
+        parts = [
+            f"a{i}{'' if a.ndim else '[()]'} += change{f'.{name}' if bundle else ''}"
+            for i, (name, a) in enumerate(fields)
+        ]
+        return "", "; ".join(parts)
+    definition = "_fold = njit(**_how)(_algorithm.aggregate)"
+    if _works_in_place(algorithm, share, parameter, zero):
+        return definition, "_fold(self, target, change)"
+    parts = [
+        f"a{i}[{'...' if a.ndim else '()'}] = result{f'.{name}' if bundle else ''}"
+        for i, (name, a) in enumerate(fields)
+    ]
+    return definition, "result = _fold(self, target, change); " + "; ".join(parts)
+
+
+def _works_in_place(algorithm: Algorithm, share: Shard, parameter: Tree, zero: Tree) -> bool:
+    """Try `aggregate` on one point's change: does it return nothing or its own target, or something new?"""
+    probe = data_point(share, 0)
+    probe = probe._replace(state=probe.state.copy())
+    target = pytree.copy(zero)
+    presented = pytree.present(as_hooks_see(algorithm, parameter, share))
+    with inside("updateDataPoint"):
+        change = algorithm.updateDataPoint(probe, presented, 0)
+    with inside("aggregate"):
+        result = algorithm.aggregate(target, change)
+    algorithm._halting = False
+    return result is None or result is target

@@ -1,0 +1,1 @@
+"""One job from request to result: prepared, driven, checkpointed, stored, resumed."""

@@ -1,0 +1,224 @@
+"""A user's class to source text and back, so that workers get code without pickle.
+
+What travels is the class and whatever top-level names of its module it uses: helper functions and classes as source,
+modules and imported names as import statements, plain constants as literals. A script needs no `__main__` guard,
+because nothing else of it runs in a worker, and a class typed into a notebook works. Each piece keeps its file name
+and line numbers, so that tracebacks point into the user's own file.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import hashlib
+import importlib
+import inspect
+import json
+import linecache
+import math
+import symtable
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flegel.algorithm import Algorithm
+from flegel.errors import UsageError
+from flegel.job import AlgorithmRef
+
+_BUILTIN = "flegel.algorithms."
+_CONSTANTS = (int, str, bytes, bool, type(None), tuple, list, dict, set)
+
+
+def reference(algorithm: Algorithm) -> AlgorithmRef:
+    """How a worker can make the same algorithm."""
+    return AlgorithmRef(*_identity(type(algorithm), plain_hyper(algorithm)))
+
+
+def plain_hyper(algorithm: Algorithm) -> dict[str, Any]:
+    """Hyper-parameters without arrays."""
+    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in algorithm.hyper().items()}
+
+
+def same_code(cls: type[Algorithm], ref: AlgorithmRef) -> bool:
+    """The class is the one that was referred to; where its text stands in a file does not matter."""
+    name, _, source = _identity(cls, {})
+    return name == ref.name and _texts(source) == _texts(ref.source)
+
+
+def _texts(source: str) -> list[str]:
+    return [text for _, _, text in json.loads(source)["pieces"]] if source else []
+
+
+def _identity(cls: type[Algorithm], hyper: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
+    if cls.__module__.startswith(_BUILTIN):
+        return f"{cls.__module__}:{cls.__name__}", hyper, ""
+    origin = sys.modules.get(cls.__module__)
+    carried = getattr(origin, "__flegel_source__", None)
+    return cls.__name__, hyper, carried if carried is not None else _source_of(cls)
+
+
+def in_json(value: Any) -> Any:
+    """JSON has no infinity and no NaN; as text they are converted back to the declared type."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def instantiate(ref: AlgorithmRef) -> Algorithm:
+    """The algorithm that a reference names."""
+    return made(load_class(ref), ref)
+
+
+def made(cls: type[Algorithm], ref: AlgorithmRef) -> Algorithm:
+    """The class with the hyper-parameters of a reference."""
+    unset = {k for k, p in cls.hyper_parameters().items() if p.default is None}
+    return cls(**{k: v for k, v in ref.hyper.items() if v is not None or k not in unset})
+
+
+def load_class(ref: AlgorithmRef) -> type[Algorithm]:
+    if ref.builtin:
+        module, _, name = ref.name.partition(":")
+        if not module.startswith(_BUILTIN):
+            raise UsageError(f"{ref.name!r} is no built-in algorithm.")
+        found = getattr(importlib.import_module(module), name)
+    else:
+        found = getattr(load_module(ref.source), ref.name)
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise UsageError(f"{ref.name} is not a subclass of flegel.Algorithm.")
+    return found
+
+
+def load_module(source: str) -> types.ModuleType:
+    """The pieces as one module, named by their content; made once per process."""
+    name = f"flegel_user_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = types.ModuleType(name)
+    module.__dict__["__flegel_source__"] = source
+    sys.modules[name] = module
+    content = json.loads(source)
+    flags = __future__.annotations.compiler_flag if content["postponed"] else 0
+    try:
+        for filename, line, text in content["pieces"]:
+            parsed = ast.increment_lineno(ast.parse(text), line - 1)
+            if filename not in linecache.cache and not linecache.getlines(filename):
+                lines = ["\n"] * (line - 1) + text.splitlines(keepends=True)
+                linecache.cache[filename] = (len(text), None, lines, filename)
+            exec(compile(parsed, filename, "exec", flags=flags, dont_inherit=True), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+# -- from a class to pieces --------------------------------------------------------------------------------
+
+Piece = tuple[str, int, str]
+
+
+def _source_of(cls: type) -> str:
+    postponed = vars(sys.modules[cls.__module__]).get("annotations") is __future__.annotations
+    return json.dumps({"postponed": postponed, "pieces": _pieces(cls)})
+
+
+def _pieces(cls: type) -> list[Piece]:
+    """Imports and constants first, then definitions, each after what it needs."""
+    scope = vars(sys.modules[cls.__module__])
+    done: set[str] = set()
+    heads: list[Piece] = []
+    bodies: list[Piece] = []
+
+    def need(name: str, user: str) -> None:
+        if name in done or name not in scope:
+            return
+        done.add(name)
+        value = scope[name]
+        target = getattr(value, "py_func", value)  # a compiled helper stands for its Python function
+        if isinstance(target, (type, types.FunctionType)) and target.__module__ == cls.__module__:
+            define(name, target)
+        else:
+            heads.append(("<imports>", 1, _statement(name, value, user)))
+
+    def define(name: str, value: Any) -> None:
+        filename, line, text = _source(name, value)
+        for used in _names(text):
+            if used != name:
+                need(used, name)
+        bodies.append((filename, line, text))
+
+    done.add(cls.__name__)
+    define(cls.__name__, cls)
+    return [*heads, *bodies]
+
+
+def _names(text: str) -> list[str]:
+    """Global names that a definition uses; locals of the same name are left alone."""
+    found: dict[str, None] = {}
+    scopes = [symtable.symtable(text, "<definition>", "exec")]
+    while scopes:
+        scope = scopes.pop()
+        scopes += scope.get_children()
+        top = scope.get_type() == "module"
+        found.update((s.get_name(), None) for s in scope.get_symbols() if s.is_global() or (top and s.is_referenced()))
+    return sorted(found)
+
+
+def _statement(name: str, value: Any, user: str) -> str:
+    """An import or an assignment that gives the worker the same value."""
+    if isinstance(value, types.ModuleType):
+        return f"import {value.__name__} as {name}"
+    if isinstance(value, float):
+        return f"{name} = float({float.__repr__(value)!r})"
+    if isinstance(value, _CONSTANTS) and _literal(value):
+        return f"{name} = {value!r}"
+    if isinstance(value, (np.ndarray, np.generic)) and value.size <= 10_000 and value.dtype.kind in "fiub":
+        content = f"bytes.fromhex({value.tobytes().hex()!r}), {value.dtype.str!r}"
+        scalar = "" if isinstance(value, np.ndarray) else "[()]"
+        return f"import numpy\n{name} = numpy.frombuffer({content}).reshape({value.shape!r}).copy(){scalar}"
+    module, attribute = getattr(value, "__module__", None), getattr(value, "__qualname__", name)
+    for holder, member in ((module, attribute), (module, name), ("typing", name)):
+        home = sys.modules.get(holder or "")
+        if home is not None and holder != "__main__" and getattr(home, member, None) is value:
+            return f"from {holder} import {member} as {name}"
+    raise UsageError(
+        f"{user} uses the global {name!r} ({type(value).__name__}), which cannot be sent to workers; "
+        "make it a hyper-parameter, a constant or part of the class."
+    )
+
+
+def _literal(value: Any) -> bool:
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError):
+        return False
+
+
+def _source(name: str, value: Any) -> Piece:
+    """File, first line and text of a definition."""
+    wanted = getattr(value, "__name__", name)
+    for filename in _candidates(value):
+        lines = linecache.getlines(filename)
+        try:
+            body = ast.parse("".join(lines)).body if lines else []
+        except SyntaxError:
+            continue
+        for node in reversed(body):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == wanted:
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                return filename, first, "".join(lines[first - 1 : node.end_lineno])
+    raise UsageError(f"The source of {wanted} cannot be found; put the class into a .py file and try again.")
+
+
+def _candidates(value: Any) -> Iterator[str]:
+    """Files that may hold the definition: its own code first, its module's file, then notebook cells."""
+    members = [value] if isinstance(value, types.FunctionType) else list(vars(value).values())
+    for member in members:
+        function = inspect.unwrap(getattr(member, "__func__", member)) if callable(member) else member
+        code = getattr(function, "__code__", None)
+        if code is not None and not code.co_filename.startswith("<string"):
+            yield code.co_filename
+    module = sys.modules.get(value.__module__)
+    if module is not None and getattr(module, "__file__", None):
+        yield str(module.__file__)
+    yield from [f for f in reversed(list(linecache.cache)) if "ipykernel" in f or f.startswith("<ipython")]

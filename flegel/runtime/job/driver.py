@@ -1,0 +1,379 @@
+"""Runs a coordinator machine over real workers: messages and timers in, commands out. Holds no policy.
+
+The loop sleeps until a message, the end of a process or the next timer. A message that the fence refuses never reaches
+the machine, and a worker that speaks although it was expelled is told to end.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from flegel.core.pytree import Array
+from flegel.errors import WorkerLost
+from flegel.machine.coordinator.events import (
+    BeginCheckpoint,
+    Command,
+    Done,
+    Event,
+    EvictWorker,
+    FromWorker,
+    LeaveJob,
+    Note,
+    SaveCheckpointPart,
+    SaveCommit,
+    ScaleTo,
+    Send,
+    SetTimer,
+    StartWorker,
+    Suspend,
+    Timer,
+    WorkerDied,
+    WorkerJoined,
+)
+from flegel.machine.fencing import Fence
+from flegel.messages import Envelope, Hello, Order
+from flegel.runtime import clock
+from flegel.runtime.job.signals import DeferredSignals
+from flegel.runtime.processes.blas_threads import by_one_thread
+from flegel.runtime.transport import zmq_frames
+from flegel.runtime.transport.codec import EMPTY, PackedArrays
+
+LOOK_AROUND = 0.1  # seconds between two looks at the processes, at requests and at the display
+UNREACHABLE = 1.0  # seconds without a connection, while the process seems to live
+PAUSE = 0.03  # seconds after the last message, when those who were answered have the processors they need
+NO_LONGER = 1.0  # seconds for which work is put off that nobody waits for
+SPARE_AFTER = 0.5  # seconds after a replacement is up, when the job has its processors back
+
+
+class Machine(Protocol):
+    """What can be driven: a coordinator, or the survey before it."""
+
+    notes: list[str]
+
+    def start(self, now: float) -> list[Command]: ...
+
+    def handle(self, event: Event, now: float) -> list[Command]: ...
+
+    def rest(self) -> None:
+        """Time for work that nobody waits for."""
+        ...
+
+
+class CheckpointSink(Protocol):
+    """Takes what belongs into checkpoints, and returns at once."""
+
+    def take(self, command: BeginCheckpoint | SaveCheckpointPart | SaveCommit) -> None: ...
+
+
+class Cluster(Protocol):
+    """What a job needs of the processes that work for it, wherever they are."""
+
+    def new_job(self) -> str:
+        """A name that fences this job's messages from those of earlier ones."""
+        ...
+
+    def end_job(self) -> None:
+        """Workers forget their shares."""
+        ...
+
+    def incarnations(self) -> dict[int, int]:
+        """The present life of each worker that was ever started."""
+        ...
+
+    def send(self, worker: int, body: Order, parcel: PackedArrays = EMPTY) -> None:
+        """Raises `WorkerLost` where it cannot be reached."""
+        ...
+
+    def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
+        """Messages that have arrived; waits at most so long, and not beyond the end of a process."""
+        ...
+
+    def deaths(self) -> list[tuple[int, str, bool]]:
+        """Workers that are gone, how, and whether by their own fault; until they are expelled."""
+        ...
+
+    def greet(self, envelope: Envelope) -> bool:
+        """Is this the hello of a worker that was just started?"""
+        ...
+
+    def hire(self, worker: int) -> bool:
+        """Start this worker; True where it is up already. Raises `WorkerLost` where that cannot be."""
+        ...
+
+    def expel(self, worker: int, gently: bool = False) -> None:
+        """End this worker; whatever it says later is of a former life."""
+        ...
+
+    def dismiss(self, envelope: Envelope) -> None:
+        """Tell somebody who was expelled to end."""
+        ...
+
+    def keep_spare(self) -> None:
+        """Have a process ready for the next loss, where that is possible."""
+        ...
+
+    def requests(self) -> list[ScaleTo | LeaveJob]:
+        """What somebody wants of the crew since the last look."""
+        ...
+
+
+def drive(
+    machine: Machine,
+    cluster: Cluster,
+    watch: Callable[[], None] | None = None,
+    last: bool = True,
+    *,
+    keeper: CheckpointSink | None = None,
+    suspended: Callable[[], str] = lambda: "",
+    shift: float = 0.0,
+) -> None:
+    """Until the machine is done; raises what made it fail. `watch` is called now and then, for displays.
+
+    Unless this is the `last` machine of a job, the workers keep what they have read. `suspended` says why the job
+    should stop, if it should. The machine's clock is this one's plus `shift`: a resumed job's goes on where it stood.
+    """
+    JobDriver(machine, cluster, watch, keeper, suspended, shift).run(last)
+
+
+class GarbageCollection:
+    """Python's garbage collector, which rests while messages come.
+
+    A barrier of a thousand workers makes some ten thousand objects that live until it is over. To look through them in
+    the middle of it finds nothing, and everybody waits meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._rests = False
+
+    def rest(self) -> None:
+        if not self._rests and gc.isenabled():
+            self._rests = True
+            gc.disable()
+
+    def work(self) -> None:
+        if self._rests:
+            self._rests = False
+            gc.enable()
+
+
+class JobDriver:
+    """One job on its way."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        cluster: Cluster,
+        watch: Callable[[], None] | None,
+        keeper: CheckpointSink | None = None,
+        suspended: Callable[[], str] = lambda: "",
+        shift: float = 0.0,
+    ) -> None:
+        self._machine, self._cluster, self._watch = machine, cluster, watch
+        self._keeper, self._suspended, self._told = keeper, suspended, False
+        self._shift = shift
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._count = itertools.count()
+        self._fence = Fence(cluster.new_job())
+        for worker, incarnation in cluster.incarnations().items():
+            self._fence.admit(worker, incarnation)
+        self._hired: set[int] = set()
+        self._unreachable: dict[int, tuple[float, str]] = {}
+        self._spare_at: float | None = None
+        self._next: deque[Event] = deque()
+        self._done: Done | None = None
+        self._arrays: tuple[Array, ...] = ()
+        self._parcel = EMPTY
+        self._collector = GarbageCollection()
+        self._signals = DeferredSignals()
+        self._look_at = self._rested_at = self._now()
+        self._rest_at = math.inf
+        self.stale = 0
+        """Messages of former lives that were refused."""
+
+    def _now(self) -> float:
+        return clock.now() + self._shift
+
+    def run(self, last: bool = True) -> None:
+        with by_one_thread(), self._signals:
+            self._run(last)
+        if self._watch:
+            self._watch()
+
+    def _run(self, last: bool) -> None:
+        over = False
+        try:
+            self._execute(self._machine.start(self._now()))
+            self._follow_up()
+            woken = True
+            while self._done is None:
+                self._signals.deliver()
+                now = self._now()
+                if woken or now >= self._look_at:  # not after each message: it is a look at every process
+                    self._bury(now)
+                if now >= self._look_at:
+                    self._look_at = now + LOOK_AROUND
+                    self._look_around(now)
+                if now >= self._rest_at:
+                    self._rest(now)
+                self._fire(now)
+                if self._done is not None:
+                    break
+                woken = not self._hear()
+            over = self._done is not None and self._done.error is None
+        finally:
+            self._collector.work()
+            if last or not over:
+                self._cluster.end_job()
+        if self._done.error is not None:
+            raise self._done.error
+
+    def _due(self) -> float:
+        """When there is something to do besides listening."""
+        return min(self._look_at, self._rest_at, self._timers[0][0] if self._timers else self._look_at)
+
+    def _hear(self) -> int:
+        """What has arrived, after waiting for it; how many messages. Without any, something else woke us.
+
+        Not all of it where something else is due: workers that are quicker than their coordinator never pause.
+        """
+        messages = 0
+        for envelope, arrays in self._cluster.receive(self._due() - self._now()):
+            if not messages:
+                self._collector.rest()
+            messages += 1
+            self._take(envelope, arrays)
+            if self._done is not None or self._now() >= self._due():
+                break
+        if messages:
+            self._rest_at = self._now() + PAUSE
+        return messages
+
+    def _rest(self, now: float) -> None:
+        self._rest_at, self._rested_at = math.inf, now
+        self._machine.rest()
+        self._collector.work()
+
+    def _take(self, envelope: Envelope, arrays: tuple[Array, ...]) -> None:
+        body = envelope.body
+        if type(body) is Hello:
+            if self._cluster.greet(envelope) and envelope.worker in self._hired:
+                self._admit(envelope.worker)
+                self._follow_up()
+        elif self._fence.refuse(envelope) is None:
+            self._tell(FromWorker(envelope.worker, body, arrays))  # type: ignore[arg-type]
+        elif envelope.incarnation != self._fence.speaker(envelope.worker) and envelope.job == self._fence.job:
+            self.stale += 1
+            self._cluster.dismiss(envelope)
+
+    def _tell(self, event: Event) -> None:
+        """What follows from an event; what follows from that comes after it, never in the middle."""
+        if self._done is None and (commands := self._ask(event)):
+            self._execute(commands)
+        if self._next:
+            self._follow_up()
+
+    def _ask(self, event: Event) -> list[Command]:
+        """What the machine answers. Its hooks are the user's and may take for ever: Ctrl-C need not wait for them."""
+        signals = self._signals
+        try:
+            signals.open = True
+            if signals.came:
+                signals.deliver()
+            return self._machine.handle(event, clock.now() + self._shift)
+        finally:
+            signals.open = False
+
+    def _follow_up(self) -> None:
+        while self._next and self._done is None:
+            self._execute(self._ask(self._next.popleft()))
+
+    def _bury(self, now: float) -> None:
+        for worker, why, fault in self._cluster.deaths():
+            self._fence.expel(worker)
+            self._cluster.expel(worker)
+            self._unreachable.pop(worker, None)
+            self._tell(WorkerDied(worker, why, fault))
+        for worker, (since, why) in list(self._unreachable.items()):
+            if now - since > UNREACHABLE:
+                del self._unreachable[worker]
+                self._tell(WorkerDied(worker, why))
+
+    def _look_around(self, now: float) -> None:
+        if now - self._rested_at > NO_LONGER:
+            self._rest(now)
+        for request in self._cluster.requests():
+            self._tell(request)
+        if not self._told and (why := self._suspended()):
+            self._told = True
+            self._tell(Suspend(why))
+        if self._spare_at is not None and now >= self._spare_at:
+            self._spare_at = None
+            self._cluster.keep_spare()
+        if self._watch:
+            try:
+                self._signals.open = True  # it is the user's, as hooks are
+                self._watch()
+            finally:
+                self._signals.open = False
+
+    def _fire(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now and self._done is None:
+            self._tell(heapq.heappop(self._timers)[2])
+
+    def _execute(self, commands: list[Command]) -> None:
+        send = self._cluster.send
+        for command in commands:
+            if type(command) is Send:
+                if command.arrays is not self._arrays:  # θ goes to everybody: made ready once
+                    self._arrays, self._parcel = (
+                        command.arrays,
+                        PackedArrays(command.arrays).broadcast(zmq_frames.shared),
+                    )
+                try:
+                    send(command.worker, command.body, self._parcel)
+                except WorkerLost as lost:
+                    self._unsent(command.worker, lost)
+                continue
+            match command:
+                case SetTimer(at, timer):
+                    heapq.heappush(self._timers, (at, next(self._count), timer))
+                case StartWorker(worker):
+                    self._hire(worker)
+                case EvictWorker(worker, why, gently):
+                    self._hired.discard(worker)
+                    self._unreachable.pop(worker, None)
+                    self._fence.expel(worker)
+                    self._cluster.expel(worker, gently)
+                    self._machine.notes.append(f"worker {worker} {why}")
+                case Note(text):
+                    self._machine.notes.append(text)
+                case BeginCheckpoint() | SaveCheckpointPart() | SaveCommit():
+                    assert self._keeper is not None, "only a job with checkpoints keeps anything"
+                    self._keeper.take(command)
+                case Done():
+                    self._done = command
+
+    def _hire(self, worker: int) -> None:
+        self._hired.add(worker)
+        try:
+            if self._cluster.hire(worker):
+                self._admit(worker)
+        except (WorkerLost, OSError) as error:
+            self._hired.discard(worker)
+            self._next.append(WorkerDied(worker, f"could not be started ({error})"))
+
+    def _admit(self, worker: int) -> None:
+        self._hired.discard(worker)
+        self._fence.admit(worker, self._cluster.incarnations()[worker])
+        self._spare_at = self._now() + SPARE_AFTER
+        self._next.append(WorkerJoined(worker))
+
+    def _unsent(self, worker: int, lost: WorkerLost) -> None:
+        if self._fence.speaker(worker) is not None:  # soon its death will be noticed, and its cause
+            self._unreachable.setdefault(worker, (self._now(), lost.why))

@@ -1,0 +1,228 @@
+"""Models, results and traces on disk. No pickle: arrays are .npz, everything else is JSON or MessagePack.
+
+A folder appears whole or not at all: everything is written into a hidden folder beside it, flushed to the disk, and
+renamed. What exists is never overwritten.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import msgspec
+import numpy as np
+
+from flegel.algorithm import Algorithm
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.errors import StorageError, UsageError
+from flegel.job import AlgorithmRef
+from flegel.messages import TreeLayout
+from flegel.result import Result, scaled
+from flegel.runtime.job.class_source import in_json, instantiate, reference
+from flegel.runtime.worker.trainer import build, form_of
+
+FORMAT = 1
+
+
+class ModelManifest(msgspec.Struct, forbid_unknown_fields=True):
+    """model.json: everything but the arrays."""
+
+    format: int
+    algorithm: AlgorithmRef
+    parameter: TreeLayout
+    dataset: dict[str, Any]
+    objective: float | None
+    classes: list[str] | None = None
+    has_state: bool = False
+
+
+class Model:
+    """A saved model: parameters by name, and `predict`."""
+
+    def __init__(self, manifest: ModelManifest, arrays: dict[str, Array], algorithm: Algorithm | None) -> None:
+        self.manifest = manifest
+        self.parameters = {k: v for k, v in arrays.items() if not k.startswith("__")}
+        self.state = arrays.get("__state__")
+        self.scaling = (arrays["__shift__"], arrays["__factor__"]) if "__shift__" in arrays else None
+        self._algorithm = algorithm
+
+    @property
+    def algorithm(self) -> Algorithm:
+        if self._algorithm is None:
+            raise UsageError(
+                f"This model's class {self.manifest.algorithm.name} is code inside the model; pass "
+                "trust_code=True (--trust-code) if you know where it comes from, or algorithm=YourClass()."
+            )
+        return self._algorithm
+
+    @property
+    def parameter(self) -> Tree:
+        fields = self.manifest.parameter.fields or ("value",)
+        return pytree.present(build(self.manifest.parameter, tuple(self.parameters[f] for f in fields), self.algorithm))
+
+    @property
+    def columns(self) -> int:
+        return int(self.manifest.dataset["columns"])
+
+    def predict(self, features: Any) -> Array:
+        """What the model says about rows; class names where it was trained on names."""
+        rows = features if not hasattr(features, "__array__") else np.asarray(features)
+        if isinstance(rows, np.ndarray) and (rows.ndim != 2 or rows.shape[1] != self.columns):
+            raise UsageError(f"This model was trained on {self.columns} columns; the data have shape {rows.shape}.")
+        return self.algorithm.predict(scaled(rows, self.scaling), self.parameter)
+
+
+def check_target(folder: str | os.PathLike[str]) -> None:
+    """Before training: the result will have a place."""
+    path = Path(folder)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(f"{path} exists already and is not an empty folder; choose another --out or remove it.")
+    check_folder(path)
+
+
+def check_file(file: str | os.PathLike[str], option: str) -> None:
+    """Before anything is done: this file can be written, over what it holds now."""
+    path = Path(file)
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a folder; name a file in it.")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise UsageError(f"There is no folder for {path}; make it first.")
+    if not os.access(path if path.exists() else parent, os.W_OK):
+        raise UsageError(f"Cannot write to {path}; choose another {option}.")
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Before anything is done: files can be put into this folder, which may be there already."""
+    path = Path(folder)
+    parent = next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())
+    if not parent.is_dir():
+        raise UsageError(f"{parent} is not a folder; choose another --out.")
+    if not os.access(parent, os.W_OK):
+        raise UsageError(f"Cannot write to {parent}; choose another --out.")
+
+
+def save(result: Result, folder: str | os.PathLike[str], model: bool = True) -> Path:
+    """Write model, result and trace; sets `result.model`. Without `model`, only what a report and a replay need."""
+    path = Path(folder)
+    check_target(path)
+    scratch = path.absolute().with_name(f".{path.name}.{os.getpid()}.part")
+    before = result.model
+    result.model = str(path) if model else before
+    try:
+        scratch.mkdir(parents=True)
+        for name, content in _files(result) if model else _record(result):
+            _write(scratch / name, content)
+        _flush_folder(scratch)
+        if path.exists():
+            path.rmdir()
+        scratch.rename(path)
+        _flush_folder(path.absolute().parent)
+    except OSError as error:
+        result.model = before
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise StorageError(f"Could not save to {path}: {error.strerror or error}; nothing was written there.") from None
+    except BaseException:
+        result.model = before
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return path
+
+
+def _files(result: Result) -> Iterator[tuple[str, bytes]]:
+    arrays = dict(result.parameters)
+    if result.state is not None:
+        arrays["__state__"] = result.state
+    if result.scaling is not None:
+        arrays["__shift__"], arrays["__factor__"] = result.scaling
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    yield "model.npz", buffer.getvalue()
+    ref = reference(result.algorithm)
+    manifest = ModelManifest(
+        FORMAT,
+        msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()}),
+        form_of(result.parameter),
+        result.dataset,
+        result.objective,
+        result.classes,
+        result.state is not None,
+    )
+    yield "model.json", msgspec.json.format(msgspec.json.encode(manifest))
+    yield from _record(result)
+
+
+def _record(result: Result) -> Iterator[tuple[str, bytes]]:
+    yield "result.json", json.dumps(result.to_json(), indent=1).encode()
+    yield "trace.msgpack", b"".join(msgpack.packb(row, use_bin_type=True) for row in result.rows)
+
+
+def read_trace(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The rows of a saved trace."""
+    with (Path(folder) / "trace.msgpack").open("rb") as stream:
+        return list(msgpack.Unpacker(stream, raw=False))
+
+
+def write_json(result: Result, target: str) -> None:
+    """`--json FILE`, in one step."""
+    path = Path(target)
+    scratch = path.absolute().with_name(f".{path.name}.{os.getpid()}.part")
+    content = (json.dumps(result.to_json(), indent=1) + "\n").encode()
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)  # a pipe or a device
+            return
+        _write(scratch, content)
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise StorageError(f"Could not write {path}: {error.strerror or error}.") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, trust_code: bool = False) -> Model:
+    """A saved model. A user's own class runs only when `trust_code` is given, or comes in as `algorithm`."""
+    path = Path(folder)
+    if not (path / "model.json").is_file():
+        raise UsageError(f"{path} holds no saved model (there is no model.json in it).")
+    try:
+        manifest = msgspec.json.decode((path / "model.json").read_bytes(), type=ModelManifest)
+        with np.load(path / "model.npz", allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (msgspec.DecodeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise StorageError(f"The model in {path} is damaged: {error}.") from None
+    if manifest.format != FORMAT:
+        raise StorageError(f"The model in {path} has format {manifest.format}; this version reads {FORMAT}.")
+    missing = set(manifest.parameter.fields or ("value",)) - set(arrays)
+    if missing:
+        raise StorageError(f"The model in {path} is damaged: it lacks {', '.join(sorted(missing))}.")
+    if algorithm is None and (manifest.algorithm.builtin or trust_code):
+        try:
+            algorithm = instantiate(manifest.algorithm)
+        except (ImportError, AttributeError) as error:
+            name = manifest.algorithm.name
+            raise StorageError(f"The model in {path} needs {name}, which cannot be loaded: {error}.") from error
+    return Model(manifest, arrays, algorithm)

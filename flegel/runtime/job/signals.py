@@ -1,0 +1,92 @@
+"""Ctrl-C and SIGTERM. A job that keeps checkpoints is asked to stop cleanly by the first, the second ends it.
+
+Handlers wait for their turn (`Postponed`): what a handler raises in the middle of a call of pyzmq may never be seen by
+anybody. Compiled code that cannot raise prints the exception and goes on, or, if it is a SystemExit, ends the process
+there and then, with all its `finally` undone.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from flegel.errors import Interrupted
+
+WORDS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
+
+
+class Signals:
+    """`with Signals() as signals:`; `signals()` says why to stop. Does nothing outside the main thread."""
+
+    def __init__(self) -> None:
+        self.why, self.exit_code = "", 0
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> str:
+        return self.why
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._came) for number in WORDS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        if self.why:
+            word, code = WORDS[signal.Signals(number)]
+            raise Interrupted(f"{word} twice; stopped at once, without a last checkpoint.", code)
+        self.why, self.exit_code = WORDS[signal.Signals(number)]
+
+
+class DeferredSignals:
+    """`with Postponed() as signals:` handlers of Ctrl-C and SIGTERM run when `deliver` is called, or at the end.
+
+    While `open`, they run at once: where code of the user's may never return. Handlers that are not written in Python,
+    such as the system's own, are left alone. Does nothing outside the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.open = False
+        self.came: deque[int] = deque()
+        self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
+
+    def __enter__(self) -> DeferredSignals:
+        if threading.current_thread() is threading.main_thread():
+            try:
+                self._postpone()
+            except BaseException:  # what the other signal's handler raises
+                self.__exit__()
+                raise
+        return self
+
+    def _postpone(self) -> None:
+        for number in WORDS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._before[number] = handler
+                signal.signal(number, self._note)
+
+    def __exit__(self, *_: object) -> None:
+        self.open = True  # should a handler raise before all are as they were, the others work all the same
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Run the handlers of what has come."""
+        while self.came:
+            number = self.came.popleft()
+            self._before[number](number, None)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.open:
+            self._before[number](number, frame)
+        else:
+            self.came.append(number)

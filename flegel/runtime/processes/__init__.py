@@ -1,0 +1,1 @@
+"""Worker processes: started, forked, watched and ended; what this host is."""

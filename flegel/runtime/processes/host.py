@@ -1,0 +1,169 @@
+"""What this machine is, and what else was running on it while something was measured. Reads /proc; changes nothing.
+
+Where there is no /proc, loads are unknown (None), never guessed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from flegel.runtime import clock
+
+FOREIGN = 0.10  # of the usable processor time: more of it spent by others disturbs a measurement
+STEAL = 0.02  # of the time: more of it taken away by the hypervisor does too
+PACKAGES = (
+    "numpy", "numba", "pyzmq", "msgspec", "msgpack", "pandas", "scikit-learn", "dask", "ray", "torch",
+)  # fmt: skip
+
+
+class Reading(NamedTuple):
+    """Counters at one moment, in seconds."""
+
+    at: float
+    busy: float
+    steal: float
+    own: float
+
+
+class HostLoad(NamedTuple):
+    """Between two readings."""
+
+    foreign: float | None
+    """Processor time of other programs, as a share of what all usable cores offer."""
+    steal: float | None
+    average: float | None
+    """The system's load average at the end."""
+
+    @property
+    def disturbance(self) -> str:
+        """Why a measurement should not be trusted; empty where it may be."""
+        if self.foreign is not None and self.foreign > FOREIGN:
+            return f"other programs took {self.foreign:.0%} of the processors"
+        if self.steal is not None and self.steal > STEAL:
+            return f"the hypervisor took {self.steal:.0%} of the time"
+        return ""
+
+
+def cores() -> list[int]:
+    """Numbers of the processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def io_threads() -> int:
+    """Threads that move a coordinator's bytes. Connections are dealt to them: with a large θ or with very many workers,
+    one thread that copies θ to them and their changes back would be most of a barrier."""
+    return max(min(2, len(cores())), min(4, len(cores()) // 4))
+
+
+def reading() -> Reading | None:
+    """The counters now; None where the system does not tell."""
+    try:
+        tick = os.sysconf("SC_CLK_TCK")
+        busy = steal = 0.0
+        mine = {f"cpu{n}" for n in cores()}
+        for line in Path("/proc/stat").read_text().splitlines():
+            name, *fields = line.split()
+            if name in mine:
+                user, nice, system, _, _, irq, soft, stolen = (int(f) for f in fields[:8])
+                busy += (user + nice + system + irq + soft) / tick
+                steal += stolen / tick
+        return Reading(clock.now(), busy, steal, _own_seconds() / tick)
+    except (OSError, ValueError):
+        return None
+
+
+def _own_seconds() -> float:
+    """Ticks of this process and all its descendants, ended ones too where somebody waited for them."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # ended in the meantime
+        parents[int(entry.name)] = int(fields[1])
+        ticks[int(entry.name)] = sum(int(f) for f in fields[11:15])
+    ours = {os.getpid()}
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in ours} - ours
+        grown = bool(more)
+        ours |= more
+    return sum(ticks.get(pid, 0) for pid in ours)
+
+
+def load_since(before: Reading | None) -> HostLoad:
+    """What others did since then."""
+    after = reading()
+    average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    if before is None or after is None:
+        return HostLoad(None, None, average)
+    usable = max(after.at - before.at, 1e-3) * len(cores())
+    others = (after.busy - before.busy) - (after.own - before.own)
+    blur = 0.02 * len(cores())  # counters go in steps of a hundredth of a second
+    return HostLoad(max(0.0, others - blur) / usable, max(0.0, after.steal - before.steal) / usable, average)
+
+
+def machine() -> dict[str, str]:
+    """The machine in words."""
+    found = {
+        "processor": _processor(),
+        "cores": f"{len(cores())} usable of {os.cpu_count() or '?'}",
+        "architecture": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+    }
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found["memory"] = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB"
+    return found
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model"):
+                return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Flegel and the packages that speed depends on, where they are installed."""
+    from flegel import __version__
+
+    found = {"flegel": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            module = sys.modules.get(name)
+            if module is not None and hasattr(module, "__version__"):
+                found[name] = str(module.__version__)
+    return found
+
+
+def commit() -> str:
+    """The commit that runs, with + where files differ from it; outside a checkout what `FLEGEL_COMMIT` says."""
+    here = Path(__file__).resolve().parent
+    try:
+        name = _git(here, "rev-parse", "--short=12", "HEAD")
+        return name + ("+" if name and _git(here, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("FLEGEL_COMMIT", "")
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()

@@ -1,0 +1,1 @@
+"""Bytes between processes: codec, sockets, keys, shared memory."""

@@ -1,0 +1,278 @@
+"""Messages to bytes and back: one MessagePack header, then the arrays as raw frames. Never pickle.
+
+Everything is capped before it is decoded, and `decode` raises `DecodeError` and nothing else.
+"""
+
+from __future__ import annotations
+
+import gc
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.core.shard import NUMBERS
+from flegel.errors import DecodeError, UsageError
+from flegel.messages import NO_FRAMES, Body, Envelope, FrameSpec
+
+MAX_HEADER = 1 << 20  # decoded, hostile bytes take up to eighty times their size
+MAX_FRAMES = 256
+MAX_FRAME = 4 << 30
+MAX_DIMENSIONS = 8
+DTYPES = {name: np.dtype(name).itemsize for name in sorted(NUMBERS)}
+PACK_BELOW = 32 << 10
+"""Arrays of together at most so many bytes travel in the header's frame; larger ones are not worth the copy."""
+PACKED = 0xC1
+"""First byte of a frame that holds header and arrays. No MessagePack begins with it."""
+PREFIX = 4  # bytes: that one, and the length of the header
+ALIGNED = 8
+
+QUIET_ABOVE = 4 << 10
+_BAD = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError, MemoryError)
+
+Some = TypeVar("Some")
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Envelope)
+_describer = msgspec.msgpack.Decoder(tuple[FrameSpec, ...])
+_prefix = struct.Struct(">I").unpack_from
+
+
+class PackedArrays:
+    """Arrays made ready once, to be sent to any number of workers. Small ones share a frame: frames cost more."""
+
+    slot = -1
+    """The room of a board in which they are (runtime/transport/shared_buffers.py); they travel where there is none."""
+
+    def __init__(self, arrays: Sequence[Array] = ()) -> None:
+        for a in arrays:
+            if a.dtype.str not in DTYPES:
+                raise UsageError(f"Arrays of type {a.dtype} do not travel; use float32, float64 or integers.")
+        described = [FrameSpec(a.dtype.str, np.shape(a)) for a in arrays]
+        self.frames = msgspec.Raw(_encoder.encode(described)) if described else NO_FRAMES
+        self.arrays = [np.ascontiguousarray(a) for a in arrays]
+        self.packed = 0 < sum(a.nbytes for a in self.arrays) <= PACK_BELOW
+        """In the frame of the header."""
+        self._parts: list[Any] | None = None
+        self._share: Callable[[Any], Any] | None = None
+
+    @property
+    def parts(self) -> list[Any]:
+        """As they travel."""
+        if self._parts is None:
+            together = len(self.arrays) > 1 and sum(a.nbytes for a in self.arrays) <= PACK_BELOW
+            ready: list[Any] = [b"".join(map(_padded, self.arrays))] if together else list(self.arrays)
+            self._parts = ready if self._share is None else [self._share(part) for part in ready]
+        return self._parts
+
+    @property
+    def room(self) -> int:
+        """Bytes that they take on a board."""
+        return room_for(self.arrays)
+
+    def broadcast(self, share: Callable[[Any], Any]) -> PackedArrays:
+        """To be sent any number of times, in a form that it is put into once (frames.py), behind a header each time."""
+        self.packed, self._share = False, share
+        return self
+
+    def write(self, room: Array, copy: Callable[[Array, Array], None] = np.copyto) -> None:
+        """One after the other."""
+        offset = 0
+        for a in self.arrays:
+            copy(room[offset : offset + a.nbytes], a.reshape(-1).view(np.uint8))
+            offset += a.nbytes + -a.nbytes % ALIGNED
+
+    def posted(self, slot: int) -> PackedArrays:
+        """The same arrays, which were written to this room."""
+        there = PackedArrays()
+        there.frames, there.slot, there._parts = self.frames, slot, []
+        return there
+
+
+def room_for(arrays: Sequence[Array]) -> int:
+    """Bytes of arrays that lie one after the other."""
+    return sum([a.nbytes + -a.nbytes % ALIGNED for a in arrays])
+
+
+def _padded(part: Array | bytes) -> bytes:
+    raw = part if isinstance(part, bytes) else part.tobytes()
+    return raw + bytes(-len(raw) % ALIGNED)
+
+
+EMPTY = PackedArrays()
+
+
+def encode(envelope: Envelope, parcel: PackedArrays = EMPTY) -> list[Any]:
+    """Frames for `send_multipart`; the envelope must describe the parcel (see `Numbered`).
+
+    A packed message is one frame, because a frame costs both ends as much as some ten kilobytes of copying: the byte
+    `PACKED`, three bytes with the length of the header, the header, and the arrays from an aligned place on. What goes
+    to many is not copied for each of them, so there small arrays share a frame behind the header's.
+    """
+    header = _encoder.encode(envelope)
+    if len(header) > MAX_HEADER:
+        raise UsageError(
+            f"A {type(envelope.body).__name__} of {len(header)} bytes is too long, {MAX_HEADER} is the most; "
+            "keep large constants out of the algorithm's source."
+        )
+    if not parcel.packed:
+        return [header, *parcel.parts]
+    length = len(header)
+    start = (PACKED << 24 | length).to_bytes(4)
+    return [b"".join((start, header, bytes(-(length + 4) % ALIGNED), *map(_padded, parcel.parts)))]
+
+
+def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
+    """What the bytes say; `DecodeError` whatever is wrong with them.
+
+    The garbage collector rests meanwhile: it would look again and again through what a long message brings.
+    """
+    rests = gc.isenabled() and memoryview(data).nbytes > QUIET_ABOVE
+    if rests:
+        gc.disable()
+    try:
+        return decoder.decode(data)
+    except _BAD as error:
+        why = str(error)[:200] or type(error).__name__
+        raise DecodeError(f"Not a message of ours: {why}.") from None
+    finally:
+        if rests:
+            gc.enable()
+
+
+def decode(frames: Sequence[Any], rooms: Sequence[memoryview] = ()) -> tuple[Envelope, tuple[Array, ...]]:
+    """The message and its arrays: read-only and aligned, views of the received bytes where those lie well.
+
+    `rooms` are those of a board that the sender may have written to.
+    """
+    if not 1 <= len(frames) <= MAX_FRAMES + 1:
+        raise DecodeError(f"A message has 1 to {MAX_FRAMES + 1} frames, not {len(frames)}.")
+    whole = frames[0] if type(frames[0]) is memoryview else memoryview(frames[0])
+    size = length = whole.nbytes
+    packed = size >= PREFIX and (mark := _prefix(whole)[0]) >> 24 == PACKED
+    if packed:
+        length = mark & 0xFFFFFF
+    if length > MAX_HEADER or (packed and length > size - PREFIX):
+        raise DecodeError(f"A header has at most {MAX_HEADER} bytes and all that it says, not {length}.")
+    start = length + PREFIX
+    envelope = unpack(_decoder, whole[PREFIX:start] if packed else whole)
+    if not packed and len(frames) == 1 and envelope.frames == NO_FRAMES and envelope.slot < 0:
+        return envelope, ()
+    layout = _layout(bytes(envelope.frames))
+    if envelope.slot >= 0:
+        if packed or len(frames) != 1 or envelope.slot >= len(rooms) or layout.size > rooms[envelope.slot].nbytes:
+            raise MissingSharedBuffer(layout.size, envelope)
+        return envelope, _in_room(layout, rooms[envelope.slot])
+    if not packed:
+        return envelope, _arrays(layout, frames[1:])
+    start += -start % ALIGNED
+    if len(frames) != 1 or size != start + layout.size or layout.record is None:
+        raise DecodeError(f"Packed arrays of {layout.size} bytes were announced and did not come in one frame.")
+    return envelope, _cut(layout.record, whole, start)
+
+
+class MissingSharedBuffer(DecodeError):
+    """Arrays that are said to be on a board, and are not on this one; they may be on that of another `job`."""
+
+    def __init__(self, size: int, envelope: Envelope) -> None:
+        super().__init__(f"Arrays of {size} bytes were said to be in room {envelope.slot}, and are not.")
+        self.job = envelope.job
+
+
+class _Layout(NamedTuple):
+    """Arrays that lie one after the other: each of them, all of them as one record, and their bytes together."""
+
+    places: tuple[tuple[np.dtype[Any], tuple[int, ...], int], ...]
+    """Type, shape and bytes."""
+    record: np.dtype[Any] | None
+    """None where they are too large to be packed."""
+    size: int
+
+
+@lru_cache(maxsize=64)
+def _layout(described: bytes) -> _Layout:
+    """Remembered, because all reports of a job look alike; the memory is bounded, whatever a stranger sends."""
+    frames = unpack(_describer, described)
+    if len(frames) > MAX_FRAMES:
+        raise DecodeError(f"A message has at most {MAX_FRAMES} arrays, not {len(frames)}.")
+    places, offsets, offset = [], [], 0
+    for frame in frames:
+        size = _size(frame)
+        places.append((np.dtype(frame.dtype), frame.shape, size))
+        offsets.append(offset)
+        offset += size + -size % ALIGNED
+    if offset > PACK_BELOW + ALIGNED * MAX_FRAMES:
+        return _Layout(tuple(places), None, offset)
+    record: Any = {"names": [str(n) for n in range(len(places))], "offsets": offsets, "itemsize": offset}
+    record["formats"] = [place[:2] for place in places]
+    return _Layout(tuple(places), np.dtype(record, align=True), offset)
+
+
+def _cut(described: np.dtype[Any], whole: memoryview, start: int) -> tuple[Array, ...]:
+    """Arrays that share a frame. One record, then its fields: cheaper than array by array."""
+    record: Array = np.ndarray((), described, whole, start)
+    if not record.flags.aligned:
+        record = record.copy()
+        record.flags.writeable = False
+    return tuple([record[name] for name in described.names or ()])
+
+
+def _in_room(layout: _Layout, room: memoryview) -> tuple[Array, ...]:
+    """Arrays that lie one after the other in a room of a board."""
+    arrays, offset = [], 0
+    for dtype, shape, size in layout.places:
+        arrays.append(np.ndarray(shape, dtype, room, offset) if size else np.zeros(shape, dtype))
+        arrays[-1].flags.writeable = False
+        offset += size + -size % ALIGNED
+    return tuple(arrays)
+
+
+def _arrays(layout: _Layout, frames: Sequence[Any]) -> tuple[Array, ...]:
+    """Arrays in a frame each, or several that share one."""
+    if len(frames) == 1 < len(layout.places):
+        whole = memoryview(frames[0]).toreadonly()
+        if layout.record is None or whole.nbytes != layout.size:
+            raise DecodeError(f"Arrays of together {layout.size} bytes were announced, {whole.nbytes} came.")
+        return _cut(layout.record, whole, 0)
+    if len(layout.places) != len(frames):
+        raise DecodeError(f"{len(layout.places)} arrays were announced, {len(frames)} came.")
+    arrays = []
+    for (dtype, shape, size), frame in zip(layout.places, frames, strict=True):
+        if memoryview(frame).nbytes != size:
+            raise DecodeError(f"An array of {size} bytes was announced, {memoryview(frame).nbytes} came.")
+        array: Array = np.ndarray(shape, dtype, frame) if size else np.zeros(shape, dtype)
+        arrays.append(array if array.flags.aligned else array.copy())
+        arrays[-1].flags.writeable = False
+    return tuple(arrays)
+
+
+def _size(frame: FrameSpec) -> int:
+    """Bytes that an array of this description has; refuses what cannot be."""
+    if frame.dtype not in DTYPES or len(frame.shape) > MAX_DIMENSIONS:
+        raise DecodeError(f"Arrays of type {frame.dtype[:20]!r} and {len(frame.shape)} dimensions do not travel.")
+    size = DTYPES[frame.dtype]
+    for extent in frame.shape:
+        if not 0 <= extent <= MAX_FRAME:
+            raise DecodeError(f"An array cannot have an extent of {extent}.")
+        size *= extent
+        if size > MAX_FRAME:
+            raise DecodeError(f"An array has at most {MAX_FRAME} bytes.")
+    return size
+
+
+class Sequencer:
+    """Wraps what one sender says into envelopes with increasing numbers."""
+
+    def __init__(self, job: str, epoch: int, worker: int, incarnation: int) -> None:
+        self.job, self.epoch, self.worker, self.incarnation = job, epoch, worker, incarnation
+        self._next = 0
+
+    def wrap(self, body: Body, parcel: PackedArrays = EMPTY) -> list[Any]:
+        number = self._next
+        self._next += 1
+        fence = (self.job, self.epoch, self.worker, self.incarnation, number)
+        envelope = Envelope(*fence, body, parcel.frames, parcel.slot)
+        return encode(envelope, parcel)

@@ -1,0 +1,139 @@
+"""How the processes of one job find and trust each other: ipc on one host, TCP with CURVE between hosts.
+
+A worker learns its keys at birth. With its own pair it proves to the coordinator which worker it is, in which life;
+the pair `between` is the job's: whoever has it is one of this job's processes. Without keys all are children of one
+process on one host, and sockets are local ones that no other user can open.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import zmq
+
+from flegel.runtime.transport.curve import KeyPair, ZapAuthenticator, apply_limits, secure_dialer, secure_listener
+
+LARGEST = 4 << 30
+QUEUE = 10_000  # messages; far more than the protocols of a job ever have under way
+ABSTRACT = os.name == "posix" and os.path.exists("/proc/self/fd")  # noqa: PTH110 - asked once, at import
+"""Are there local sockets that have no file?"""
+
+
+class JobKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a worker on any host is given at birth, through a pipe or a file that only its owner can read."""
+
+    own: KeyPair
+    server: str
+    """The coordinator's public key."""
+    between: KeyPair
+
+
+class JobSockets:
+    """Sockets of one process to others of its job."""
+
+    def __init__(self, keys: JobKeys | None = None) -> None:
+        self.keys = keys
+        self.context: zmq.Context[Any] = zmq.Context()
+        self._doorman: ZapAuthenticator | None = None
+
+    def to_coordinator(
+        self, address: str, name: bytes, before: Callable[[zmq.Socket[bytes]], None] = lambda line: None
+    ) -> zmq.Socket[bytes]:
+        """What is under way is bounded by the protocol: one report an order, one beat a second. `before` it is dialled,
+        the socket is shown to whoever has to see everything that becomes of it."""
+        line = self._socket(zmq.DEALER)
+        line.setsockopt(zmq.IDENTITY, name)
+        if self.keys is not None:
+            secure_dialer(line, self.keys.own, self.keys.server)
+        before(line)
+        line.connect(address)
+        return line
+
+    def harbour(self, near: str) -> tuple[zmq.Socket[bytes], str]:
+        """A socket that others of this job can dial, and its address; `near`: how the coordinator is reached."""
+        harbour = self._socket(zmq.ROUTER)
+        if self.keys is None and ABSTRACT and not near.startswith("tcp:"):
+            return harbour, bind_here(harbour)
+        if self.keys is not None:
+            between = self.keys.between
+            if self._doorman is None:
+                self._doorman = ZapAuthenticator(self.context, lambda key: key == between.public)
+            self._doorman.supervise()
+            secure_listener(harbour, between)
+        host = own_address(near)
+        return harbour, f"tcp://{host}:{harbour.bind_to_random_port(f'tcp://{host}')}"
+
+    def dial(self, address: str, buffer: int = 0) -> zmq.Socket[bytes]:
+        """To a harbour of another process of this job; the kernel holds about so many bytes of what is sent, or as many
+        as it likes."""
+        link = self._socket(zmq.DEALER)
+        if buffer:
+            link.setsockopt(zmq.SNDBUF, buffer)
+        if self.keys is not None:
+            secure_dialer(link, self.keys.between, self.keys.between.public)
+        link.connect(address)
+        return link
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        made: zmq.Socket[bytes] = self.context.socket(kind)
+        if self.keys is not None:
+            apply_limits(made, LARGEST, QUEUE)
+            made.setsockopt(zmq.SNDTIMEO, 0)  # a full queue is an error, not a wait
+        else:
+            for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
+                made.setsockopt(option, 0)
+        return made
+
+    def close(self) -> None:
+        """All sockets must be closed before."""
+        if self._doorman is not None:
+            self._doorman.stop()
+            self._doorman = None
+        self.context.term()
+
+
+_here: JobSockets | None = None
+
+
+def here() -> JobSockets:
+    """The doors of this process."""
+    global _here
+    if _here is None:
+        _here = JobSockets()
+    return _here
+
+
+def enter(keys: JobKeys | None) -> JobSockets:
+    """Once, when the process starts."""
+    global _here
+    _here = JobSockets(keys)
+    return _here
+
+
+def bind_here(local: zmq.Socket[bytes]) -> str:
+    """A local socket without a name in the file system, open to processes of this user alone."""
+    local.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
+    address = f"ipc://@flegel-{secrets.token_hex(12)}"
+    local.bind(address)
+    return address
+
+
+def own_address(peer: str) -> str:
+    """The address of this host on the way to a peer, so that others on that way can reach it."""
+    parts = urlsplit(peer)
+    if parts.scheme != "tcp" or not parts.hostname:
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET6 if ":" in parts.hostname else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((parts.hostname, parts.port or 1))
+        return str(probe.getsockname()[0])
+
+
+def same_host(address: str, near: str) -> bool:
+    """Does a harbour lie on this host?"""
+    return address.startswith("ipc:") or urlsplit(address).hostname == own_address(near)

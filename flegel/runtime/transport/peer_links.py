@@ -1,0 +1,89 @@
+"""Ways of one worker to others, kept from move to move, and dialled anew where the kernel should hold less of them.
+
+The size of a kernel's buffer is fixed when a connection is made, so a link whose `Depth` changes gets a second
+socket; what is under way on the first one arrives, and is answered, there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import zmq
+
+from flegel.machine.migration.endpoints import SendBufferTrial
+
+KEPT = 4  # that no move uses: the next one to that worker need not dial
+TIGHT = 16 << 10  # bytes; the kernel holds twice that: 5 ms at 50 Mbit/s
+
+Socket = zmq.Socket[bytes]
+
+
+class Link:
+    """To one worker."""
+
+    def __init__(self, dial: Callable[[int], Socket], depth: SendBufferTrial) -> None:
+        self._dial, self.depth = dial, depth
+        self._tight = depth.tight
+        self.sockets = [self._open()]
+        """The last one is sent on; on the others answers are still to come."""
+        self.fitting = 0
+        """Points of a window that fitted, the last time that something travelled here."""
+
+    def _open(self) -> Socket:
+        return self._dial(TIGHT if self._tight else 0)
+
+    @property
+    def socket(self) -> Socket:
+        """To send on."""
+        if self.depth.tight != self._tight:
+            self._tight = self.depth.tight
+            self.sockets.append(self._open())
+        return self.sockets[-1]
+
+    def rest(self) -> None:
+        """Every answer has come."""
+        while len(self.sockets) > 1:
+            self.sockets.pop(0).close(linger=0)
+
+    def close(self) -> None:
+        for socket in self.sockets:
+            socket.close(linger=0)
+
+
+class Links:
+    """By address, the one that was used last behind the others."""
+
+    def __init__(self, dial: Callable[[str, int], Socket]) -> None:
+        self._dial = dial
+        self._links: dict[str, Link] = {}
+        self._depths: dict[str, SendBufferTrial] = {}
+        """What is known of links outlives them."""
+
+    def __getitem__(self, address: str) -> Link:
+        return self._links[address]
+
+    def use(self, address: str) -> Link:
+        """The link to this address, dialled where there is none."""
+        link = self._links.pop(address, None)
+        if link is None:
+            depth = self._depths.setdefault(address, SendBufferTrial())
+            link = Link(lambda buffer: self._dial(address, buffer), depth)
+        self._links[address] = link
+        return link
+
+    def sockets(self) -> list[Socket]:
+        return [socket for link in self._links.values() for socket in link.sockets]
+
+    def hang_up(self, used: Collection[str], silent: str = "") -> None:
+        """Close links that no move uses: one whose peer may be gone, and those beyond a few."""
+        idle = [address for address in self._links if address not in used]
+        for address in idle:
+            self._links[address].rest()
+        for address in {*idle[:-KEPT], *({silent} & set(idle))}:
+            self._links.pop(address).close()
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        self._depths.clear()

@@ -1,0 +1,177 @@
+"""Arrays that live in one process of a job and are read piece by piece by others, on any host. Read only.
+
+Used where the data live with whoever submitted them. Readers ask, so that what is under way is bounded by them: a few
+pieces of some megabytes each. Both sides prove with the job's own key that they belong to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import zmq
+
+from flegel.core.pytree import Array
+from flegel.errors import DecodeError, FlegelError, ProtocolError
+from flegel.messages import ReadRows, RowsRead
+from flegel.runtime import clock
+from flegel.runtime.transport.codec import EMPTY, PackedArrays, Sequencer, decode
+from flegel.runtime.transport.job_sockets import JobSockets, here
+from flegel.runtime.transport.poller import Poller, wait_any
+
+PIECE = 4 << 20  # bytes of one answer
+AHEAD = 4  # pieces that are asked for before the first has come
+PATIENCE = 60.0  # seconds without a piece until the reader gives up
+
+
+class ArrayServer:
+    """Answers readers in a thread of its own, which sleeps while nobody asks."""
+
+    def __init__(self, doors: JobSockets, near: str) -> None:
+        self._doors = doors
+        self._arrays: dict[int, Array] = {}
+        self._count = 0
+        self._socket, self.address = doors.harbour(near)
+        self._wakeup, self._bell = os.pipe()
+        self._voice = Sequencer("far", 0, 0, 0)
+        self._thread = threading.Thread(target=self._loop, name="arrays", daemon=True)
+        self._thread.start()
+
+    def keep(self, array: Array) -> int:
+        """The number under which readers find the array from now on."""
+        self._count += 1
+        self._arrays[self._count] = array
+        return self._count
+
+    def drop(self, number: int) -> None:
+        self._arrays.pop(number, None)
+
+    def close(self) -> None:
+        os.write(self._bell, b"!")
+        self._thread.join(timeout=5.0)
+        os.close(self._bell)
+        os.close(self._wakeup)
+
+    def _loop(self) -> None:
+        try:
+            while not wait_any([self._socket], self._wakeup, 3600.0):
+                with contextlib.suppress(zmq.Again):
+                    while True:
+                        self._answer(self._socket.recv_multipart(zmq.NOBLOCK))
+        finally:
+            self._socket.close(linger=0)
+
+    def _answer(self, parts: list[bytes]) -> None:
+        try:
+            envelope, arrays = decode(parts[1:])
+            if not isinstance(envelope.body, ReadRows):
+                raise DecodeError("Only Want is answered here.")
+        except DecodeError as error:
+            print(f"flegel: dropped a request for data: {error}", file=sys.stderr)
+            return
+        want, rows = envelope.body, arrays[0] if arrays else None
+        piece, parcel = RowsRead(want.number, "there is no such array"), EMPTY
+        array = self._arrays.get(want.array)
+        if array is not None:
+            try:
+                found = array[want.start : want.stop] if rows is None else array[rows]
+                piece, parcel = RowsRead(want.number), PackedArrays((found,))
+            except IndexError as error:
+                piece = RowsRead(want.number, str(error)[:200])
+        with contextlib.suppress(zmq.ZMQError):  # the reader has gone
+            self._socket.send_multipart([parts[0], *self._voice.wrap(piece, parcel)], zmq.NOBLOCK, copy=False)
+
+
+class ServedArray:
+    """As `memory.SharedArray`, for readers on any host."""
+
+    def __init__(self, server: ArrayServer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._server = server
+        self.array: Array = np.empty(shape, dtype)
+        self._number = server.keep(self.array)
+
+    def describe(self) -> dict[str, Any]:
+        shape, dtype = list(self.array.shape), self.array.dtype.str
+        return {"far": self._server.address, "number": self._number, "shape": shape, "dtype": dtype}
+
+    def close(self) -> None:
+        self._server.drop(self._number)
+        self.array = np.empty(0)
+
+
+class RemoteArray:
+    """What a reader has in hand: indexing fetches, by slices or by the numbers of rows."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self._address, self._number = str(description["far"]), int(description["number"])
+        self.shape = tuple(int(n) for n in description["shape"])
+        self.dtype = np.dtype(description["dtype"])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, which: Any) -> Any:
+        if isinstance(which, slice):
+            start, stop, step = which.indices(len(self))
+            got = self._fetch(max(stop - start, 0), start, None)
+            return got if step == 1 else got[::step]
+        if isinstance(which, int | np.integer):
+            place = int(which) % len(self) if -len(self) <= which < len(self) else -1
+            if place < 0:
+                raise IndexError(f"row {which} of {len(self)}")
+            return self._fetch(1, place, None)[0]
+        rows = np.asarray(which)
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
+        return self._fetch(len(rows), 0, rows)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype)
+
+    def _fetch(self, count: int, start: int, rows: Array | None) -> Array:
+        out = np.empty((count, *self.shape[1:]), self.dtype)
+        each = max(out.nbytes // count if count else 1, 1)
+        size = max(PIECE // each, 1)
+        pieces = [(lo, min(lo + size, count)) for lo in range(0, count, size)]
+        link = here().dial(self._address)
+        voice = Sequencer("far", 0, 0, 0)
+        try:
+            sleeper, asked, taken = Poller(link), 0, 0
+            until = clock.now() + PATIENCE
+            while taken < len(pieces):
+                while asked < min(taken + AHEAD, len(pieces)):
+                    lo, hi = pieces[asked]
+                    parcel = EMPTY if rows is None else PackedArrays((rows[lo:hi],))
+                    link.send_multipart(voice.wrap(ReadRows(self._number, asked, start + lo, start + hi), parcel))
+                    asked += 1
+                try:
+                    parts: list[Any] = link.recv_multipart(zmq.NOBLOCK, copy=False)
+                except zmq.Again:
+                    if clock.now() > until:
+                        raise FlegelError(
+                            f"The data at {self._address} did not come within {PATIENCE:.0f} s; is its owner alive?"
+                        ) from None
+                    sleeper.wait(until - clock.now())
+                    continue
+                self._put(out, pieces, parts)
+                taken += 1
+                until = clock.now() + PATIENCE
+        finally:
+            link.close(linger=0)
+        out.flags.writeable = False  # as arrays in shared memory are: to compiled code these are different types
+        return out
+
+    def _put(self, out: Array, pieces: list[tuple[int, int]], parts: list[Any]) -> None:
+        envelope, arrays = decode([f.buffer for f in parts])
+        piece = envelope.body
+        if not isinstance(piece, RowsRead) or not 0 <= piece.number < len(pieces):
+            raise ProtocolError(f"{self._address} answered with something else than data.")
+        if piece.error or not arrays:
+            raise ProtocolError(f"{self._address} has no such data: {piece.error}.")
+        lo, hi = pieces[piece.number]
+        if arrays[0].dtype != self.dtype or arrays[0].shape != out[lo:hi].shape:
+            raise ProtocolError(f"{self._address} answered with data of another shape.")
+        out[lo:hi] = arrays[0]

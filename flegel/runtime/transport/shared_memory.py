@@ -1,0 +1,243 @@
+"""Arrays that several processes of one host see without a copy, and that cannot be left behind.
+
+On Linux the memory has no path at all: it is an anonymous file that other processes of the same user open through
+the owner's entry in /proc and that vanishes with its last user. Elsewhere it is a file in the temporary folder,
+removed as soon as every worker has opened it, or at exit.
+
+Whoever has such memory mapped can lend any array in it: `place_of` says where it lies, `open_place` finds it there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import secrets
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.core.shard import NUMBERS
+from flegel.datasets import memory
+from flegel.errors import DecodeError, FlegelError
+from flegel.messages import SharedMemoryRef
+from flegel.runtime.transport.remote_arrays import RemoteArray
+
+ANONYMOUS = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
+PREFIX = "flegel-"
+ROOMY = 1 << 20  # bytes from which on fresh memory is prepared ahead
+STEP = 8 << 20
+HANDS = 4  # threads that prepare memory, where there are four times as many processors
+POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
+
+
+class SharedBlock(mmap.mmap):
+    """Mapped memory that stays open as a file, so that this process can lend it."""
+
+    fd: int
+    name: str
+    """Drawn at random by the maker, so that a place cannot be mistaken for another one; empty: not to be lent."""
+    address: int
+
+    @classmethod
+    def of(cls, fd: int, size: int, writable: bool) -> SharedBlock:
+        """Takes the descriptor over."""
+        block = cls(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        block.fd, block.name = fd, _name(fd)
+        block.address = np.frombuffer(block, np.uint8, 1).ctypes.data
+        return block
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+def _name(fd: int) -> str:
+    """`flegel-…` where the descriptor is anonymous memory of ours, else nothing."""
+    try:
+        found = Path(f"/proc/self/fd/{fd}").readlink()
+    except OSError:
+        return ""
+    name = str(found).removeprefix("/memfd:").removesuffix(" (deleted)")
+    return name if name.startswith(PREFIX) else ""
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    """As `numpy.empty`, in memory that can be lent where this system has such memory. Holds zeros."""
+    try:
+        return shareable(shape, dtype)
+    except OSError:
+        return np.zeros(shape, dtype)
+
+
+def shareable(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Zeros that can be lent. Raises `OSError` where this system has no such memory, or none left, or too many files
+    are open: such memory takes two."""
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape)) * kind.itemsize
+    if not ANONYMOUS or not size:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    fd = os.memfd_create(PREFIX + secrets.token_hex(8), os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, size)
+        block = SharedBlock.of(fd, size, writable=True)
+    except OSError:
+        os.close(fd)
+        raise
+    return np.ndarray(shape, kind, buffer=block)
+
+
+def room(shape: tuple[int, ...], dtype: Any) -> Array:
+    """As `numpy.zeros`, in huge pages where the system has them, and filled in by a thread of its own.
+
+    First touch of fresh memory takes longer than the copy that goes there; whoever receives should not wait for it.
+    """
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape)) * kind.itemsize
+    if size < ROOMY or not ANONYMOUS:
+        return np.zeros(shape, kind)
+    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    array: Array = np.ndarray(shape, kind, buffer=mapped)
+    hands = max(min(len(os.sched_getaffinity(0)) // 4, HANDS), 1)
+    for first in range(hands):
+        threading.Thread(target=_populate, args=(array, first, hands), name="room", daemon=True).start()
+    return array
+
+
+def _populate(array: Array, first: int, hands: int) -> None:
+    """Have the kernel lay memory under the array, which keeps what was written to it meanwhile; one hand of several."""
+    madvise = ctypes.CDLL(None).madvise  # that of `mmap` would hold the GIL
+    for offset in range(first * STEP, array.nbytes, hands * STEP):
+        size = min(STEP, array.nbytes - offset)
+        if madvise(ctypes.c_void_p(array.ctypes.data + offset), ctypes.c_size_t(size), POPULATE_WRITE):
+            return  # an older kernel; pages come when they are written
+
+
+def lendable(array: Array) -> Array:
+    """The array itself where it can be lent, else a copy that can, as writable as the array was."""
+    if place_of(array) is not None or not ANONYMOUS or not array.size:
+        return array
+    copy = empty(array.shape, array.dtype)
+    copy[...] = array
+    copy.flags.writeable = array.flags.writeable
+    return copy
+
+
+def place_of(array: Array) -> SharedMemoryRef | None:
+    """Where the array lies, for other processes of this host; None where it cannot be lent."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if not isinstance(owner, SharedBlock) or not owner.name or not array.flags.c_contiguous:
+        return None
+    offset = array.ctypes.data - owner.address
+    return SharedMemoryRef(os.getpid(), owner.fd, owner.name, offset, array.dtype.str, array.shape)
+
+
+_open: weakref.WeakValueDictionary[tuple[str, bool], SharedBlock] = weakref.WeakValueDictionary()
+
+
+def open_place(place: SharedMemoryRef, writable: bool) -> Array:
+    """The array that another process lends. Raises `OSError` where it is not there (another host, a process that
+    ended), and `DecodeError` where the description does not fit."""
+    if place.dtype not in NUMBERS:
+        raise DecodeError(f"Arrays of type {place.dtype[:20]!r} are not lent.")
+    if place.offset < 0 or any(n < 0 for n in place.shape):
+        raise DecodeError("A lent array lies outside of its memory.")
+    block = _open.get((place.name, writable))
+    if block is None:
+        block = _map(place, writable)
+        _open[(place.name, writable)] = block
+    kind, count = np.dtype(place.dtype), 1
+    for extent in place.shape:
+        count *= extent  # in Python's integers, which do not overflow
+    if place.offset + count * kind.itemsize > len(block) or place.offset % kind.alignment:
+        raise DecodeError("A lent array lies outside of its memory.")
+    return np.ndarray(place.shape, kind, buffer=block, offset=place.offset)
+
+
+def _map(place: SharedMemoryRef, writable: bool) -> SharedBlock:
+    fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+    if not place.name.startswith(PREFIX) or _name(fd) != place.name:
+        os.close(fd)
+        raise FileNotFoundError(f"What process {place.pid} lends is not there any more.")
+    try:
+        return SharedBlock.of(fd, os.fstat(fd).st_size, writable)
+    except (OSError, ValueError):
+        os.close(fd)
+        raise
+
+
+class SharedArray:
+    """Owned by the process that made it; `describe` tells others how to open it."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.shape, self.dtype = tuple(int(x) for x in shape), np.dtype(dtype)
+        size = max(int(np.prod(self.shape)) * self.dtype.itemsize, 1)
+        self._path = ""
+        if ANONYMOUS:
+            self._fd = os.memfd_create(PREFIX + secrets.token_hex(8), os.MFD_CLOEXEC)
+            self._path = f"/proc/{os.getpid()}/fd/{self._fd}"
+            self._named = False
+        else:
+            self._fd, self._path = tempfile.mkstemp(prefix="flegel-")
+            self._named = True
+            atexit.register(self._unlink)
+        try:
+            os.ftruncate(self._fd, size)
+            self._map: mmap.mmap | None = mmap.mmap(self._fd, size)
+        except OSError as error:
+            self.close()
+            raise FlegelError(f"No memory for {size / 1e9:.1f} GB of shared data: {error.strerror}.") from None
+        self.array: Array = np.ndarray(self.shape, self.dtype, buffer=self._map)
+
+    def describe(self) -> dict[str, Any]:
+        return {"path": self._path, "shape": list(self.shape), "dtype": self.dtype.str}
+
+    def _unlink(self) -> None:
+        if self._named:
+            with contextlib.suppress(FileNotFoundError):
+                Path(self._path).unlink()
+            self._named = False
+
+    def close(self) -> None:
+        """Give the memory back; workers that still look at it keep it until they let go."""
+        self._unlink()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self.array = np.empty(0)
+        self._map = None  # it holds a descriptor of its own
+
+
+def open_shared(description: dict[str, Any]) -> Any:
+    """The array that another process described, read-only; from another host, one that is fetched as it is indexed."""
+    if "far" in description:
+        return RemoteArray(description)
+    shape, dtype = tuple(description["shape"]), np.dtype(description["dtype"])
+    size = int(np.prod(shape)) * dtype.itemsize
+    if size == 0:
+        return np.empty(shape, dtype)
+    fd = os.open(description["path"], os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        block = SharedBlock.of(fd, size, writable=False)
+    except (OSError, ValueError):
+        os.close(fd)
+        raise
+    return np.ndarray(shape, dtype, buffer=block)
+
+
+def free() -> int:
+    """Bytes that this host can still give without swapping; `FLEGEL_MEMORY` in the environment says otherwise."""
+    told = memory.told()
+    return int(memory.available() if told is None else told)

@@ -1,0 +1,1 @@
+"""The worker process: its threads, its rows, its points on the move."""

@@ -1,0 +1,132 @@
+"""Where a worker's rows come from: memory of this host or of another, or its own part of a data set. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
+from flegel.datasets import Rows, read_rows, read_shard
+from flegel.errors import DataError, ProtocolError
+from flegel.runtime.transport.remote_arrays import ServedArray
+from flegel.runtime.transport.shared_memory import SharedArray, open_shared
+
+
+class SharedRows:
+    """The whole data in memory that workers can read, each one's rows (`owners`: their numbers) beside each other."""
+
+    def __init__(
+        self,
+        features: Array | Sparse,
+        labels: Array | None,
+        owners: list[Array],
+        new_array: Callable[[tuple[int, ...], np.dtype[Any]], SharedArray | ServedArray] = SharedArray,
+    ) -> None:
+        self._owned: list[SharedArray | ServedArray] = []
+        self._new_array = new_array
+        order = np.concatenate(owners)
+        self._bounds = np.cumsum([0, *map(len, owners)]).tolist()
+        if isinstance(features, Sparse):
+            features = reorder(features, order)
+            self._features: dict[str, Any] = {
+                "indptr": self._put(features.indptr),
+                "indices": self._put(features.indices),
+                "values": self._put(features.values),
+                "columns": features.columns,
+            }
+        else:
+            self._features = {"dense": self._put(features, order)}
+        self._labels = self._put(labels, order) if labels is not None else None
+        self._ids = self._put(order)
+
+    def _put(self, values: Array, order: Array | None = None) -> dict[str, Any]:
+        shared = self._new_array(values.shape, values.dtype)
+        if order is None:
+            shared.array[...] = values
+        else:
+            np.take(values, order, axis=0, out=shared.array, mode="clip")  # other modes make a second copy first
+        self._owned.append(shared)
+        return shared.describe()
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "memory",
+            "bounds": self._bounds,
+            "features": self._features,
+            "labels": self._labels,
+            "ids": self._ids,
+        }
+
+    def close(self) -> None:
+        for shared in self._owned:
+            shared.close()
+        self._owned.clear()
+
+
+def reorder(features: Sparse, order: Array) -> Sparse:
+    """Rows of a sparse matrix in another order, or some of them."""
+    lengths = np.diff(features.indptr)[order]
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    gather = np.repeat(features.indptr[:-1][order] - indptr[:-1], lengths) + np.arange(indptr[-1])
+    return Sparse(indptr, features.indices[gather], features.values[gather], features.columns)
+
+
+def open_ids(source: dict[str, Any], wanted: Array) -> Rows:
+    """Rows by their numbers, in the order of these, whoever had them before."""
+    if source.get("kind") == "dataset":
+        rows = read_rows(source["description"], wanted)
+        order = np.searchsorted(rows.ids, wanted)
+    else:
+        rows = open_rows({**source, "bounds": [0, source["bounds"][-1]]}, 0, 1, 0)
+        place = np.empty(len(rows.ids), np.int64)
+        place[rows.ids] = np.arange(len(rows.ids))
+        order = place[wanted]
+    features, labels = rows.features, rows.labels
+    found: Array | Sparse = reorder(features, order) if isinstance(features, Sparse) else features[order]
+    kept = Rows(found, None if labels is None else labels[order], rows.ids[order])
+    return kept if source.get("kind") == "dataset" else _as_shared(kept)
+
+
+def _as_shared(rows: Rows) -> Rows:
+    """Read-only where rows in shared memory are: to compiled code these are different types."""
+    features = rows.features
+    arrays = [features.indices, features.values] if isinstance(features, Sparse) else [features]
+    for array in [*arrays, *([] if rows.labels is None else [rows.labels])]:
+        array.flags.writeable = False
+    return rows
+
+
+def open_rows(source: dict[str, Any], index: int, count: int, seed: int, ids: Array | None = None) -> Rows:
+    """This worker's features and labels, and the numbers of its rows in the whole data.
+
+    `ids`: the rows must be these, in this order. Those of a share as it was dealt are read as ever and compared.
+    """
+    rows = _open_rows(source, index, count, seed)
+    if ids is not None and not np.array_equal(rows.ids, ids):
+        raise DataError("The rows of this share are not those of the checkpoint; the data have changed.")
+    return rows
+
+
+def _open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows:
+    if source.get("kind") == "dataset":
+        return read_shard(source["description"], index, count, source["partition"], seed)
+    if source.get("kind") != "memory":
+        raise ProtocolError(f"Rows of kind {source.get('kind')!r} are not known.")
+    lo, hi = source["bounds"][index : index + 2]
+    described = source["features"]
+    labels = open_shared(source["labels"])[lo:hi] if source["labels"] else None
+    ids = open_shared(source["ids"])[lo:hi]
+    if "dense" in described:
+        return Rows(open_shared(described["dense"])[lo:hi], labels, ids)
+    indptr = open_shared(described["indptr"])
+    first, last = int(indptr[lo]), int(indptr[hi])
+    rows = Sparse(
+        indptr[lo : hi + 1] - first,
+        open_shared(described["indices"])[first:last],
+        open_shared(described["values"])[first:last],
+        int(described["columns"]),
+    )
+    return Rows(rows, labels, ids)

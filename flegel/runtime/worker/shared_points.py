@@ -1,0 +1,139 @@
+"""Points that change hands inside one host without being copied: the target reads them where the source put them.
+
+Features, labels and numbers of points never change, so one copy a host is enough; hidden states belong to the owner,
+and the target copies them from the source's memory while the window is locked. A borrowed share has the extent and the
+positions of the lender's, so that windows that lie side by side there lie side by side here, and the kernel runs
+through them in one go. The memory stays as long as anybody has it open, whatever becomes of the process that made it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.core.shard import TILE, Shard, Sparse
+from flegel.errors import DecodeError
+from flegel.messages import SharedMemoryRef, SharedPointsRef
+from flegel.runtime.transport import shared_memory
+
+SWITCH = "FLEGEL_MOVE"  # `socket` in the environment: points always travel, even inside a host
+
+
+def wanted() -> bool:
+    """Points of neighbours are lent, unless somebody wants to see them travel."""
+    return os.environ.get(SWITCH, "") != "socket"
+
+
+def make_shareable(share: Shard) -> None:
+    """Move what lies in private memory to where neighbours can read it, as far as there is room for the copy."""
+    f = share.features
+    size = sum(a.nbytes for a in f[:3]) if isinstance(f, Sparse) else f.nbytes
+    if size < shared_memory.free() / 4:
+        if isinstance(f, Sparse):
+            indptr, indices, values = (shared_memory.lendable(a) for a in f[:3])
+            share.features = Sparse(indptr, indices, values, f.columns)
+        else:
+            share.features = shared_memory.lendable(f)
+    share.ids, share.state = shared_memory.lendable(share.ids), shared_memory.lendable(share.state)
+    if share.labels.any():
+        share.labels = shared_memory.lendable(share.labels)
+
+
+class PointSharing:
+    """What one worker lends and borrows in a job."""
+
+    def __init__(self) -> None:
+        self._offers: dict[int, tuple[Shard, SharedPointsRef | None]] = {}
+        self._borrowed: dict[tuple[str, int], Shard] = {}
+        self._states: dict[tuple[str, int], Array] = {}
+
+    def offer(self, share: Shard, start: int) -> SharedPointsRef | None:
+        """How a neighbour finds the points from `start` on; None where they lie in private memory."""
+        if id(share) not in self._offers:
+            self._offers[id(share)] = (share, _describe(share))
+        lent = self._offers[id(share)][1]
+        return None if lent is None else msgspec.structs.replace(lent, start=start)
+
+    def borrow(self, lent: SharedPointsRef, native: Shard) -> Shard:
+        """The lender's share with states of our own. Raises `OSError` where the memory cannot be seen from here, and
+        `DecodeError` where compiled code would notice a difference to native points."""
+        if not lent.features:
+            raise DecodeError("A window was lent without features.")
+        key = (lent.features[0].name, lent.features[0].offset)
+        if key not in self._borrowed:
+            self._borrowed[key] = _open(lent, native)
+        share = self._borrowed[key]
+        if not 0 <= lent.start < share.points == lent.points:
+            raise DecodeError(f"A window was lent from point {lent.start} of {share.points}.")
+        return share
+
+    def states(self, lent: SharedPointsRef, points: int, native: Shard) -> tuple[Array, ...]:
+        """The states of so many points where the lender has them, as an array before the others; none where they came
+        along. Raises as `borrow` does."""
+        place = lent.state
+        if place is None:
+            return ()
+        key = (place.name, place.offset)
+        if key not in self._states:
+            if np.dtype(place.dtype) != native.state.dtype or place.shape[1:] != native.state.shape[1:]:
+                raise DecodeError("A window was lent with states of another kind.")
+            self._states[key] = shared_memory.open_place(place, writable=False)
+        width = TILE if native.layout == "tiles" else 1
+        part = self._states[key][lent.start // width : -(-(lent.start + points) // width)]
+        if len(part) * width < points:
+            raise DecodeError(f"A window of {points} points was lent with {len(part) * width} states.")
+        return (part,)
+
+
+def _describe(share: Shard) -> SharedPointsRef | None:
+    f = share.features
+    arrays: tuple[Array, ...] = tuple(f[:3]) if isinstance(f, Sparse) else (f,)
+    features = tuple(shared_memory.place_of(a) for a in arrays)
+    ids = shared_memory.place_of(share.ids)
+    labels = shared_memory.place_of(share.labels) if share.labels.any() else None
+    if ids is None or None in features or (labels is None and share.labels.any()):
+        return None
+    found = tuple(p for p in features if p is not None)
+    return SharedPointsRef(0, share.points, ids, found, labels, shared_memory.place_of(share.state))
+
+
+def _open(lent: SharedPointsRef, native: Shard) -> Shard:
+    f, points = native.features, lent.points
+    arrays: tuple[Array, ...] = tuple(f[:3]) if isinstance(f, Sparse) else (f,)
+    if len(arrays) != len(lent.features):
+        raise DecodeError("A window was lent with points of another kind.")
+    mine = [_like(place, a) for place, a in zip(lent.features, arrays, strict=True)]
+    lead = -(-points // TILE) if native.layout == "tiles" else points
+    if isinstance(f, Sparse):
+        fits = len(mine[0]) == points + 1 and int(mine[0][-1]) <= len(mine[1]) == len(mine[2])
+        features: Array | Sparse = Sparse(mine[0], mine[1], mine[2], f.columns)
+    else:
+        fits = mine[0].shape[1:] == f.shape[1:] and len(mine[0]) == lead
+        features = mine[0]
+    ids = _like(lent.ids, native.ids)
+    labels = np.zeros(points, native.labels.dtype)
+    labels.flags.writeable = native.labels.flags.writeable
+    if lent.labels is not None:
+        labels = _like(lent.labels, native.labels)
+    if not fits or len(ids) != points or len(labels) != points:
+        raise DecodeError(f"A window was lent out of {points} points that do not fit together.")
+    return Shard(
+        features=features,
+        labels=labels,
+        state=shared_memory.empty((lead, *native.state.shape[1:]), native.state.dtype),
+        halted=np.zeros(points, np.uint8),
+        points=points,
+        columns=native.columns,
+        ids=ids,
+        layout=native.layout,
+    )
+
+
+def _like(place: SharedMemoryRef, native: Array) -> Array:
+    """The lent array with the type and flags of the native one."""
+    if np.dtype(place.dtype) != native.dtype or len(place.shape) != native.ndim:
+        raise DecodeError("A window was lent with points of another kind.")
+    return shared_memory.open_place(place, native.flags.writeable)

@@ -1,0 +1,387 @@
+"""The trainer thread of a worker: loads the share, runs the kernel, notes how far it came. Owns no socket.
+
+It sleeps on a queue of orders and wakes the I/O thread through a pipe. While the kernel runs, the GIL is released,
+and the only thing the two threads share is the stop flag, one byte. The flag also makes the trainer look up when a
+point is to be cut out of its data: it does that and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import TILE, make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.datasets import Rows, scale
+from flegel.errors import UsageError, own_traceback
+from flegel.machine.worker.deadline_estimate import DeadlineEstimate
+from flegel.machine.worker.point_store import PointStore
+from flegel.machine.worker.worker import (
+    ApplyOwnership,
+    BeginLoad,
+    BeginMoments,
+    BeginTrain,
+    DropShard,
+    MomentsReady,
+    PointsReassigned,
+    ReassignPoints,
+    ShardReady,
+    TrainerDone,
+    TrainerFailed,
+)
+from flegel.messages import (
+    CheckpointPart,
+    LoadShard,
+    MeasureMoments,
+    ShardLoaded,
+    TransferOwnership,
+    TreeLayout,
+    WorkerFailed,
+)
+from flegel.plan.stragglers import parse_stragglers
+from flegel.runtime import clock
+from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.job.class_source import instantiate
+from flegel.runtime.transport import shared_memory
+from flegel.runtime.worker import shared_points
+from flegel.runtime.worker.current_hook import MODULE, inside
+from flegel.runtime.worker.point_reassigner import PointReassigner
+from flegel.runtime.worker.row_sources import open_ids, open_rows
+from flegel.runtime.worker.straggler_injection import StragglerInjection
+
+SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
+AT_FIRST = 2048  # points that built-in kernels take in one call all the same: a small job gives the same bits anywhere
+
+
+class Errands:
+    """Wakes the trainer when it has nothing to train."""
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    holdings: PointStore
+    work: Callable[[PointStore], None]
+
+
+class Trainer:
+    """Call `load`, `train`, `forget` from the I/O thread; take results from `results` when the pipe is readable."""
+
+    def __init__(self) -> None:
+        self.flag = new_flag()
+        self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
+            SimpleQueue()
+        )
+        self.wakeup, self._bell = os.pipe()
+        self._orders: SimpleQueue[Any] = SimpleQueue()
+        self.holdings: PointStore | None = None
+        self.aggregator: Tree = None
+        self._parameter: Tree = None
+        self._kernel: Any = None
+        self._errands: SimpleQueue[tuple[PointStore, Callable[[PointStore], None]]] = SimpleQueue()
+        self._halted = False
+        """The flag is up because the round is over, not only because of an errand."""
+        self.visits = 0
+        """Grows while the kernel runs: the sign that it gets on."""
+        self._pace = 0.0
+        self._at_first = 1
+        self._foresight = DeadlineEstimate(0)
+        self._tender: PointReassigner | None = None
+        self._drag: StragglerInjection | None = None
+        self._surveyed: tuple[Any, Rows] | None = None
+        self._overtime: tuple[int, float] | None = None
+        """Visits and seconds whose changes are in the aggregator and were not reported."""
+        self._told_ids = -1
+        """Version of the holdings whose points' numbers the coordinator knows."""
+        self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
+        self._thread.start()
+
+    def order(
+        self,
+        command: BeginMoments | BeginLoad | BeginTrain | ApplyOwnership | ReassignPoints | DropShard,
+        arrays: tuple[Array, ...] = (),
+    ) -> None:
+        if isinstance(command, BeginTrain):
+            self._halted = False
+            self.flag[0] = 0
+        self._orders.put((command, arrays))
+
+    def halt(self) -> None:
+        """The round is over: return from the kernel and report."""
+        self._halted = True  # first, so that `_look_up` cannot take this signal for an errand's
+        self.flag[0] = 1
+
+    def errand(self, holdings: PointStore, work: Callable[[PointStore], None]) -> None:
+        """Have something done to the holdings by the thread that owns them, now: it is called away from its kernel.
+
+        Nothing is done where they have been forgotten meanwhile: the next job's holdings are others.
+        """
+        self._errands.put((holdings, work))
+        self._orders.put((Errands(), ()))
+        self.flag[0] = 1
+
+    def afterwards(self, holdings: PointStore, work: Callable[[PointStore], None]) -> None:
+        """As `errand`, but behind everything that was ordered before, above all behind a change of ownership."""
+        self._orders.put((Afterwards(holdings, work), ()))
+
+    def ring(self) -> None:
+        """Wake the I/O thread."""
+        with contextlib.suppress(OSError):
+            os.write(self._bell, b"!")
+
+    def quit(self) -> None:
+        self.halt()
+        self._orders.put((None, ()))
+        self._thread.join(timeout=1.0)
+
+    @property
+    def busy(self) -> bool:
+        """The thread did not end when it was told to: it compiles, or a hook does not return."""
+        return self._thread.is_alive()
+
+    # -- in the trainer thread -----------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while self._carry_out(*self._orders.get()):
+            pass  # what an order was about is not kept beyond it
+
+    def _carry_out(self, command: Any, arrays: tuple[Array, ...]) -> bool:
+        """False: the thread is to end."""
+        match command:
+            case None:
+                return False
+            case Errands():
+                self._doing = "moving points"
+                self._guarded(-1, self._run_errands)
+            case Afterwards(holdings, work):
+                self._doing = "moving points"
+                self._guarded(-1, partial(self._run, holdings, work))
+            case ApplyOwnership(settle):
+                self._doing = "moving points"
+                self._guarded(-1, partial(self._rebook, settle))
+            case ReassignPoints():
+                self._doing = "taking over points"
+                self._guarded(-1, partial(self._tend, command))
+            case DropShard():
+                self._forget()
+            case BeginMoments(survey):
+                self._doing = "loading"
+                self._guarded(-1, partial(self._survey, survey))
+            case BeginLoad(load):
+                self._doing = "loading"
+                self._guarded(-1, partial(self._load, load, arrays))
+            case BeginTrain():
+                self._doing = "updateDataPoint"
+                with inside("updateDataPoint"):
+                    self._guarded(command.round, partial(self._train, command))
+        return True
+
+    def _guarded(self, round_: int, work: Any) -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - a hook may raise anything; it must reach the user
+            text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+            usage = isinstance(error, UsageError)
+            result = TrainerFailed(WorkerFailed(self._doing, round_, text, own_traceback(error), usage))
+        if result is not None:
+            self.results.put(result)
+            self.ring()
+
+    def _forget(self) -> None:
+        """Give the memory of a job back now: to free a gigabyte takes tenths of a second, and the collector would
+        come to it in the middle of the next job."""
+        self.holdings = self.aggregator = self._surveyed = self._tender = self._kernel = self._parameter = None
+        if self._drag is not None:
+            self._drag.close()
+            self._drag = None
+        gc.collect()
+
+    def _look_up(self) -> None:
+        """The flag is up: see to errands, and take it down unless the round is over."""
+        self.flag[0] = 0
+        if self._halted:
+            self.flag[0] = 1
+        self._run_errands()
+
+    def _run_errands(self) -> None:
+        while not self._errands.empty():
+            self._run(*self._errands.get())
+
+    def _run(self, holdings: PointStore, work: Callable[[PointStore], None]) -> None:
+        if self.holdings is holdings:
+            work(holdings)
+
+    def _rebook(self, settle: TransferOwnership) -> None:
+        if self.holdings is not None:
+            self.holdings.settle(settle.given, settle.taken)
+
+    def _survey(self, survey: MeasureMoments) -> MomentsReady:
+        rows = open_rows(survey.source, survey.index, survey.count, survey.seed)
+        self._surveyed = ((survey.source, survey.index, survey.count, survey.seed), rows)
+        return MomentsReady(tuple(np.asarray(m) for m in scale.moments(rows.features)))
+
+    def keep(self, number: int) -> tuple[CheckpointPart, tuple[Array, ...]]:
+        """What this worker holds, copied; for the trainer thread, between two rounds."""
+        holdings = self.holdings
+        assert holdings is not None
+        state, halted, ids = holdings.keep()
+        visits, compute = self._overtime or (0, 0.0)
+        pending = [a.copy() for a in pytree.flatten(self.aggregator)] if visits else []
+        known, self._told_ids = self._told_ids == holdings.version, holdings.version
+        kept = CheckpointPart(number, holdings.agenda.runs(), visits, compute, holdings.version)
+        return kept, (state, halted, ids[:0] if known else ids, *pending)
+
+    def _tend(self, command: ReassignPoints) -> PointsReassigned:
+        assert self.holdings is not None and self._tender is not None
+        return self._tender.tend(self.holdings, command.order, command.arrays)
+
+    def _rows(self, load: LoadShard, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
+        """The rows of a share: those that were just surveyed, or read now; scaled where that was asked for."""
+        if load.empty:
+            rows = open_ids(load.source, np.zeros(1, np.int64))  # one row, to show what rows look like
+        elif self._surveyed is not None and self._surveyed[0] == (load.source, load.index, load.count, load.seed):
+            rows = self._surveyed[1]
+        else:
+            moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
+            if moved and ids is not None:
+                rows = open_ids(load.source, ids)
+            else:
+                rows = open_rows(load.source, load.index, load.count, load.seed, ids)
+        self._surveyed = None
+        return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
+
+    def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
+        began = clock.now()
+        with inside(MODULE):
+            algorithm = instantiate(load.algorithm)
+        kept, wanted, pending = load.kept, None, list[Array]()
+        if kept is not None:
+            behind = 3 + (max(len(load.statistics.fields), 1) if kept.visits else 0)
+            arrays, (old_state, halted, wanted, *pending) = arrays[:-behind], arrays[-behind:]
+        scaling = arrays[-2:] if load.scaled else ()
+        features, labels, ids = self._rows(load, scaling, wanted)
+        points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
+        columns = features.columns if hasattr(features, "columns") else features.shape[1]
+        rng = np.random.default_rng([load.seed, load.index])
+        self._doing = "initState"
+        with inside("initState"):
+            state = algorithm.initState(points, columns, rng) if kept is None else np.array(old_state)
+        self._doing = "loading"
+        layout = "rows" if load.interpret else algorithm.layout
+        lend = load.lend and shared_points.wanted()
+        empty = shared_memory.empty if lend else np.empty
+        share = make_shard(features, labels if algorithm.supervised else None, state, layout, ids, empty)
+        if lend:
+            shared_points.make_shareable(share)
+        split = max(len(load.parameter.fields), 1)
+        self._parameter = build(load.parameter, arrays[:split], algorithm)
+        self.aggregator = pytree.copy(build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm))
+        built = build_kernel(algorithm, share, self._parameter, self.aggregator, load.interpret)
+        self._kernel = built.kernel
+        self._at_first = AT_FIRST if built.kind == "hand-written" else 1
+        self.holdings, self.visits = PointStore(share, owned=not load.empty), 0
+        self._tender = PointReassigner(load, algorithm, layout, scaling)
+        self._overtime, self._told_ids, self._foresight = None, -1, DeadlineEstimate(load.count - 1)
+        if kept is not None:
+            self.holdings.resume(kept.runs, halted, kept.version)
+            if kept.visits:
+                self._overtime = (kept.visits, kept.compute)
+                pytree.add(pytree.clear(self.aggregator), pytree.unflatten(self.aggregator, pending))
+        self._drag = None
+        if load.straggler:
+            workers = max(load.count, load.index + 1)
+            stragglers = parse_stragglers(load.straggler, workers, load.seed)
+            self._drag = StragglerInjection(stragglers, load.index, workers, load.elapsed)
+        return ShardReady(ShardLoaded(self.holdings.agenda.owned, columns, built.kind, built.note, clock.now() - began))
+
+    def _train(self, order: BeginTrain) -> TrainerDone:
+        holdings = self.holdings
+        assert holdings is not None
+        agenda, shares = holdings.agenda, holdings.shares
+        began = clock.now()
+        if order.arrays:
+            self._parameter = pytree.unflatten(self._parameter, order.arrays)
+            agenda.begin()
+        parameter = self._parameter
+        if not order.keep:
+            pytree.clear(self.aggregator)
+        left, visits, exhausted = min(order.points, agenda.active), 0, False
+        least = TILE if shares[0].layout == "tiles" else 1
+        drag = self._drag if self._drag is not None and self._drag.look(began).injected else None
+        if left > 0 and self._halted:  # the signal overtook the order: one step all the same, or short rounds never end
+            run = agenda.next(least)
+            if run is not None:
+                share = shares[run.share]
+                reached = self._kernel(share, parameter, self.aggregator, run.start, run.end, order.round, new_flag())
+                agenda.advance(run, reached)
+                left -= reached - run.start
+                visits += reached - run.start
+                self.visits += reached - run.start
+        while left > 0 and not self._halted:
+            if drag:
+                drag.pay(0, 0.0, self.flag)
+            if self.flag[0]:
+                self._look_up()
+                continue
+            # Points done so far are the sign of life that beats carry, also in a pass of an hour.
+            most = min(left, max(int(self._pace * SIGN_OF_LIFE), least, self._at_first))
+            if order.until is not None and visits:
+                fit = self._foresight.fitting(order.until - clock.now(), least)
+                if fit == 0:
+                    break
+                most = min(most, fit or most)
+            run = agenda.next(most)
+            if run is None:
+                exhausted = True
+                break
+            entered = clock.now()
+            end = drag.slice(run.start, run.end - run.start, run.end, least) if drag else run.end
+            share = shares[run.share]
+            reached = self._kernel(share, parameter, self.aggregator, run.start, end, order.round, self.flag)
+            agenda.advance(run, reached)
+            left -= reached - run.start
+            visits += reached - run.start
+            self.visits += reached - run.start
+            if reached - run.start == most:
+                self._pace = max(most / max(clock.now() - entered, 1e-9), self._pace / 2)
+            if drag:
+                drag.pay(reached - run.start, clock.now() - entered, self.flag)
+            self._foresight.add(reached - run.start, clock.now() - entered, away=drag is not None)
+        ended = clock.now()
+        self._overtime = None if order.arrays else (visits, ended - began)
+        return TrainerDone(
+            visits=visits,
+            exhausted=exhausted or left <= 0,
+            unseen=agenda.unseen,
+            halted=holdings.halted,
+            compute=ended - began,
+            began=began,
+            ended=ended,
+        )
+
+
+def build(form: TreeLayout, arrays: tuple[Array, ...], algorithm: Any) -> Tree:
+    """Arrays in the tuple class that the algorithm's own module defines under that name, or in a plain one."""
+    import sys
+    from collections import namedtuple
+
+    if not form.fields:
+        return arrays[0]
+    own = getattr(sys.modules[type(algorithm).__module__], form.name, None)
+    if isinstance(own, type) and getattr(own, "_fields", None) == form.fields:
+        return own(*arrays)
+    return namedtuple(form.name, form.fields)(*arrays)  # type: ignore[misc]
+
+
+def form_of(value: Tree) -> TreeLayout:
+    return TreeLayout(type(value).__name__, pytree.names(value)) if pytree.is_bundle(value) else TreeLayout("array", ())

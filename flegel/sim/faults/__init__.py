@@ -1,0 +1,1 @@
+"""Whole jobs under faults on virtual time, and the laws that must hold."""

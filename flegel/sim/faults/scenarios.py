@@ -1,0 +1,191 @@
+"""What goes wrong in a simulated job: a scenario of faults from a seed, and the wires that suffer them. No real clock.
+
+A `Scenario` says everything about a job and its misfortunes; the same seed gives the same scenario, and the same
+scenario the same story to the last event. `Wires` deliver, lose, double, delay and cut off; they know no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from flegel.messages import Envelope
+from flegel.sim.event_queue import EventQueue
+from flegel.sim.faults.reliable_channel import Packet
+
+HUB = -1
+"""The coordinator's place on the wires."""
+MODELS = ("bsp", "fsp", "fsp", "fsp-binary", "bsp-mini", "ssp", "asp", "psp")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens to one worker at one time."""
+
+    at: float
+    worker: int
+    kind: str
+    """killed, crashed, frozen, cut (off from everybody), leave, join."""
+    seconds: float = 0.0
+    """How long it is frozen or cut off."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A job and what happens to it."""
+
+    seed: int
+    sync: str = "bsp"
+    workers: int = 3
+    tiles: int = 2
+    rest: int = 0
+    """Points of a worker: whole tiles, and some more."""
+    iterations: int = 12
+    drop: float = 0.0
+    duplicate: float = 0.0
+    latency: float = 0.001
+    scatter: float = 0.0
+    """Mean of an exponential addition to the latency of each packet: packets overtake each other."""
+    whims: int = 0
+    """Moves of points between workers that somebody wishes, at any time."""
+    speeds: tuple[float, ...] = (20_000.0,)
+    """Points a second; workers take turns."""
+    skew: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Of a worker's clock: seconds ahead, and seconds that it counts in one."""
+    disk: dict[int, float] = field(default_factory=dict)
+    """Seconds that a worker takes to read rows."""
+    misfortunes: tuple[Fault, ...] = ()
+    replace: bool = True
+    collect: bool = True
+
+    @property
+    def calm(self) -> Scenario:
+        """The same job without any fault."""
+        return replace(
+            self, drop=0.0, duplicate=0.0, scatter=0.0, skew={}, disk={}, misfortunes=(), whims=0,
+        )  # fmt: skip
+
+
+def losing(seed: int) -> Scenario:
+    """The wire at its worst: 30 % dropped, 30 % doubled, packets that overtake each other; bulk synchronous."""
+    random = Random(f"losing {seed}")
+    return Scenario(
+        seed,
+        workers=random.randint(2, 5),
+        tiles=random.randint(1, 3),
+        rest=random.randint(0, 9),
+        iterations=random.randint(6, 14),
+        drop=0.3,
+        duplicate=0.3,
+        scatter=random.choice([0.001, 0.005, 0.02]),
+        speeds=_speeds(random),
+    )
+
+
+def anything(seed: int) -> Scenario:
+    """Any model, any mixture of faults."""
+    random = Random(f"anything {seed}")
+    workers = random.randint(2, 5)
+    sync = random.choice(MODELS)
+    flexible = sync.startswith("fsp")
+    return Scenario(
+        seed,
+        sync=sync,
+        workers=workers,
+        tiles=random.randint(1, 4),
+        rest=random.randint(0, 9),
+        iterations=random.randint(8, 24) * (3 if sync in ("asp", "ssp") else 2 if flexible else 1),
+        drop=random.choice([0.0, 0.05, 0.3]),
+        duplicate=random.choice([0.0, 0.05, 0.3]),
+        scatter=random.choice([0.0, 0.001, 0.01]),
+        whims=random.choice([0, 5, 20]) if flexible else 0,
+        speeds=_speeds(random),
+        skew={
+            w: (random.uniform(-100, 100), random.uniform(0.98, 1.02)) for w in range(workers) if random.random() < 0.3
+        },
+        disk={w: random.choice([0.1, 1.0]) for w in range(workers) if random.random() < 0.2},
+        misfortunes=_misfortunes(random, workers),
+        replace=random.random() < 0.8,
+        collect=random.random() < 0.7,
+    )
+
+
+def _speeds(random: Random) -> tuple[float, ...]:
+    return tuple(random.choice([5_000.0, 20_000.0, 40_000.0]) for _ in range(3))
+
+
+def _misfortunes(random: Random, workers: int) -> tuple[Fault, ...]:
+    if random.random() < 0.35:
+        return ()
+    found = []
+    for _ in range(random.randint(1, 4)):
+        kind = random.choice(["killed", "killed", "crashed", "frozen", "cut", "cut", "leave", "join"])
+        seconds = random.choice([0.1, 0.6, 3.0, 5.0]) if kind in ("frozen", "cut") else 0.0
+        at = random.choice([0.1, 0.5, 0.5, 1.0]) * random.random()  # most jobs are over within a second
+        found.append(Fault(at, random.randrange(workers), kind, seconds))
+    crashes = [m for m in found if m.kind == "crashed"]
+    return tuple(m for m in found if m not in crashes[2:])
+
+
+class LossyNetwork:
+    """Between coordinator and workers, and from worker to worker."""
+
+    def __init__(self, scenario: Scenario, events: EventQueue, log: Callable[[str], None] | None) -> None:
+        self._scenario, self._events, self._log = scenario, events, log
+        self._random = Random(f"wires {scenario.seed}")
+        self._cuts: dict[int, float] = {}
+        self.sent = self.lost = self.doubled = 0
+
+    def cut(self, place: int, until: float) -> None:
+        """Nothing gets to or from there before that."""
+        self._cuts[place] = max(self._cuts.get(place, 0.0), until)
+
+    def send(self, source: int, target: int, what: object, deliver: Callable[..., None], *args: Any) -> None:
+        """It arrives once, or never, or twice, after any while. `what` is written out where there is a log."""
+        now, random, scenario = self._events.now, self._random, self._scenario
+        self.sent += 1
+        if self._cuts and now < max(self._cuts.get(source, 0.0), self._cuts.get(target, 0.0)):
+            self.lost += 1
+            self._tell("is cut off", source, target, what)
+            return
+        if random.random() < scenario.drop:
+            self.lost += 1
+            self._tell("loses", source, target, what)
+            return
+        twice = random.random() < scenario.duplicate
+        self.doubled += twice
+        for _ in range(1 + twice):
+            late = random.expovariate(1.0 / scenario.scatter) if scenario.scatter else 0.0
+            self._events.at(now + scenario.latency + late, self._arrive, source, target, what, deliver, args)
+        if twice:
+            self._tell("doubles", source, target, what)
+
+    def _arrive(
+        self, source: int, target: int, what: object, deliver: Callable[..., None], args: tuple[Any, ...]
+    ) -> None:
+        if self._cuts and self._events.now < self._cuts.get(target, 0.0):
+            self.lost += 1
+            self._tell("is cut off", source, target, what)
+            return
+        if self._log is not None:
+            self._tell("brings", source, target, what)
+        deliver(*args)
+
+    def _tell(self, verb: str, source: int, target: int, what: object) -> None:
+        if self._log is not None:
+            said = named(what) if isinstance(what, Packet) else what
+            self._log(f"wire {_place(source)} → {_place(target)} {verb} {said}")
+
+
+def _place(place: int) -> str:
+    return "coordinator" if place == HUB else str(place)
+
+
+def named(packet: Packet) -> str:
+    """What is in it, and its number."""
+    if not packet.item:
+        return f"ack {packet.number}"
+    said = packet.item[0]
+    return f"{type(said.body if isinstance(said, Envelope) else said).__name__} {packet.number}"

@@ -1,0 +1,169 @@
+"""Coordinator and workers on a virtual clock: the same machines as in a real job, no process, no socket, no sleep.
+
+`simulate` takes a coordinator and the simulated workers, and runs events in the order of their virtual times until
+the job is over. The same input gives the same job, to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from flegel.core.pytree import Array
+from flegel.errors import ProtocolError
+from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import (
+    BeginCheckpoint,
+    Command,
+    Done,
+    FromWorker,
+    Note,
+    SaveCheckpointPart,
+    SaveCommit,
+    Send,
+    SetTimer,
+    Timer,
+)
+from flegel.sim.coordinator_cost import CoordinatorCost, Costs, TreeCost
+from flegel.sim.event_queue import EventQueue, no_collections
+from flegel.sim.network import Network, NetworkSpec
+from flegel.sim.trainer import Learner, Pace
+from flegel.sim.worker import SimWorker
+
+__all__ = ["Costs", "Simulation", "simulate"]
+
+HEADER = 120  # bytes of a message beside its arrays
+
+
+class Simulation:
+    """One job on virtual time."""
+
+    def __init__(
+        self,
+        job: Coordinator,
+        paces: dict[int, Pace],
+        learners: dict[int, Learner],
+        costs: Costs | None = None,
+        network: Network | None = None,
+        size: int | None = None,
+        save: Callable[[BeginCheckpoint | SaveCheckpointPart | SaveCommit], None] = lambda command: None,
+        now: float = 0.0,
+    ) -> None:
+        """`size`: bytes of θ and of a report, where the arrays of this job only stand for larger ones.
+
+        `save` gets what belongs into checkpoints; `now` is when the job begins.
+        """
+        self.job, self.costs = job, costs or Costs()
+        self.events = EventQueue()
+        self.events.now = now
+        self._save = save
+        self.network = network or Network(NetworkSpec(latency=self.costs.message), len(paces))
+        self._desk = (TreeCost if self.costs.tree else CoordinatorCost)(self.costs, len(paces))
+        self._size = size
+        self._sized: tuple[object, int] = ((), HEADER)
+        self._done: Done | None = None
+        holds = job.balancing is not None or job.keeping is not None or bool(job.parts)
+        self.workers = {
+            id: SimWorker(id, paces[id], learners[id], self.events, self.costs, job.parameter, holds) for id in paces
+        }
+        for worker in self.workers.values():
+            worker.answer = self._answered
+            if worker.mover is not None:
+                worker.mover.peers = {w.id: w.mover for w in self.workers.values() if w.mover is not None}
+
+    def run(self, limit: int | None = None, watch: Callable[[Coordinator], None] | None = None) -> Coordinator:
+        """To its end; raises what made it fail. `watch` is called every few thousand events."""
+        with no_collections():
+            self._run(limit, watch)
+        if self._done is None:
+            raise ProtocolError(
+                f"The simulated job did not end; it stands in {self.job.phase}, round {self.job.view.round}."
+            )
+        if self._done.error is not None:
+            raise self._done.error
+        return self.job
+
+    def _run(self, limit: int | None, watch: Callable[[Coordinator], None] | None) -> None:
+        self._execute(self.job.start(self.events.now), self.events.now)
+        left = limit if limit is not None else 1 << 62
+        while left > 0 and self._done is None:
+            before = self.events.count
+            self.events.run(min(left, 20_000))
+            left -= 20_000
+            if watch is not None:
+                watch(self.job)
+            if self.events.count == before and self.events.idle:
+                break
+
+    # -- between coordinator and workers -------------------------------------------------------------------
+
+    def _bytes(self, arrays: tuple[Array, ...]) -> int:
+        if not arrays:
+            return HEADER
+        if self._size is not None:
+            return self._size + HEADER
+        if self._sized[0] is not arrays:  # θ goes to everybody: measured once
+            self._sized = (arrays, sum(a.nbytes for a in arrays) + HEADER)
+        return self._sized[1]
+
+    def _execute(self, commands: list[Command], now: float) -> None:
+        desk, network, wake = self._desk, self.network, self.costs.wake
+        for command in commands:
+            if type(command) is Send:
+                size = self._bytes(command.arrays)
+                left = desk.give(command.worker, size if command.arrays else 0, command.arrays, now)
+                arrives = network.down(command.worker, size, left)
+                to = self.workers[command.worker]
+                self.events.at(arrives + wake, to.order, command.body, command.arrays)
+                continue
+            match command:
+                case SetTimer(at, timer):
+                    if timer.name != "watch" or not self._forbearing():
+                        self.events.at(at, self._timer, timer)
+                case Note(text):
+                    self.job.notes.append(text)
+                case BeginCheckpoint() | SaveCheckpointPart() | SaveCommit():
+                    self._save(command)
+                case Done():
+                    self._done, self.events.over = command, True
+
+    def _forbearing(self) -> bool:
+        """Nobody looks at who is silent: simulated workers do not beat."""
+        return self.job.balancing is None and math.isinf(self.job.patience.silence + self.job.patience.report)
+
+    def _timer(self, timer: Timer) -> None:
+        now = self._desk.idle_at(self.events.now)
+        self._execute(self.job.handle(timer, now), now)
+
+    def _answered(self, worker: int, body: Any, arrays: tuple[Array, ...], when: float) -> None:
+        size = self._bytes(arrays)
+        self.events.at(self.network.up(worker, size, when), self._arrived, worker, body, arrays, size)
+
+    def _arrived(self, worker: int, body: Any, arrays: tuple[Array, ...], size: int) -> None:
+        taken = self._desk.take(worker, size, self.events.now)
+        if self.costs.tree:
+            self.events.at(taken, self._taken, worker, body, arrays, taken)
+        else:
+            self._taken(worker, body, arrays, taken)
+
+    def _taken(self, worker: int, body: Any, arrays: tuple[Array, ...], now: float) -> None:
+        job, iteration = self.job, self.job.iteration
+        commands = job.handle(FromWorker(worker, body, arrays), now)
+        if job.iteration != iteration and self.costs.update:
+            self._desk.work(self.costs.update)
+        if commands:
+            self._execute(list(commands), now)
+
+
+def simulate(
+    job: Coordinator,
+    paces: dict[int, Pace],
+    learners: dict[int, Learner],
+    costs: Costs | None = None,
+    limit: int = 10_000_000,
+    save: Callable[[BeginCheckpoint | SaveCheckpointPart | SaveCommit], None] = lambda command: None,
+    now: float = 0.0,
+) -> Coordinator:
+    """Run the job to its end on virtual time; raises what made it fail."""
+    return Simulation(job, paces, learners, costs, save=save, now=now).run(limit)

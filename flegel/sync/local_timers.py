@@ -1,0 +1,108 @@
+"""Who keeps its own time, and when it should stop so that all reports arrive together (paper Section 5.2). Pure.
+
+A signal reaches punctual workers at once. Who answers late again and again, because it sleeps, waits for its processor
+or is far away, is told before the round how long to train: η + δ_i, and does not begin what would end later
+(`machine/worker/deadline_estimate.py`). δ_i is learned, for each of these workers, from how late its reports arrive
+compared with the
+median worker, beyond the scatter that all of them have; it is never positive.
+
+Some cannot be in time: a step of theirs takes longer than η. No round is over before they report, so that the signal
+for the others may as well come later: `patience` says by how much.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+WEIGHT = 0.3  # of the newest lateness
+LAST, FEW = 8, 3  # rounds by which a worker is judged; the worst of them does not count: a single hitch says nothing
+USUAL = 3.0  # times the median distance from the median: reports are taken in one by one, and somebody is always last
+LEAST = 0.003  # seconds: to answer so late is not late
+FADING = 0.95  # of the patience is kept from one round to the next: δ should do what it can
+SHORTEST = 0.25  # of η: however late a worker is, it is left that much time to train
+
+
+class LocalTimers:
+    """Lateness by worker."""
+
+    def __init__(self) -> None:
+        self.delta: dict[int, float] = {}
+        """Of those that keep their own time."""
+        self.patience = 0.0
+        """Seconds beyond η that the round lasts for the sake of those that cannot be earlier."""
+        self._late: dict[int, list[float]] = {}
+        """By worker, in the last rounds that it was told to end."""
+        self._mean: dict[int, float] = {}
+        """Of those that keep their own time: what δ is learned from."""
+        self._usual = self._eta = 0.0
+        self._cut: float | None = None
+        self._now: dict[int, float] = {}
+        self._moving: set[int] = set()
+
+    def begin(self, eta: float) -> dict[int, float]:
+        """A round begins: how long those that keep their own time should train."""
+        self._cut, self._eta = None, eta
+        self._now.clear()
+        self._moving.clear()
+        for worker, delta in self.delta.items():  # no further than matters, or it would not find back
+            self.delta[worker] = max(delta, (SHORTEST - 1) * eta)
+        return {worker: eta + delta for worker, delta in self.delta.items()}
+
+    def arrived(self, worker: int, now: float, moving: bool = False) -> None:
+        """`moving`: points come or go, so that it may be late in this round. That does not make it one that is late."""
+        self._now[worker] = now
+        if moving:
+            self._moving.add(worker)
+
+    def cut(self, now: float) -> None:
+        """The round is ended before its time. What arrives from now on says nothing about own clocks; who stopped by
+        its own before was early, and trains longer next time."""
+        if self._cut is not None:
+            return
+        self._cut = now
+        for worker, at in self._now.items():
+            if worker in self.delta:
+                self.delta[worker] = min(self.delta[worker] + WEIGHT * (now - at), 0.0)
+
+    def close(self) -> None:
+        """All have arrived: learn. Who was through with its share before the signal counts as having come with it."""
+        cut = self._cut
+        times = {worker: at if cut is None else max(at, cut) for worker, at in self._now.items()}
+        punctual = [at for worker, at in times.items() if worker not in self.delta] or list(times.values())
+        if not punctual:
+            return
+        middle = median(punctual)
+        usual = USUAL * median(abs(at - middle) for at in punctual)
+        if cut is None:
+            self._usual += WEIGHT * (usual - self._usual)
+        for worker, at in times.items():
+            if cut is None or self._now[worker] > cut:
+                self._judge(worker, at - middle, max(self._usual, usual, LEAST))
+        if cut is None:
+            self._wait()
+
+    def _judge(self, worker: int, late: float, usual: float) -> None:
+        if worker in self._moving and worker not in self.delta:
+            return
+        seen = self._late.setdefault(worker, [])
+        seen.append(late)
+        del seen[:-LAST]
+        typical = sum(sorted(seen)[:-1]) / max(len(seen) - 1, 1)
+        if worker not in self.delta:
+            if len(seen) >= FEW and typical > usual:
+                self.delta[worker], self._mean[worker], self._late[worker] = 0.0, 0.0, []
+            return
+        if self._cut is None:
+            self._mean[worker] += WEIGHT * (late - self._mean[worker])
+            mean = self._mean[worker]
+            beyond = mean - self._usual if mean > self._usual else min(mean, 0.0)
+            self.delta[worker] = min(self.delta[worker] - WEIGHT * beyond, 0.0)
+        if len(seen) == LAST and abs(typical) <= usual and self.delta[worker] > -usual:
+            del self.delta[worker], self._late[worker]  # as punctual as the others: the signal will do
+
+    def _wait(self) -> None:
+        """Only for what is there in every round."""
+        seen = [self._late[worker][-FEW:] for worker in self.delta if worker in self._now]
+        last = max((min(each) for each in seen if each), default=-self._eta)
+        change = WEIGHT * min(max(last, -self._eta), self._eta)
+        self.patience = FADING * max(self.patience + change, 0.0)

@@ -1,0 +1,218 @@
+"""The language of synchronization models: events in, actions and a reason out. No clock, no socket, no arrays.
+
+A policy is told what happened and what the workers look like, and answers what to do. It never sees θ or the
+statistics; it decides *when* reports are folded in and who goes on training for how long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from flegel.core.pytree import Array
+
+ENOUGH = 500.0  # numbers of data for each number of θ (docs/adr/first-pass.md)
+
+ENOUGH_OF_A_PASS = 20.0  # one part in so many tells the speed of a worker
+
+# -- what a policy sees ------------------------------------------------------------------------------------
+
+
+@dataclass
+class WorkerView:
+    """A worker as the coordinator knows it."""
+
+    id: int
+    points: int
+    phase: str = "idle"  # idle, training, reported
+    stopping: bool = False
+    clock: int = 0
+    """Reports so far."""
+    visits: int = 0
+    unseen: int = 0
+    halted: int = 0
+    rate: float = 0.0
+    """Points a second while computing, from the last reports."""
+    compute: float = 0.0
+    respond: float = 0.0
+    wait: float = 0.0
+    last_visits: int = 0
+    last_compute: float = 0.0
+    exhausted: bool = False
+    carried: int = 0
+    """Passes (summed over points) that moved points brought along, less those that left with them."""
+    gain: float = 0.0
+    """What its reports did for the objective, where that is kept."""
+
+    def hear(self, visits: int, compute: float, respond: float, wait: float) -> None:
+        """It has reported so many visits, and where its seconds went."""
+        self.phase, self.stopping = "reported", False
+        self.clock += 1
+        self.visits += visits
+        self.last_visits, self.last_compute = visits, compute
+        self.compute += compute
+        self.respond += respond
+        self.wait += wait
+        if visits and compute > 0:
+            self.note_rate(visits, compute)
+
+    def note_rate(self, visits: int, seconds: float) -> None:
+        """So many points took so long. A few points say little: most of their time is that of getting started."""
+        fresh, weight = visits / seconds, min(1.0, ENOUGH_OF_A_PASS * visits / max(self.points, 1))
+        self.rate = fresh if self.rate <= 0 else self.rate + weight * (fresh - self.rate)
+
+    @property
+    def passes(self) -> float:
+        """How often its present points have been traversed, wherever that was."""
+        return (self.visits + self.carried) / self.points if self.points else 0.0
+
+
+@dataclass
+class View:
+    """The job as a policy sees it."""
+
+    workers: dict[int, WorkerView] = field(default_factory=dict)
+    round: int = 0
+    evidence: float = math.inf
+    """Numbers in the data for each number in θ: how much a full pass says about θ."""
+    _awaited: list[WorkerView] = field(default_factory=list)
+
+    @property
+    def least(self) -> float:
+        """The part of the first pass that an update should rest on. θ made from too few points leads k-means and
+        its kin to worse optima, from which later passes do not come back."""
+        return min(1.0, ENOUGH / self.evidence)
+
+    @property
+    def points(self) -> int:
+        return sum(w.points for w in self.workers.values())
+
+    def training(self) -> tuple[int, ...]:
+        return tuple(w.id for w in self.workers.values() if w.phase == "training")
+
+    def reported(self) -> tuple[int, ...]:
+        return tuple(w.id for w in self.workers.values() if w.phase == "reported")
+
+    def all_reported(self) -> bool:
+        """Asked at every report, so it must not look at every worker each time: it keeps those that were awaited when
+        it last looked at all of them, and strikes them off one by one."""
+        awaited = self._awaited
+        while awaited:
+            last = awaited[-1]
+            if last.phase != "reported" and self.workers.get(last.id) is last:
+                return False
+            awaited.pop()
+        awaited.extend(w for w in self.workers.values() if w.phase != "reported")
+        return not awaited
+
+
+# -- events ------------------------------------------------------------------------------------------------
+
+
+class Started(msgspec.Struct, frozen=True):
+    """All workers are loaded and idle."""
+
+
+class Reported(msgspec.Struct, frozen=True):
+    worker: int
+    exhausted: bool
+    moving: bool = False
+    """Points come to it or go, which takes some of its time."""
+
+
+class Updated(msgspec.Struct, frozen=True):
+    """Reports were folded in and θ is new."""
+
+    round: int
+    workers: tuple[int, ...]
+    objective: float | None
+    """F(Q, θ); while some points are unseen, an estimate scaled up from those that were."""
+    exact: bool
+    visits: int
+    barrier_cost: float
+    """φ: seconds of this round in which the average worker did not compute."""
+    gain: float | None = None
+    """How much better the objective (or its estimate) is than after the round before."""
+    seconds: float = 0.0
+    """Since the round before."""
+    worth: Array | None = None
+    """What a visit is worth by the length of an interval (plan/interval/search.py), where the algorithm says so."""
+
+
+class Regrouped(msgspec.Struct, frozen=True):
+    """Workers came or went. Everybody has reported, whoever that is now, and `Updated` follows."""
+
+
+class Woken(msgspec.Struct, frozen=True):
+    tag: int
+
+
+Event = Started | Reported | Regrouped | Updated | Woken
+
+# -- actions -----------------------------------------------------------------------------------------------
+
+
+class TrainWorkers(msgspec.Struct, frozen=True):
+    """Go on under the newest θ. `points`: how many at most by worker; None is one pass over the own share."""
+
+    workers: tuple[int, ...]
+    points: dict[int, int] | None = None
+    seconds: dict[int, float] | None = None
+    """Each worker stops by its own clock after so long."""
+    linger: bool = False
+    """A worker that has reported goes on training while it waits."""
+
+
+class StopWorkers(msgspec.Struct, frozen=True):
+    """Raise the barrier for these."""
+
+    workers: tuple[int, ...]
+
+
+class Update(msgspec.Struct, frozen=True):
+    """Fold in the held reports of these workers and make a new θ; `Updated` follows."""
+
+    workers: tuple[int, ...]
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """Come back with `Woken(tag)` at this time."""
+
+    at: float
+    tag: int
+
+
+Action = TrainWorkers | StopWorkers | Update | Wake
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What to do, and why, in words fit for a log."""
+
+    actions: tuple[Action, ...] = ()
+    reason: str = ""
+
+
+NOTHING = Decision()
+
+
+class Policy(Protocol):
+    """A synchronization model."""
+
+    name: str
+    flexible: bool
+    """A round may end at any time; else only when every worker has done what it was told."""
+
+    def decide(self, event: Event, view: View, now: float) -> Decision: ...
+
+    @property
+    def interval(self) -> float | None:
+        """η now, for the trace; None where the model has none."""
+        ...
+
+
+def names(workers: Iterable[int]) -> str:
+    return ", ".join(str(w) for w in workers)

@@ -11,8 +11,8 @@ between two runs; with `--data higgs` the order of updates decides between optim
 On a machine that is busy with other things, `--realtime` gives coordinator and workers, which sleep most of the time,
 precedence over everything else (needs the right to do so).
 
-    python bench/calibrate.py --workers 4 --repeat 3 --realtime --out docs/results/2-core
-    python bench/calibrate.py --workers 16 --out docs/results/16-core
+    python bench/calibrate.py --workers 4 --repeat 3 --realtime --out runs/calibrate
+    python bench/calibrate.py --workers 16 --out runs/calibrate
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 For each number of workers and each size of θ: what a barrier costs (φ), with one coordinator as it is, with heads of
 groups between it and the workers, and with θ in parts on several servers. Writes JSON and a picture.
 
-    python bench/scaling_simulated.py --out docs/results/simulated --picture docs/img/scaling.svg
+    python bench/scaling_simulated.py --out runs/simulated --picture docs/img/scaling.svg
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Runs FSP on virtual time, the whole machinery with a progress curve, for a number of barriers, and prints the processor
 time of this process: one core.
 
-    python bench/simulator.py --workers 1000,10000 --barriers 1000 --out docs/results/2-core/simulator.json
+    python bench/simulator.py --workers 1000,10000 --barriers 1000 --out runs/simulator.json
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turn what bench/sync.py wrote into a record that `flegel bench report` shows beside the others.
 
-    python bench/sync_record.py docs/results/16-core/race.json docs/results/16-core/semi.json \\
-        --like docs/results/16-core/suite/peers.json --out docs/results/16-core/suite/sync.json
+    python bench/sync_record.py runs/race.json runs/semi.json \\
+        --like runs/bench/peers.json --out runs/bench/sync.json
 
 bench/sync.py knows nothing of the machine; `--like` is a record that was made on the same one.
 """

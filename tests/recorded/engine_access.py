@@ -15,11 +15,11 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.compare.contender import parse_contenders
 from flegel.compare.virtual import VirtualContest, World, arena
 from flegel.datasets import open_data
-from flegel.sim.faults import FaultyJob
-from flegel.sim.learning import Progress
-from flegel.sim.network import Wires
+from flegel.sim.faults.faulty_job import FaultyJob
+from flegel.sim.faults.scenarios import anything, losing
+from flegel.sim.learning_curve import FittedProgress
+from flegel.sim.network import NetworkSpec
 from flegel.sim.speeds import Speeds, parse_drift, parse_spot
-from flegel.sim.weather import anything, losing
 
 Numbers = dict[str, Any]
 """By part of a job: numbers, nested in lists and tuples."""
@@ -73,7 +73,7 @@ COMPARISONS = {
         "bsp,fsp:balance=async,fsp:balance=sync,fsp:balance=off", 6,
         world=World(
             pass_seconds=0.2, speeds=Speeds("lognormal:0.5", parse_drift("0.2~500ms")),
-            wires=Wires(latency=2e-4, jitter=1e-4, racks=2, rack_latency=3e-4, bandwidth=1e8, hub=1e9, uplink=5e8),
+            wires=NetworkSpec(latency=2e-4, jitter=1e-4, racks=2, rack_latency=3e-4, bandwidth=1e8, hub=1e9, uplink=5e8),
         ),
         seed=3,
     ),
@@ -85,7 +85,7 @@ COMPARISONS = {
         "bsp,fsp,ssp", 300, "5%:8x",
         World(
             pass_seconds=1.0, size=20_000,
-            progress=Progress(tuple(range(1, 21)), tuple(100 + 900 / 2**n for n in range(20)), loss=0.3),
+            progress=FittedProgress(tuple(range(1, 21)), tuple(100 + 900 / 2**n for n in range(20)), loss=0.3),
         ),
         target=104.0,
     ),

@@ -73,7 +73,7 @@ COMPARISONS = {
         "bsp,fsp:balance=async,fsp:balance=sync,fsp:balance=off", 6,
         world=World(
             pass_seconds=0.2, speeds=Speeds("lognormal:0.5", parse_drift("0.2~500ms")),
-            wires=NetworkSpec(latency=2e-4, jitter=1e-4, racks=2, rack_latency=3e-4, bandwidth=1e8, hub=1e9, uplink=5e8),
+            wires=NetworkSpec(latency=2e-4, jitter=1e-4, racks=2, rack_latency=3e-4, bandwidth=1e8, hub=1e9, uplink=5e8),  # noqa: E501
         ),
         seed=3,
     ),

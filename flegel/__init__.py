@@ -21,14 +21,14 @@ _HOMES = {
     "Result": "flegel.result",
     "LocalCluster": "flegel.runtime.processes.local_cluster",
     "check_algorithm": "flegel.conformance",
-    "load": "flegel.runtime.job.resume.result_store",
+    "load": "flegel.runtime.job.result_store",
     "resume": "flegel.api",
     "run": "flegel.api",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
     "DataError": "flegel.errors",
     "AlgorithmError": "flegel.errors",
-    "FlegelWarning": "flegel.runtime.job.resume.run",
+    "FlegelWarning": "flegel.runtime.job.run",
 }
 
 __all__ = [

@@ -203,7 +203,7 @@ def system_calls(lines: Lines) -> None:
 
 REPLACEMENT = """
 import json, sys
-from flegel.runtime import nest
+from flegel.runtime.processes import fork_server as nest
 place, iteration, level, down = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4] == "down"
 told = 0
 def watch(machine):

@@ -123,7 +123,7 @@ def mutate(data: bytes, rng: random.Random, others: list[list[bytes]]) -> bytes:
 
 STRANGE: list[Any] = [
     None, True, -1, 2**63, -(2**63), 2**64 - 1, 0.0, float("nan"), float("-inf"), "", "\0", "type", "é" * 40, b"",
-    b"\xff" * 30, [], {}, [[]], [None] * 40, {"": 0}, {"type": "Load"}, {1: 2}, msgspec.msgpack.Ext(5, b"x"),
+    b"\xff" * 30, [], {}, [[]], [None] * 40, {"": 0}, {"type": "LoadShard"}, {1: 2}, msgspec.msgpack.Ext(5, b"x"),
     msgspec.msgpack.Ext(-1, b"\xff" * 12),
 ]  # fmt: skip
 
@@ -160,9 +160,11 @@ def bulk(rng: random.Random, gate: bool, unit: bytes = b"", size: int = 0) -> by
     size = size or rng.choice((1 << 12, 1 << 16, 1 << 18, (1 << 20) - 200, 1 << 20, (1 << 20) + 1))
     count = size // len(unit)
     many = b"\xdd" + count.to_bytes(4, "big") + unit * count
-    wrapped = b"\x82\xa4type\xa4Load\xa6source\x81\xa1a" + many
+    wrapped = b"\x82\xa4type\xa9LoadShard\xa6source\x81\xa1a" + many
     if gate:
-        return b"\x96\x01\x00\x01\x01\x00\x82\xa4type\xa6Submit\xa4spec\x81\xa9algorithm\x81\xa5hyper\x81\xa1a" + many
+        return (
+            b"\x96\x01\x00\x01\x01\x00\x82\xa4type\xa9SubmitJob\xa4spec\x81\xa9algorithm\x81\xa5hyper\x81\xa1a" + many
+        )
     return b"\x97\xa1j\x00\x00\x00\x00" + wrapped
 
 

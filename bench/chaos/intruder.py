@@ -97,7 +97,7 @@ class Fortress:
         deadline = time.monotonic() + 30
         while len(self.through) <= before and time.monotonic() < deadline:
             time.sleep(0.002)
-        assert self.through[before:] == [("read", "Hosts")], self.through[before:]
+        assert self.through[before:] == [("read", "ListSlaves")], self.through[before:]
 
     def close(self) -> None:
         self._over.set()
@@ -251,9 +251,9 @@ def replay(a: Attacker, tries: int) -> None:
         if number % 200 == 0:
             time.sleep(0.05)
     _flush(a, {"first": first, "other": other, "stranger": stranger})
-    f.through[before:] = [t for t in f.through[before:] if t != ("read", "Hosts")] + [("read", "Hosts")] * max(
-        f.through[before:].count(("read", "Hosts")) - 1, 0
-    )  # the original may come in, once
+    f.through[before:] = [t for t in f.through[before:] if t != ("read", "ListSlaves")] + [
+        ("read", "ListSlaves")
+    ] * max(f.through[before:].count(("read", "ListSlaves")) - 1, 0)  # the original may come in, once
 
 
 def recording(a: Attacker, tries: int) -> None:
@@ -284,7 +284,7 @@ def beyond_limits(a: Attacker, tries: int) -> None:
             4: [b"\x91" * 3000],
             5: [b""],
             6: [good, b"x" * (limits.largest + 1)] if number < 100 else [b"\xc1"],
-            7: [good.replace(b"Hosts", b"Hests")],
+            7: [good.replace(b"ListSlaves", b"LostSlaves")],
         }[number % 8]
         return a.socket(f.pairs["read"], f.pair.public), frames
 

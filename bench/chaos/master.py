@@ -210,7 +210,7 @@ SCRIPT = """
 import os, sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
-from flegel.cluster import journal
+from flegel.cluster.master import journal
 import master
 journal.COMPACT_ABOVE = 600
 book = journal.Journal(Path(sys.argv[1]))

@@ -209,7 +209,7 @@ def test_a_checkpoint_of_another_version_of_the_algorithm_is_refused_in_a_senten
         return found
 
     with monkeypatch.context() as patched, pytest.raises(UsageError, match=f"another version of NMF .*{words}"):
-        patched.setattr(flegel.runtime.job, "read", read_earlier)
+        patched.setattr(flegel.runtime.job.resume, "read", read_earlier)
         flegel.resume(place, data=data, cluster=cluster, max_iterations=5)
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before, "nothing was lost"
 
@@ -229,7 +229,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(cluster, points, tmp_pat
 
 def test_the_command_finds_the_class_again_and_sees_that_it_changed(cluster, points, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(flegel.runtime.run, "LocalCluster", lambda workers: cluster)
+    monkeypatch.setattr(flegel.runtime.job.run, "LocalCluster", lambda workers: cluster)
     monkeypatch.setattr(cluster, "close", lambda: None)
     np.save("rows.npy", points)
     source = Path(drawing.__file__).read_text()

@@ -174,7 +174,7 @@ def test_a_mistake_of_the_master_is_told_and_does_not_end_it(
     assert isinstance(answer, protocol.Denied) and answer.number == 7 and not answer.usage
     assert "ZeroDivisionError: as it may happen" in answer.text
     said = capsys.readouterr().err
-    assert "Submit of ann failed" in said and "in breaks" in said
+    assert "SubmitJob of ann failed" in said and "in breaks" in said
     before = len(gate.said)
     for sender in (NODE, OTHER):
         master._take(Received(sender, protocol.SlaveBeat(sender.name, "boot", 4, "127.0.0.1"), ()))
@@ -207,7 +207,7 @@ def test_a_job_whose_source_is_gone_fails_and_the_master_goes_on(tmp_path: Path)
     (tmp_path / "code" / spec.code).unlink()
     master._take(Received(NODE, protocol.SlaveBeat("n1", "boot", 16, "127.0.0.1"), ()))
     job = master._machine.books.jobs["mine"]
-    assert job.state == FAILED and "cannot send Start" in job.why
+    assert job.state == FAILED and "cannot send LaunchCoordinator" in job.why
 
 
 def test_no_more_than_some_jobs_of_a_user_may_wait(running: tuple[MasterDaemon, Any]) -> None:

@@ -102,7 +102,7 @@ def test_no_order_ends_a_slave(slave: SlaveDaemon, monkeypatch: pytest.MonkeyPat
     slave._hear_master()
     slave._hear_master()
     said = capsys.readouterr().err
-    assert "Start one: slave s0 could not obey: ZeroDivisionError" in said and "was not understood" in said
+    assert "LaunchCoordinator one: slave s0 could not obey: ZeroDivisionError" in said and "was not understood" in said
     ends = {part.job: part for part in beat(slave).parts}
     assert {job: (part.alive, part.outcome) for job, part in ends.items()} == {
         "one": (False, "failed"), "two": (False, "lost"), "four": (False, "failed"), "five": (False, "failed"),

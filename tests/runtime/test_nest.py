@@ -123,7 +123,7 @@ def test_a_job_survives_the_loss_of_the_nest_and_of_all_its_workers() -> None:
 
 
 def test_a_nest_that_was_prepared_and_never_used_ends_even_if_the_process_cannot_say_so() -> None:
-    text = "import os; from flegel.runtime import nest\n"
+    text = "import os; from flegel.runtime.processes import fork_server as nest\n"
     text += "with nest.prepared():\n    print(nest._early[0].pid, flush=True); os._exit(0)"
     said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=DEADLINE, check=True)
     with contextlib.suppress(psutil.NoSuchProcess):

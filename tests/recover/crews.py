@@ -126,7 +126,7 @@ class Site:
                 self.move(order)
             case hand.SendState():
                 found, ids = self.holdings.collect()
-                self.say(boss.State(), (np.array(found), np.array(ids)))
+                self.say(boss.States(), (np.array(found), np.array(ids)))
             case hand.Quit():
                 self.world.end(self)
 

@@ -94,7 +94,7 @@ class NMF(Algorithm):
     Model: H (`factors`, columns × rank) is θ, w_i is the state of point i, besides its last loss (−1:
     never visited).
     A row that was never visited begins with equal weights that fit it best, and is solved at once where H has
-    seen every row before (after the loss of a worker or of states; docs/adr/going-on-from-a-commit.md); one
+    seen every row before (after the loss of a worker or of states; docs/adr/resuming-from-a-commit.md); one
     without entries keeps weights that predict the mean.
 
     solver=sgd: only observed entries count (the stored ones of a sparse row, all but NaN of a dense one).
@@ -228,7 +228,7 @@ class NMF(Algorithm):
         return target
 
     def efficiency(self, part: float, workers: int) -> float | None:
-        """Copies of H that go apart: measured, docs/adr/objectives-that-answer-late.md."""
+        """Copies of H that go apart: measured, docs/adr/objectives-that-lag.md."""
         return 1.0 / (1.0 + APART * (workers - 1) * part) if self.solver == "sgd" else None
 
     def localParameter(self, parameter: Factors, aggregator: Sums) -> Factors:

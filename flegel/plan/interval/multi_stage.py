@@ -13,7 +13,7 @@ fixed point is right even where g is no line; and a measurement is weighed again
 standard error, so that noise moves nothing.
 
 Where the algorithm says itself what intervals do to its progress, because its objective answers too late for a probe
-(docs/adr/objectives-that-answer-late.md), there is nothing to measure but φ and the speed: η maximizes G with that g.
+(docs/adr/objectives-that-lag.md), there is nothing to measure but φ and the speed: η maximizes G with that g.
 
 A stage ends when progress falls behind the prediction, or when φ or the speed is no longer what it was.
 """

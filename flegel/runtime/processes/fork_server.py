@@ -5,7 +5,7 @@ own tables; a fork of the nest costs some milliseconds, also when a lost worker 
 opens no socket and runs no user code. It ends with the process that started it, and its workers with it.
 
 Requests, each with the read end of the worker's standard input, and answers (`BORN` with a pidfd, `ENDED`) are packets
-on a pair of local sockets. See docs/adr/workers-from-a-nest.md.
+on a pair of local sockets. See docs/adr/workers-from-a-fork-server.md.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 """
 
 from flegel.datasets.dataset import Dataset, read_rows, read_shard
-from flegel.datasets.opening import open_data
 from flegel.datasets.partition import plan_rows
+from flegel.datasets.resolve import open_data
 from flegel.datasets.scale import Moments, Scaling
 from flegel.datasets.source import Rows
 

@@ -15,12 +15,13 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.cache import SourceStream, columnar
+from flegel.datasets.columnar_cache import SourceStream, columnar
+from flegel.datasets.descriptions import source_from
 from flegel.datasets.formats.arrays import ArraySource, SparseSource
 from flegel.datasets.formats.text_dialect import find_column
-from flegel.datasets.kinds import source_from
 from flegel.datasets.partition import ENOUGH_BLOCKS, Partition, parse, plan_rows, share_rng
-from flegel.datasets.source import Description, Rows, Source, compress, expand
+from flegel.datasets.row_ranges import compress, expand
+from flegel.datasets.source import Description, Rows, Source
 from flegel.errors import DataError
 
 SAMPLE_BLOCKS = 256

@@ -82,7 +82,7 @@ def _npy(data: Dataset, path: Path) -> None:
 
 
 def _parquet(data: Dataset, path: Path) -> None:
-    from flegel.datasets.formats.tables import arrow
+    from flegel.datasets.formats.arrow_tables import arrow
 
     pa = arrow()
     from pyarrow import parquet

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.source import compress
+from flegel.datasets.row_ranges import compress
 from flegel.errors import UsageError
 
 BLOCKS = 4096

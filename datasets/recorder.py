@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.cache import entry_folder, locked
+from flegel.datasets.cache_folder import entry_folder, locked
 from flegel.datasets.formats.arrays import ArraySource, open_npy
 from flegel.datasets.source import Description
 from flegel.errors import DataError

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.memory import allocate, release
+from flegel.datasets.row_ranges import cut, expand, group
 from flegel.errors import DataError
 
 Description = dict[str, Any]
 """Plain JSON types only: it travels to the workers."""
+
+STREAMS: dict[str, type[Stream]] = {}
+SOURCES: dict[str, type[Source]] = {}
+"""Classes by their `kind`, which is how a description names them. Defining a class with a `kind` enters it."""
 
 WINDOW_BYTES = 8 << 20
 """Rows are moved, checked and shuffled in windows of about this many bytes of numbers."""
@@ -53,7 +58,11 @@ class Stream(ABC):
     """True where chunks carry class names rather than numbers as labels."""
     sparse: bool = False
     origin: str
-    """What errors call it."""
+    """How error messages name it: a path, an address or a phrase."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _register(cls, STREAMS)
 
     @abstractmethod
     def chunks(self) -> Iterator[Chunk]:
@@ -80,6 +89,11 @@ class Source(ABC):
     sparse: bool = False
     window_bytes: ClassVar[int] = WINDOW_BYTES
     origin: str
+    """How error messages name it: a path, an address or a phrase."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _register(cls, SOURCES)
 
     @abstractmethod
     def describe(self) -> Description: ...
@@ -154,60 +168,34 @@ class Source(ABC):
         return values
 
 
-def expand(ranges: Array) -> Array:
-    """Row numbers of (start, stop) ranges, in order."""
-    lengths = ranges[:, 1] - ranges[:, 0]
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    ids = np.ones(total, np.int64)
-    if total:
-        kept = lengths > 0
-        starts, lengths, ends = ranges[kept, 0], lengths[kept], ends[kept]
-        ids[0] = starts[0]
-        ids[ends[:-1]] = starts[1:] - (starts[:-1] + lengths[:-1] - 1)
-    return np.cumsum(ids, out=ids)
+_Registered = TypeVar("_Registered", bound=Stream | Source)
 
 
-def compress(ids: Array) -> Array:
-    """The shortest (start, stop) ranges that give these row numbers in this order."""
-    if not len(ids):
-        return np.empty((0, 2), np.int64)
-    breaks = np.flatnonzero(np.diff(ids) != 1) + 1
-    starts = ids[np.concatenate(([0], breaks))]
-    stops = ids[np.concatenate((breaks - 1, [len(ids) - 1]))] + 1
-    return np.stack([starts, stops], axis=1).astype(np.int64)
+def _register(cls: type[_Registered], known: dict[str, type[_Registered]]) -> None:
+    kind = cls.__dict__.get("kind")
+    if kind is None:
+        return
+    if kind in known:
+        raise TypeError(f"{cls.__name__} has the kind {kind!r} of {known[kind].__name__}; give it another one.")
+    known[kind] = cls
 
 
-def cut(ranges: Array, edges: Array) -> Array:
-    """Ranges cut wherever a natural block begins."""
-    ranges = ranges[ranges[:, 1] > ranges[:, 0]]
-    first = np.searchsorted(edges, ranges[:, 0], side="right")
-    pieces = np.searchsorted(edges, ranges[:, 1] - 1, side="right") - first + 1
-    last = np.cumsum(pieces) - 1
-    owner = np.repeat(np.arange(len(ranges)), pieces)
-    number = np.arange(len(owner))
-    ends_at_edge = number != last[owner]
-    found = ranges[owner]
-    found[ends_at_edge, 1] = edges[(first[owner] + number - (last - pieces + 1)[owner])[ends_at_edge]]
-    found[1:, 0] = np.where(owner[1:] == owner[:-1], found[:-1, 1], found[1:, 0])
-    return found
-
-
-def group(ranges: Array, rows: int, exact: bool) -> Iterator[Array]:
-    """Consecutive ranges in groups of about `rows` rows; long ranges are cut where `exact`."""
-    ranges = ranges[ranges[:, 1] > ranges[:, 0]]
-    ends = np.cumsum(ranges[:, 1] - ranges[:, 0])
-    total = int(ends[-1]) if len(ends) else 0
-    done = 0
-    while done < total:
-        wanted = min(done + rows, total)
-        first, last = np.searchsorted(ends, done, side="right"), np.searchsorted(ends, wanted)
-        held = ranges[first : last + 1].copy()
-        if exact:
-            held[0, 0] = ranges[first, 1] - (ends[first] - done)
-            held[-1, 1] -= ends[last] - wanted
-        done = wanted if exact else int(ends[last])
-        yield held
+def concatenate_sparse(parts: list[Rows], columns: int) -> Rows:
+    """Sparse rows one after the other."""
+    matrices = [part.features for part in parts if isinstance(part.features, Sparse)]
+    ends = np.cumsum([0] + [int(m.indptr[-1]) for m in matrices])
+    indptr = np.concatenate([[0]] + [m.indptr[1:] + end for m, end in zip(matrices, ends.tolist(), strict=False)])
+    labels = [part.labels for part in parts if part.labels is not None]
+    return Rows(
+        Sparse(
+            indptr,
+            np.concatenate([m.indices for m in matrices]),
+            np.concatenate([m.values for m in matrices]),
+            columns,
+        ),
+        np.concatenate(labels) if labels else None,
+        np.concatenate([part.ids for part in parts]),
+    )
 
 
 def write_columns(columns: list[Array], out: Array) -> None:

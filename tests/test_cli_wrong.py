@@ -143,9 +143,9 @@ def test_a_folder_that_cannot_be_searched_is_a_sentence(monkeypatch: pytest.Monk
 
     Path("folder").mkdir()
     Path("folder/rows.csv").write_text("1,2\n")
-    monkeypatch.setattr(flegel.datasets.readers.Path, "is_file", is_file)
+    monkeypatch.setattr(flegel.datasets.formats.readers.Path, "is_file", is_file)
     with pytest.raises(DataError, match=r"cannot be searched \(Permission denied at folder/rows"):
-        flegel.datasets.readers.readable_files(Path("folder"), None)  # type: ignore[arg-type]
+        flegel.datasets.formats.readers.readable_files(Path("folder"), None)  # type: ignore[arg-type]
 
 
 def test_a_scratch_folder_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
-from flegel.datasets.cache import locked
+from flegel.datasets.cache_folder import data_folder, locked
 from flegel.datasets.catalog.entry import CatalogEntry, Remote
 from flegel.errors import DataError, FlegelError, UsageError
 
@@ -200,8 +200,6 @@ def unpack(archive: Path, folder: Path) -> None:
 
 def fetch_url(url: str, progress: Progress | None = None) -> Path:
     """A file by its address, kept in the cache under a folder of its own."""
-    from flegel.datasets.cache import data_folder
-
     check_url(url)
     name = Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)).name or "download"
     folder = data_folder() / "urls" / hashlib.sha256(url.encode()).hexdigest()[:16]

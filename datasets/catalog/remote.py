@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flegel.datasets.cache import data_folder, locked
+from flegel.datasets.cache_folder import data_folder, locked
 from flegel.datasets.catalog.fetch import Progress, check_name, fetch_url
 from flegel.errors import DataError, UsageError
 

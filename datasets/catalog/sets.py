@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flegel.datasets.cache import columnar
 from flegel.datasets.catalog.entry import CatalogEntry, Remote
+from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.formats.cifar import CifarStream
+from flegel.datasets.formats.concatenated import ConcatenatedSource
 from flegel.datasets.formats.readers import open_file
-from flegel.datasets.formats.several_files import Several
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source
 from flegel.datasets.synthetic.copula import CopulaSource
@@ -104,7 +104,7 @@ class Nbaiot(CatalogEntry):
         files = sorted([*folder.rglob("*.csv"), *folder.rglob("*.csv.gz")])
         files = [file for file in files if not file.name.startswith("demonstrate")]
         parts = [open_file(file, options._replace(label=None)) for file in files]
-        return Several(parts, cls.name, ["0" if file.name.startswith("benign") else "1" for file in files])
+        return ConcatenatedSource(parts, cls.name, ["0" if file.name.startswith("benign") else "1" for file in files])
 
     @classmethod
     def stand_in(cls, rows: int) -> Source:

@@ -16,7 +16,8 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.memory import allocate, limit, release
-from flegel.datasets.source import Description, Rows, Source, check_finite, column_name, expand
+from flegel.datasets.row_ranges import expand
+from flegel.datasets.source import Description, Rows, Source, check_finite, column_name
 from flegel.errors import DataError
 
 _FEW = 16
@@ -185,7 +186,7 @@ class ArraySource(Source):
         }
 
     @classmethod
-    def from_description(cls, description: Description) -> ArraySource:
+    def from_description(cls, description: Description) -> Source:
         features, labels = description["paths"]
         return cls(
             open_npy(Path(features)),
@@ -280,7 +281,7 @@ class SparseSource(Source):
         }
 
     @classmethod
-    def from_description(cls, description: Description) -> SparseSource:
+    def from_description(cls, description: Description) -> Source:
         indptr, indices, values, labels = (
             None if path is None else open_npy(Path(path)) for path in description["paths"]
         )

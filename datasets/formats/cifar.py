@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.source import Chunk, Description, Stream
 from flegel.errors import DataError
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.arrays import as_matrix, wanted_dtype
 from flegel.datasets.formats.compressed import opened
 from flegel.datasets.source import Chunk, Description, Stream

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flegel.datasets.cache import columnar
+from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.formats import ratings, svmlight
 from flegel.datasets.formats.arrays import ArraySource, open_npy
+from flegel.datasets.formats.arrow_tables import open_table
 from flegel.datasets.formats.compressed import head_of, suffixes
+from flegel.datasets.formats.concatenated import FILE_LABEL, ConcatenatedSource
 from flegel.datasets.formats.packed_arrays import IdxStream, NpzStream, idx_labels_beside
-from flegel.datasets.formats.several_files import FILE_LABEL, Several
-from flegel.datasets.formats.tables import open_table
-from flegel.datasets.formats.text import TextSource
 from flegel.datasets.formats.text_dialect import HEAD_BYTES, find_column, understand
+from flegel.datasets.formats.text_source import TextSource
 from flegel.datasets.formats.text_stream import TextStream
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source
@@ -77,7 +77,7 @@ def open_files(paths: list[Path], options: Options, spec: str) -> Source:
     parts = [open_file(path.absolute(), options) for path in files]
     if len(parts) == 1 and not by_file:
         return parts[0]
-    return Several(parts, spec, [path.name.split(".")[0] for path in files] if by_file else None)
+    return ConcatenatedSource(parts, spec, [path.name.split(".")[0] for path in files] if by_file else None)
 
 
 def readable_files(folder: Path, options: Options) -> list[Path]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.compressed import head_of, line_pieces
 from flegel.datasets.formats.text_dialect import LINE_LIMIT
 from flegel.datasets.formats.text_stream import PIECE

@@ -80,6 +80,7 @@ def _parse_pandas(
     kinds: dict[int, Any] = dict.fromkeys(dialect.features, dtype)
     if dialect.label is not None:
         kinds[dialect.label] = str if dialect.text_label else np.float64
+    missing: Any = {i: NOT_A_NUMBER for i, kind in kinds.items() if kind is not str}  # the stubs allow only str keys
     frame = pandas.read_csv(
         io.BytesIO(bytes(text)),
         sep=r"\s+" if dialect.delimiter == " " else dialect.delimiter,
@@ -89,7 +90,7 @@ def _parse_pandas(
         usecols=wanted,
         dtype=kinds,
         keep_default_na=False,
-        na_values={i: NOT_A_NUMBER for i, kind in kinds.items() if kind is not str},
+        na_values=missing,
         engine="c",
         skip_blank_lines=True,
         on_bad_lines="error",

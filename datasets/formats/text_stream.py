@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.compressed import line_pieces
 from flegel.datasets.formats.text_dialect import LINE_LIMIT, Dialect
 from flegel.datasets.formats.text_parse import parse

@@ -1,6 +1,6 @@
 """Generated sets: clusters, arbiter PUFs, images, ratings. Any worker makes any rows, always the same ones.
 
-Never stores anything: rows come from counters (see `copula.block_rng`), so a share is made where it is used.
+Never stores anything: rows come from counters (see `block_source.block_rng`), so a share is made where it is used.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.formats.several_files import join
-from flegel.datasets.source import Description, Rows, Source, expand
-from flegel.datasets.synthetic.copula import BlockSource, block_rng
+from flegel.datasets.row_ranges import expand
+from flegel.datasets.source import Description, Rows, Source, concatenate_sparse
+from flegel.datasets.synthetic.block_source import BlockSource, block_rng
 from flegel.errors import DataError
 
 _FIXED = 2**63
@@ -198,7 +198,7 @@ class Ratings(Source):
             wanted = ids[at:end] if rng is None else rng.permutation(ids[at:end])
             parts.append(Rows(_select(self._block(number), wanted - number * self.BLOCK), None, wanted))
             at = end
-        rows = join(parts, self.columns)
+        rows = concatenate_sparse(parts, self.columns)
         assert isinstance(rows.features, Sparse)
         return rows._replace(features=rows.features._replace(values=rows.features.values.astype(self.dtype)))
 
@@ -249,6 +249,3 @@ def _select(block: Sparse, rows: Array) -> Sparse:
     where = expand(np.stack([starts, stops], axis=1))
     indptr = np.concatenate(([0], np.cumsum(stops - starts)))
     return Sparse(indptr, block.indices[where], block.values[where], block.columns)
-
-
-SOURCES: tuple[type[Source], ...] = (Blobs, ArbiterPuf, Images, Ratings)

@@ -8,19 +8,18 @@ apart.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import erf
 from typing import Any
 
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.synthetic.copula import SPAN
+from flegel.datasets.synthetic.normal_scores import SPAN
 
 KNOTS = 33
 
 
 def _uniform(scores: Array) -> Array:
-    from math import erf
-
     return np.array([3**0.5 * erf(s / 2**0.5) for s in scores])
 
 

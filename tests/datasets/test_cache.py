@@ -37,8 +37,8 @@ def test_the_second_start_reads_the_same_shares_without_parsing(
     def refuse(*_: object) -> None:
         raise AssertionError("text was parsed or counted again")
 
-    monkeypatch.setattr("flegel.datasets.formats.text.parse", refuse)
-    monkeypatch.setattr("flegel.datasets.formats.text.count_lines", refuse)
+    monkeypatch.setattr("flegel.datasets.formats.text_source.parse", refuse)
+    monkeypatch.setattr("flegel.datasets.formats.text_source.count_lines", refuse)
     second = all_shares(open_data(path, label=0), 3, seed=4)
     for one, other in zip(first, second, strict=True):
         assert np.array_equal(one.ids, other.ids)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.columnar_cache import columnar
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.options import Options
 from flegel.datasets.source import Chunk, Description, Source, Stream, column_name, write_columns
@@ -196,8 +197,6 @@ class TableStream(Stream):
 
 def open_table(path: Path, options: Options) -> Source:
     """The numeric columns of a table; other columns than the label must be numbers."""
-    from flegel.datasets.cache import columnar
-
     names = list(open_blocks(path).schema.names)
     at = None if options.label is None else find_column(options.label, names, len(names), str(path), "label column")
     label = None if at is None else names[at]

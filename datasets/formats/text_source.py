@@ -12,7 +12,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.datasets import recorder
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.text_blocks import BLOCKS, MAX_BLOCK, MIN_BLOCK, TextFile, block_starts, count_lines
 from flegel.datasets.formats.text_dialect import Dialect

@@ -5,20 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.core.shard import Sparse
+from flegel.datasets.descriptions import source_from
 from flegel.datasets.formats.text_dialect import is_number
 from flegel.datasets.partition import block_edges
-from flegel.datasets.source import Description, Rows, Source, cut
+from flegel.datasets.row_ranges import cut
+from flegel.datasets.source import Description, Rows, Source, concatenate_sparse
 from flegel.errors import DataError
 
 FILE_LABEL = "@file"
 """As a label: the class of a row is the name of its file."""
 
 
-class Several(Source):
+class ConcatenatedSource(Source):
     """Parts of equal columns. With `stems`, the label of a row is that of its part."""
 
-    kind = "several"
+    kind = "concatenated"
 
     def __init__(self, parts: list[Source], origin: str, stems: list[str] | None = None) -> None:
         first = parts[0]
@@ -97,7 +98,7 @@ class Several(Source):
             given = np.empty(len(rows.ids)) if rows.labels is None else rows.labels
             labels = self._labels(number, given) if self.labelled else None
             found.append(Rows(rows.features, labels, rows.ids + self.starts[number]))
-        return join(found, self.columns)
+        return concatenate_sparse(found, self.columns)
 
     def record(self, job: str) -> None:
         for part in self.parts:
@@ -116,26 +117,6 @@ class Several(Source):
         }
 
     @classmethod
-    def from_description(cls, description: Description) -> Several:
-        from flegel.datasets.kinds import source_from
-
+    def from_description(cls, description: Description) -> ConcatenatedSource:
         parts = [source_from(part) for part in description["parts"]]
         return cls(parts, description["origin"], description["stems"])
-
-
-def join(parts: list[Rows], columns: int) -> Rows:
-    """Sparse rows one after the other."""
-    matrices = [part.features for part in parts if isinstance(part.features, Sparse)]
-    ends = np.cumsum([0] + [int(m.indptr[-1]) for m in matrices])
-    indptr = np.concatenate([[0]] + [m.indptr[1:] + end for m, end in zip(matrices, ends.tolist(), strict=False)])
-    labels = [part.labels for part in parts if part.labels is not None]
-    return Rows(
-        Sparse(
-            indptr,
-            np.concatenate([m.indices for m in matrices]),
-            np.concatenate([m.values for m in matrices]),
-            columns,
-        ),
-        np.concatenate(labels) if labels else None,
-        np.concatenate([part.ids for part in parts]),
-    )

@@ -6,9 +6,6 @@ complete, so a half-written entry is never seen. Never decides what is worth cac
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -21,50 +18,11 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
+from flegel.datasets.cache_folder import entry_folder, locked
+from flegel.datasets.descriptions import source_from, stream_from
 from flegel.datasets.formats.arrays import ArraySource, SparseSource, open_npy
 from flegel.datasets.source import Chunk, Description, Source, Stream, check_finite
 from flegel.errors import DataError
-
-_FORMAT = 1
-
-
-def data_folder() -> Path:
-    """Where sets by name are kept: FLEGEL_DATA, or flegel/data in the user's cache folder."""
-    given = os.environ.get("FLEGEL_DATA")
-    if given:
-        return Path(given).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "flegel" / "data"
-
-
-def signature(path: Path) -> list[int]:
-    """What tells that a file has changed."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).") from None
-    return [state.st_size, state.st_mtime_ns]
-
-
-def check_unchanged(path: Path, description: Description) -> None:
-    """A worker must see the file that was opened; its size tells."""
-    size = signature(path)[0]
-    if size != description["signature"][0]:
-        raise DataError(f"{path} has {size} bytes here but had {description['signature'][0]} when the job was opened.")
-
-
-def entry_folder(description: Description) -> Path:
-    text = json.dumps([_FORMAT, description], sort_keys=True)
-    return data_folder() / "columns" / hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """One process at a time; the others wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def columnar(stream: Stream) -> Source:
@@ -128,17 +86,25 @@ class CachedArrays(ArraySource):
     description: Description
 
     def describe(self) -> Description:
-        return {"kind": "cached", "origin": self.description}
+        return {"kind": self.kind, "origin": self.description}
+
+    @classmethod
+    def from_description(cls, description: Description) -> Source:
+        return columnar(stream_from(description["origin"]))
 
 
 class CachedSparse(SparseSource):
     """Sparse rows from the columnar cache."""
 
-    kind = "cached"
+    kind = "cached-sparse"
     description: Description
 
     def describe(self) -> Description:
-        return {"kind": "cached", "origin": self.description}
+        return {"kind": self.kind, "origin": self.description}
+
+    @classmethod
+    def from_description(cls, description: Description) -> Source:
+        return columnar(stream_from(description["origin"]))
 
 
 class _Column:
@@ -250,6 +216,4 @@ class SourceStream(Stream):
 
     @classmethod
     def from_description(cls, description: Description) -> SourceStream:
-        from flegel.datasets.kinds import source_from
-
         return cls(source_from(description["source"]))

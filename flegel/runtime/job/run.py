@@ -407,7 +407,7 @@ def _result(
         kernel=built.kind,
         warnings=remarks(machine),
         classes=data.classes,
-        scaling=tuple(scaling) if scaling is not None else None,
+        scaling=None if scaling is None else (scaling.shift, scaling.factor),
         state=_in_data_order(machine) if machine.states else None,
         balance=balance_row(machine),
         incidents=[vars(incident) for incident in machine.crew.incidents],

@@ -1,7 +1,7 @@
-"""The cache folder, and the columnar cache in it: what a set was read into once, ready to be mapped.
+"""The columnar cache: data sets converted once to `.npy` files that are memory-mapped afterwards.
 
-An entry is a folder of `.npy` files beside a manifest, written elsewhere and renamed into place when
-complete, so a half-written entry is never seen. Never decides what is worth caching.
+An entry is a folder of `.npy` files and a manifest. It is written to a temporary folder and renamed when complete, so
+a partial entry is never seen. Never decides which sets are cached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flegel.errors import DataError
 
 
 def columnar(stream: Stream) -> Source:
-    """The stream's rows as a mapped source: from the cache, or read now and kept there."""
+    """The stream's rows as a mapped source: from the cache, or converted now and stored there."""
     description = stream.describe()
     folder = entry_folder(description)
     found = _open_entry(folder, stream, description)
@@ -37,7 +37,7 @@ def columnar(stream: Stream) -> Source:
             found = _open_entry(folder, stream, description)
             if found is not None:
                 return found
-            temporary = Path(tempfile.mkdtemp(prefix="half-", dir=folder.parent))
+            temporary = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
             try:
                 _write(stream, temporary)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -52,7 +52,7 @@ def columnar(stream: Stream) -> Source:
         ) from None
     opened = _open_entry(folder, stream, description)
     if opened is None:
-        raise DataError(f"The cache entry {folder} vanished while it was opened; start again.")
+        raise DataError(f"The cache entry {folder} was removed while it was opened; run the command again.")
     return opened
 
 
@@ -80,7 +80,7 @@ def _open_entry(folder: Path, stream: Stream, description: Description) -> Sourc
 
 
 class CachedArrays(ArraySource):
-    """Dense rows from the columnar cache; another host builds its own entry from the origin."""
+    """Dense rows from the columnar cache; another host converts the origin itself."""
 
     kind = "cached"
     description: Description
@@ -107,8 +107,8 @@ class CachedSparse(SparseSource):
         return columnar(stream_from(description["origin"]))
 
 
-class _Column:
-    """A growing one- or two-dimensional `.npy` file, written in pieces."""
+class _NpyWriter:
+    """Writes a one- or two-dimensional `.npy` file in pieces; the header is written last, with the final shape."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -137,9 +137,9 @@ class _Column:
 
 def _write(stream: Stream, folder: Path) -> None:
     names = ["indptr", "indices", "values"] if stream.sparse else ["features"]
-    columns = {name: _Column(folder / f"{name}.npy") for name in names}
+    columns = {name: _NpyWriter(folder / f"{name}.npy") for name in names}
     if stream.labelled:
-        columns["labels"] = _Column(folder / "labels.npy")
+        columns["labels"] = _NpyWriter(folder / "labels.npy")
     codes: dict[str, int] = {}
     rows, width = 0, 0
     try:
@@ -151,7 +151,7 @@ def _write(stream: Stream, folder: Path) -> None:
         for column in columns.values():
             column.close()
     if rows == 0:
-        raise DataError(f"{stream.origin} has no rows.")
+        raise DataError(f"{stream.origin} has no rows; give a file with at least one.")
     classes = None
     if stream.named_classes:
         classes = sorted(codes)
@@ -171,7 +171,7 @@ def _write(stream: Stream, folder: Path) -> None:
 
 
 def _append(
-    chunk: Chunk, columns: dict[str, _Column], codes: dict[str, int], stream: Stream, rows: int, width: int
+    chunk: Chunk, columns: dict[str, _NpyWriter], codes: dict[str, int], stream: Stream, rows: int, width: int
 ) -> tuple[int, int]:
     features, labels = chunk
     if isinstance(features, Sparse):
@@ -197,7 +197,7 @@ def _append(
 
 
 class SourceStream(Stream):
-    """Any source read from its beginning to its end: how it gets into the columnar cache."""
+    """A source read from beginning to end, for conversion into the columnar cache."""
 
     kind = "source"
 

@@ -1,9 +1,8 @@
-"""What a source of rows is, and the windows in which rows are moved.
+"""The interfaces of data sources, and the windows in which rows are read.
 
-Never opens a file, never decides who reads what.
-
-A `Source` is a numbered sequence of rows of which any ranges can be read. A `Stream` can only be read from
-its beginning (compressed text, for example) and becomes a source by way of the columnar cache.
+A `Source` is a numbered sequence of rows of which any ranges can be read. A `Stream` can only be read from the
+beginning (compressed text, for example) and is converted to a source by the columnar cache. Never opens a file, never
+decides which worker reads which rows.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from flegel.datasets.row_ranges import cut, expand, group
 from flegel.errors import DataError
 
 Description = dict[str, Any]
-"""Plain JSON types only: it travels to the workers."""
+"""Plain JSON types only, because it is sent to the workers."""
 
 STREAMS: dict[str, type[Stream]] = {}
 SOURCES: dict[str, type[Source]] = {}
 """Classes by their `kind`, which is how a description names them. Defining a class with a `kind` enters it."""
 
 WINDOW_BYTES = 8 << 20
-"""Rows are moved, checked and shuffled in windows of about this many bytes of numbers."""
+"""Rows are read, checked and shuffled in windows of about this many bytes of numbers."""
 
 
 class Rows(NamedTuple):
@@ -40,14 +39,14 @@ class Rows(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The next rows of a stream. `labels` are class names where the stream says so, else numbers."""
+    """The next rows of a stream. `labels` are class names if `named_classes`, else numbers."""
 
     features: Array | Sparse
     labels: Array | None
 
 
 class Stream(ABC):
-    """Rows that come in order, once: what the columnar cache is built from."""
+    """Rows that can only be read in order. The columnar cache converts them."""
 
     kind: ClassVar[str]
     columns: int
@@ -66,7 +65,7 @@ class Stream(ABC):
 
     @abstractmethod
     def chunks(self) -> Iterator[Chunk]:
-        """All rows, in order, in pieces that fit into memory."""
+        """All rows, in order, in chunks that fit into memory."""
 
     @abstractmethod
     def describe(self) -> Description: ...
@@ -103,9 +102,7 @@ class Source(ABC):
     def from_description(cls, description: Description) -> Source: ...
 
     def edges(self) -> Array | None:
-        """Row numbers at which natural blocks begin, and `rows`; None where any row is as cheap as any
-        other.
-        """
+        """Row numbers at which natural blocks begin, and `rows` at the end; None for random access."""
         return None
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
@@ -145,14 +142,14 @@ class Source(ABC):
         edges = self.edges()
         yield from group(cut(ranges, edges) if edges is not None else ranges, rows, exact=edges is None)
 
-    def record(self, job: str) -> None:  # noqa: B027 - most sources keep nothing
-        """Keep what is read from now on for the next start, where that pays.
+    def record(self, job: str) -> None:  # noqa: B027 - most sources cache nothing
+        """Write the rows read from now on to the columnar cache, where the source is slower than it.
 
         `job` is the same on all workers.
         """
 
     def finish_recording(self, index: int, count: int, good: bool) -> None:  # noqa: B027
-        """All rows of worker `index` of `count` have been read, or (not `good`) something failed."""
+        """All rows of worker `index` of `count` have been read; with `good` False, reading failed."""
 
     def column(self, index: int) -> Array:
         """One whole column of features, or the labels for -1."""
@@ -199,7 +196,7 @@ def concatenate_sparse(parts: list[Rows], columns: int) -> Rows:
 
 
 def write_columns(columns: list[Array], out: Array) -> None:
-    """Columns into a matrix of rows, in tiles that stay in the processor's cache while they are turned."""
+    """Copy columns into a row-major matrix, in tiles that fit into the processor's cache."""
     step = max(64, (1 << 15) // len(columns))
     tile = np.empty((len(columns), step), out.dtype)
     for lo in range(0, len(out), step):
@@ -212,8 +209,8 @@ def write_columns(columns: list[Array], out: Array) -> None:
 def check_finite(features: Array, labels: Array | None, ids: Array, names: list[str] | None, origin: str) -> None:
     """Raise for the first NaN or infinity, by row and column."""
     with np.errstate(over="ignore", invalid="ignore"):
-        total = features.sum() if features.size else 0.0  # NaN and infinity survive a sum; overflow is looked into
-    if not np.isfinite(total):
+        total = features.sum() if features.size else 0.0
+    if not np.isfinite(total):  # some value is not finite, or the sum overflowed
         bad = np.argwhere(~np.isfinite(features))
         if len(bad):
             row, column = bad[0]
@@ -225,7 +222,8 @@ def check_finite(features: Array, labels: Array | None, ids: Array, names: list[
     if labels is not None and not np.isfinite(labels).all():
         row = int(np.flatnonzero(~np.isfinite(labels))[0])
         raise DataError(
-            f"{origin}: row {ids[row] + 1} has the label {labels[row]}; every label must be a finite number."
+            f"{origin}: row {ids[row] + 1} has the label {labels[row]}; "
+            "every label must be a finite number, so drop or fill such rows first."
         )
 
 

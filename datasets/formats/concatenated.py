@@ -1,4 +1,4 @@
-"""Several files as one set, one after the other. Never reads a file that a share does not touch."""
+"""Several files as one set, one after the other. Never reads a file of which a shard has no rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flegel.datasets.source import Description, Rows, Source, concatenate_sparse
 from flegel.errors import DataError
 
 FILE_LABEL = "@file"
-"""As a label: the class of a row is the name of its file."""
+"""The value of `label` for which the class of a row is the name of its file."""
 
 
 class ConcatenatedSource(Source):
-    """Parts of equal columns. With `stems`, the label of a row is that of its part."""
+    """Parts with the same columns. With `stems`, the label of a row is the stem of its part."""
 
     kind = "concatenated"
 
@@ -27,13 +27,18 @@ class ConcatenatedSource(Source):
             if part.sparse != first.sparse or (not first.sparse and part.columns != first.columns):
                 raise DataError(
                     f"{part.origin} has {part.columns} columns where {first.origin} has {first.columns}; "
-                    "files of one set must have the same."
+                    "give files with the same columns."
                 )
             if first.names and part.names and part.names != first.names and not first.sparse:
                 other = next(b for a, b in zip(first.names, part.names, strict=True) if a != b)
-                raise DataError(f"{part.origin} has a column {other!r} that {first.origin} does not have there.")
+                raise DataError(
+                    f"{part.origin} has a column {other!r} that {first.origin} does not have there; "
+                    "give files with the same columns."
+                )
             if part.labelled != first.labelled:
-                raise DataError(f"Of {first.origin} and {part.origin} only one has labels.")
+                raise DataError(
+                    f"Of {first.origin} and {part.origin} only one has labels; give labels in all files or in none."
+                )
         self.parts, self.origin = parts, origin
         self.columns = max(part.columns for part in parts)
         self.dtype = np.result_type(*[part.dtype for part in parts])
@@ -51,7 +56,7 @@ class ConcatenatedSource(Source):
             ]
 
     def edges(self) -> Array | None:
-        """Natural blocks of the parts; None where every part gives any row equally cheaply."""
+        """Natural blocks of the parts; None where every part has random access."""
         found = [part.edges() for part in self.parts]
         if all(edges is None for edges in found):
             return None

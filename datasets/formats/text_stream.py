@@ -1,6 +1,6 @@
-"""Text tables that can only be read from their beginning: compressed ones, and ones whose labels are words.
+"""Text tables that can only be read from their beginning: compressed ones, and ones with text labels.
 
-Never keeps more than a piece of the file.
+Never holds more than one piece of the file in memory.
 """
 
 from __future__ import annotations

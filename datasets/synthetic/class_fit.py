@@ -14,7 +14,7 @@ from flegel.core.pytree import Array
 from flegel.datasets.synthetic.normal_scores import SPAN, normal_cdf, normal_scores
 
 FEW_VALUES = 8
-"""A column with at most so many different values is drawn from exactly these."""
+"""A column with at most this many distinct values is drawn from exactly these."""
 
 
 def fit_class(rows: Array, label: int, share: float, factors: int, knots: int) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Stand-ins fitted to figures of a real set: per class, the marginal of each column and their correlation.
 
-A row is drawn from a Gaussian copula: correlated normals, each mapped through its column's quantiles. Rows
-come in blocks of fixed size, each from its own counter of a counter-based generator, so any worker makes any
-rows, and the result does not depend on how many workers there are. Never holds a row of the real set.
+A row is drawn from a Gaussian copula: correlated normals, each mapped through its column's quantiles. Never
+holds a row of the real set.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from flegel.datasets.synthetic.normal_scores import SPAN
 
 @functools.cache
 def fitted(name: str) -> Figures:
-    """The committed figures of one set, or those made from what is published about it."""
+    """The figures of one set: fitted ones from the package, or those derived from its publication."""
     if name in published_figures.TABLES:
         return Figures(published_figures.figures(name))
     text = resources.files("flegel.datasets.synthetic").joinpath("fitted", f"{name}.json").read_text()
@@ -31,17 +30,17 @@ def fitted(name: str) -> Figures:
 
 
 class Figures:
-    """Class shares, quantiles and correlation of one set, ready for drawing."""
+    """Class shares, quantiles and correlation of one set, prepared for drawing rows."""
 
     def __init__(self, plain: dict[str, Any]) -> None:
         self.names: list[str] = plain["names"]
         self.shares = np.cumsum([part["share"] for part in plain["classes"]])
         self.labels = [float(part["label"]) for part in plain["classes"]]
-        self.parts = [_Part(part, len(self.names)) for part in plain["classes"]]
+        self.parts = [_ClassFigures(part, len(self.names)) for part in plain["classes"]]
 
 
-class _Part:
-    """One class: how its normals are mixed and how they are mapped."""
+class _ClassFigures:
+    """One class: the factor loadings of its normals and the quantiles to which they are mapped."""
 
     def __init__(self, plain: dict[str, Any], columns: int) -> None:
         self.loadings = np.array(plain["loadings"], np.float32)  # columns × factors
@@ -63,7 +62,7 @@ class _Part:
         if self.residual is not None:
             scores += rng.standard_normal(scores.shape, np.float32) * self.residual
         at = (scores + np.float32(SPAN)) * np.float32((self.knots - 1) / (2 * SPAN))
-        np.maximum(at, 0, out=at)  # nothing lies below the smallest value; large values are extended
+        np.maximum(at, 0, out=at)  # no value is below the smallest one; large values are extrapolated
         low = np.minimum(at, self.knots - 2).astype(np.int32)
         at -= low
         at *= self.steps.ravel()[low + self.step_offsets]

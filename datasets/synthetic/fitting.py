@@ -61,13 +61,11 @@ def higgs(files: list[str]) -> Any:
 
 
 NBAIOT_BENIGN = 555_932 / 7_062_606
-"""Share of benign rows in the whole set, of which the excerpts are equal parts."""
+"""Fraction of benign rows in the whole set; the excerpts have equally many rows of each file."""
 
 
 def nbaiot(files: list[str]) -> Any:
-    """From one CSV for benign traffic and one for each kind of attack; the label says whether it is an
-    attack.
-    """
+    """From one CSV of benign traffic and one for each kind of attack; the label is 1 for an attack."""
     import pandas
 
     parts = []

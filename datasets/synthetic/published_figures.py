@@ -1,8 +1,7 @@
-"""Figures for sets of which no rows are at hand: what their publications say of columns, classes and
-separation.
+"""Figures of sets of which no real rows are available, from the publications: columns, classes and their separation.
 
-Coarser than a fit, and said so: shapes of columns (angle, momentum, mass, flag) and how far the classes lie
-apart.
+Coarser than a fit: only shapes of columns (angle, momentum, mass, flag) and the distances of the classes. Never
+checked against real rows.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ TABLES: dict[str, tuple[list[tuple[str, str, float]], float]] = {
 
 
 def figures(name: str) -> dict[str, Any]:
-    """The same plain figures as a fit gives: two classes, 0 and 1."""
+    """Figures in the form of a fit, with the classes 0 and 1."""
     columns, share = TABLES[name]
     grid = np.linspace(-SPAN, SPAN, KNOTS)
     rng = np.random.default_rng(len(columns))

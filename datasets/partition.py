@@ -121,7 +121,9 @@ def plan_rows(
     if not 0 <= index < count:
         raise UsageError(f"There is no worker {index} among {count}; workers count from 0.")
     if rows < count:
-        raise UsageError(f"{count} workers cannot share {rows} rows; use at most {rows} workers.")
+        raise UsageError(
+            f"{count} workers need at least {count} rows, and the set has {rows}; use at most {rows} workers."
+        )
     wanted = parse(partition) if isinstance(partition, str) else partition
     if wanted.kind == "contiguous":
         return contiguous(rows, index, count)

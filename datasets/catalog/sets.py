@@ -45,7 +45,7 @@ class Susy(CatalogEntry):
     suits = ("gmm", "kmeans", "lr")
     remotes = (RemoteFile(f"{_UCI}/00279/SUSY.csv.gz", "SUSY.csv.gz"),)
     files = ("SUSY.parquet", "SUSY.npy", "SUSY.csv", "SUSY.csv.gz")
-    remark = "with approximate shapes of columns and shares of classes, not fitted to real rows"
+    remark = "with approximate shapes of columns and fractions of classes, not fitted to real rows"
 
     @classmethod
     def stand_in(cls, rows: int) -> Source:
@@ -62,7 +62,7 @@ class Hepmass(CatalogEntry):
     suits = ("kmeans", "fcm", "gmm", "lr")
     remotes = (RemoteFile(f"{_UCI}/00347/all_train.csv.gz", "all_train.csv.gz"),)
     files = ("all_train.csv", "all_train.csv.gz")
-    remark = "with approximate shapes of columns and shares of classes, not fitted to real rows"
+    remark = "with approximate shapes of columns and fractions of classes, not fitted to real rows"
 
     @classmethod
     def open_real(cls, path: Path, options: Options) -> Source:
@@ -141,9 +141,9 @@ class _MovieLens(CatalogEntry):
 
     @classmethod
     def stand_in(cls, rows: int) -> Source:
-        """As many ratings a user as in the real set."""
-        share = rows / cls.rows
-        return Ratings(cls.name, rows, cls.items, max(rows, round(cls.ratings * share)))
+        """As many ratings per user as in the real set."""
+        fraction = rows / cls.rows
+        return Ratings(cls.name, rows, cls.items, max(rows, round(cls.ratings * fraction)))
 
 
 class Ml10m(_MovieLens):
@@ -159,7 +159,7 @@ class Ml10m(_MovieLens):
         ),
     )
     files = ("**/ratings.dat", "**/ratings.dat.gz")
-    remark = "a low-rank model with log-normal users and popular items, about 143 ratings a user"
+    remark = "a low-rank model with log-normal users and popular items, about 143 ratings per user"
 
 
 class Ml25m(_MovieLens):
@@ -175,7 +175,7 @@ class Ml25m(_MovieLens):
         ),
     )
     files = ("**/ratings.csv", "**/ratings.csv.gz")
-    remark = "a low-rank model cut to 5,000 items as in the paper, about 123 ratings a user"
+    remark = "a low-rank model cut to 5,000 items as in the paper, about 123 ratings per user"
 
 
 class _Images(CatalogEntry):

@@ -110,7 +110,7 @@ def to_array(value: Any) -> Array:
         ) from None
     if array.dtype == object or array.ndim == 0:
         raise UsageError(
-            f"An object of type {type(value).__name__} cannot be read as rows; pass an array, a frame, a sparse matrix or a path."
+            f"A value of type {type(value).__name__} cannot be read as rows; pass an array, a frame or a path."
         )
     return array
 

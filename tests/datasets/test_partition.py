@@ -22,7 +22,7 @@ partitions = st.sampled_from(["shuffle", "contiguous", "sorted-by 0", "dirichlet
 @given(rows=st.integers(1, 6000), count=st.integers(1, 12), partition=partitions, seed=st.integers(-5, 2**70))
 def test_shards_cover_every_row_once(rows: int, count: int, partition: str, seed: int) -> None:
     if rows < count:
-        with pytest.raises(UsageError, match="cannot share"):
+        with pytest.raises(UsageError, match="workers need at least"):
             plan_rows(rows, 0, count, partition, seed)
         return
     values = np.random.default_rng(rows).integers(0, 4, rows).astype(float)
@@ -78,8 +78,8 @@ def test_sorted_by_gives_each_worker_a_range_of_values() -> None:
     tops = [(float(s.features[:, 2].min()), float(s.features[:, 2].max())) for s in shards]
     assert tops[0][1] <= tops[1][0]
     assert tops[1][1] <= tops[2][0]
-    dirichlet_rows = check_shards(data, 2, "sorted-by label")
-    assert dirichlet_rows[0].labels.max() <= dirichlet_rows[1].labels.min()
+    by_label = check_shards(data, 2, "sorted-by label")
+    assert by_label[0].labels.max() <= by_label[1].labels.min()
 
 
 def test_a_small_alpha_skews_labels_and_a_large_one_does_not() -> None:
@@ -106,7 +106,7 @@ def test_a_wrong_partition_is_refused(text: str) -> None:
         plan_rows(10, 0, 2, text)
 
 
-def test_a_partition_dirichlet_rows_needs_labels() -> None:
+def test_a_partition_by_label_needs_labels() -> None:
     data = open_data(np.random.default_rng(0).random((50, 3)))
     with pytest.raises(DataError, match="no labels"):
         data.shard(0, 2, "dirichlet:0.5")

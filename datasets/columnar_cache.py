@@ -20,7 +20,8 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.cache_folder import entry_folder, locked
 from flegel.datasets.descriptions import source_from, stream_from
-from flegel.datasets.formats.arrays import ArraySource, SparseSource, open_npy
+from flegel.datasets.formats.arrays import ArraySource, open_npy
+from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.source import Chunk, Description, Source, Stream, check_finite
 from flegel.errors import DataError
 

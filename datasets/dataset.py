@@ -15,7 +15,8 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.columnar_cache import SourceStream, columnar
 from flegel.datasets.descriptions import source_from
-from flegel.datasets.formats.arrays import ArraySource, SparseSource
+from flegel.datasets.formats.arrays import ArraySource
+from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.partition import MIN_BLOCKS_PER_WORKER, Partition, parse, plan_rows, shard_rng
 from flegel.datasets.row_ranges import compress, expand

@@ -11,7 +11,8 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.formats.arrays import ArraySource, SparseSource, wanted_dtype
+from flegel.datasets.formats.arrays import ArraySource, wanted_dtype
+from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source, column_name

@@ -1,12 +1,13 @@
 """Data sets by name and by path, installed as `flegel.datasets`.
 
-`open_data` opens, `Dataset` describes, `read_shard` is what a worker calls. Never imports the engine.
+`open_data` opens a set, `Dataset` describes it, `read_shard` reads the rows of one worker. Importing the package
+registers every source and stream (see descriptions.py). Never imports the engine.
 """
 
 from flegel.datasets.dataset import Dataset, read_rows, read_shard
-from flegel.datasets.opening import open_data
 from flegel.datasets.partition import plan_rows
-from flegel.datasets.scale import Moments, Scaling
+from flegel.datasets.resolve import open_data
+from flegel.datasets.scale import ColumnMoments, Scaling
 from flegel.datasets.source import Rows
 
-__all__ = ["Dataset", "Moments", "Rows", "Scaling", "open_data", "plan_rows", "read_rows", "read_shard"]
+__all__ = ["ColumnMoments", "Dataset", "Rows", "Scaling", "open_data", "plan_rows", "read_rows", "read_shard"]

@@ -1,8 +1,6 @@
-"""`Dataset`: what `open_data` returns; and `read_shard`, which a worker calls for its part.
+"""`Dataset`, which `open_data` returns, and `read_shard`, which reads the rows of one worker.
 
-Never trains, never sends.
-
-The description that travels is plain JSON. A worker reads from it only its own rows.
+A description is plain JSON; a worker opens it and reads only its own rows. Never trains, never sends.
 """
 
 from __future__ import annotations
@@ -15,16 +13,18 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.cache import SourceStream, columnar
-from flegel.datasets.formats.arrays import ArraySource, SparseSource
+from flegel.datasets.columnar_cache import SourceStream, columnar
+from flegel.datasets.descriptions import source_from
+from flegel.datasets.formats.arrays import ArraySource
+from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.formats.text_dialect import find_column
-from flegel.datasets.kinds import source_from
-from flegel.datasets.partition import ENOUGH_BLOCKS, Partition, parse, plan_rows, share_rng
-from flegel.datasets.source import Description, Rows, Source, compress, expand
+from flegel.datasets.partition import MIN_BLOCKS_PER_WORKER, Partition, parse, plan_rows, shard_rng
+from flegel.datasets.row_ranges import compress, expand
+from flegel.datasets.source import Description, Rows, Source
 from flegel.errors import DataError
 
 SAMPLE_BLOCKS = 256
-"""A sample touches at most so many natural blocks, spread evenly over the set."""
+"""A sample reads at most this many natural blocks, spread evenly over the set."""
 
 
 @dataclass
@@ -36,9 +36,9 @@ class Dataset:
     rows: int
     stand_in: bool = False
     note: str | None = None
-    """One line for the user, where the set is not what its name says: a stand-in."""
+    """One line for the user where the rows are a stand-in for the named set."""
     remote: str | None = None
-    """The address of a set that was downloaded, so that other hosts can get it too."""
+    """The address of a downloaded set, from which other hosts download it too."""
 
     @property
     def columns(self) -> int:
@@ -59,7 +59,7 @@ class Dataset:
 
     @property
     def classes(self) -> list[str] | None:
-        """Original labels where these are no numbers; the label of a row is then a position in this list."""
+        """Class names where labels are text; the label of a row is then an index into this list."""
         return self.source.classes
 
     @property
@@ -69,7 +69,7 @@ class Dataset:
 
     @property
     def in_memory(self) -> bool:
-        """True for arrays and frames from Python: only this process can load them, and `describe` refuses."""
+        """True for arrays and frames from Python: only this process can read them, and `describe` raises."""
         return getattr(self.source, "paths", ...) is None and self.source.kind in ("npy", "csr")
 
     def load(self) -> tuple[Array | Sparse, Array | None]:
@@ -78,13 +78,13 @@ class Dataset:
         return rows.features, rows.labels
 
     def sample(self, n: int, seed: int = 0) -> tuple[Array | Sparse, Array | None]:
-        """`n` different rows (all, if there are fewer) drawn evenly over the set, without holding it."""
+        """`n` distinct rows (all, if there are fewer) spread evenly over the set; never loads the whole set."""
         ids = sample_rows(self.rows, self.source.edges(), n, seed)
         rows = take_rows(self.source, ids)
         return rows.features, rows.labels
 
     def describe(self) -> Description:
-        """What `read_shard` needs, in plain JSON types."""
+        """The argument of `read_shard`, in plain JSON types."""
         return {
             "name": self.name,
             "rows": self.rows,
@@ -93,15 +93,15 @@ class Dataset:
             "source": self.source.describe(),
         }
 
-    def share(self, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
+    def shard(self, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
         """The rows of worker `index` of `count`, read in this process."""
-        return _share(self.source, self.rows, index, count, partition, seed)
+        return _read_shard(self.source, self.rows, index, count, partition, seed)
 
     def owners(self, count: int, partition: str = "shuffle", seed: int = 0) -> list[Array]:
-        """Row numbers by worker, for rows that any worker can reach: those of this process' memory."""
+        """Row numbers of each worker, for sets in the memory of this process, which every worker can read."""
         wanted = parse(partition)
         if wanted.kind == "shuffle":
-            return np.array_split(share_rng(seed, 0).permutation(self.rows), count)
+            return np.array_split(shard_rng(seed, 0).permutation(self.rows), count)
         read = column_reader(self.source)
         return [expand(plan_rows(self.rows, i, count, wanted, seed, column=read)) for i in range(count)]
 
@@ -112,10 +112,10 @@ class Dataset:
 
 def read_shard(description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
     """The rows of worker `index` of `count`: (features, labels or None, global row numbers)."""
-    return _share(_opened(description), description["rows"], index, count, partition, seed)
+    return _read_shard(_open_source(description), description["rows"], index, count, partition, seed)
 
 
-def _opened(description: Description) -> Source:
+def _open_source(description: Description) -> Source:
     if description["remote"] is not None:
         from flegel.datasets.catalog.remote import stage
 
@@ -126,19 +126,19 @@ def _opened(description: Description) -> Source:
 
 
 def read_rows(description: Description, ids: Array) -> Rows:
-    """Rows by their numbers, in ascending order: what a worker takes over from others."""
-    return take_rows(_opened(description), np.sort(ids))
+    """Rows by their numbers, in ascending order, for a worker that takes over rows of others."""
+    return take_rows(_open_source(description), np.sort(ids))
 
 
-def _share(source: Source, rows: int, index: int, count: int, partition: str, seed: int) -> Rows:
+def _read_shard(source: Source, rows: int, index: int, count: int, partition: str, seed: int) -> Rows:
     wanted = parse(partition)
     edges = clip(source.edges(), rows)
     if edges is not None:
-        few = wanted.kind == "shuffle" and len(edges) - 1 < ENOUGH_BLOCKS * count
+        few = wanted.kind == "shuffle" and len(edges) - 1 < MIN_BLOCKS_PER_WORKER * count
         if wanted.needs_column or few:
             source, edges = random_access(source), None
     ranges = plan_rows(rows, index, count, wanted, seed, edges=edges, column=column_reader(source))
-    rng = share_rng(seed, count + index) if edges is not None and wanted.kind == "shuffle" else None
+    rng = shard_rng(seed, count + index) if edges is not None and wanted.kind == "shuffle" else None
     if rows < source.rows:
         return source.take(ranges, rng)
     good = False
@@ -152,9 +152,7 @@ def _share(source: Source, rows: int, index: int, count: int, partition: str, se
 
 
 def random_access(source: Source) -> Source:
-    """The same rows where any row is as cheap as any other: by way of the columnar cache, or in memory if
-    few.
-    """
+    """The same rows with random access: in memory up to 32 MB, else in the columnar cache."""
     width = min(source.columns, 256) if source.sparse else source.columns
     if source.rows * width * source.dtype.itemsize > 32 << 20:
         return columnar(SourceStream(source))
@@ -168,7 +166,9 @@ def column_reader(source: Source) -> Callable[[Partition], Array]:
     def read(wanted: Partition) -> Array:
         if wanted.kind == "dirichlet" or (wanted.column == "label" and "label" not in (source.names or ())):
             if not source.labelled:
-                raise DataError(f"{source.origin} has no labels, which this partition needs; name them with label=…")
+                raise DataError(
+                    f"{source.origin} has no labels, which this partition needs; name the label column with --label."
+                )
             return source.column(-1)
         return source.column(find_column(wanted.column, source.names, source.columns, source.origin, "column"))
 
@@ -181,7 +181,7 @@ def clip(edges: Array | None, rows: int) -> Array | None:
 
 
 def sample_rows(rows: int, edges: Array | None, n: int, seed: int) -> Array:
-    """Row numbers of an even sample, ascending. Of blocks that are read whole, only some are touched."""
+    """Ascending row numbers of a sample; with natural blocks, from at most SAMPLE_BLOCKS of them where they suffice."""
     if n >= rows:
         return np.arange(rows)
     rng = np.random.default_rng([seed & (2**64 - 1), 0])
@@ -203,7 +203,7 @@ def sample_rows(rows: int, edges: Array | None, n: int, seed: int) -> Array:
 
 
 def take_rows(source: Source, ids: Array) -> Rows:
-    """Rows by ascending number; natural blocks are read whole, one window at a time, and cut down."""
+    """Rows by ascending number; natural blocks are read whole, one window at a time, and other rows are dropped."""
     edges = source.edges()
     if edges is None or source.sparse:
         return source.take(compress(ids))

@@ -1,8 +1,6 @@
 """Write a set to a file: CSV, `.npy` or Parquet for tables, a CSV of ratings for sparse rows.
 
-Never holds it whole.
-
-The file appears under its name only when it is complete.
+The file is renamed to its name only when it is complete. Never holds the whole set in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ def write(data: Dataset, path: Path) -> Path:
     """All rows in order; the label, where there is one, is the last column."""
     writers: dict[str, Callable[[Dataset, Path], None]] = {".csv": _csv, ".npy": _npy, ".parquet": _parquet}
     if path.suffix not in writers:
-        raise UsageError(f"{path}: write .csv, .npy or .parquet.")
+        raise UsageError(f"{path} has no known format; use a name that ends with .csv, .npy or .parquet.")
     if data.sparse and path.suffix != ".csv":
         raise UsageError(f"{data.name} has sparse rows; write them as .csv (user, item, rating).")
     part = path.with_name(path.name + ".part")
@@ -32,7 +30,7 @@ def write(data: Dataset, path: Path) -> Path:
         writers[path.suffix](data, part)
         part.rename(path)
     except OSError as error:
-        raise StorageError(f"{path} could not be written ({error.strerror or error}).") from None
+        raise StorageError(f"{path} could not be written ({error.strerror or error}); choose another --out.") from None
     finally:
         part.unlink(missing_ok=True)
     return path
@@ -82,9 +80,9 @@ def _npy(data: Dataset, path: Path) -> None:
 
 
 def _parquet(data: Dataset, path: Path) -> None:
-    from flegel.datasets.formats.tables import arrow
+    from flegel.datasets.formats.arrow_tables import import_pyarrow
 
-    pa = arrow()
+    pa = import_pyarrow()
     from pyarrow import parquet
 
     kind = pa.from_numpy_dtype(data.dtype)

@@ -1,7 +1,7 @@
-"""Memory for shares: in RAM where they fit, in a scratch file that the system may page out where they do not.
+"""Memory for shards: in RAM up to a limit, above it in a mapped scratch file that the system can page out.
 
-Never reads data. The limit is `FLEGEL_MEMORY` (bytes, or with K, M, G) for one process, or half of what the
-machine has free at the time of the first question.
+The limit is `FLEGEL_MEMORY` (bytes, or with K, M, G, T) for one array, or half of the memory available at the time of
+the allocation. Never reads data.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from flegel.errors import DataError, UsageError
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def limit() -> int:
-    """How many bytes one array may take in RAM."""
-    told_size = told()
-    return available() // 2 if told_size is None else told_size
+def memory_limit() -> int:
+    """Bytes that one array may take in RAM."""
+    configured = configured_limit()
+    return available() // 2 if configured is None else configured
 
 
-def told() -> int | None:
-    """What `FLEGEL_MEMORY` says, in bytes."""
+def configured_limit() -> int | None:
+    """The value of `FLEGEL_MEMORY` in bytes, or None where it is not set."""
     text = os.environ.get("FLEGEL_MEMORY", "").strip().upper().removesuffix("B")
     if not text:
         return None
@@ -34,12 +34,12 @@ def told() -> int | None:
     try:
         size = int(float(text[:-1] if unit > 1 else text) * unit)
     except ValueError:
-        raise UsageError(f"FLEGEL_MEMORY={text!r} is no size; write bytes or for example 4G.") from None
+        raise UsageError(f"FLEGEL_MEMORY={text!r} is no size; use a number of bytes, or for example 4G.") from None
     return size
 
 
 def available() -> int:
-    """Bytes that can be had without swapping."""
+    """Bytes that can be allocated without swapping."""
     try:
         with open("/proc/meminfo") as lines:  # noqa: PTH123 - not a file of ours
             for line in lines:
@@ -51,23 +51,23 @@ def available() -> int:
 
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An uninitialized C-ordered array; over the limit it lives in an unnamed scratch file."""
+    """An uninitialized C-ordered array; above the limit it is a map of an unnamed scratch file."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if size <= limit():
+    if size <= memory_limit():
         return np.empty(shape, dtype)
     try:
-        with tempfile.TemporaryFile(prefix="flegel-share-", dir=os.environ.get("FLEGEL_SCRATCH")) as file:
+        with tempfile.TemporaryFile(prefix="flegel-shard-", dir=os.environ.get("FLEGEL_SCRATCH")) as file:
             file.truncate(size)
             return np.memmap(file, dtype, "r+", shape=shape)
     except OSError as error:
         raise DataError(
-            f"A share of {size:,} bytes is over the limit of memory and cannot be put into a scratch file "
+            f"A shard of {size:,} bytes is above the memory limit and cannot be put into a scratch file "
             f"({error.strerror or error}); point FLEGEL_SCRATCH to a folder with space that you may write to."
         ) from None
 
 
 def release(array: Array, lo: int, hi: int) -> None:
-    """Hand rows lo … hi of a mapped array back to the system; they are read again when they are used."""
+    """Free the pages of rows lo … hi of a mapped array; they are read again on the next access."""
     base = array.base if isinstance(array, np.memmap) else None
     if not isinstance(array, np.memmap) or not isinstance(base, mmap.mmap):
         return

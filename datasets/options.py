@@ -1,4 +1,4 @@
-"""What a caller may say about a file beyond its path. Plain values; never reads anything."""
+"""Options of `open_data` that tell how a file is read. Plain values; never reads anything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Options(NamedTuple):
-    """None everywhere means: find out."""
+    """None means that the value is detected from the file."""
 
     label: str | int | None = None
     dtype: str | None = None
@@ -15,4 +15,4 @@ class Options(NamedTuple):
     header: bool | None = None
     format: str | None = None
     width: int | None = None
-    """Columns that sparse rows have at least, where a file happens not to use the last ones."""
+    """Least number of columns of sparse rows, for files that do not use the last columns."""

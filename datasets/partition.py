@@ -1,8 +1,7 @@
-"""Which rows each worker gets. Pure arithmetic on row numbers: never reads a row itself.
+"""Which rows each worker reads. Pure arithmetic on row numbers: never reads a row itself.
 
-`shuffle` deals blocks of rows: of each run of as many consecutive blocks as there are workers, every worker
-gets one, by a seeded draw. So every share covers the whole set evenly, even where the file is sorted by
-label.
+`shuffle` assigns blocks of rows: of each run of N consecutive blocks, each of the N workers gets one, in a seeded
+random order. So every shard covers the whole set evenly, even where the file is sorted by label.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.source import compress
+from flegel.datasets.row_ranges import compress
 from flegel.errors import UsageError
 
 BLOCKS = 4096
-"""A set is dealt in about this many blocks where its format does not dictate others."""
-ENOUGH_BLOCKS = 8
-"""Natural blocks (row groups, runs of lines) are dealt whole if each worker gets at least this many."""
+"""A set without natural blocks is cut into about this many."""
+MIN_BLOCKS_PER_WORKER = 8
+"""Natural blocks (row groups, runs of lines) are assigned whole if each worker gets at least this many."""
 
 
 class Partition(NamedTuple):
-    """`--partition`, understood."""
+    """The parsed value of `--partition`."""
 
     kind: str
     column: str = ""
@@ -36,11 +35,11 @@ class Partition(NamedTuple):
 
 def parse(text: str) -> Partition:
     """`shuffle`, `contiguous`, `sorted-by COLUMN`, `dirichlet:ALPHA`."""
-    word = text.strip()
-    if word in ("shuffle", "contiguous"):
-        return Partition(word)
+    name = text.strip()
+    if name in ("shuffle", "contiguous"):
+        return Partition(name)
     for separator in (" ", ":", "="):
-        kind, found, rest = word.partition(separator)
+        kind, found, rest = name.partition(separator)
         if found and kind == "sorted-by" and rest.strip():
             return Partition("sorted-by", column=rest.strip())
         if found and kind == "dirichlet":
@@ -51,25 +50,23 @@ def parse(text: str) -> Partition:
             if not 0 < alpha < float("inf"):
                 raise UsageError(f"dirichlet:{rest} needs a positive number, for example dirichlet:0.3.")
             return Partition("dirichlet", alpha=alpha)
-    raise UsageError(
-        f"{text!r} is no partition; known are shuffle, contiguous, 'sorted-by COLUMN' and dirichlet:ALPHA."
-    )
+    raise UsageError(f"{text!r} is no partition; use shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.")
 
 
 def block_edges(rows: int, count: int = 1) -> Array:
-    """Equal blocks for a set in which any row is as cheap as any other."""
-    size = max(1, rows // max(BLOCKS, ENOUGH_BLOCKS * count))
+    """Edges of equal blocks for a set with random access."""
+    size = max(1, rows // max(BLOCKS, MIN_BLOCKS_PER_WORKER * count))
     return np.append(np.arange(0, rows, size, dtype=np.int64), rows)
 
 
-def deal(edges: Array, index: int, count: int, seed: int) -> Array:
-    """This worker's blocks as row ranges, in a shuffled order."""
+def deal_blocks(edges: Array, index: int, count: int, seed: int) -> Array:
+    """Row ranges of this worker's blocks, in shuffled order."""
     blocks = len(edges) - 1
     rounds = -(-blocks // count)
     rng = np.random.Generator(np.random.Philox(key=seed & (2**64 - 1)))
     owners = rng.permuted(np.tile(np.arange(count), (rounds, 1)), axis=1).ravel()[:blocks]
     mine = np.flatnonzero(owners == index)
-    order = share_rng(seed, index).permutation(mine)
+    order = shard_rng(seed, index).permutation(mine)
     return np.stack([edges[order], edges[order + 1]], axis=1)
 
 
@@ -77,15 +74,15 @@ def contiguous(rows: int, index: int, count: int) -> Array:
     return np.array([[rows * index // count, rows * (index + 1) // count]], np.int64)
 
 
-def by_order(values: Array, index: int, count: int) -> Array:
-    """Row numbers of one slice of the order by value, in their original order."""
+def sorted_slice(values: Array, index: int, count: int) -> Array:
+    """Row numbers of slice `index` of the rows sorted by value, ascending."""
     order = np.argsort(values, kind="stable")
     start, stop = contiguous(len(values), index, count)[0]
     return np.sort(order[start:stop])
 
 
-def by_label(labels: Array, alpha: float, index: int, count: int, seed: int) -> Array:
-    """Row numbers of one worker where each class is spread over workers by a Dirichlet draw."""
+def dirichlet_rows(labels: Array, alpha: float, index: int, count: int, seed: int) -> Array:
+    """Row numbers of one worker; the fractions of each class over the workers are drawn from a Dirichlet."""
     rng = np.random.Generator(np.random.Philox(key=seed & (2**64 - 1)))
     owners = np.empty(len(labels), np.int64)
     for value in np.unique(labels):
@@ -99,11 +96,11 @@ def by_label(labels: Array, alpha: float, index: int, count: int, seed: int) -> 
         owners[np.flatnonzero(owners == largest)[0]] = empty
         sizes[largest] -= 1
         sizes[empty] += 1
-    return share_rng(seed, index).permutation(np.flatnonzero(owners == index))
+    return shard_rng(seed, index).permutation(np.flatnonzero(owners == index))
 
 
-def share_rng(seed: int, index: int) -> np.random.Generator:
-    """The stream from which one worker draws the order of its own rows."""
+def shard_rng(seed: int, index: int) -> np.random.Generator:
+    """The random generator for the order of one worker's rows."""
     return np.random.default_rng([seed & (2**64 - 1), 1 + index])
 
 
@@ -117,23 +114,25 @@ def plan_rows(
     edges: Array | None = None,
     column: Callable[[Partition], Array] | None = None,
 ) -> Array:
-    """Row ranges (start, stop) of worker `index` of `count`; together all workers cover each row once.
+    """Row ranges (start, stop) of worker `index` of `count`; over all workers, each row occurs once.
 
-    `column` is asked for the values that a skewed partition needs (labels, or the column to sort by).
+    `column` returns the values that a skewed partition needs (labels, or the column to sort by).
     """
     if not 0 <= index < count:
-        raise UsageError(f"There is no worker {index} among {count}.")
+        raise UsageError(f"There is no worker {index} among {count}; workers count from 0.")
     if rows < count:
-        raise UsageError(f"{count} workers cannot share {rows} rows; use at most {rows} workers.")
+        raise UsageError(
+            f"{count} workers need at least {count} rows, and the set has {rows}; use at most {rows} workers."
+        )
     wanted = parse(partition) if isinstance(partition, str) else partition
     if wanted.kind == "contiguous":
         return contiguous(rows, index, count)
     if wanted.kind == "shuffle":
-        natural = edges is not None and len(edges) - 1 >= ENOUGH_BLOCKS * count
-        return deal(edges if natural and edges is not None else block_edges(rows, count), index, count, seed)
+        natural = edges is not None and len(edges) - 1 >= MIN_BLOCKS_PER_WORKER * count
+        return deal_blocks(edges if natural and edges is not None else block_edges(rows, count), index, count, seed)
     if column is None:
-        raise UsageError(f"{wanted.kind} needs the values of a column, and there are none here.")
+        raise UsageError(f"{wanted.kind} needs the values of a column; pass column=, or use shuffle or contiguous.")
     values = column(wanted)[:rows]
     if wanted.kind == "sorted-by":
-        return compress(by_order(values, index, count))
-    return compress(by_label(values, wanted.alpha, index, count, seed))
+        return compress(sorted_slice(values, index, count))
+    return compress(dirichlet_rows(values, wanted.alpha, index, count, seed))

@@ -1,8 +1,7 @@
-"""Rows that workers parse from text, kept where the next start of the same job finds them.
+"""Writes the rows that workers parse from text to the columnar cache, so that the next start does not parse.
 
-Each worker writes its own rows into one file; the last one to finish gives the folder its name. A
-start that is interrupted leaves a folder that nobody takes for an entry and that a later start removes.
-Never reads text.
+All workers write their own rows into one file; the last one to finish renames the folder. An interrupted start
+leaves a `partial-` folder, which is never read and which a start a day later removes. Never reads text.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.cache import entry_folder, locked
+from flegel.datasets.cache_folder import entry_folder, locked
 from flegel.datasets.formats.arrays import ArraySource, open_npy
 from flegel.datasets.source import Description
 from flegel.errors import DataError
 
 MIN_BYTES = 16 << 20
-"""Smaller files are parsed again just as quickly."""
+"""Smaller files are not cached: parsing them again is fast."""
 _STALE_SECONDS = 86_400
 _writing: list[threading.Thread] = []
 
 
 def enabled(size: int) -> bool:
-    """Whether a file of so many bytes is worth an entry (`FLEGEL_CACHE=0` says never)."""
+    """Whether a file of `size` bytes is cached; never with `FLEGEL_CACHE=0`."""
     return size >= MIN_BYTES and os.environ.get("FLEGEL_CACHE", "1") != "0"
 
 
 def wait_for_writes() -> None:
-    """Until entries that this process completes are in their place."""
+    """Wait until the background writes of this process have ended."""
     while _writing:
         _writing.pop().join()
 
 
-def recorded(key: Description, origin: str) -> tuple[ArraySource, dict[str, Any]] | None:
+def find_entry(key: Description, origin: str) -> tuple[ArraySource, dict[str, Any]] | None:
     """The rows of a complete entry and its manifest."""
     folder = entry_folder(key)
     try:
@@ -62,42 +61,40 @@ class Recorder:
         self.folder = entry_folder(key)
         self.manifest = manifest
         tag = hashlib.sha256(job.encode()).hexdigest()[:12]
-        self.half = self.folder.with_name(f"half-{self.folder.name}-{tag}")
+        self.partial = self.folder.with_name(f"partial-{self.folder.name}-{tag}")
         rows, columns = manifest["rows"], manifest["columns"]
         with locked(self.folder.with_suffix(".lock")):
             self._remove_stale()
-            self.half.mkdir(exist_ok=True)
-            self._room(rows * (columns * dtype.itemsize + 8))
-            self.features = _Rows(self.half / "features.npy", dtype, (rows, columns))
+            self.partial.mkdir(exist_ok=True)
+            self._check_space(rows * (columns * dtype.itemsize + 8))
+            self.features = _SharedNpyFile(self.partial / "features.npy", dtype, (rows, columns))
             self.labels = None
             if manifest["labelled"]:
-                self.labels = _Rows(self.half / "labels.npy", np.dtype(np.float64), (rows,))
+                self.labels = _SharedNpyFile(self.partial / "labels.npy", np.dtype(np.float64), (rows,))
 
-    def _room(self, size: int) -> None:
-        free = shutil.disk_usage(self.half).free
+    def _check_space(self, size: int) -> None:
+        free = shutil.disk_usage(self.partial).free
         if free < 2 * size:
-            shutil.rmtree(self.half, ignore_errors=True)
+            shutil.rmtree(self.partial, ignore_errors=True)
             raise OSError(28, f"{free:,} bytes are free and {size:,} are needed")
 
     def _remove_stale(self) -> None:
-        for other in self.folder.parent.glob("half-*"):
+        for other in self.folder.parent.glob("partial-*"):
             if time.time() - other.stat().st_mtime > _STALE_SECONDS:
                 shutil.rmtree(other, ignore_errors=True)
 
-    def put(self, ranges: Array, features: Array, labels: Array | None) -> None:
+    def write(self, ranges: Array, features: Array, labels: Array | None) -> None:
         """Rows of `ranges`, one after the other."""
         at = 0
         for start, stop in ranges.tolist():
             end = at + stop - start
-            self.features.put(start, features[at:end])
+            self.features.write(start, features[at:end])
             if self.labels is not None and labels is not None:
-                self.labels.put(start, labels[at:end])
+                self.labels.write(start, labels[at:end])
             at = end
 
     def finish(self, index: int, count: int) -> None:
-        """This worker's rows are written; what remains (to the disk, and the name) happens in the
-        background.
-        """
+        """Flush this worker's rows and complete the entry after the last worker, in the background."""
         thread = threading.Thread(target=self._finish, args=(index, count), name="flegel-cache")
         _writing.append(thread)
         thread.start()
@@ -109,13 +106,13 @@ class Recorder:
                     os.fsync(rows.file.fileno())
             self._close()
             with locked(self.folder.with_suffix(".lock")):
-                if not self.half.exists():
-                    return  # another worker found bad rows and gave it up, or another job was first
-                (self.half / f"done-{index}").touch()
-                if len(list(self.half.glob("done-*"))) == count:
+                if not self.partial.exists():
+                    return  # another worker found bad rows and removed it, or another job completed it
+                (self.partial / f"done-{index}").touch()
+                if len(list(self.partial.glob("done-*"))) == count:
                     self._complete()
         except OSError as error:
-            not_kept(error)
+            warn_not_written(error)
 
     def _close(self) -> None:
         self.features.file.close()
@@ -123,33 +120,33 @@ class Recorder:
             self.labels.file.close()
 
     def abandon(self) -> None:
-        """Bad rows: nothing of this start is kept."""
+        """Remove everything that this start wrote, because rows were bad or the disk failed."""
         self._close()
-        shutil.rmtree(self.half, ignore_errors=True)
+        shutil.rmtree(self.partial, ignore_errors=True)
 
     def _complete(self) -> None:
-        """All workers are done: the manifest, and the name that makes it an entry."""
+        """Write the manifest and rename the folder, which makes it an entry. Called when all workers are done."""
         if self.folder.exists():
-            shutil.rmtree(self.half, ignore_errors=True)
+            shutil.rmtree(self.partial, ignore_errors=True)
             return
-        with (self.half / "manifest.json").open("w") as file:
+        with (self.partial / "manifest.json").open("w") as file:
             json.dump(self.manifest, file)
             file.flush()
             os.fsync(file.fileno())
-        self.half.rename(self.folder)
+        self.partial.rename(self.folder)
 
 
-def not_kept(error: OSError) -> None:
-    """A cache that cannot be written costs time at the next start, not the job."""
+def warn_not_written(error: OSError) -> None:
+    """Warn instead of raising: without the cache the next start is slower, but this job can run."""
     warnings.warn(
         f"The columnar cache was not written ({error.strerror or error}); the next start parses the text again.",
         stacklevel=2,
     )
 
 
-class _Rows:
-    """An `.npy` file of which several processes write different rows, with plain writes: no pages of it stay
-    mapped.
+class _SharedNpyFile:
+    """An `.npy` file in which several processes write different rows, with plain writes instead of a map, so that
+    its pages do not count as memory of the process.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -162,7 +159,7 @@ class _Rows:
         self.offset = path.stat().st_size - shape[0] * self.width
         self.file = path.open("r+b", buffering=0)
 
-    def put(self, start: int, rows: Array) -> None:
+    def write(self, start: int, rows: Array) -> None:
         data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
         self.file.seek(self.offset + start * self.width)
         while len(data):

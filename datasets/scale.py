@@ -1,4 +1,4 @@
-"""Standardization computed in a distributed way: each share's moments, merged, applied to each share.
+"""Distributed standardization: the moments of each shard are merged, and every shard is scaled by the result.
 
 Moments are (rows, mean, sum of squared deviations, minimum, maximum) per column, in float64; merging is
 exact up to rounding and does not depend on how rows are spread. Sparse rows are scaled without being
@@ -19,8 +19,8 @@ from flegel.errors import UsageError, nearest
 METHODS = ("none", "standard", "minmax")
 
 
-class Moments(NamedTuple):
-    """Sums over some rows, column by column; an zero in `rows` is the moment of no rows."""
+class ColumnMoments(NamedTuple):
+    """Moments of some rows, column by column; `rows` is their number."""
 
     rows: Array
     mean: Array
@@ -42,12 +42,12 @@ def check_method(method: str) -> str:
     return method
 
 
-def moments(features: Array | Sparse) -> Moments:
-    """Moments of the rows of one share, window by window. Missing entries of sparse rows are zeros."""
+def moments(features: Array | Sparse) -> ColumnMoments:
+    """Moments of the rows of one shard, window by window. Missing entries of sparse rows are zeros."""
     if isinstance(features, Sparse):
         return _sparse_moments(features)
     rows, columns = features.shape
-    found = nothing(columns)
+    found = empty_moments(columns)
     step = max(1, WINDOW_BYTES // max(1, columns * 8))
     for lo in range(0, rows, step):
         part = features[lo : lo + step].astype(np.float64)
@@ -55,13 +55,13 @@ def moments(features: Array | Sparse) -> Moments:
         low, high = part.min(axis=0), part.max(axis=0)
         part -= mean
         squares = np.einsum("ij,ij->j", part, part)
-        found = merge(found, Moments(np.array(float(len(part))), mean, squares, low, high))
+        found = merge(found, ColumnMoments(np.array(float(len(part))), mean, squares, low, high))
     return found
 
 
-def nothing(columns: int) -> Moments:
+def empty_moments(columns: int) -> ColumnMoments:
     """The moments of no rows."""
-    return Moments(
+    return ColumnMoments(
         np.array(0.0),
         np.zeros(columns),
         np.zeros(columns),
@@ -70,13 +70,13 @@ def nothing(columns: int) -> Moments:
     )
 
 
-def merge(one: Moments, other: Moments) -> Moments:
+def merge(one: ColumnMoments, other: ColumnMoments) -> ColumnMoments:
     """Moments of both sets of rows together."""
     count = one.rows + other.rows
     if count == 0:
         return one
     delta = other.mean - one.mean
-    return Moments(
+    return ColumnMoments(
         count,
         one.mean + delta * (other.rows / count),
         one.squares + other.squares + delta**2 * (one.rows * other.rows / count),
@@ -85,7 +85,7 @@ def merge(one: Moments, other: Moments) -> Moments:
     )
 
 
-def _sparse_moments(rows: Sparse) -> Moments:
+def _sparse_moments(rows: Sparse) -> ColumnMoments:
     count = len(rows.indptr) - 1
     values = np.asarray(rows.values, np.float64)
     filled = np.bincount(rows.indices, minlength=rows.columns)
@@ -96,11 +96,11 @@ def _sparse_moments(rows: Sparse) -> Moments:
     np.maximum.at(high, rows.indices, values)
     gaps = filled < count
     low[gaps], high[gaps] = np.minimum(low[gaps], 0.0), np.maximum(high[gaps], 0.0)
-    return Moments(np.array(float(count)), mean, around + (count - filled) * mean**2, low, high)
+    return ColumnMoments(np.array(float(count)), mean, around + (count - filled) * mean**2, low, high)
 
 
-def scaling(total: Moments, method: str) -> Scaling:
-    """How to scale, from the moments of all rows. A constant column is shifted and otherwise left alone."""
+def scaling(total: ColumnMoments, method: str) -> Scaling:
+    """How to scale, from the moments of all rows. A constant column is shifted but not scaled."""
     check_method(method)
     columns = len(total.mean)
     if method == "none" or total.rows == 0:

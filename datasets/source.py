@@ -1,29 +1,33 @@
-"""What a source of rows is, and the windows in which rows are moved.
+"""The interfaces of data sources, and the windows in which rows are read.
 
-Never opens a file, never decides who reads what.
-
-A `Source` is a numbered sequence of rows of which any ranges can be read. A `Stream` can only be read from
-its beginning (compressed text, for example) and becomes a source by way of the columnar cache.
+A `Source` is a numbered sequence of rows of which any ranges can be read. A `Stream` can only be read from the
+beginning (compressed text, for example) and is converted to a source by the columnar cache. Never opens a file, never
+decides which worker reads which rows.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.memory import allocate, release
+from flegel.datasets.row_ranges import cut, expand, group
 from flegel.errors import DataError
 
 Description = dict[str, Any]
-"""Plain JSON types only: it travels to the workers."""
+"""Plain JSON types only, because it is sent to the workers."""
+
+STREAMS: dict[str, type[Stream]] = {}
+SOURCES: dict[str, type[Source]] = {}
+"""Classes by their `kind`, which is how a description names them. Defining a class with a `kind` enters it."""
 
 WINDOW_BYTES = 8 << 20
-"""Rows are moved, checked and shuffled in windows of about this many bytes of numbers."""
+"""Rows are read, checked and shuffled in windows of about this many bytes of numbers."""
 
 
 class Rows(NamedTuple):
@@ -35,14 +39,14 @@ class Rows(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The next rows of a stream. `labels` are class names where the stream says so, else numbers."""
+    """The next rows of a stream. `labels` are class names if `named_classes`, else numbers."""
 
     features: Array | Sparse
     labels: Array | None
 
 
 class Stream(ABC):
-    """Rows that come in order, once: what the columnar cache is built from."""
+    """Rows that can only be read in order. The columnar cache converts them."""
 
     kind: ClassVar[str]
     columns: int
@@ -53,11 +57,15 @@ class Stream(ABC):
     """True where chunks carry class names rather than numbers as labels."""
     sparse: bool = False
     origin: str
-    """What errors call it."""
+    """How error messages name it: a path, an address or a phrase."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _register(cls, STREAMS)
 
     @abstractmethod
     def chunks(self) -> Iterator[Chunk]:
-        """All rows, in order, in pieces that fit into memory."""
+        """All rows, in order, in chunks that fit into memory."""
 
     @abstractmethod
     def describe(self) -> Description: ...
@@ -80,6 +88,11 @@ class Source(ABC):
     sparse: bool = False
     window_bytes: ClassVar[int] = WINDOW_BYTES
     origin: str
+    """How error messages name it: a path, an address or a phrase."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _register(cls, SOURCES)
 
     @abstractmethod
     def describe(self) -> Description: ...
@@ -89,9 +102,7 @@ class Source(ABC):
     def from_description(cls, description: Description) -> Source: ...
 
     def edges(self) -> Array | None:
-        """Row numbers at which natural blocks begin, and `rows`; None where any row is as cheap as any
-        other.
-        """
+        """Row numbers at which natural blocks begin, and `rows` at the end; None for random access."""
         return None
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
@@ -131,14 +142,14 @@ class Source(ABC):
         edges = self.edges()
         yield from group(cut(ranges, edges) if edges is not None else ranges, rows, exact=edges is None)
 
-    def record(self, job: str) -> None:  # noqa: B027 - most sources keep nothing
-        """Keep what is read from now on for the next start, where that pays.
+    def record(self, job: str) -> None:  # noqa: B027 - most sources cache nothing
+        """Write the rows read from now on to the columnar cache, where the source is slower than it.
 
         `job` is the same on all workers.
         """
 
     def finish_recording(self, index: int, count: int, good: bool) -> None:  # noqa: B027
-        """All rows of worker `index` of `count` have been read, or (not `good`) something failed."""
+        """All rows of worker `index` of `count` have been read; with `good` False, reading failed."""
 
     def column(self, index: int) -> Array:
         """One whole column of features, or the labels for -1."""
@@ -154,64 +165,38 @@ class Source(ABC):
         return values
 
 
-def expand(ranges: Array) -> Array:
-    """Row numbers of (start, stop) ranges, in order."""
-    lengths = ranges[:, 1] - ranges[:, 0]
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    ids = np.ones(total, np.int64)
-    if total:
-        kept = lengths > 0
-        starts, lengths, ends = ranges[kept, 0], lengths[kept], ends[kept]
-        ids[0] = starts[0]
-        ids[ends[:-1]] = starts[1:] - (starts[:-1] + lengths[:-1] - 1)
-    return np.cumsum(ids, out=ids)
+_Registered = TypeVar("_Registered", bound=Stream | Source)
 
 
-def compress(ids: Array) -> Array:
-    """The shortest (start, stop) ranges that give these row numbers in this order."""
-    if not len(ids):
-        return np.empty((0, 2), np.int64)
-    breaks = np.flatnonzero(np.diff(ids) != 1) + 1
-    starts = ids[np.concatenate(([0], breaks))]
-    stops = ids[np.concatenate((breaks - 1, [len(ids) - 1]))] + 1
-    return np.stack([starts, stops], axis=1).astype(np.int64)
+def _register(cls: type[_Registered], known: dict[str, type[_Registered]]) -> None:
+    kind = cls.__dict__.get("kind")
+    if kind is None:
+        return
+    if kind in known:
+        raise TypeError(f"{cls.__name__} has the kind {kind!r} of {known[kind].__name__}; give it another one.")
+    known[kind] = cls
 
 
-def cut(ranges: Array, edges: Array) -> Array:
-    """Ranges cut wherever a natural block begins."""
-    ranges = ranges[ranges[:, 1] > ranges[:, 0]]
-    first = np.searchsorted(edges, ranges[:, 0], side="right")
-    pieces = np.searchsorted(edges, ranges[:, 1] - 1, side="right") - first + 1
-    last = np.cumsum(pieces) - 1
-    owner = np.repeat(np.arange(len(ranges)), pieces)
-    number = np.arange(len(owner))
-    ends_at_edge = number != last[owner]
-    found = ranges[owner]
-    found[ends_at_edge, 1] = edges[(first[owner] + number - (last - pieces + 1)[owner])[ends_at_edge]]
-    found[1:, 0] = np.where(owner[1:] == owner[:-1], found[:-1, 1], found[1:, 0])
-    return found
-
-
-def group(ranges: Array, rows: int, exact: bool) -> Iterator[Array]:
-    """Consecutive ranges in groups of about `rows` rows; long ranges are cut where `exact`."""
-    ranges = ranges[ranges[:, 1] > ranges[:, 0]]
-    ends = np.cumsum(ranges[:, 1] - ranges[:, 0])
-    total = int(ends[-1]) if len(ends) else 0
-    done = 0
-    while done < total:
-        wanted = min(done + rows, total)
-        first, last = np.searchsorted(ends, done, side="right"), np.searchsorted(ends, wanted)
-        held = ranges[first : last + 1].copy()
-        if exact:
-            held[0, 0] = ranges[first, 1] - (ends[first] - done)
-            held[-1, 1] -= ends[last] - wanted
-        done = wanted if exact else int(ends[last])
-        yield held
+def concatenate_sparse(parts: list[Rows], columns: int) -> Rows:
+    """Sparse rows one after the other."""
+    matrices = [part.features for part in parts if isinstance(part.features, Sparse)]
+    ends = np.cumsum([0] + [int(m.indptr[-1]) for m in matrices])
+    indptr = np.concatenate([[0]] + [m.indptr[1:] + end for m, end in zip(matrices, ends.tolist(), strict=False)])
+    labels = [part.labels for part in parts if part.labels is not None]
+    return Rows(
+        Sparse(
+            indptr,
+            np.concatenate([m.indices for m in matrices]),
+            np.concatenate([m.values for m in matrices]),
+            columns,
+        ),
+        np.concatenate(labels) if labels else None,
+        np.concatenate([part.ids for part in parts]),
+    )
 
 
 def write_columns(columns: list[Array], out: Array) -> None:
-    """Columns into a matrix of rows, in tiles that stay in the processor's cache while they are turned."""
+    """Copy columns into a row-major matrix, in tiles that fit into the processor's cache."""
     step = max(64, (1 << 15) // len(columns))
     tile = np.empty((len(columns), step), out.dtype)
     for lo in range(0, len(out), step):
@@ -224,8 +209,8 @@ def write_columns(columns: list[Array], out: Array) -> None:
 def check_finite(features: Array, labels: Array | None, ids: Array, names: list[str] | None, origin: str) -> None:
     """Raise for the first NaN or infinity, by row and column."""
     with np.errstate(over="ignore", invalid="ignore"):
-        total = features.sum() if features.size else 0.0  # NaN and infinity survive a sum; overflow is looked into
-    if not np.isfinite(total):
+        total = features.sum() if features.size else 0.0
+    if not np.isfinite(total):  # some value is not finite, or the sum overflowed
         bad = np.argwhere(~np.isfinite(features))
         if len(bad):
             row, column = bad[0]
@@ -237,7 +222,8 @@ def check_finite(features: Array, labels: Array | None, ids: Array, names: list[
     if labels is not None and not np.isfinite(labels).all():
         row = int(np.flatnonzero(~np.isfinite(labels))[0])
         raise DataError(
-            f"{origin}: row {ids[row] + 1} has the label {labels[row]}; every label must be a finite number."
+            f"{origin}: row {ids[row] + 1} has the label {labels[row]}; "
+            "every label must be a finite number, so drop or fill such rows first."
         )
 
 

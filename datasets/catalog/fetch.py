@@ -2,8 +2,8 @@
 
 Never leaves a wrong or partial file under its name.
 
-A download grows in `NAME.part`; a later try goes on from there if the server can. The file gets its name
-only when its length and its checksum are right.
+A download is written to `NAME.part`; a later attempt continues there if the server supports ranges. The file is
+renamed only when its length and its checksum are right.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
-from flegel.datasets.cache import locked
-from flegel.datasets.catalog.entry import CatalogEntry, Remote
+from flegel.datasets.cache_folder import data_folder, locked
+from flegel.datasets.catalog.entry import CatalogEntry, RemoteFile
 from flegel.errors import DataError, FlegelError, UsageError
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes so far, bytes in all or None)."""
-_PIECE = 1 << 18
+_CHUNK_BYTES = 1 << 18
 _AGENT = "flegel-data"
 
 
 class FetchError(FlegelError):
-    """A download failed; what has arrived is kept for the next try."""
+    """A download failed; the bytes received so far are kept for the next attempt."""
 
 
 def fetch_entry(entry: type[CatalogEntry], progress: Progress | None = None) -> Path:
     """All files of a registered set, in its folder of the cache; archives are unpacked there."""
     if entry.generated or not entry.remotes:
-        raise UsageError(f"{entry.name} is generated, so there is nothing to fetch; just use it.")
+        raise UsageError(f"{entry.name} is generated, so there is nothing to fetch; use it with --data {entry.name}.")
     folder = entry.folder()
     for remote in entry.remotes:
         path = fetch(remote, folder, progress)
@@ -47,7 +47,7 @@ def fetch_entry(entry: type[CatalogEntry], progress: Progress | None = None) -> 
 
 
 def fetch(
-    remote: Remote,
+    remote: RemoteFile,
     folder: Path,
     progress: Progress | None = None,
     *,
@@ -55,7 +55,7 @@ def fetch(
     timeout: float = 30.0,
     pause: Callable[[float], None] = time.sleep,
 ) -> Path:
-    """One file, from where the last try ended. `pause` waits between tries."""
+    """Download one file, continuing an earlier attempt. `pause` waits between attempts."""
     check_name(remote.name)
     check_url(remote.url)
     target, part = folder / remote.name, folder / f"{remote.name}.part"
@@ -65,18 +65,21 @@ def fetch(
                 return target
             for attempt in range(tries):
                 try:
-                    _continue(remote, part, progress, timeout)
+                    _download(remote, part, progress, timeout)
                     break
                 except (OSError, HTTPException) as error:
                     if isinstance(error, urllib.error.HTTPError) and 400 <= error.code < 500 and error.code != 429:
-                        raise FetchError(f"{remote.url} answers {error.code} {error.reason}.") from None
+                        raise FetchError(
+                            f"{remote.url} answers {error.code} {error.reason}; "
+                            f"download the file by hand into {folder}."
+                        ) from None
                     if _is_local(error):
                         raise
                     if attempt == tries - 1:
                         size = part.stat().st_size if part.exists() else 0
                         raise FetchError(
                             f"{remote.url} could not be fetched in {tries} tries ({error}); {size:,} bytes "
-                            "are kept, and the next fetch goes on from there."
+                            "are kept, and the next fetch continues there."
                         ) from None
                     pause(min(30.0, 2.0**attempt))
             verify(part, remote)
@@ -84,23 +87,26 @@ def fetch(
                 os.fsync(file.fileno())
             part.rename(target)
     except OSError as error:
-        raise FetchError(f"{target} could not be written ({error.strerror or error}).") from None
+        raise FetchError(
+            f"{target} could not be written ({error.strerror or error}); "
+            "point FLEGEL_DATA to a folder with space that you may write to."
+        ) from None
     return target
 
 
 def check_name(name: str) -> None:
-    """A file's name, not a path to somewhere else."""
+    """Refuse a name that is a path: it could point out of the cache folder."""
     if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise UsageError(f"{name!r} is no name for a file in the cache.")
+        raise UsageError(f"{name!r} is no file name; use a name without slashes.")
 
 
 def check_url(url: str) -> None:
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise UsageError(f"{url!r} is no http or https address.")
+        raise UsageError(f"{url!r} is no http or https address; begin it with https://.")
 
 
 def _is_local(error: Exception) -> bool:
-    """Whether the trouble is on this side: a full disk, no permission."""
+    """Whether the error is local, such as a full disk or a missing permission, so that a retry is useless."""
     if isinstance(error, urllib.error.URLError | HTTPException | TimeoutError | ConnectionError):
         return False
     return (isinstance(error, OSError) and error.filename is not None) or getattr(error, "errno", None) in (
@@ -109,8 +115,8 @@ def _is_local(error: Exception) -> bool:
     )
 
 
-def _continue(remote: Remote, part: Path, progress: Progress | None, timeout: float) -> None:
-    """Append to `part` what is missing; raise OSError where less arrives than was promised."""
+def _download(remote: RemoteFile, part: Path, progress: Progress | None, timeout: float) -> None:
+    """Append the missing bytes to `part`; raise OSError where fewer arrive than the server announced."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
     if have:
@@ -124,15 +130,15 @@ def _continue(remote: Remote, part: Path, progress: Progress | None, timeout: fl
             if total == have:
                 return
             part.unlink()
-            raise ConnectionError("the part that was kept is longer than the file; starting again") from None
+            raise ConnectionError("the partial file is longer than the file; starting again") from None
         raise
     with answer:
-        start, total = _where(answer, have)
+        start, total = _first_byte(answer, have)
         with part.open("r+b" if part.exists() else "wb") as file:
             file.seek(start)
             file.truncate()
             size = start
-            while piece := answer.read1(_PIECE):
+            while piece := answer.read1(_CHUNK_BYTES):
                 file.write(piece)
                 size += len(piece)
                 if progress is not None:
@@ -141,8 +147,8 @@ def _continue(remote: Remote, part: Path, progress: Progress | None, timeout: fl
         raise ConnectionError(f"the connection ended after {size:,} of {total:,} bytes")
 
 
-def _where(answer: HTTPResponse, have: int) -> tuple[int, int | None]:
-    """(first byte that comes, length of the whole file); a server that ignores the range begins at 0."""
+def _first_byte(answer: HTTPResponse, have: int) -> tuple[int, int | None]:
+    """(first byte of the response, length of the whole file); a server that ignores the range begins at 0."""
     length = answer.headers.get("Content-Length")
     count = int(length) if length and length.isdigit() else None
     if answer.status == 206:
@@ -159,8 +165,8 @@ def _total(content_range: str | None) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def verify(path: Path, remote: Remote) -> None:
-    """Compare the checksum; a wrong file is removed, so that the next try begins anew."""
+def verify(path: Path, remote: RemoteFile) -> None:
+    """Compare the checksum; a wrong file is removed, so that the next attempt starts from the beginning."""
     if remote.checksum is None:
         return
     algorithm, _, wanted = remote.checksum.partition(":")
@@ -170,7 +176,7 @@ def verify(path: Path, remote: Remote) -> None:
         path.unlink()
         raise FetchError(
             f"{remote.url} sent other bytes than expected ({algorithm} {found} instead of {wanted}); "
-            "they were thrown away."
+            "the file was removed; fetch it again."
         )
 
 
@@ -184,7 +190,10 @@ def unpack(archive: Path, folder: Path) -> None:
             for member in members:
                 target = (folder / member.filename).resolve()
                 if not target.is_relative_to(folder.resolve()):
-                    raise DataError(f"{archive} holds the file {member.filename!r}, which points out of its folder.")
+                    raise DataError(
+                        f"{archive} holds the file {member.filename!r}, which points out of its folder; "
+                        "nothing was unpacked."
+                    )
             for member in members:
                 target = folder / member.filename
                 if target.exists() and target.stat().st_size == member.file_size:
@@ -195,14 +204,12 @@ def unpack(archive: Path, folder: Path) -> None:
                     shutil.copyfileobj(source, file, 1 << 20)
                 temporary.rename(target)
     except zipfile.BadZipFile as error:
-        raise DataError(f"{archive} is no whole zip archive ({error}).") from None
+        raise DataError(f"{archive} is no complete zip archive ({error}); remove it and fetch it again.") from None
 
 
 def fetch_url(url: str, progress: Progress | None = None) -> Path:
-    """A file by its address, kept in the cache under a folder of its own."""
-    from flegel.datasets.cache import data_folder
-
+    """Download the file at `url` into a folder of its own in the cache."""
     check_url(url)
     name = Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)).name or "download"
     folder = data_folder() / "urls" / hashlib.sha256(url.encode()).hexdigest()[:16]
-    return fetch(Remote(url, name), folder, progress)
+    return fetch(RemoteFile(url, name), folder, progress)

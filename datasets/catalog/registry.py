@@ -1,4 +1,4 @@
-"""Data sets by name: the real rows where they are in the cache, a stand-in where not.
+"""Open data sets by name: the real rows where they are in the cache, else a stand-in.
 
 Never downloads anything.
 """
@@ -27,7 +27,7 @@ def entry(name: str) -> type[CatalogEntry]:
 
 
 def open_registered(name: str, rows: int | None, options: Options) -> Dataset:
-    """The set by this name with its first `rows` rows, real if they are here."""
+    """Open the first `rows` rows of a set: the real ones where they are in the cache."""
     known = entry(name)
     path = None if known.generated else known.real_path()
     if path is not None:
@@ -35,7 +35,7 @@ def open_registered(name: str, rows: int | None, options: Options) -> Dataset:
         return Dataset(name, source, source.rows if rows is None else min(rows, source.rows))
     for option, value in zip(options._fields, options, strict=True):
         if value is not None and option != "dtype":
-            raise UsageError(f"{name} is generated here, so {option}={value!r} means nothing.")
+            raise UsageError(f"{name} is generated here, so {option}={value!r} has no effect; omit it.")
     source = known.stand_in(rows or known.default_rows)
     if options.dtype is not None:
         source.dtype = np.dtype(options.dtype)

@@ -1,6 +1,6 @@
-"""Addresses as data: http(s) by our own downloader, object stores through obstore, an extra.
+"""Data by address: http(s) through fetch.py, object stores through obstore, an optional dependency.
 
-A remote file is brought into the cache folder once and read from there. Never uploads.
+A remote file is copied into the cache folder once and read there. Never uploads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flegel.datasets.cache import data_folder, locked
+from flegel.datasets.cache_folder import data_folder, locked
 from flegel.datasets.catalog.fetch import Progress, check_name, fetch_url
 from flegel.errors import DataError, UsageError
 
@@ -18,7 +18,7 @@ STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 
 
 def stage(url: str, progress: Progress | None = None) -> Path:
-    """The local copy of a remote file, fetched if it is not here yet or has changed in its store."""
+    """The local copy of a remote file; downloaded where it is missing or has changed in its store."""
     scheme = urlsplit(url).scheme.lower()
     if scheme == "file":
         return Path(urlsplit(url).path)
@@ -46,7 +46,7 @@ def _stage_object(url: str, progress: Progress | None) -> Path:
         else:
             metas = [meta for page in obstore.list(store, key or None) for meta in page if meta["size"]]
         if not metas:
-            raise DataError(f"There is nothing below {url}.")
+            raise DataError(f"There is no object below {url}; check the prefix.")
         versions = "".join(f"{m['path']} {m['e_tag']} {m['size']} {m['last_modified']}\n" for m in metas)
         folder = data_folder() / "urls" / hashlib.sha256(f"{url}\n{versions}".encode()).hexdigest()[:16]
         for meta in metas:
@@ -55,12 +55,14 @@ def _stage_object(url: str, progress: Progress | None) -> Path:
             check_name(name)
             _copy(obstore.get(store, meta["path"]), folder / name, int(meta["size"]), url, progress)
     except (BaseError, OSError, ValueError) as error:
-        raise DataError(f"{url} could not be read ({str(error).splitlines()[0]}).") from None
+        raise DataError(
+            f"{url} could not be read ({str(error).splitlines()[0]}); check the address and the credentials."
+        ) from None
     return folder if key.endswith("/") or not key else folder / name
 
 
 def _copy(answer: Any, target: Path, wanted: int, url: str, progress: Progress | None) -> None:
-    """An object into the cache, under its name only when it is whole."""
+    """Copy an object into the cache; it is renamed to its name only when it is complete."""
     part = target.with_name(f"{target.name}.part")
     with locked(target.parent / f".{target.name}.lock"):
         if target.exists():
@@ -73,5 +75,5 @@ def _copy(answer: Any, target: Path, wanted: int, url: str, progress: Progress |
                 if progress is not None:
                     progress(target.name, size, wanted)
         if size != wanted:
-            raise DataError(f"{url} gave {size:,} of {wanted:,} bytes of {target.name}; try again.")
+            raise DataError(f"{url} sent {size:,} of {wanted:,} bytes of {target.name}; run the command again.")
         part.rename(target)

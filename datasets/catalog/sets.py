@@ -1,18 +1,18 @@
-"""The registered sets, one class each: those of the papers, a few more, and the generators.
+"""The registered data sets, one class each: those of the papers, a few more, and the generators.
 
-Column counts leave the label out. Checksums are the ones that the publishers give; where there is None, none
-is published. Never imports an algorithm: `suits` names them.
+Column counts exclude the label. Checksums are those of the publishers; None where none is published.
+Never imports an algorithm: `suits` names them.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from flegel.datasets.cache import columnar
-from flegel.datasets.catalog.entry import CatalogEntry, Remote
+from flegel.datasets.catalog.entry import CatalogEntry, RemoteFile
+from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.formats.cifar import CifarStream
+from flegel.datasets.formats.concatenated import ConcatenatedSource
 from flegel.datasets.formats.readers import open_file
-from flegel.datasets.formats.several_files import Several
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source
 from flegel.datasets.synthetic.copula import CopulaSource
@@ -29,7 +29,7 @@ class Higgs(CatalogEntry):
     home, licence = "https://archive.ics.uci.edu/dataset/280/higgs", _CC_BY
     rows, columns, label = 11_000_000, 28, 0
     suits = ("kmeans", "fcm", "lr", "gmm")
-    remotes = (Remote(f"{_UCI}/00280/HIGGS.csv.gz", "HIGGS.csv.gz"),)
+    remotes = (RemoteFile(f"{_UCI}/00280/HIGGS.csv.gz", "HIGGS.csv.gz"),)
     files = ("HIGGS.parquet", "HIGGS.npy", "HIGGS.csv", "HIGGS.csv.gz")
     remark = "with marginals, correlations and class separation fitted to 20,474 real rows"
 
@@ -43,9 +43,9 @@ class Susy(CatalogEntry):
     home, licence = "https://archive.ics.uci.edu/dataset/279/susy", _CC_BY
     rows, columns, label = 5_000_000, 18, 0
     suits = ("gmm", "kmeans", "lr")
-    remotes = (Remote(f"{_UCI}/00279/SUSY.csv.gz", "SUSY.csv.gz"),)
+    remotes = (RemoteFile(f"{_UCI}/00279/SUSY.csv.gz", "SUSY.csv.gz"),)
     files = ("SUSY.parquet", "SUSY.npy", "SUSY.csv", "SUSY.csv.gz")
-    remark = "with approximate shapes of columns and shares of classes, not fitted to real rows"
+    remark = "with approximate shapes of columns and fractions of classes, not fitted to real rows"
 
     @classmethod
     def stand_in(cls, rows: int) -> Source:
@@ -60,13 +60,13 @@ class Hepmass(CatalogEntry):
     home, licence = "https://archive.ics.uci.edu/dataset/347/hepmass", _CC_BY
     rows, columns, label = 7_000_000, 27, 0
     suits = ("kmeans", "fcm", "gmm", "lr")
-    remotes = (Remote(f"{_UCI}/00347/all_train.csv.gz", "all_train.csv.gz"),)
+    remotes = (RemoteFile(f"{_UCI}/00347/all_train.csv.gz", "all_train.csv.gz"),)
     files = ("all_train.csv", "all_train.csv.gz")
-    remark = "with approximate shapes of columns and shares of classes, not fitted to real rows"
+    remark = "with approximate shapes of columns and fractions of classes, not fitted to real rows"
 
     @classmethod
     def open_real(cls, path: Path, options: Options) -> Source:
-        """Columns f0 … f26; the 28th, the mass that was assumed, is left out as in the paper."""
+        """Columns f0 … f26; the 28th, the assumed mass, is excluded as in the paper."""
         if options.columns is None:
             options = options._replace(columns=list(range(1, 28)))
         return super().open_real(path, options)
@@ -87,14 +87,14 @@ class Nbaiot(CatalogEntry):
     meaning = "attack (1) or benign (0), by file"
     suits = ("lr", "kmeans")
     remotes = (
-        Remote(
+        RemoteFile(
             "https://archive.ics.uci.edu/static/public/442/detection+of+iot+botnet+attacks+n+baiot.zip",
             "nbaiot.zip",
         ),
     )
     files = ("**/benign_traffic.csv", "**/benign_traffic.csv.gz")
     default_rows = 500_000
-    advice = "the attack files come as .rar archives inside; unpack them where they lie"
+    advice = "the attack files are .rar archives inside the zip; unpack them in place"
     remark = "with marginals and correlations fitted to 1,196 real rows of one benign and three attack files"
 
     @classmethod
@@ -104,7 +104,7 @@ class Nbaiot(CatalogEntry):
         files = sorted([*folder.rglob("*.csv"), *folder.rglob("*.csv.gz")])
         files = [file for file in files if not file.name.startswith("demonstrate")]
         parts = [open_file(file, options._replace(label=None)) for file in files]
-        return Several(parts, cls.name, ["0" if file.name.startswith("benign") else "1" for file in files])
+        return ConcatenatedSource(parts, cls.name, ["0" if file.name.startswith("benign") else "1" for file in files])
 
     @classmethod
     def stand_in(cls, rows: int) -> Source:
@@ -120,7 +120,9 @@ class Puf(CatalogEntry):
     licence = _CC_BY
     rows, columns, label = 6_000_000, 128, 128
     suits = ("gmm", "lr")
-    remotes = (Remote("https://archive.ics.uci.edu/static/public/463/physical+unclonable+functions.zip", "puf.zip"),)
+    remotes = (
+        RemoteFile("https://archive.ics.uci.edu/static/public/463/physical+unclonable+functions.zip", "puf.zip"),
+    )
     files = ("**/5xor_128bit/train_*.csv*", "**/train_5xor_128dim.csv*", "puf.csv", "puf.csv.gz")
     default_rows = 500_000
     remark = "a simulation of the same circuit, which is what the real set is too"
@@ -139,9 +141,9 @@ class _MovieLens(CatalogEntry):
 
     @classmethod
     def stand_in(cls, rows: int) -> Source:
-        """As many ratings a user as in the real set."""
-        share = rows / cls.rows
-        return Ratings(cls.name, rows, cls.items, max(rows, round(cls.ratings * share)))
+        """As many ratings per user as in the real set."""
+        fraction = rows / cls.rows
+        return Ratings(cls.name, rows, cls.items, max(rows, round(cls.ratings * fraction)))
 
 
 class Ml10m(_MovieLens):
@@ -150,14 +152,14 @@ class Ml10m(_MovieLens):
     rows, columns, items, ratings = 69_878, 10_677, 10_677, 10_000_054
     default_rows = 69_878
     remotes = (
-        Remote(
+        RemoteFile(
             "https://files.grouplens.org/datasets/movielens/ml-10m.zip",
             "ml-10m.zip",
             "md5:ce571fd55effeba0271552578f2648bd",
         ),
     )
     files = ("**/ratings.dat", "**/ratings.dat.gz")
-    remark = "a low-rank model with log-normal users and popular items, about 143 ratings a user"
+    remark = "a low-rank model with log-normal users and popular items, about 143 ratings per user"
 
 
 class Ml25m(_MovieLens):
@@ -166,14 +168,14 @@ class Ml25m(_MovieLens):
     rows, columns, items, ratings = 162_541, 59_047, 5_000, 20_000_000
     default_rows = 162_541
     remotes = (
-        Remote(
+        RemoteFile(
             "https://files.grouplens.org/datasets/movielens/ml-25m.zip",
             "ml-25m.zip",
             "md5:6b51fb2759a8657d3bfcbfc42b592ada",
         ),
     )
     files = ("**/ratings.csv", "**/ratings.csv.gz")
-    remark = "a low-rank model cut to 5,000 items as in the paper, about 123 ratings a user"
+    remark = "a low-rank model cut to 5,000 items as in the paper, about 123 ratings per user"
 
 
 class _Images(CatalogEntry):
@@ -181,17 +183,17 @@ class _Images(CatalogEntry):
     meaning = "the digit or class, from the file of labels"
     suits = ("lr", "kmeans")
     default_rows = 60_000
-    remark = "ten smooth figures, moved, dimmed and noisy"
+    remark = "ten smooth shapes, shifted, dimmed and noisy"
 
     @classmethod
     def stand_in(cls, rows: int) -> Source:
         return Images(cls.name, rows)
 
 
-def _idx_remotes(base: str, checksums: tuple[str, str, str, str]) -> tuple[Remote, ...]:
+def _idx_remotes(base: str, checksums: tuple[str, str, str, str]) -> tuple[RemoteFile, ...]:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     return tuple(
-        Remote(f"{base}/{name}-ubyte.gz", f"{name}-ubyte.gz", f"md5:{checksum}")
+        RemoteFile(f"{base}/{name}-ubyte.gz", f"{name}-ubyte.gz", f"md5:{checksum}")
         for name, checksum in zip(names, checksums, strict=True)
     )
 
@@ -233,7 +235,7 @@ class Cifar10(_Images):
     meaning = "the class, from the record"
     default_rows = 50_000
     remotes = (
-        Remote(
+        RemoteFile(
             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
             "cifar-10-binary.tar.gz",
             "md5:c32a1d4ab5d03f1284b67883e8d87530",
@@ -281,7 +283,7 @@ class RatingsEntry(CatalogEntry):
     def stand_in(cls, rows: int) -> Source:
         """`rows` is the number of ratings; users and items grow with it as in the MovieLens sets."""
         if rows < 100:
-            raise DataError(f"ratings:{rows} is too small for a table of ratings; ask for at least 100.")
+            raise DataError(f"ratings:{rows} is too small for a matrix of ratings; use at least ratings:100.")
         items = max(10, round(rows**0.575))
         return Ratings(cls.name, max(round(rows / 143), 4 * rows // items), items, rows)
 

@@ -1,8 +1,6 @@
-"""Rows in arrays: in this process' memory, or mapped from `.npy` files.
+"""Dense rows in arrays: in the memory of this process, or mapped from `.npy` files.
 
-Never parses text, never copies a whole set.
-
-Dense rows are a matrix of any number type, converted as they are read. Sparse rows are CSR.
+The array has any numeric type; rows are converted when they are read. Never parses text, never copies a whole set.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.core.shard import Sparse
-from flegel.datasets.memory import allocate, limit, release
-from flegel.datasets.source import Description, Rows, Source, check_finite, column_name, expand
+from flegel.datasets.memory import memory_limit, release
+from flegel.datasets.row_ranges import expand
+from flegel.datasets.source import Description, Rows, Source, check_finite
 from flegel.errors import DataError
 
-_FEW = 16
+_SHORT_RANGE = 16
 """Ranges shorter than this on average are gathered row by row rather than copied range by range."""
 
 
@@ -28,9 +26,11 @@ def open_npy(path: Path) -> Array:
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist.") from None
+        raise DataError(f"{path} does not exist; check the path.") from None
     except (ValueError, EOFError, OSError, OverflowError, MemoryError) as error:
-        raise DataError(f"{path} is no NumPy array that can be mapped ({error}).") from None
+        raise DataError(
+            f"{path} is no NumPy array that can be mapped ({error}); save it again with numpy.save."
+        ) from None
     return array
 
 
@@ -42,18 +42,18 @@ def wanted_dtype(stored: np.dtype[Any], dtype: str | None) -> np.dtype[Any]:
 def as_matrix(array: Array, origin: str) -> Array:
     """Numbers as rows × columns; images are flattened."""
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        raise DataError(f"{origin} holds {array.dtype} values; rows must be real numbers of at most 64 bits.")
+        raise DataError(f"{origin} holds {array.dtype} values; convert them to real numbers of at most 64 bits.")
     if array.ndim == 1:
         return array.reshape(-1, 1)
     if array.ndim == 0 or 0 in array.shape:
-        raise DataError(f"{origin} has the shape {array.shape}, which holds no rows.")
+        raise DataError(
+            f"{origin} has the shape {array.shape}, which holds no rows; give at least one row and one column."
+        )
     return array.reshape(len(array), -1)
 
 
-def is_whole_map(array: Any) -> TypeGuard[np.memmap[Any, Any]]:
-    """Whether this is a read-only map of a file's rows as they lie there, so that reading the file is the
-    same.
-    """
+def is_plain_map(array: Any) -> TypeGuard[np.memmap[Any, Any]]:
+    """Whether this is a read-only map in the order and type of the file, so that reads of the file can replace it."""
     return (
         isinstance(array, np.memmap)
         and isinstance(array.base, mmap.mmap)
@@ -64,9 +64,7 @@ def is_whole_map(array: Any) -> TypeGuard[np.memmap[Any, Any]]:
 
 
 def read_ranges(mapped: Any, ranges: Array, out: Array) -> None:
-    """Rows of a mapped file by plain reads: for rows that are copied anyway this spares a page fault a
-    page.
-    """
+    """Read rows of a mapped file with plain reads: for rows that are copied anyway this avoids the page faults."""
     width = out.strides[0]
     target = out.reshape(-1).view(np.uint8).data
     at = 0
@@ -77,7 +75,9 @@ def read_ranges(mapped: Any, ranges: Array, out: Array) -> None:
             while at < end:
                 got = file.readinto(target[at:end])
                 if not got:
-                    raise DataError(f"{mapped.filename} became shorter while it was read.")
+                    raise DataError(
+                        f"{mapped.filename} became shorter while it was read; leave it unchanged while a job runs."
+                    )
                 at += got
 
 
@@ -107,17 +107,20 @@ class ArraySource(Source):
         self.names, self.classes = names, classes
         if label_column is not None:
             if not -self.columns <= label_column < self.columns:
-                raise DataError(f"{origin} has {self.columns} columns, so there is no label column {label_column}.")
+                raise DataError(
+                    f"{origin} has {self.columns} columns, so there is no label column {label_column} (they "
+                    "count from 0)."
+                )
             self.label_column = label_column % self.columns
             labels = self.array[:, self.label_column]
             self.columns -= 1
             if self.columns == 0:
-                raise DataError(f"{origin} has no column but the label.")
+                raise DataError(f"{origin} has no column but the label; give a file with features.")
         if labels is not None and labels.shape[:1] != (self.rows,):
-            raise DataError(f"{origin} has {self.rows} rows but {len(labels)} labels.")
+            raise DataError(f"{origin} has {self.rows} rows but {len(labels)} labels; give one label per row.")
         self.labels = None if labels is None else labels.reshape(self.rows)
         self.labelled = labels is not None
-        plain = is_whole_map(features) and features.dtype == self.dtype and label_column is None
+        plain = is_plain_map(features) and features.dtype == self.dtype and label_column is None
         self.mapped = features if plain else None
 
     def _features(self, rows: slice | Array) -> Array:
@@ -125,7 +128,7 @@ class ArraySource(Source):
         return part if self.label_column is None else np.delete(part, self.label_column, axis=1)
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
-        if len(ranges) * _FEW > len(features):
+        if len(ranges) * _SHORT_RANGE > len(features):
             ids = expand(ranges)
             features[...] = self._features(ids)
             if labels is not None and self.labels is not None:
@@ -135,7 +138,7 @@ class ArraySource(Source):
         if self.mapped is not None and features.dtype == self.dtype and features.flags.c_contiguous:
             read_ranges(self.mapped, ranges, features)
             features = features[:0]
-        if labels is not None and is_whole_map(self.labels) and self.labels.dtype == labels.dtype:
+        if labels is not None and is_plain_map(self.labels) and self.labels.dtype == labels.dtype:
             read_ranges(self.labels, ranges, labels)
             labels = None
         for start, stop in ranges.tolist():
@@ -147,7 +150,7 @@ class ArraySource(Source):
             lo = hi
 
     def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
-        """One contiguous range of the wanted type is a view of the map: nothing is copied."""
+        """One contiguous range of the wanted type is returned as a view of the map, without a copy."""
         if len(ranges) == 1 and rng is None and self.array.dtype == self.dtype and self.label_column is None:
             start, stop = ranges[0].tolist()
             features = self.array[start:stop]
@@ -159,7 +162,7 @@ class ArraySource(Source):
                     part = slice(lo, lo + step)
                     given = None if labels is None else labels[part]
                     check_finite(features[part], given, ids[part], self.names, self.origin)
-                    if self.mapped is not None and features.nbytes > limit():
+                    if self.mapped is not None and features.nbytes > memory_limit():
                         release(self.mapped, start + lo, start + min(lo + step, stop - start))
                 return Rows(features, labels, ids)
         return super().take(ranges, rng)
@@ -173,7 +176,9 @@ class ArraySource(Source):
 
     def describe(self) -> Description:
         if self.paths is None:
-            raise DataError(f"{self.origin} lives in this process only; use load() and hand its rows over.")
+            raise DataError(
+                f"{self.origin} is in the memory of this process only; save it to a file that the workers can read."
+            )
         return {
             "kind": self.kind,
             "paths": list(self.paths),
@@ -185,7 +190,7 @@ class ArraySource(Source):
         }
 
     @classmethod
-    def from_description(cls, description: Description) -> ArraySource:
+    def from_description(cls, description: Description) -> Source:
         features, labels = description["paths"]
         return cls(
             open_npy(Path(features)),
@@ -196,101 +201,4 @@ class ArraySource(Source):
             classes=description["classes"],
             label_column=description["label_column"],
             paths=(features, labels),
-        )
-
-
-class SparseSource(Source):
-    """Sparse rows (CSR) in arrays, in memory or mapped."""
-
-    kind = "csr"
-    sparse = True
-
-    def __init__(
-        self,
-        matrix: Sparse,
-        labels: Array | None = None,
-        *,
-        origin: str,
-        dtype: str | None = None,
-        names: list[str] | None = None,
-        classes: list[str] | None = None,
-        paths: list[str | None] | None = None,
-    ) -> None:
-        self.matrix = matrix
-        self.rows, self.columns = len(matrix.indptr) - 1, matrix.columns
-        if self.rows <= 0 or self.columns <= 0:
-            raise DataError(f"{origin} has the shape ({self.rows}, {self.columns}), which holds no rows.")
-        if labels is not None and len(labels) != self.rows:
-            raise DataError(f"{origin} has {self.rows} rows but {len(labels)} labels.")
-        self.labels = labels
-        self.labelled = labels is not None
-        self.origin = origin
-        self.dtype = wanted_dtype(matrix.values.dtype, dtype)
-        self.names, self.classes, self.paths = names, classes, paths
-
-    def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
-        """Exactly the entries of the wanted rows are copied; rows are shuffled before they are read."""
-        ids = expand(ranges)
-        if rng is not None:
-            ids = rng.permutation(ids)
-        starts, stops = np.asarray(self.matrix.indptr[ids]), np.asarray(self.matrix.indptr[ids + 1])
-        indptr = np.zeros(len(ids) + 1, np.int64)
-        np.cumsum(stops - starts, out=indptr[1:])
-        indices = allocate((int(indptr[-1]),), np.dtype(np.int32))
-        values = allocate((int(indptr[-1]),), self.dtype)
-        step = 1 << 16
-        for lo in range(0, len(ids), step):
-            part = slice(lo, lo + step)
-            where = expand(np.stack([starts[part], stops[part]], axis=1))
-            span = slice(int(indptr[lo]), int(indptr[lo]) + len(where))
-            indices[span] = self.matrix.indices[where]
-            values[span] = self.matrix.values[where]
-        labels = None if self.labels is None else np.array(self.labels[ids], np.float64)
-        self._check(indptr, indices, values, labels, ids)
-        return Rows(Sparse(indptr, indices, values, self.columns), labels, ids)
-
-    def _check(self, indptr: Array, indices: Array, values: Array, labels: Array | None, ids: Array) -> None:
-        if len(values) and not np.isfinite(values.sum(dtype=np.float64)):
-            bad = np.flatnonzero(~np.isfinite(values))
-            if len(bad):
-                row = ids[np.searchsorted(indptr, bad[0], side="right") - 1]
-                where = column_name(self.names, int(indices[bad[0]]))
-                raise DataError(f"{self.origin}: row {row + 1}, {where} is {values[bad[0]]}; use finite numbers.")
-        check_finite(np.empty((0, 0)), labels, ids, self.names, self.origin)
-
-    def column(self, index: int) -> Array:
-        if index < 0:
-            return np.array(self.labels, np.float64)
-        values = np.zeros(self.rows)
-        at = np.flatnonzero(np.asarray(self.matrix.indices) == index)
-        values[np.searchsorted(self.matrix.indptr, at, side="right") - 1] = self.matrix.values[at]
-        return values
-
-    def describe(self) -> Description:
-        if self.paths is None:
-            raise DataError(f"{self.origin} lives in this process only; use load() and hand its rows over.")
-        return {
-            "kind": self.kind,
-            "paths": self.paths,
-            "columns": self.columns,
-            "dtype": self.dtype.name,
-            "names": self.names,
-            "classes": self.classes,
-            "origin": self.origin,
-        }
-
-    @classmethod
-    def from_description(cls, description: Description) -> SparseSource:
-        indptr, indices, values, labels = (
-            None if path is None else open_npy(Path(path)) for path in description["paths"]
-        )
-        assert indptr is not None and indices is not None and values is not None
-        return cls(
-            Sparse(indptr, indices, values, description["columns"]),
-            labels,
-            origin=description["origin"],
-            dtype=description["dtype"],
-            names=description["names"],
-            classes=description["classes"],
-            paths=description["paths"],
         )

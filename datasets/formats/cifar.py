@@ -1,7 +1,6 @@
-"""CIFAR-10 in its binary form (records of one label byte and 3,072 pixel bytes), from the archive as
-published.
+"""CIFAR-10 in its binary form (records of one label byte and 3,072 pixel bytes), read from the published archive.
 
-Never unpacks the archive to disk and never touches the pickled form.
+Never unpacks the archive to disk, never reads the pickled form.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.source import Chunk, Description, Stream
 from flegel.errors import DataError
 
@@ -42,11 +41,14 @@ class CifarStream(Stream):
                     file = archive.extractfile(member)
                     data = file.read() if file else b""
                     if not data or len(data) % _RECORD:
-                        raise DataError(f"{self.path}: {member.name} has {len(data)} bytes, no whole records.")
+                        raise DataError(
+                            f"{self.path}: {member.name} has {len(data)} bytes, which is no multiple of {_RECORD}; "
+                            "fetch the archive again."
+                        )
                     records = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
                     yield Chunk(np.ascontiguousarray(records[:, 1:]), records[:, 0].astype(np.float64))
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-            raise DataError(f"{self.path} is no whole CIFAR-10 archive ({error}).") from None
+            raise DataError(f"{self.path} is no complete CIFAR-10 archive ({error}); fetch it again.") from None
 
     def describe(self) -> Description:
         return {

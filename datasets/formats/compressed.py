@@ -1,4 +1,4 @@
-"""Bytes of a file whatever it is packed in (gzip, bzip2, xz, a zip of one file).
+"""The uncompressed bytes of a file (gzip, bzip2, xz, a zip of one file, or plain).
 
 Never writes, never unpacks to disk.
 """
@@ -21,7 +21,7 @@ PACKED = (".gz", ".bz2", ".xz", ".zip")
 
 
 def suffixes(path: Path) -> tuple[str, str]:
-    """(format, packing) by name: `a.csv.gz` gives ('.csv', '.gz'). A zip is asked for its only file."""
+    """(format, packing) by name: `a.csv.gz` gives ('.csv', '.gz'). For a zip, the format is that of its only file."""
     packing = path.suffix.lower()
     if packing not in PACKED:
         return packing, ""
@@ -34,15 +34,15 @@ def _zip_member(path: Path) -> str:
         with zipfile.ZipFile(path) as archive:
             members = [m.filename for m in archive.infolist() if not m.is_dir()]
     except (zipfile.BadZipFile, OSError) as error:
-        raise DataError(f"{path} is no whole zip archive ({error}).") from None
+        raise DataError(f"{path} is no complete zip archive ({error}); get the file again.") from None
     if len(members) != 1:
-        raise DataError(f"{path} holds {len(members)} files; unpack it and name the one that you mean.")
+        raise DataError(f"{path} holds {len(members)} files; unpack it and give the path of one.")
     return members[0]
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The unpacked bytes of a file; damage is said in one sentence."""
+def open_unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading its uncompressed bytes; damage is raised as a DataError."""
     packing = path.suffix.lower()
     try:
         with contextlib.ExitStack() as stack:
@@ -60,26 +60,28 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
                 file = stack.enter_context(path.open("rb"))
             yield file
     except EOFError:
-        raise DataError(f"{path} is cut off: its compressed data end too early.") from None
+        raise DataError(f"{path} is truncated: its compressed data end too early; get the file again.") from None
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is damaged or not what its name says ({error}).") from None
+        raise DataError(
+            f"{path} is damaged or not in the format of its name ({error}); get the file again, or rename it."
+        ) from None
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist.") from None
+        raise DataError(f"{path} does not exist; check the path.") from None
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror or error}).") from None
+        raise DataError(f"{path} cannot be read ({error.strerror or error}); check its permissions.") from None
 
 
-def head_of(path: Path, size: int) -> tuple[bytes, bool]:
-    """The first `size` unpacked bytes, and whether that is all."""
-    with opened(path) as file:
+def read_head(path: Path, size: int) -> tuple[bytes, bool]:
+    """The first `size` uncompressed bytes, and whether the file ends there."""
+    with open_unpacked(path) as file:
         head = file.read(size + 1)
     return head[:size], len(head) <= size
 
 
 def line_pieces(path: Path, skip: int, piece: int, longest: int) -> Iterator[bytes]:
-    """Unpacked text after `skip` bytes, in pieces of whole lines; the last one ends with a line end too."""
+    """Uncompressed text after `skip` bytes, in pieces of whole lines; a missing last line end is added."""
     rest = b""
-    with opened(path) as file:
+    with open_unpacked(path) as file:
         while skip:
             got = len(file.read(min(skip, piece)))
             if not got:

@@ -1,4 +1,4 @@
-"""Arrays inside other files: IDX (MNIST) and `.npz`. Read once, kept in the columnar cache in their own type.
+"""Arrays inside other files: IDX (MNIST) and `.npz`. The columnar cache keeps them in their own type.
 
 Never unpickles.
 """
@@ -16,35 +16,37 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.arrays import as_matrix, wanted_dtype
-from flegel.datasets.formats.compressed import opened
+from flegel.datasets.formats.compressed import open_unpacked
 from flegel.datasets.source import Chunk, Description, Stream
 from flegel.errors import DataError, UsageError
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _PIECE = 8 << 20
 _ROW_LIMIT = 64 << 20
-"""A longer row is taken for a damaged header."""
+"""A header that announces longer rows is taken to be damaged."""
 _FEATURE_NAMES = ("X", "x", "features", "data", "images", "arr_0", "X_train", "x_train")
 _LABEL_NAMES = ("y", "labels", "label", "target", "Y", "arr_1", "y_train")
 
 
 def read_idx_header(path: Path) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """(type, shape, bytes of the header)."""
-    with opened(path) as file:
+    with open_unpacked(path) as file:
         magic = file.read(4)
         if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _IDX_TYPES or not 1 <= magic[3] <= 8:
-            raise DataError(f"{path} is no IDX file (it begins with {magic.hex() or 'nothing'}).")
+            raise DataError(
+                f"{path} is no IDX file (it begins with {magic.hex() or 'no byte'}); check its name, or get it again."
+            )
         sizes = file.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:
-        raise DataError(f"{path} is cut off in its header.")
+        raise DataError(f"{path} is truncated in its header; get the file again.")
     shape = tuple(int(s) for s in np.frombuffer(sizes, ">u4"))
     return np.dtype(_IDX_TYPES[magic[2]]), shape, 4 + len(sizes)
 
 
 def idx_labels_beside(path: Path) -> Path | None:
-    """The labels file that belongs to an images file, by MNIST's way of naming."""
+    """The labels file that belongs to an images file, by the names of the MNIST files."""
     for one, other in (("images-idx3", "labels-idx1"), ("images.idx3", "labels.idx1")):
         if one in path.name:
             for name in (path.name.replace(one, other), path.name.replace(one, other).removesuffix(".gz")):
@@ -54,7 +56,7 @@ def idx_labels_beside(path: Path) -> Path | None:
 
 
 class IdxStream(Stream):
-    """Images of an IDX file as flat rows, with their labels where these lie beside it."""
+    """Images of an IDX file as flat rows, with the labels of the file beside it, if there is one."""
 
     kind = "idx"
 
@@ -62,38 +64,46 @@ class IdxStream(Stream):
         self.path, self.labels, self.origin = path, labels, str(path)
         self.stored, self.shape, self.header = read_idx_header(path)
         if 0 in self.shape:
-            raise DataError(f"{path} has the shape {self.shape}, which holds no rows.")
+            raise DataError(
+                f"{path} has the shape {self.shape}, which holds no rows; give at least one row and one column."
+            )
         self.columns = math.prod(self.shape[1:])
         if self.columns * self.stored.itemsize > _ROW_LIMIT:
-            raise DataError(f"{path} is damaged: its header promises rows of {self.columns:,} values.")
+            raise DataError(
+                f"{path} is damaged: its header announces rows of {self.columns:,} values; get the file again."
+            )
         self.dtype = wanted_dtype(self.stored.newbyteorder("="), dtype)
         self.labelled = labels is not None
 
     def chunks(self) -> Iterator[Chunk]:
-        answers = None if self.labels is None else self._read_labels(self.labels)
+        labels = None if self.labels is None else self._read_labels(self.labels)
         size = self.columns * self.stored.itemsize
-        with opened(self.path) as file:
+        with open_unpacked(self.path) as file:
             file.read(self.header)
             step = max(1, _PIECE // size)
             for lo in range(0, self.shape[0], step):
                 rows = min(step, self.shape[0] - lo)
                 data = file.read(rows * size)
                 if len(data) < rows * size:
-                    raise DataError(f"{self.path} is cut off: its header promises {self.shape[0]} rows.")
+                    raise DataError(
+                        f"{self.path} is truncated: its header announces {self.shape[0]} rows; get the file again."
+                    )
                 part = np.frombuffer(data, self.stored).reshape(rows, self.columns)
                 yield Chunk(
                     part.astype(self.stored.newbyteorder("=")),
-                    None if answers is None else answers[lo : lo + rows],
+                    None if labels is None else labels[lo : lo + rows],
                 )
 
     def _read_labels(self, path: Path) -> Array:
         stored, shape, header = read_idx_header(path)
         if shape != self.shape[:1]:
-            raise DataError(f"{path} has {shape[0]} labels for {self.shape[0]} rows.")
-        with opened(path) as file:
+            raise DataError(
+                f"{path} has {shape[0]} labels for {self.shape[0]} rows; put the matching file beside the images."
+            )
+        with open_unpacked(path) as file:
             data = file.read()[header:]
         if len(data) < shape[0] * stored.itemsize:
-            raise DataError(f"{path} is cut off: its header promises {shape[0]} labels.")
+            raise DataError(f"{path} is truncated: its header announces {shape[0]} labels; get the file again.")
         return np.frombuffer(data, stored, count=shape[0]).astype(np.float64)
 
     def describe(self) -> Description:
@@ -114,9 +124,7 @@ class IdxStream(Stream):
 
 
 class NpzStream(Stream):
-    """Features and labels of an `.npz`, by the usual names; or a scipy sparse matrix that was saved as
-    one.
-    """
+    """Features and labels of an `.npz`, by the usual names; or a sparse matrix that scipy saved."""
 
     kind = "npz"
 
@@ -142,14 +150,16 @@ class NpzStream(Stream):
         self.columns = int(self._read("shape")[1]) if self.sparse else array.shape[1]
         self.dtype = wanted_dtype(array.dtype, dtype)
         if isinstance(label, int):
-            raise UsageError(f"{path}: give the name of the array that holds the labels, not a number.")
+            raise UsageError(f"{path}: give the name of the array with the labels as --label, not a number.")
         self.labelled = self.labels_name is not None
         if self.labelled:
             labels = self._read(self.labels_name)
             self.named_classes = labels.dtype.kind in "US"
             rows = int(self._read("shape")[0]) if self.sparse else len(array)
             if labels.shape != (rows,):
-                raise DataError(f"{path} has {rows} rows but labels of the shape {labels.shape}.")
+                raise DataError(
+                    f"{path} has {rows} rows but labels of the shape {labels.shape}; save one label per row."
+                )
 
     def _read(self, name: str | None) -> Any:
         try:
@@ -166,7 +176,9 @@ class NpzStream(Stream):
             zipfile.BadZipFile,
             zlib.error,
         ) as error:
-            raise DataError(f"{self.path} is no .npz of plain arrays ({error}).") from None
+            raise DataError(
+                f"{self.path} is no .npz of plain arrays ({error}); save it again with numpy.savez."
+            ) from None
 
     def chunks(self) -> Iterator[Chunk]:
         labels = self._read(self.labels_name) if self.labels_name else None

@@ -1,7 +1,6 @@
-"""Rows that a Python program already has: arrays, frames, tables, tensors, sparse matrices.
+"""Rows of Python objects: arrays, frames, tables, tensors, sparse matrices.
 
-Uses an object's own memory where it can; never imports a library only to ask whether an object is one of its
-kind.
+Uses the memory of the object where possible. Never imports a library only to test for its types.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.formats.arrays import ArraySource, SparseSource, wanted_dtype
+from flegel.datasets.formats.arrays import ArraySource, wanted_dtype
+from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source, column_name
@@ -24,7 +24,7 @@ def source_from_object(value: Any, options: Options) -> Source:
     given = None
     if isinstance(value, tuple) and not isinstance(value, Sparse):
         if len(value) != 2:
-            raise UsageError(f"A tuple of {len(value)} is no (features, labels).")
+            raise UsageError(f"A tuple of {len(value)} is no pair; give (features, labels).")
         value, given = value
     labels, classes = encode_labels(given)
     if isinstance(value, Sparse):
@@ -42,7 +42,7 @@ def source_from_object(value: Any, options: Options) -> Source:
     at = None
     if options.label is not None:
         if labels is not None:
-            raise UsageError("Give labels once: as the second of a pair, or as a column.")
+            raise UsageError("Labels are given twice; give them either as the second of the pair or as label=.")
         at = find_column(options.label, None, array.shape[1] if array.ndim > 1 else 1, origin, "label column")
     return ArraySource(array, labels, origin=origin, dtype=options.dtype, label_column=at, classes=classes)
 
@@ -57,7 +57,7 @@ def named_columns(value: Any) -> tuple[list[str] | None, dict[str, Any]]:
             value = value.collect()
         names = [str(name) for name in value.columns]
         if len(set(names)) != len(names):
-            raise DataError("The given frame has two columns of the same name.")
+            raise DataError("The given frame has two columns of the same name; rename one.")
         return names, {str(name): value[name] for name in value.columns}
     return None, {}
 
@@ -71,10 +71,10 @@ def from_columns(
     origin: str,
 ) -> Source:
     if not names:
-        raise DataError(f"{origin} has no columns.")
+        raise DataError(f"{origin} has no columns; give at least one.")
     if options.label is not None:
         if labels is not None:
-            raise UsageError("Give labels once: as the second of a pair, or as a column.")
+            raise UsageError("Labels are given twice; give them either as the second of the pair or as label=.")
         at = names[find_column(options.label, names, len(names), origin, "label column")]
         labels, classes = encode_labels(columns[at])
         names = [name for name in names if name != at]
@@ -84,10 +84,13 @@ def from_columns(
     for k, name in enumerate(names):
         part = to_array(columns[name])
         if part.dtype.kind not in "fiub":
-            raise DataError(f"{origin}: {column_name(names, k)} holds {part.dtype}, not numbers.")
+            raise DataError(
+                f"{origin}: {column_name(names, k)} holds {part.dtype}, not numbers; "
+                "drop it, or choose others with columns=[…]."
+            )
         parts.append(part)
     if not parts:
-        raise DataError(f"{origin} has no column of features.")
+        raise DataError(f"{origin} has no column of features; choose at least one with columns=[…].")
     matrix = np.empty((len(parts[0]), len(parts)), wanted_dtype(np.result_type(*parts), options.dtype))
     for k, part in enumerate(parts):
         matrix[:, k] = part
@@ -103,20 +106,24 @@ def to_array(value: Any) -> Array:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise DataError(f"The given {type(value).__name__} is no table of numbers ({error}).") from None
+        raise DataError(
+            f"The given {type(value).__name__} is no table of numbers ({error}); pass rows of equal length."
+        ) from None
     if array.dtype == object or array.ndim == 0:
-        raise UsageError(f"A {type(value).__name__} is nothing that rows can be read from.")
+        raise UsageError(
+            f"A value of type {type(value).__name__} cannot be read as rows; pass an array, a frame or a path."
+        )
     return array
 
 
 def encode_labels(given: Any) -> tuple[Array | None, list[str] | None]:
-    """Labels as numbers; words become positions in the sorted list of classes."""
+    """Labels as numbers; text becomes the index in the sorted list of classes."""
     if given is None:
         return None, None
     array = np.asarray(given.to_numpy() if hasattr(given, "to_numpy") else given)
     if array.dtype.kind in "fiub":
         return array.astype(np.float64), None
-    words = [str(word) for word in array.tolist()]
-    classes = sorted(set(words))
+    texts = [str(text) for text in array.tolist()]
+    classes = sorted(set(texts))
     position = {name: k for k, name in enumerate(classes)}
-    return np.array([position[word] for word in words], np.float64), classes
+    return np.array([position[text] for text in texts], np.float64), classes

@@ -1,18 +1,18 @@
-"""Which reader a file needs, by its name and its first bytes. Never parses anything itself."""
+"""Choose the reader of a file by its name and its first bytes, and open it. Never parses anything itself."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from flegel.datasets.cache import columnar
+from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.formats import ratings, svmlight
 from flegel.datasets.formats.arrays import ArraySource, open_npy
-from flegel.datasets.formats.compressed import head_of, suffixes
+from flegel.datasets.formats.arrow_tables import open_table
+from flegel.datasets.formats.compressed import read_head, suffixes
+from flegel.datasets.formats.concatenated import FILE_LABEL, ConcatenatedSource
 from flegel.datasets.formats.packed_arrays import IdxStream, NpzStream, idx_labels_beside
-from flegel.datasets.formats.several_files import FILE_LABEL, Several
-from flegel.datasets.formats.tables import open_table
-from flegel.datasets.formats.text import TextSource
-from flegel.datasets.formats.text_dialect import HEAD_BYTES, find_column, understand
+from flegel.datasets.formats.text_dialect import HEAD_BYTES, detect_dialect, find_column
+from flegel.datasets.formats.text_source import TextSource
 from flegel.datasets.formats.text_stream import TextStream
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source
@@ -25,10 +25,10 @@ _FORMATS = {
     ".libsvm": "svmlight", ".svm": "svmlight", ".svmlight": "svmlight",
 }  # fmt: skip
 FORMATS = ("text", "table", "npy", "npz", "svmlight", "idx", "ratings", "jester")
-_TABLE_LIKE = {".csv", ".tsv", ".parquet", ".pq", ".arrow", ".feather", ".npy", ".npz", ".libsvm", ".svm"}
+_PREFERRED_SUFFIXES = {".csv", ".tsv", ".parquet", ".pq", ".arrow", ".feather", ".npy", ".npz", ".libsvm", ".svm"}
 
 
-_KNOWS = {
+_ALLOWED_OPTIONS = {
     "text": {"label", "columns", "delimiter", "header"},
     "table": {"label", "columns"},
     "npy": {"label"},
@@ -38,14 +38,14 @@ _KNOWS = {
 
 
 def check_options(kind: str, options: Options, path: Path) -> None:
-    """Refuse what would be ignored."""
+    """Refuse options that the format would ignore."""
     for name, value in options._asdict().items():
-        if value is not None and name not in ("dtype", "format") and name not in _KNOWS.get(kind, ()):
-            raise UsageError(f"{path} is read as {kind}, for which {name}={value!r} means nothing.")
+        if value is not None and name not in ("dtype", "format") and name not in _ALLOWED_OPTIONS.get(kind, ()):
+            raise UsageError(f"{path} is read as {kind}, for which {name}={value!r} has no effect; omit it.")
 
 
 def format_of(path: Path, options: Options) -> str:
-    """The format by request, by name, or by the first bytes."""
+    """The format: as given, by the file's name, or by its first bytes."""
     if options.format is not None:
         if options.format not in FORMATS:
             raise UsageError(f"format={options.format!r} is not known{nearest(options.format, list(FORMATS))}")
@@ -55,17 +55,17 @@ def format_of(path: Path, options: Options) -> str:
         return "idx"
     found = _FORMATS.get(suffix)
     if found == "text":
-        if suffix in (".dat", ".csv", ".tsv") and ratings.looks_like(path, suffix):
+        if suffix in (".dat", ".csv", ".tsv") and ratings.is_ratings_file(path, suffix):
             return "ratings"
         return "jester" if "jester" in path.name.lower() else found
     if found:
         return found
-    head, _ = head_of(path, 8)
+    head, _ = read_head(path, 8)
     if head[:4] == b"PAR1" or head[:6] == b"ARROW1":
         return "table"
     if head[:2] == b"\0\0" and len(head) > 3 and 1 <= head[3] <= 8:
         return "idx"
-    return "svmlight" if svmlight.looks_like(path) else "text"
+    return "svmlight" if svmlight.is_svmlight_file(path) else "text"
 
 
 def open_files(paths: list[Path], options: Options, spec: str) -> Source:
@@ -77,7 +77,7 @@ def open_files(paths: list[Path], options: Options, spec: str) -> Source:
     parts = [open_file(path.absolute(), options) for path in files]
     if len(parts) == 1 and not by_file:
         return parts[0]
-    return Several(parts, spec, [path.name.split(".")[0] for path in files] if by_file else None)
+    return ConcatenatedSource(parts, spec, [path.name.split(".")[0] for path in files] if by_file else None)
 
 
 def readable_files(folder: Path, options: Options) -> list[Path]:
@@ -86,7 +86,7 @@ def readable_files(folder: Path, options: Options) -> list[Path]:
         files = sorted(p for p in folder.rglob("*") if not _hidden(p.relative_to(folder)) and p.is_file())
     except OSError as error:
         raise DataError(
-            f"The folder {folder} cannot be searched ({error.strerror} at {error.filename}); name the files instead, "
+            f"The folder {folder} cannot be searched ({error.strerror} at {error.filename}); give the files instead, "
             f"such as '{folder / '*.csv'}'."
         ) from None
     images = [p for p in files if "images-idx3" in p.name or "images.idx3" in p.name]
@@ -95,17 +95,22 @@ def readable_files(folder: Path, options: Options) -> list[Path]:
     rated = [p for p in files if p.name.split(".")[0].lower() == "ratings"]
     if rated:
         return rated[:1]
-    tables = [p for p in files if suffixes_of(p) in _TABLE_LIKE]
-    chosen = tables or [p for p in files if suffixes_of(p) in _FORMATS]
+    tables = [p for p in files if format_suffix(p) in _PREFERRED_SUFFIXES]
+    chosen = tables or [p for p in files if format_suffix(p) in _FORMATS]
     if not chosen:
-        raise DataError(f"The folder {folder} holds no file that can be read (CSV, Parquet, NumPy, LIBSVM, …).")
+        raise DataError(
+            f"The folder {folder} holds no file that can be read; put CSV, Parquet, NumPy or LIBSVM files there."
+        )
     kinds = {format_of(p, options) for p in chosen}
     if len(kinds) > 1:
-        raise DataError(f"The folder {folder} mixes {' and '.join(sorted(kinds))} files; name those that you mean.")
+        raise DataError(
+            f"The folder {folder} mixes {' and '.join(sorted(kinds))} files; "
+            f"give a pattern, such as '{folder / '*.csv'}'."
+        )
     return chosen
 
 
-def suffixes_of(path: Path) -> str:
+def format_suffix(path: Path) -> str:
     try:
         return suffixes(path)[0]
     except DataError:
@@ -117,11 +122,11 @@ def _hidden(path: Path) -> bool:
 
 
 def open_file(path: Path, options: Options) -> Source:
-    """The source of one file, by way of the columnar cache where it can only be read in order."""
+    """The source of one file; what can only be read in order is converted in the columnar cache."""
     if not path.exists():
-        raise DataError(f"{path} does not exist.")
+        raise DataError(f"{path} does not exist; check the path.")
     if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty.")
+        raise DataError(f"{path} is empty; give a file with rows.")
     kind = format_of(path, options)
     check_options(kind, options, path)
     suffix, _ = suffixes(path)
@@ -152,12 +157,10 @@ def open_npy_file(path: Path, options: Options) -> Source:
 
 
 def open_text(path: Path, options: Options) -> Source:
-    """Plain text of numbers is read in parts; compressed text, or text with words as labels, once from the
-    start.
-    """
-    head, whole = head_of(path, HEAD_BYTES)
+    """Plain text of numbers is read in blocks; compressed text, or text with text labels, is converted first."""
+    head, whole = read_head(path, HEAD_BYTES)
     suffix, packing = suffixes(path)
-    dialect = understand(
+    dialect = detect_dialect(
         head,
         whole,
         str(path),

@@ -1,8 +1,7 @@
-"""LIBSVM/SVMlight text: `label index:value index:value … # comment`, one sparse row a line.
+"""LIBSVM/SVMlight text: `label index:value index:value … # comment`, one sparse row per line.
 
-A compiled parser of our own, because neither pandas nor PyArrow reads this format; numbers it cannot convert
-exactly with one multiplication are left to Python's `float`. Never guesses: every bad token is named with
-its line.
+Has a compiled parser, because neither pandas nor PyArrow reads this format. Numbers that one multiplication does not
+convert exactly are parsed by Python's `float`. Never guesses: an error names the bad token and its line.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.cache import check_unchanged, signature
-from flegel.datasets.formats.compressed import head_of, line_pieces
+from flegel.datasets.file_signature import check_unchanged, signature
+from flegel.datasets.formats.compressed import line_pieces, read_head
 from flegel.datasets.formats.text_dialect import LINE_LIMIT
 from flegel.datasets.formats.text_stream import PIECE
 from flegel.datasets.source import Chunk, Description, Stream
@@ -35,9 +34,7 @@ _PROBLEMS = {
 
 @numba.njit(cache=True, nogil=True)
 def _number(text: Array, at: int, end: int, powers: Array) -> tuple[int, float]:
-    """State and value of the decimal number in text[at:end]: 0 exact, 1 not a number, 2 leave it to
-    Python.
-    """
+    """State and value of the decimal number in text[at:end]: 0 exact, 1 not a number, 2 left to `float`."""
     sign = 1.0
     if at < end and (text[at] == 45 or text[at] == 43):
         sign = -1.0 if text[at] == 45 else 1.0
@@ -61,7 +58,7 @@ def _number(text: Array, at: int, end: int, powers: Array) -> tuple[int, float]:
             break
         at += 1
     if not seen:
-        return 2, 0.0  # nan, inf, or nonsense: Python decides
+        return 2, 0.0  # nan, inf or no number: `float` decides
     if at < end:
         if text[at] != 101 and text[at] != 69:
             return 1, 0.0
@@ -90,9 +87,7 @@ def _number(text: Array, at: int, end: int, powers: Array) -> tuple[int, float]:
 def _rows(
     text: Array, powers: Array, labels: Array, indptr: Array, indices: Array, values: Array, slow: Array
 ) -> tuple[int, int, int, int, int, int]:
-    """(problem, line, at, rows, entries, left to Python); `slow` gets (slot, start, end), labels as -1 -
-    row.
-    """
+    """(problem, line, at, rows, entries, left to `float`); `slow` gets (slot, start, end), labels as -1 - row."""
     at, size = 0, len(text)
     line, rows, entries, later = 0, 0, 0, 0
     while at < size:
@@ -167,13 +162,19 @@ def parse(text: bytes, first_line: int, origin: str) -> tuple[Array, Array, Arra
     slow = np.zeros((room + lines, 3), np.int64)
     problem, line, at, rows, entries, later = _rows(data, _POWERS, labels, indptr, indices, values, slow)
     if problem:
-        raise DataError(f"{origin}, line {first_line + line} has {_PROBLEMS[problem]}: {_token(text, at)}.")
+        raise DataError(
+            f"{origin}, line {first_line + line} has {_PROBLEMS[problem]}: {_token(text, at)}; "
+            "correct or remove the line."
+        )
     for slot, start, end in slow[:later].tolist():
         try:
             value = float(text[start:end])
         except ValueError:
             line = first_line + text.count(b"\n", 0, start)
-            raise DataError(f"{origin}, line {line} has {_PROBLEMS[_BAD_NUMBER]}: {_token(text, start)}.") from None
+            raise DataError(
+                f"{origin}, line {line} has {_PROBLEMS[_BAD_NUMBER]}: {_token(text, start)}; "
+                "correct or remove the line."
+            ) from None
         if slot < 0:
             labels[-1 - slot] = value
         else:
@@ -186,9 +187,9 @@ def _token(text: bytes, at: int) -> str:
     return repr(token[0].decode("utf-8", "replace")) if token else "''"
 
 
-def looks_like(path: Path) -> bool:
+def is_svmlight_file(path: Path) -> bool:
     """Whether the first row is `label index:value …`."""
-    head, _ = head_of(path, 4096)
+    head, _ = read_head(path, 4096)
     for line in head.split(b"\n"):
         body = line.split(b"#")[0].split()
         if body:

@@ -1,7 +1,7 @@
-"""Blocks of whole lines in a text file: found by anybody without help, counted once.
+"""Finds blocks of whole lines in a text file, and counts their lines.
 
-Reads with plain system calls rather than through a memory map, so that pages of the file are never counted
-as memory of the process. Never parses.
+Reads with plain system calls instead of a memory map, so that pages of the file do not count as memory of the process.
+Never parses.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class TextFile:
             self.file = path.open("rb", buffering=0)
             self.size = os.fstat(self.file.fileno()).st_size
         except FileNotFoundError:
-            raise DataError(f"{path} does not exist.") from None
+            raise DataError(f"{path} does not exist; check the path.") from None
         except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror}).") from None
+            raise DataError(f"{path} cannot be read ({error.strerror}); check its permissions.") from None
 
     def read(self, start: int, stop: int) -> bytes:
         """Exactly the bytes from start to stop."""
@@ -44,7 +44,7 @@ class TextFile:
         while len(target):
             got = os.preadv(self.file.fileno(), [target], start)
             if not got:
-                raise DataError(f"{self.path} became shorter while it was read.")
+                raise DataError(f"{self.path} became shorter while it was read; leave it unchanged while a job runs.")
             start += got
             target = target[got:]
 
@@ -71,7 +71,7 @@ class TextFile:
 
 
 def block_starts(file: TextFile, header: int, block: int, origin: str) -> tuple[Array, int]:
-    """Byte offsets of the blocks and of the end (trailing blank lines left out)."""
+    """Byte offsets of the blocks and of the end (without trailing blank lines)."""
     end = file.text_end(header)
     starts = [header]
     at = header + block
@@ -87,7 +87,7 @@ def block_starts(file: TextFile, header: int, block: int, origin: str) -> tuple[
 
 
 def count_lines(file: TextFile, starts: Array, end: int) -> Array:
-    """Lines in each block, counted by two threads (reading and NumPy let go of the interpreter's lock)."""
+    """Lines in each block, counted by two threads (reads and NumPy release the GIL)."""
     stops = np.append(starts[1:], end).tolist()
 
     def count(first: int, last: int) -> list[int]:

@@ -1,7 +1,6 @@
-"""How a text table is written: delimiter, header, columns, label; and what is wrong with a line that does
-not parse.
+"""Detects the dialect of a text table (delimiter, header, columns, label), and explains lines that do not parse.
 
-Looks at the beginning of a file only; never reads a whole one.
+Reads only the beginning of a file.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from flegel.errors import DataError, nearest
 
 HEAD_BYTES = 1 << 18
 LINE_LIMIT = 16 << 20
-"""A longer line is taken for a mistake."""
+"""Longer lines are refused: the file is most likely no table."""
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-"})
 _CANDIDATES = {".csv": ",;\t|", ".tsv": "\t,;|", ".tab": "\t,;|"}
 
 
 @dataclass
 class Dialect:
-    """One text table, understood."""
+    """How one text table is written."""
 
     delimiter: str
     header: int
@@ -57,13 +56,13 @@ def is_missing(text: str) -> bool:
 
 
 def split(line: str, delimiter: str) -> list[str]:
-    """Fields of one line; a blank as delimiter means any run of white space."""
+    """Fields of one line; a blank as delimiter means any run of blanks and tabs."""
     if delimiter == " ":
         return line.split()
     if '"' in line:
         try:
             return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
-        except csv.Error:  # quotes that do not close, or the like: the cell is no number either way
+        except csv.Error:  # unbalanced quotes, for example: the cell is no number in either case
             return [cell.strip() for cell in line.split(delimiter)]
     return [cell.strip() for cell in line.split(delimiter)]
 
@@ -71,13 +70,13 @@ def split(line: str, delimiter: str) -> list[str]:
 def head_lines(head: bytes, origin: str, whole: bool) -> tuple[list[str], int]:
     """The complete lines at the beginning of a file, decoded, and the bytes of a byte-order mark."""
     if not head.strip():
-        raise DataError(f"{origin} is empty.")
+        raise DataError(f"{origin} is empty; give a file with rows.")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{origin} is UTF-16 text; convert it to UTF-8 first.")
     mark = 3 if head[:3] == b"\xef\xbb\xbf" else 0
     body = head[mark:]
     if b"\0" in body:
-        raise DataError(f"{origin} is not text (it contains zero bytes); its extension says that it should be.")
+        raise DataError(f"{origin} is not text (it contains zero bytes); rename it if its extension is wrong.")
     if not whole:
         end = body.rfind(b"\n") + 1
         if end == 0:
@@ -88,18 +87,18 @@ def head_lines(head: bytes, origin: str, whole: bool) -> tuple[list[str], int]:
         try:
             lines.append(raw.decode("utf-8").removesuffix("\r"))
         except UnicodeDecodeError:
-            raise DataError(f"{origin}, line {number} is not UTF-8 text.") from None
+            raise DataError(f"{origin}, line {number} is not UTF-8 text; convert the file to UTF-8.") from None
         if len(lines) > 200:
             break
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
-        raise DataError(f"{origin} is empty.")
+        raise DataError(f"{origin} is empty; give a file with rows.")
     return lines, mark
 
 
 def find_delimiter(lines: list[str], suffix: str, given: str | None) -> str:
-    """The given delimiter, or the first of the usual ones that cuts all lines into equally many fields."""
+    """The given delimiter, or the first common one that splits all lines into the same number of fields."""
     if given is not None:
         return {"tab": "\t", "\\t": "\t", "space": " "}.get(given, given)
     candidates = _CANDIDATES.get(suffix, ",\t;| ")
@@ -114,7 +113,7 @@ def find_delimiter(lines: list[str], suffix: str, given: str | None) -> str:
 
 
 def has_header(rows: list[list[str]]) -> bool:
-    """Whether the first line names the columns: text stands there over numbers, or nothing but text."""
+    """Whether the first line names the columns: text above numbers, or only text where it is the only line."""
     first, rest = rows[0], rows[1:]
     text = [i for i, cell in enumerate(first) if not is_number(cell) and not is_missing(cell)]
     if not text:
@@ -133,21 +132,21 @@ def find_column(wanted: str | int, names: list[str] | None, width: int, origin: 
     if isinstance(wanted, str):
         if names and wanted in names:
             return names.index(wanted)
-        word = wanted
+        name = wanted
         try:
-            wanted = int(word)
+            wanted = int(name)
         except ValueError:
             if not names:
                 raise DataError(
                     f"{origin} has no column names, so give the {what} as a number from 0 to {width - 1}."
                 ) from None
-            raise DataError(f"{origin} has no column {word!r}{nearest(word, names)}") from None
+            raise DataError(f"{origin} has no column {name!r}{nearest(name, names)}") from None
     if not -width <= wanted < width:
         raise DataError(f"{origin} has {width} columns, so there is no {what} {wanted} (they count from 0).")
     return wanted % width
 
 
-def understand(
+def detect_dialect(
     head: bytes,
     whole: bool,
     origin: str,
@@ -160,18 +159,18 @@ def understand(
 ) -> Dialect:
     """The dialect of a file that begins with `head` (`whole`: there is nothing more)."""
     lines, mark = head_lines(head, origin, whole)
-    sign = find_delimiter(lines, suffix, delimiter)
+    separator = find_delimiter(lines, suffix, delimiter)
     if lines[0].startswith("#") and (header is not False):
         lines[0] = lines[0].lstrip("# ")
         header = True
-    rows = [split(line, sign) for line in lines[:50]]
+    rows = [split(line, separator) for line in lines[:50]]
     named = has_header(rows) if header is None else header
     if named and header and all(map(is_number, rows[0])):
-        raise DataError(f"{origin}: line 1 looks like data, not like the header that was asked for.")
+        raise DataError(f"{origin}: line 1 holds only numbers, so it is no header; omit header=True.")
     names = rows[0] if named else None
     data = rows[1:] if named else rows
     if not data:
-        raise DataError(f"{origin} has a header but no rows.")
+        raise DataError(f"{origin} has a header but no rows; give a file with at least one row.")
     width = len(names) if names else len(data[0])
     if names is not None and len(set(names)) != len(names):
         names = [f"{name}.{i}" if names.index(name) != i else name for i, name in enumerate(names)]
@@ -181,10 +180,10 @@ def understand(
     else:
         features = [find_column(c, names, width, origin, "column") for c in columns]
     if not features:
-        raise DataError(f"{origin} has no column but the label.")
+        raise DataError(f"{origin} has no column but the label; give a file with features.")
     below = [row[at] for row in data if at < len(row)] if at is not None else []
     dialect = Dialect(
-        delimiter=sign,
+        delimiter=separator,
         header=mark + (head[mark:].index(b"\n") + 1 if named else 0),
         width=width,
         features=features,
@@ -194,21 +193,22 @@ def understand(
         skip_lines=int(named),
     )
     for number, line in enumerate(lines[dialect.skip_lines : 50], dialect.skip_lines + 1):
-        check_line(line, number, dialect, origin)
+        advice = "if line 1 names the columns, omit header=False" if header is False and number == 1 else ""
+        check_line(line, number, dialect, origin, advice)
     return dialect
 
 
-def check_line(line: str, number: int, dialect: Dialect, origin: str) -> None:
-    """Raise for what is wrong with one line, if anything is."""
+def check_line(line: str, number: int, dialect: Dialect, origin: str, advice: str = "") -> None:
+    """Raise where a line does not parse; `advice` replaces the general advice for text in a column of numbers."""
     where = f"{origin}, line {number}"
     if not line.strip():
-        raise DataError(f"{where} is empty.")
+        raise DataError(f"{where} is empty; remove the line.")
     cells = split(line, dialect.delimiter)
     if len(cells) != dialect.width:
-        sign = {"\t": "tabs", " ": "blanks"}.get(dialect.delimiter, f"{dialect.delimiter!r}")
+        separator = {"\t": "tabs", " ": "blanks"}.get(dialect.delimiter, f"{dialect.delimiter!r}")
         raise DataError(
             f"{where} has {len(cells)} field{'s' * (len(cells) != 1)} where {dialect.width} are expected "
-            f"(fields are cut at {sign})."
+            f"(fields are split at {separator}); correct or remove the line."
         )
     wanted = dialect.features if dialect.text_label or dialect.label is None else [*dialect.features, dialect.label]
     for column in sorted(wanted):
@@ -218,26 +218,33 @@ def check_line(line: str, number: int, dialect: Dialect, origin: str) -> None:
         name = column_name(dialect.names, column)
         if is_missing(cell):
             raise DataError(f"{where}, {name} has no value ({cell!r}); drop or fill such rows first.")
-        hint = ""
-        other = [c for c in ",;\t|" if c != dialect.delimiter and c in cell]
-        if dialect.width == 1 and other:
-            hint = f"; is the delimiter {other[0]!r}?"
-        elif number == 1:
-            hint = "; is line 1 a header?"
-        elif column == dialect.width - 1 or column == 0:
-            hint = f"; if it is the label, say --label {dialect.names[column] if dialect.names else column}"
-        raise DataError(f"{where}, {name}: {cell[:40]!r} is not a number{hint}.")
+        raise DataError(f"{where}, {name}: {cell[:40]!r} is not a number; {advice or _advice(cell, column, dialect)}.")
+
+
+def _advice(cell: str, column: int, dialect: Dialect) -> str:
+    """What to do about a cell that is not a number."""
+    other = [c for c in ",;\t|" if c != dialect.delimiter and c in cell]
+    if dialect.width == 1 and other:
+        return f"if {other[0]!r} separates the fields, pass delimiter={other[0]!r} to open_data"
+    drop = "correct or remove the line, or omit the column with columns=[…] of open_data"
+    if column in (0, dialect.width - 1):
+        return f"if it is the label, use --label {dialect.names[column] if dialect.names else column}; else {drop}"
+    return drop
 
 
 def diagnose(text: bytes, first_line: int, dialect: Dialect, origin: str, error: Exception | str) -> DataError:
-    """The error that names the first bad line of a piece of text which a reader refused."""
+    """The error for the first bad line of a text that a parser refused."""
     for number, raw in enumerate(text.removesuffix(b"\n").split(b"\n"), first_line):
         if len(raw) > LINE_LIMIT:
-            return DataError(f"{origin}, line {number} is longer than {LINE_LIMIT:,} bytes.")
+            return DataError(
+                f"{origin}, line {number} is longer than {LINE_LIMIT:,} bytes; is this a table of numbers?"
+            )
         try:
             check_line(raw.decode("utf-8").removesuffix("\r"), number, dialect, origin)
         except UnicodeDecodeError:
-            return DataError(f"{origin}, line {number} is not UTF-8 text.")
+            return DataError(f"{origin}, line {number} is not UTF-8 text; convert the file to UTF-8.")
         except DataError as problem:
             return problem
-    return DataError(f"{origin}, near line {first_line}: {str(error).splitlines()[0]}.")
+    return DataError(
+        f"{origin}, near line {first_line}, does not parse ({str(error).splitlines()[0]}); correct the file."
+    )

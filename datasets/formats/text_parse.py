@@ -1,6 +1,6 @@
-"""From whole lines of text to columns of numbers, by PyArrow where it is installed and by pandas where not.
+"""Parses whole lines of text to columns of numbers, with PyArrow where it is installed, else with pandas.
 
-Never opens a file; what a reader refuses is diagnosed line by line.
+Lines that a parser refuses are diagnosed one by one. Never opens a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flegel.datasets.formats.text_dialect import Dialect, diagnose
 
 
 @functools.cache
-def arrow_csv() -> Any:
+def import_pyarrow_csv() -> Any:
     """PyArrow with its CSV reader, or None; imported when the first text is parsed."""
     try:
         import pyarrow
@@ -46,7 +46,7 @@ def parse(
 
 def _parse(text: bytes | memoryview, dialect: Dialect, dtype: np.dtype[Any]) -> tuple[list[Array], Array | None]:
     wanted = dialect.features if dialect.label is None else [*dialect.features, dialect.label]
-    pyarrow = arrow_csv()
+    pyarrow = import_pyarrow_csv()
     if pyarrow is None or dialect.delimiter == " ":
         return _parse_pandas(text, dialect, dtype, wanted)
     number = pyarrow.float32() if dtype == np.float32 else pyarrow.float64()
@@ -80,6 +80,7 @@ def _parse_pandas(
     kinds: dict[int, Any] = dict.fromkeys(dialect.features, dtype)
     if dialect.label is not None:
         kinds[dialect.label] = str if dialect.text_label else np.float64
+    missing: Any = {i: NOT_A_NUMBER for i, kind in kinds.items() if kind is not str}  # the stubs allow only str keys
     frame = pandas.read_csv(
         io.BytesIO(bytes(text)),
         sep=r"\s+" if dialect.delimiter == " " else dialect.delimiter,
@@ -89,14 +90,14 @@ def _parse_pandas(
         usecols=wanted,
         dtype=kinds,
         keep_default_na=False,
-        na_values={i: NOT_A_NUMBER for i, kind in kinds.items() if kind is not str},
+        na_values=missing,
         engine="c",
         skip_blank_lines=True,
         on_bad_lines="error",
     )
     cuts = bytes(text).count(dialect.delimiter.encode())
     if dialect.delimiter != " " and b'"' not in bytes(text) and cuts != len(frame) * (dialect.width - 1):
-        raise ValueError(f"not every row has {dialect.width} fields")  # pandas cuts longer rows without a word
+        raise ValueError(f"not every row has {dialect.width} fields")  # pandas drops surplus fields silently
     columns = [frame[i].to_numpy() for i in dialect.features]
     labels = None if dialect.label is None else frame[dialect.label].to_numpy()
     return columns, labels

@@ -1,6 +1,6 @@
-"""Text tables that can only be read from their beginning: compressed ones, and ones whose labels are words.
+"""Text tables that can only be read from their beginning: compressed ones, and ones with text labels.
 
-Never keeps more than a piece of the file.
+Never holds more than one piece of the file in memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.compressed import line_pieces
 from flegel.datasets.formats.text_dialect import LINE_LIMIT, Dialect
 from flegel.datasets.formats.text_parse import parse

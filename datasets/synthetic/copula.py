@@ -1,8 +1,7 @@
 """Stand-ins fitted to figures of a real set: per class, the marginal of each column and their correlation.
 
-A row is drawn from a Gaussian copula: correlated normals, each mapped through its column's quantiles. Rows
-come in blocks of fixed size, each from its own counter of a counter-based generator, so any worker makes any
-rows, and the result does not depend on how many workers there are. Never holds a row of the real set.
+A row is drawn from a Gaussian copula: correlated normals, each mapped through its column's quantiles. Never
+holds a row of the real set.
 """
 
 from __future__ import annotations
@@ -15,75 +14,33 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.source import Description, Source
-from flegel.errors import DataError
-
-BLOCK_VALUES = 1 << 15
-"""Numbers a block of a generator, about."""
-SPAN = 3.5
-"""Quantiles are tabulated at equal steps of the normal score from -SPAN to SPAN, and extended linearly."""
-
-
-def block_rng(name: str, seed: int, block: int) -> np.random.Generator:
-    """The generator of one block of one set: same numbers on every worker."""
-    key = [seed & (2**64 - 1), int.from_bytes(name.encode()[:8].ljust(8, b"\0"), "little")]
-    return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, block, 0]))
-
-
-class BlockSource(Source):
-    """A generator that makes whole blocks; subclasses define `block`."""
-
-    def __init__(self, rows: int, columns: int, seed: int = 0) -> None:
-        if rows < 1:
-            raise DataError(f"{rows} rows are too few.")
-        self.rows, self.columns, self.seed = rows, columns, seed
-        self.dtype = np.dtype(np.float32)
-        self.block_rows = max(64, 1 << (BLOCK_VALUES // columns).bit_length() - 1)
-
-    def edges(self) -> Array | None:
-        return np.append(np.arange(0, self.rows, self.block_rows, dtype=np.int64), self.rows)
-
-    def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
-        """`block_rows` rows and their labels."""
-        raise NotImplementedError
-
-    def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
-        at = 0
-        size = self.block_rows
-        for start, stop in ranges.tolist():
-            for number in range(start // size, -(-stop // size)):
-                lo, hi = max(start, number * size), min(stop, (number + 1) * size)
-                made, answers = self.block(block_rng(self.kind + self.origin, self.seed, number))
-                part = slice(lo - number * size, hi - number * size)
-                features[at : at + hi - lo] = made[part]
-                if labels is not None and answers is not None:
-                    labels[at : at + hi - lo] = answers[part]
-                at += hi - lo
+from flegel.datasets.source import Description
+from flegel.datasets.synthetic import published_figures
+from flegel.datasets.synthetic.block_source import BlockSource
+from flegel.datasets.synthetic.normal_scores import SPAN
 
 
 @functools.cache
 def fitted(name: str) -> Figures:
-    """The committed figures of one set, or those made from what is published about it."""
-    from flegel.datasets.synthetic import published_figures
-
+    """The figures of one set: fitted ones from the package, or those derived from its publication."""
     if name in published_figures.TABLES:
         return Figures(published_figures.figures(name))
-    text = resources.files("flegel.datasets").joinpath("fitted", f"{name}.json").read_text()
+    text = resources.files("flegel.datasets.synthetic").joinpath("fitted", f"{name}.json").read_text()
     return Figures(json.loads(text))
 
 
 class Figures:
-    """Class shares, quantiles and correlation of one set, ready for drawing."""
+    """Class shares, quantiles and correlation of one set, prepared for drawing rows."""
 
     def __init__(self, plain: dict[str, Any]) -> None:
         self.names: list[str] = plain["names"]
         self.shares = np.cumsum([part["share"] for part in plain["classes"]])
         self.labels = [float(part["label"]) for part in plain["classes"]]
-        self.parts = [_Part(part, len(self.names)) for part in plain["classes"]]
+        self.parts = [_ClassFigures(part, len(self.names)) for part in plain["classes"]]
 
 
-class _Part:
-    """One class: how its normals are mixed and how they are mapped."""
+class _ClassFigures:
+    """One class: the factor loadings of its normals and the quantiles to which they are mapped."""
 
     def __init__(self, plain: dict[str, Any], columns: int) -> None:
         self.loadings = np.array(plain["loadings"], np.float32)  # columns × factors
@@ -105,7 +62,7 @@ class _Part:
         if self.residual is not None:
             scores += rng.standard_normal(scores.shape, np.float32) * self.residual
         at = (scores + np.float32(SPAN)) * np.float32((self.knots - 1) / (2 * SPAN))
-        np.maximum(at, 0, out=at)  # nothing lies below the smallest value; large values are extended
+        np.maximum(at, 0, out=at)  # no value is below the smallest one; large values are extrapolated
         low = np.minimum(at, self.knots - 2).astype(np.int32)
         at -= low
         at *= self.steps.ravel()[low + self.step_offsets]

@@ -1,6 +1,6 @@
-"""Generated sets: clusters, arbiter PUFs, images, ratings. Any worker makes any rows, always the same ones.
+"""Generated sets: clusters, arbiter PUFs, images, ratings. Every worker can generate any rows, always the same ones.
 
-Never stores anything: rows come from counters (see `copula.block_rng`), so a share is made where it is used.
+Never stores rows: they are drawn from counters (see `block_source.block_rng`) by the worker that uses them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.formats.several_files import join
-from flegel.datasets.source import Description, Rows, Source, expand
-from flegel.datasets.synthetic.copula import BlockSource, block_rng
+from flegel.datasets.row_ranges import expand
+from flegel.datasets.source import Description, Rows, Source, concatenate_sparse
+from flegel.datasets.synthetic.block_source import BlockSource, block_rng
 from flegel.errors import DataError
 
 _FIXED = 2**63
-"""Block number of what belongs to a whole set (centres, weights, templates)."""
+"""Block number of the random numbers of a whole set (centres, weights, templates)."""
 
 
 class Blobs(BlockSource):
@@ -52,7 +52,7 @@ class ArbiterPuf(BlockSource):
     """An XOR of simulated arbiter PUFs: parity features of random challenges (±1) and the response (±1).
 
     Stage delays are normal, and the response of one chain is the sign of a linear function of the parities,
-    which is what the additive delay model of an arbiter says; the XOR of the chains is the product of their
+    as in the additive delay model of an arbiter; the XOR of the chains is the product of their
     signs.
     """
 
@@ -81,7 +81,7 @@ class ArbiterPuf(BlockSource):
 
 @functools.cache
 def _templates(name: str, side: int, channels: int, classes: int) -> Array:
-    """(class, shift, pixel): a smooth figure a class, moved by up to two pixels each way."""
+    """(class, shift, pixel): one smooth shape per class, shifted by up to two pixels in each direction."""
     rng = block_rng(name, 0, _FIXED)
     margin = 2
     y, x = np.mgrid[0 : side + 2 * margin, 0 : side + 2 * margin]
@@ -104,11 +104,11 @@ def _templates(name: str, side: int, channels: int, classes: int) -> Array:
 
 
 _NOISE = np.where(np.arange(256) < 64, (np.arange(256) - 31.5) * 1.5, 0.0).astype(np.float32)
-"""What a random byte adds to a pixel: nothing for three of four pixels."""
+"""Noise of a pixel by random byte: zero for three of four bytes."""
 
 
 class Images(BlockSource):
-    """Images of ten smooth figures, moved, dimmed and noisy, as whole numbers from 0 to 255."""
+    """Images of ten smooth shapes, shifted, dimmed and noisy, as integers from 0 to 255."""
 
     kind = "images"
     labelled = True
@@ -138,11 +138,10 @@ class Images(BlockSource):
 
 
 class Ratings(Source):
-    """Ratings from 0.5 to 5 in halves, one sparse row a user.
+    """Ratings from 0.5 to 5 in steps of 0.5, one sparse row per user.
 
-    How much a user rates is log-normal, how often an item is rated falls like a power of its rank, and a
-    rating is the rounded sum of biases, an inner product of eight factors and noise, which is what NMF looks
-    for.
+    The number of ratings of a user is log-normal, that of an item falls as a power of its rank, and a rating is the
+    rounded sum of biases, an inner product of eight factors and noise, which is the model that NMF fits.
     """
 
     kind = "rated"
@@ -152,7 +151,10 @@ class Ratings(Source):
 
     def __init__(self, name: str, users: int, items: int, ratings: int, seed: int = 0) -> None:
         if users < 1 or items < 1 or not users <= ratings <= users * items:
-            raise DataError(f"{ratings} ratings do not fit {users} users and {items} items.")
+            raise DataError(
+                f"{ratings} ratings do not fit {users} users and {items} items; "
+                f"use between {users} and {users * items}."
+            )
         self.origin, self.rows, self.columns = name, users, items
         self.ratings, self.seed = ratings, seed
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
@@ -198,7 +200,7 @@ class Ratings(Source):
             wanted = ids[at:end] if rng is None else rng.permutation(ids[at:end])
             parts.append(Rows(_select(self._block(number), wanted - number * self.BLOCK), None, wanted))
             at = end
-        rows = join(parts, self.columns)
+        rows = concatenate_sparse(parts, self.columns)
         assert isinstance(rows.features, Sparse)
         return rows._replace(features=rows.features._replace(values=rows.features.values.astype(self.dtype)))
 
@@ -220,7 +222,7 @@ class Ratings(Source):
 
 
 def _degrees(rng: np.random.Generator, users: int, items: int, ratings: int) -> Array:
-    """How much each user rates: log-normal, between 1 and all items, and exactly `ratings` in all."""
+    """Ratings per user: log-normal, between 1 and `items`, with the sum `ratings`."""
     weight = rng.lognormal(0.0, 1.0, users)
     low, high = 0.0, float(ratings)
     for _ in range(100):  # bisection for the scale at which clipped degrees add up
@@ -237,7 +239,7 @@ def _degrees(rng: np.random.Generator, users: int, items: int, ratings: int) -> 
 
 
 def _distinct(rank: Array, turn: Array, user: Array, degrees: Array, items: int) -> Array:
-    """Ascending ranks of each user made different by pushing repeated ones on, and back from the end."""
+    """Ascending ranks of each user made distinct: a repeated one is moved up, at the end down."""
     width = items + int(degrees.max()) + 1
     base = user.astype(np.int64) * width
     pushed = np.maximum.accumulate(rank - turn + base) - base + turn
@@ -249,6 +251,3 @@ def _select(block: Sparse, rows: Array) -> Sparse:
     where = expand(np.stack([starts, stops], axis=1))
     indptr = np.concatenate(([0], np.cumsum(stops - starts)))
     return Sparse(indptr, block.indices[where], block.values[where], block.columns)
-
-
-SOURCES: tuple[type[Source], ...] = (Blobs, ArbiterPuf, Images, Ratings)

@@ -1,26 +1,24 @@
-"""Figures for sets of which no rows are at hand: what their publications say of columns, classes and
-separation.
+"""Figures of sets of which no real rows are available, from the publications: columns, classes and their separation.
 
-Coarser than a fit, and said so: shapes of columns (angle, momentum, mass, flag) and how far the classes lie
-apart.
+Coarser than a fit: only shapes of columns (angle, momentum, mass, flag) and the distances of the classes. Never
+checked against real rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import erf
 from typing import Any
 
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.synthetic.copula import SPAN
+from flegel.datasets.synthetic.normal_scores import SPAN
 
 KNOTS = 33
 
 
 def _uniform(scores: Array) -> Array:
-    from math import erf
-
     return np.array([3**0.5 * erf(s / 2**0.5) for s in scores])
 
 
@@ -58,7 +56,7 @@ TABLES: dict[str, tuple[list[tuple[str, str, float]], float]] = {
 
 
 def figures(name: str) -> dict[str, Any]:
-    """The same plain figures as a fit gives: two classes, 0 and 1."""
+    """Figures in the form of a fit, with the classes 0 and 1."""
     columns, share = TABLES[name]
     grid = np.linspace(-SPAN, SPAN, KNOTS)
     rng = np.random.default_rng(len(columns))

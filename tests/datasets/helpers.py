@@ -21,24 +21,24 @@ def dense(features: Any) -> Any:
     return matrix
 
 
-def all_shares(data: Dataset, count: int, partition: str = "shuffle", seed: int = 0) -> list[Rows]:
-    """The shares as workers read them: from a description that went through JSON."""
+def all_shards(data: Dataset, count: int, partition: str = "shuffle", seed: int = 0) -> list[Rows]:
+    """The shards as workers read them: from a description that went through JSON."""
     description = json.loads(json.dumps(data.describe()))
     return [read_shard(description, index, count, partition, seed) for index in range(count)]
 
 
-def check_shares(data: Dataset, count: int, partition: str = "shuffle", seed: int = 0) -> list[Rows]:
-    """Every row is in exactly one share, with its own values."""
+def check_shards(data: Dataset, count: int, partition: str = "shuffle", seed: int = 0) -> list[Rows]:
+    """Every row is in exactly one shard, with its own values."""
     features, labels = data.load()
     whole = dense(features)
-    shares = all_shares(data, count, partition, seed)
-    ids = np.concatenate([share.ids for share in shares])
+    shards = all_shards(data, count, partition, seed)
+    ids = np.concatenate([shard.ids for shard in shards])
     assert np.array_equal(np.sort(ids), np.arange(data.rows))
-    for share in shares:
-        assert np.array_equal(dense(share.features), whole[share.ids])
+    for shard in shards:
+        assert np.array_equal(dense(shard.features), whole[shard.ids])
         if labels is None:
-            assert share.labels is None
+            assert shard.labels is None
         else:
-            assert share.labels is not None
-            assert np.array_equal(share.labels, labels[share.ids])
-    return shares
+            assert shard.labels is not None
+            assert np.array_equal(shard.labels, labels[shard.ids])
+    return shards

@@ -49,8 +49,8 @@ def idx(header: bytes, body: bytes) -> Callable[[Path], Path]:
 
 
 BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
-    "truncated gzip": (write("a.csv.gz", gzip.compress(GOOD.encode() * 50)[:-40]), {}, "cut off"),
-    "not gzip at all": (write("a.csv.gz", GOOD), {}, "damaged or not what its name says"),
+    "truncated gzip": (write("a.csv.gz", gzip.compress(GOOD.encode() * 50)[:-40]), {}, "truncated"),
+    "not gzip at all": (write("a.csv.gz", GOOD), {}, "damaged or not in the format of its name"),
     "ragged row": (write("a.csv", with_line(150, "1,2")), {}, "line 150 has 2 fields where 3"),
     "long row": (write("a.csv", with_line(150, "1,2,3,4")), {}, "line 150 has 4 fields where 3"),
     "ragged row, gzip": (write("a.csv.gz", gzip.compress(with_line(150, "1,2").encode())), {}, "line 150"),
@@ -79,9 +79,9 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "only blanks": (write("a.csv", "\n\n"), {}, "is empty"),
     "empty gzip": (write("a.csv.gz", gzip.compress(b"")), {}, "is empty"),
     "only a header": (write("a.csv", "a,b,c\n"), {}, "a header but no rows"),
-    "header taken for data": (write("a.csv", "a,b\n1,2\n"), {"header": False}, "is line 1 a header"),
-    "data taken for a header": (write("a.csv", GOOD), {"header": True}, "looks like data"),
-    "wrong delimiter": (write("a.csv", GOOD), {"delimiter": ";"}, "is the delimiter ','"),
+    "header taken for data": (write("a.csv", "a,b\n1,2\n"), {"header": False}, "omit header=False"),
+    "data taken for a header": (write("a.csv", GOOD), {"header": True}, "omit header=True"),
+    "wrong delimiter": (write("a.csv", GOOD), {"delimiter": ";"}, "pass delimiter=','"),
     "label column missing": (write("a.csv", "x,y\n1,2\n"), {"label": "z"}, "no column 'z'"),
     "label column by name without names": (write("a.csv", GOOD), {"label": "z"}, "no column names"),
     "label column out of range": (write("a.csv", GOOD), {"label": 7}, "has 3 columns"),
@@ -113,7 +113,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "npy of text": (
         lambda f: (np.save(f / "a.npy", np.array(["a"])), f / "a.npy")[1],
         {},
-        "must be real numbers",
+        "convert them to real numbers",
     ),
     "npy with NaN": (
         lambda f: (np.save(f / "a.npy", np.array([[1.0, 2.0], [3.0, np.nan]])), f / "a.npy")[1],
@@ -137,12 +137,12 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "libsvm: order": (write("a.libsvm", "1 3:1 2:1\n"), {}, "line 1 has indices that do not ascend"),
     "libsvm: NaN": (write("a.libsvm", "1 3:nan\n"), {}, "not finite"),
     "libsvm: only comments": (write("a.libsvm", "# nothing\n"), {}, "no rows"),
-    "libsvm: truncated gzip": (write("a.libsvm.gz", gzip.compress(b"1 1:2\n" * 9999)[:-30]), {}, "cut off"),
+    "libsvm: truncated gzip": (write("a.libsvm.gz", gzip.compress(b"1 1:2\n" * 9999)[:-30]), {}, "truncated"),
     "idx: wrong magic": (idx(b"\x01\x02\x03\x04", b""), {}, "no IDX file"),
     "idx: cut off": (
         idx(b"\0\0\x08\x02\0\0\0\x05\0\0\0\x02", b"1234"),
         {},
-        "cut off: its header promises 5 rows",
+        "truncated: its header announces 5 rows",
     ),
     "idx: no rows": (idx(b"\0\0\x08\x02\0\0\0\0\0\0\0\x02", b""), {}, "holds no rows"),
     "parquet: text column": (parquet(a=[1.0, 2.0], b=["x", "y"]), {}, "column 'b' holds string"),
@@ -150,12 +150,12 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "parquet: NaN": (parquet(a=[1.0, float("nan")]), {}, r"row 2, column 1 \(a\) is nan"),
     "parquet: no such label": (parquet(a=[1.0], label=[1]), {"label": "labl"}, "did you mean 'label'"),
     "parquet: no rows": (parquet(a=np.empty(0)), {}, "no rows"),
-    "parquet: cut off": (write("a.parquet", b"PAR1 and no more"), {}, "no whole Parquet"),
+    "parquet: cut off": (write("a.parquet", b"PAR1 and no more"), {}, "no complete Parquet"),
     "parquet: empty": (write("a.parquet", b""), {}, "is empty"),
     "ratings: text": (write("a.csv", "userId,movieId,rating\n1,2,3\n1,x,4\n"), {}, "line 3, column 2"),
     "ratings: ragged": (write("ratings.dat", "1::2::3::4\n1::2\n"), {}, "line 2 has 2 fields"),
-    "ratings: half a user": (write("a.csv", "userId,movieId,rating\n1.5,2,3\n"), {}, "must be whole numbers"),
-    "jester: wrong count": (write("jester.csv", "2,99,1.5\n1,99,3\n"), {}, "line 1 says 2 ratings and has 1"),
+    "ratings: half a user": (write("a.csv", "userId,movieId,rating\n1.5,2,3\n"), {}, "is no integer"),
+    "jester: wrong count": (write("jester.csv", "2,99,1.5\n1,99,3\n"), {}, "line 1 announces 2 ratings and has 1"),
     "unknown format": (write("a.csv", GOOD), {"format": "xml"}, "format='xml' is not known"),
 }
 
@@ -169,6 +169,7 @@ def test_bad_input_is_one_clear_sentence_and_nothing_is_cached(name: str, tmp_pa
     text = str(caught.value)
     assert caught.value.exit_code == 2
     assert "\n" not in text
+    assert not text.endswith(("..", "?.", ".?")), text
     assert len(text) < 400
     assert not [p for p in cache_folder.rglob("*") if p.is_file() and p.suffix != ".lock"]
 
@@ -196,7 +197,7 @@ def test_a_bad_row_deep_in_a_large_file_is_named_and_half_written_columns_vanish
     failures = []
     for index in range(2):
         try:
-            data.share(index, 2)
+            data.shard(index, 2)
         except DataError as error:
             failures.append(str(error))
     assert len(failures) == 1

@@ -13,7 +13,7 @@ from flegel.datasets import Dataset, open_data, read_shard
 from flegel.datasets import recorder as recorder_module
 from flegel.datasets.recorder import wait_for_writes
 from flegel.errors import DataError
-from tests.datasets.helpers import all_shares
+from tests.datasets.helpers import all_shards
 
 
 @pytest.fixture
@@ -27,29 +27,29 @@ def table(path: Path, rows: int = 20_000) -> Path:
     return path
 
 
-def test_the_second_start_reads_the_same_shares_without_parsing(
+def test_the_second_start_reads_the_same_shards_without_parsing(
     tmp_path: Path, small_files_count: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = table(tmp_path / "t.csv")
-    first = all_shares(open_data(path, label=0), 3, seed=4)
+    first = all_shards(open_data(path, label=0), 3, seed=4)
     wait_for_writes()
 
     def refuse(*_: object) -> None:
         raise AssertionError("text was parsed or counted again")
 
-    monkeypatch.setattr("flegel.datasets.formats.text.parse", refuse)
-    monkeypatch.setattr("flegel.datasets.formats.text.count_lines", refuse)
-    second = all_shares(open_data(path, label=0), 3, seed=4)
+    monkeypatch.setattr("flegel.datasets.formats.text_source.parse", refuse)
+    monkeypatch.setattr("flegel.datasets.formats.text_source.count_lines", refuse)
+    second = all_shards(open_data(path, label=0), 3, seed=4)
     for one, other in zip(first, second, strict=True):
         assert np.array_equal(one.ids, other.ids)
         assert np.array_equal(one.features, other.features)
         assert np.array_equal(one.labels, other.labels)
-    assert len(all_shares(open_data(path, label=0), 2, "contiguous")) == 2
+    assert len(all_shards(open_data(path, label=0), 2, "contiguous")) == 2
 
 
 def test_a_changed_file_is_parsed_again(tmp_path: Path, small_files_count: None) -> None:
     path = table(tmp_path / "t.csv")
-    all_shares(open_data(path), 2)
+    all_shards(open_data(path), 2)
     wait_for_writes()
     path.write_text("".join(f"{k},1,2,3\n" for k in range(20_000)))
     assert open_data(path).load()[0][777].tolist() == [777, 1, 2, 3]
@@ -57,20 +57,20 @@ def test_a_changed_file_is_parsed_again(tmp_path: Path, small_files_count: None)
 
 def test_an_incomplete_start_leaves_no_entry(tmp_path: Path, small_files_count: None, cache_folder: Path) -> None:
     data = open_data(table(tmp_path / "t.csv"))
-    data.share(0, 2)
+    data.shard(0, 2)
     wait_for_writes()
     assert not list(cache_folder.rglob("manifest.json"))
-    data.share(1, 2)
+    data.shard(1, 2)
     wait_for_writes()
     assert len(list(cache_folder.rglob("manifest.json"))) == 1
-    assert not list(cache_folder.rglob("half-*"))
+    assert not list(cache_folder.rglob("partial-*"))
 
 
 def test_the_cache_can_be_switched_off(
     tmp_path: Path, small_files_count: None, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLEGEL_CACHE", "0")
-    all_shares(open_data(table(tmp_path / "t.csv")), 2)
+    all_shards(open_data(table(tmp_path / "t.csv")), 2)
     wait_for_writes()
     assert not list(cache_folder.iterdir())
 
@@ -81,8 +81,8 @@ def test_a_full_disk_costs_the_cache_and_not_the_job(
     data = open_data(table(tmp_path / "t.csv"))
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("usage", (), {"free": 10})())
     with pytest.warns(UserWarning, match="columnar cache was not written"):
-        share = data.share(0, 2)
-    assert len(share.ids) > 9000
+        shard = data.shard(0, 2)
+    assert len(shard.ids) > 9000
 
 
 def test_compressed_text_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def _read(description: dict[str, object], index: int, answers: object) -> None:
 
 
 @pytest.mark.processes
-def test_workers_in_processes_of_their_own_read_their_shares_together(tmp_path: Path) -> None:
+def test_workers_in_processes_of_their_own_read_their_shards_together(tmp_path: Path) -> None:
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(table(tmp_path / "t.csv", 2000).read_bytes()))
     data: Dataset = open_data(path, label=0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flegel.datasets import open_data
-from flegel.datasets.catalog.entry import CatalogEntry, Remote
+from flegel.datasets.catalog.entry import CatalogEntry, RemoteFile
 from flegel.datasets.catalog.fetch import FetchError, fetch, fetch_entry, unpack
 from flegel.errors import DataError, UsageError
 
@@ -99,7 +99,7 @@ def server() -> Iterator[Server]:
 
 
 def get(server: Server, folder: Path, checksum: str | None = GOOD, **options: object) -> Path:
-    return fetch(Remote(server.url, "data.bin", checksum), folder, pause=lambda _: None, **options)  # type: ignore[arg-type]
+    return fetch(RemoteFile(server.url, "data.bin", checksum), folder, pause=lambda _: None, **options)  # type: ignore[arg-type]
 
 
 def left(folder: Path) -> list[str]:
@@ -192,13 +192,13 @@ def test_a_missing_file_and_a_dead_server_are_named(server: Server, tmp_path: Pa
         get(server, tmp_path)
     assert len(server.ranges) == 1
     with pytest.raises(FetchError, match="in 2 tries"):
-        fetch(Remote("http://127.0.0.1:9/x", "x"), tmp_path, tries=2, pause=lambda _: None)
+        fetch(RemoteFile("http://127.0.0.1:9/x", "x"), tmp_path, tries=2, pause=lambda _: None)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "..", "a\\b"])
 def test_a_name_that_points_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no name for a file"):
-        fetch(Remote("http://127.0.0.1:9/x", name), tmp_path)
+    with pytest.raises(UsageError, match="is no file name"):
+        fetch(RemoteFile("http://127.0.0.1:9/x", name), tmp_path)
 
 
 def test_a_zip_member_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_fetching_a_registered_set_unpacks_it_and_makes_it_real(
     class Tiny(CatalogEntry):
         name, title, home, licence = "ml25m", "t", "h", "l"
         rows, columns = 2, 2
-        remotes = (Remote(server.url, "ml.zip"),)
+        remotes = (RemoteFile(server.url, "ml.zip"),)
         files = ("**/ratings.csv",)
 
     assert fetch_entry(Tiny) == cache_folder / "ml25m"
@@ -244,5 +244,5 @@ def test_an_address_is_data(server: Server) -> None:
     server.answer = lambda handler, _: send(handler, 0, b"a,b\n1,2\n3,4\n")
     data = open_data(server.url)
     assert data.load()[0].tolist() == [[1, 2], [3, 4]]
-    assert data.share(0, 2).features.shape == (1, 2)
+    assert data.shard(0, 2).features.shape == (1, 2)
     assert len(server.ranges) == 1

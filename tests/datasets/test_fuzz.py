@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 from flegel.datasets import open_data
 from flegel.errors import FlegelError
-from tests.datasets.helpers import check_shares, dense
+from tests.datasets.helpers import check_shards, dense
 
 common = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 cells = st.one_of(
@@ -40,7 +40,7 @@ def reads_or_refuses(name: str, content: bytes) -> None:
             assert np.isfinite(found).all()
             assert labels is None or len(labels) == data.rows
             if data.rows > 1:
-                check_shares(data, 2)
+                check_shards(data, 2)
 
 
 @common

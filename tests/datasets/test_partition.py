@@ -1,4 +1,4 @@
-"""Each row goes to exactly one worker, whatever the partition; shuffled shares look alike, skewed ones do
+"""Each row goes to exactly one worker, whatever the partition; shuffled shards look alike, skewed ones do
 not.
 """
 
@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flegel.datasets import open_data, plan_rows
-from flegel.datasets.source import compress, cut, expand, group
+from flegel.datasets.row_ranges import compress, cut, expand, group
 from flegel.errors import DataError, UsageError
-from tests.datasets.helpers import check_shares
+from tests.datasets.helpers import check_shards
 
 partitions = st.sampled_from(["shuffle", "contiguous", "sorted-by 0", "dirichlet:0.2", "dirichlet:100"])
 
 
 @given(rows=st.integers(1, 6000), count=st.integers(1, 12), partition=partitions, seed=st.integers(-5, 2**70))
-def test_shares_cover_every_row_once(rows: int, count: int, partition: str, seed: int) -> None:
+def test_shards_cover_every_row_once(rows: int, count: int, partition: str, seed: int) -> None:
     if rows < count:
-        with pytest.raises(UsageError, match="cannot share"):
+        with pytest.raises(UsageError, match="workers need at least"):
             plan_rows(rows, 0, count, partition, seed)
         return
     values = np.random.default_rng(rows).integers(0, 4, rows).astype(float)
@@ -59,7 +59,7 @@ def test_ranges_are_cut_where_blocks_begin() -> None:
     assert cut(np.array([[5, 25], [10, 20]]), edges).tolist() == [[5, 10], [10, 20], [20, 25], [10, 20]]
 
 
-def test_shuffled_shares_of_a_sorted_file_have_the_same_labels() -> None:
+def test_shuffled_shards_of_a_sorted_file_have_the_same_labels() -> None:
     labels = np.repeat([0.0, 1.0], [30_000, 10_000])
     for count in (2, 3, 8):
         for index in range(count):
@@ -67,18 +67,18 @@ def test_shuffled_shares_of_a_sorted_file_have_the_same_labels() -> None:
             assert abs(mine.mean() - 0.25) < 0.01
 
 
-def test_the_order_within_a_shuffled_share_is_mixed_too() -> None:
+def test_the_order_within_a_shuffled_shard_is_mixed_too() -> None:
     ids = expand(plan_rows(40_000, 0, 2, "shuffle", 1))
     assert abs(ids[:2000].mean() - 20_000) < 2500
 
 
 def test_sorted_by_gives_each_worker_a_range_of_values() -> None:
     data = open_data("blobs:9000")
-    shares = check_shares(data, 3, "sorted-by 2")
-    tops = [(float(s.features[:, 2].min()), float(s.features[:, 2].max())) for s in shares]
+    shards = check_shards(data, 3, "sorted-by 2")
+    tops = [(float(s.features[:, 2].min()), float(s.features[:, 2].max())) for s in shards]
     assert tops[0][1] <= tops[1][0]
     assert tops[1][1] <= tops[2][0]
-    by_label = check_shares(data, 2, "sorted-by label")
+    by_label = check_shards(data, 2, "sorted-by label")
     assert by_label[0].labels.max() <= by_label[1].labels.min()
 
 
@@ -86,16 +86,16 @@ def test_a_small_alpha_skews_labels_and_a_large_one_does_not() -> None:
     data = open_data("blobs:20000")
 
     def spread(alpha: float) -> float:
-        shares = check_shares(data, 4, f"dirichlet:{alpha}", seed=2)
-        table = np.array([np.bincount(s.labels.astype(int), minlength=10) / len(s.ids) for s in shares])
+        shards = check_shards(data, 4, f"dirichlet:{alpha}", seed=2)
+        table = np.array([np.bincount(s.labels.astype(int), minlength=10) / len(s.ids) for s in shards])
         return float(table.std(axis=0).mean())
 
     assert spread(0.1) > 5 * spread(1000)
 
 
-def test_another_seed_gives_other_shares_and_the_same_seed_the_same() -> None:
+def test_another_seed_gives_other_shards_and_the_same_seed_the_same() -> None:
     data = open_data("blobs:5000")
-    first, again, other = (data.share(0, 2, "shuffle", seed) for seed in (1, 1, 2))
+    first, again, other = (data.shard(0, 2, "shuffle", seed) for seed in (1, 1, 2))
     assert np.array_equal(first.ids, again.ids)
     assert not np.array_equal(first.ids, other.ids)
 
@@ -109,9 +109,9 @@ def test_a_wrong_partition_is_refused(text: str) -> None:
 def test_a_partition_by_label_needs_labels() -> None:
     data = open_data(np.random.default_rng(0).random((50, 3)))
     with pytest.raises(DataError, match="no labels"):
-        data.share(0, 2, "dirichlet:0.5")
+        data.shard(0, 2, "dirichlet:0.5")
     with pytest.raises(DataError, match="column"):
-        data.share(0, 2, "sorted-by 9")
+        data.shard(0, 2, "sorted-by 9")
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -1,4 +1,4 @@
-"""Every format reads to the values that were written, whole and in shares."""
+"""Every format reads to the values that were written, whole and in shards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from flegel.datasets import open_data
 from flegel.errors import DataError, UsageError
-from tests.datasets.helpers import check_shares, dense
+from tests.datasets.helpers import check_shards, dense
 
 RNG = np.random.default_rng(7)
 TABLE = RNG.normal(size=(500, 4)).astype(np.float32)
@@ -40,7 +40,7 @@ def test_text_tables(tmp_path: Path, header: bool, suffix: str, delimiter: str, 
     features, labels = data.load()
     assert np.array_equal(features, TABLE)
     assert np.array_equal(labels, LABELS)
-    check_shares(data, 3)
+    check_shards(data, 3)
 
 
 @pytest.mark.parametrize("packing", [".bz2", ".xz", ".zip"])
@@ -74,7 +74,7 @@ def test_windows_line_ends_byte_order_marks_quotes_and_a_missing_last_line_end(t
 def test_a_file_without_pyarrow_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame().to_csv(tmp_path / "t.csv", index=False)
     with_arrow = open_data(tmp_path / "t.csv", label="y").load()
-    monkeypatch.setattr("flegel.datasets.formats.text_parse.arrow_csv", lambda: None)
+    monkeypatch.setattr("flegel.datasets.formats.text_parse.import_pyarrow_csv", lambda: None)
     without = open_data(tmp_path / "t.csv", label="y").load()
     assert np.array_equal(with_arrow[0], without[0])
     assert np.array_equal(with_arrow[1], without[1])
@@ -90,7 +90,7 @@ def test_a_file_without_pyarrow_reads_the_same(tmp_path: Path, monkeypatch: pyte
 def test_bad_rows_are_named_without_pyarrow_too(
     text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flegel.datasets.formats.text_parse.arrow_csv", lambda: None)
+    monkeypatch.setattr("flegel.datasets.formats.text_parse.import_pyarrow_csv", lambda: None)
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match=told):
         open_data(tmp_path / "t.csv").load()
@@ -115,7 +115,7 @@ def test_labels_that_are_words_become_numbers_of_classes(tmp_path: Path) -> None
         data = open_data(tmp_path / name, label="y")
         assert data.classes == ["high", "low", "mid"]
         assert np.array_equal(data.load()[1], wanted)
-        check_shares(data, 2)
+        check_shards(data, 2)
     for number, part in enumerate((table[:250], table[250:])):
         part.to_csv(tmp_path / f"part-{number}.csv", index=False)
     data = open_data(tmp_path / "part-*.csv", label="y")
@@ -141,8 +141,8 @@ def test_parquet_row_groups(tmp_path: Path, group: int) -> None:
     data = open_data(tmp_path / "t.parquet", label="y")
     assert data.names == ["a", "b", "c", "d"]
     assert np.array_equal(data.load()[0], TABLE)
-    check_shares(data, 3)
-    check_shares(data, 2, "contiguous")
+    check_shards(data, 3)
+    check_shards(data, 2, "contiguous")
     assert data.sample(50)[0].shape == (50, 4)
 
 
@@ -153,7 +153,7 @@ def test_arrow_files(tmp_path: Path, suffix: str) -> None:
     feather.write_feather(frame(), tmp_path / f"t{suffix}", chunksize=100, compression="uncompressed")
     data = open_data(tmp_path / f"t{suffix}", label="y")
     assert np.array_equal(data.load()[0], TABLE)
-    check_shares(data, 2)
+    check_shards(data, 2)
 
 
 def test_npz_by_the_usual_names_and_by_given_ones(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_npz_by_the_usual_names_and_by_given_ones(tmp_path: Path) -> None:
     np.savez(tmp_path / "c.npz", features=TABLE, kind=np.array(["u", "v"])[LABELS % 2])
     data = open_data(tmp_path / "c.npz", label="kind")
     assert data.classes == ["u", "v"]
-    check_shares(data, 2)
+    check_shards(data, 2)
     with pytest.raises(DataError, match="no array 'z'"):
         open_data(tmp_path / "c.npz", label="z")
 
@@ -178,7 +178,7 @@ def test_a_scipy_sparse_file(tmp_path: Path) -> None:
     data = open_data(tmp_path / "m.npz")
     assert data.sparse
     assert np.array_equal(dense(data.load()[0]), matrix.toarray())
-    check_shares(data, 4)
+    check_shards(data, 4)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -193,7 +193,7 @@ def test_libsvm_agrees_with_scikit_learn(tmp_path: Path, first: int) -> None:
     features, ours = data.load()
     assert np.array_equal(dense(features), theirs.toarray())
     assert np.array_equal(ours, labels)
-    check_shares(data, 3)
+    check_shards(data, 3)
 
 
 def test_libsvm_numbers_of_every_kind(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_idx_images_with_their_labels(tmp_path: Path) -> None:
         features, labels = data.load()
         assert np.array_equal(features, images.reshape(50, 12))
         assert np.array_equal(labels, answers)
-        check_shares(data, 3)
+        check_shards(data, 3)
 
 
 @pytest.mark.parametrize("style", ["dat", "csv"])
@@ -246,7 +246,7 @@ def test_ratings_become_sparse_rows_of_users(tmp_path: Path, style: str) -> None
     data = open_data(path)
     assert (data.rows, data.columns, data.names) == (3, 3, ["10", "20", "30"])
     assert dense(data.load()[0]).tolist() == [[0, 0, 1], [3.5, 0, 2], [0, 5, 0]]
-    check_shares(data, 2)
+    check_shards(data, 2)
 
 
 def test_dense_ratings_with_99_for_none(tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ def test_objects_from_python(kind: str) -> None:
     assert np.array_equal(features.astype(np.float32), TABLE)
     with pytest.raises(DataError, match="this process only"):
         data.describe()
-    shares = [data.share(i, 3) for i in range(3)]
-    assert sorted(np.concatenate([s.ids for s in shares]).tolist()) == list(range(500))
+    shards = [data.shard(i, 3) for i in range(3)]
+    assert sorted(np.concatenate([s.ids for s in shards]).tolist()) == list(range(500))
 
 
 def test_pairs_frames_with_labels_and_words_as_labels() -> None:
@@ -298,11 +298,11 @@ def test_pairs_frames_with_labels_and_words_as_labels() -> None:
     assert np.array_equal(words.load()[1], np.array([0, 2, 1])[LABELS])
     with pytest.raises(DataError, match="500 rows but 3 labels"):
         open_data((TABLE, [1, 2, 3]))
-    with pytest.raises(UsageError, match="once"):
+    with pytest.raises(UsageError, match="given twice"):
         open_data((frame(), LABELS), label="y")
     with pytest.raises(DataError, match="holds"):
         open_data(pd.DataFrame({"a": [1.0], "b": ["x"]}))
-    with pytest.raises(UsageError, match="nothing that rows can be read from"):
+    with pytest.raises(UsageError, match="cannot be read as rows"):
         open_data(object())
     with pytest.raises(DataError, match="row 1, column 2 is nan"):
         open_data(np.array([[1.0, np.nan]])).load()

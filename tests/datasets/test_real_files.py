@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from flegel.datasets import open_data
-from tests.datasets.helpers import check_shares, dense
+from tests.datasets.helpers import check_shards, dense
 
 pytestmark = pytest.mark.data
 
@@ -37,7 +37,7 @@ def test_tables(real_data: Path, name: str, rows: int, label: str | int | None) 
     if label is not None:
         assert np.array_equal(labels, theirs.pop(label))
     assert np.allclose(features, theirs.to_numpy(), rtol=2e-7, atol=0)
-    check_shares(data, 3)
+    check_shards(data, 3)
 
 
 def test_npz(real_data: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_folder_of_compressed_tables_with_the_file_as_label(real_data: Path) -
     assert (data.rows, data.columns) == (1196, 115)
     assert data.classes == ["benign_traffic", "doorbell_udp", "scan", "thermostat_udp"]
     assert np.bincount(data.load()[1].astype(int)).tolist() == [299] * 4
-    check_shares(data, 2, "dirichlet:0.5")
+    check_shards(data, 2, "dirichlet:0.5")
 
 
 def test_movielens(real_data: Path) -> None:
@@ -76,7 +76,7 @@ def test_movielens(real_data: Path) -> None:
     assert (data.rows, data.columns) == theirs.shape == (610, 9724)
     assert data.names == [str(c) for c in theirs.columns]
     assert np.array_equal(dense(data.load()[0]), theirs.fillna(0).to_numpy())
-    check_shares(data, 4)
+    check_shards(data, 4)
 
 
 def test_jester(real_data: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flegel.datasets import open_data
 from flegel.errors import DataError, UsageError
-from tests.datasets.helpers import check_shares
+from tests.datasets.helpers import check_shards
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_an_object_and_a_prefix(store: Any) -> None:
     assert one.load()[0].tolist() == [[1, 1], [1, 2]]
     many = open_data("s3://bucket/table/")
     assert many.load()[0][:, 0].tolist() == [0, 0, 1, 1, 2, 2]
-    check_shares(many, 2)
+    check_shards(many, 2)
     obstore.put(store, "table/part-1.csv", b"9,9\n")
     assert open_data("s3://bucket/table/part-1.csv").load()[0].tolist() == [[9, 9]]
 
@@ -37,7 +37,7 @@ def test_an_object_and_a_prefix(store: Any) -> None:
 def test_a_missing_object_is_named(store: Any) -> None:
     with pytest.raises(DataError, match=r"s3://bucket/no\.csv could not be read"):
         open_data("s3://bucket/no.csv")
-    with pytest.raises(DataError, match="nothing below"):
+    with pytest.raises(DataError, match="no object below"):
         open_data("s3://bucket/none/")
 
 

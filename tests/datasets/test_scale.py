@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from flegel.core.shard import Sparse
-from flegel.datasets.scale import apply, merge, moments, nothing, scaling
+from flegel.datasets.scale import apply, empty_moments, merge, moments, scaling
 from flegel.errors import UsageError
 from tests.datasets.helpers import dense
 
@@ -18,7 +18,7 @@ tables = arrays(np.float64, st.tuples(st.integers(1, 60), st.just(3)), elements=
 
 @given(tables, st.lists(st.integers(0, 60), max_size=5))
 def test_merged_moments_are_the_moments_of_all_rows(table: np.ndarray, cuts: list[int]) -> None:
-    total = nothing(3)
+    total = empty_moments(3)
     for part in np.split(table, sorted(min(c, len(table)) for c in cuts)):
         total = merge(total, moments(part))
     assert total.rows == len(table)

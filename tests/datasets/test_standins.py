@@ -10,7 +10,7 @@ import pytest
 from flegel.datasets import open_data
 from flegel.datasets.catalog.registry import names
 from flegel.datasets.catalog.sets import ENTRIES
-from tests.datasets.helpers import check_shares, dense
+from tests.datasets.helpers import check_shards, dense
 
 SMALL = {
     "ratings": 20_000,
@@ -24,11 +24,11 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_set_opens_and_its_shares_do_not_depend_on_the_number_of_workers(name: str) -> None:
+def test_every_set_opens_and_its_shards_do_not_depend_on_the_number_of_workers(name: str) -> None:
     data = open_data(f"{name}:{SMALL.get(name, 9000)}")
     assert data.stand_in is (name not in ("blobs", "ratings", "syn"))
     for count in (1, 4):
-        check_shares(data, count)
+        check_shards(data, count)
 
 
 @pytest.mark.parametrize("name", ["higgs", "nbaiot", "blobs", "mnist"])

@@ -265,9 +265,9 @@ def _scaling(request: Request, cluster: LocalCluster) -> scale.Scaling:
     orders = {i: MeasureMoments(source, i, request.workers, request.seed) for i in range(request.workers)}
     surveyor = MomentsCollector(orders, _patience(request), request.replace)
     drive(surveyor, cluster, last=False)
-    total = scale.nothing(request.data.columns)
+    total = scale.empty_moments(request.data.columns)
     for worker in sorted(surveyor.moments):
-        total = scale.merge(total, scale.Moments(*surveyor.moments[worker]))
+        total = scale.merge(total, scale.ColumnMoments(*surveyor.moments[worker]))
     return scale.scaling(total, request.scale)
 
 
@@ -407,7 +407,7 @@ def _result(
         kernel=built.kind,
         warnings=remarks(machine),
         classes=data.classes,
-        scaling=tuple(scaling) if scaling is not None else None,
+        scaling=None if scaling is None else (scaling.shift, scaling.factor),
         state=_in_data_order(machine) if machine.states else None,
         balance=balance_row(machine),
         incidents=[vars(incident) for incident in machine.crew.incidents],

@@ -239,5 +239,5 @@ def open_shared(description: dict[str, Any]) -> Any:
 
 def free() -> int:
     """Bytes that this host can still give without swapping; `FLEGEL_MEMORY` in the environment says otherwise."""
-    told = memory.told()
-    return int(memory.available() if told is None else told)
+    configured = memory.configured_limit()
+    return int(memory.available() if configured is None else configured)

@@ -1,6 +1,6 @@
 """Parquet, Arrow and Feather files: row groups and record batches are the blocks that workers read.
 
-Needs PyArrow, which is an extra. Never reads a column that is not asked for.
+Needs PyArrow, an optional dependency. Never reads a column that is not used.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.columnar_cache import columnar
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.options import Options
 from flegel.datasets.source import Chunk, Description, Source, Stream, column_name, write_columns
 from flegel.errors import DataError, UsageError
 
 
-def arrow() -> Any:
-    """PyArrow, or the sentence that says how to get it."""
+def import_pyarrow() -> Any:
+    """PyArrow, or an error that says how to install it."""
     try:
         import pyarrow
     except ImportError:
@@ -47,35 +48,37 @@ class _Arrow:
     """Record batches of an Arrow (Feather) file."""
 
     def __init__(self, path: Path) -> None:
-        pa = arrow()
+        pa = import_pyarrow()
         self.file = pa.ipc.open_file(pa.memory_map(str(path)))
         self.schema = self.file.schema
         self.counts = [self.file.get_batch(i).num_rows for i in range(self.file.num_record_batches)]
 
     def read(self, block: int, columns: list[str]) -> Any:
-        pa = arrow()
+        pa = import_pyarrow()
         return pa.Table.from_batches([self.file.get_batch(block)]).select(columns)
 
 
 def open_blocks(path: Path) -> _Parquet | _Arrow:
-    pa = arrow()
+    pa = import_pyarrow()
     try:
         with path.open("rb") as file:
             magic = file.read(6)
         if not magic:
-            raise DataError(f"{path} is empty.")
+            raise DataError(f"{path} is empty; give a file with rows.")
         return _Parquet(path) if magic[:4] == b"PAR1" else _Arrow(path)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} is no whole Parquet or Arrow file ({str(error).splitlines()[0]}).") from None
+        raise DataError(
+            f"{path} is no complete Parquet or Arrow file ({str(error).splitlines()[0]}); write it again."
+        ) from None
 
 
 def is_numeric(kind: Any) -> bool:
-    types = arrow().types
+    types = import_pyarrow().types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
 
 
 class TableSource(Source):
-    """A Parquet or Arrow file whose wanted columns are numbers."""
+    """A Parquet or Arrow file whose feature columns are numbers."""
 
     kind = "table"
 
@@ -89,19 +92,21 @@ class TableSource(Source):
         schema = self.blocks.schema
         for name in self.wanted:
             if name not in schema.names:
-                raise DataError(f"{path} has no column {name!r}; it has {', '.join(schema.names[:20])}.")
+                raise DataError(
+                    f"{path} has no column {name!r}; it has {', '.join(schema.names[:20])}; choose one of them."
+                )
             if name != label and not is_numeric(schema.field(name).type):
                 raise DataError(
                     f"{path}: column {name!r} holds {schema.field(name).type}, not numbers; "
-                    "choose others with columns=…"
+                    "write a file without it, or choose others with columns=[…] of open_data."
                 )
         self._edges = np.concatenate(([0], np.cumsum(self.blocks.counts, dtype=np.int64)))
         self.rows = int(self._edges[-1])
         if self.rows == 0:
-            raise DataError(f"{path} has no rows.")
+            raise DataError(f"{path} has no rows; give a file with at least one.")
 
     @property
-    def words(self) -> bool:
+    def has_text_label(self) -> bool:
         """Whether the label is text."""
         return self.label is not None and not is_numeric(self.blocks.schema.field(self.label).type)
 
@@ -129,8 +134,8 @@ class TableSource(Source):
     def _read(self, block: int) -> Any:
         try:
             return self.blocks.read(block, self.wanted)
-        except (arrow().ArrowException, OSError) as error:
-            raise DataError(f"{self.path} is damaged ({str(error).splitlines()[0]}).") from None
+        except (import_pyarrow().ArrowException, OSError) as error:
+            raise DataError(f"{self.path} is damaged ({str(error).splitlines()[0]}); write it again.") from None
 
     def _column(self, table: Any, k: int, base: int, lo: int, hi: int) -> Array:
         column = table.column(k)
@@ -139,8 +144,8 @@ class TableSource(Source):
             raise DataError(
                 f"{self.path}: row {row + 1}, {column_name(self.wanted, k)} has no value; drop or fill such rows first."
             )
-        if arrow().types.is_decimal(column.type):
-            column = column.cast(arrow().float64())
+        if import_pyarrow().types.is_decimal(column.type):
+            column = column.cast(import_pyarrow().float64())
         return np.asarray(column.slice(lo - base, hi - lo).to_numpy())
 
     def describe(self) -> Description:
@@ -180,11 +185,11 @@ class TableStream(Stream):
             if edges[block] == edges[block + 1]:
                 continue
             rows = numbers.take(edges[block : block + 2].reshape(1, 2))
-            words = numbers.blocks.read(block, [str(self.source.label)]).column(0)
-            if words.null_count:
-                row = int(edges[block]) + int(np.flatnonzero(words.is_null().to_numpy())[0])
-                raise DataError(f"{self.origin}: row {row + 1} has no label.")
-            yield Chunk(rows.features, np.array(words.to_pylist(), dtype=object))
+            labels = numbers.blocks.read(block, [str(self.source.label)]).column(0)
+            if labels.null_count:
+                row = int(edges[block]) + int(np.flatnonzero(labels.is_null().to_numpy())[0])
+                raise DataError(f"{self.origin}: row {row + 1} has no label; drop or fill such rows first.")
+            yield Chunk(rows.features, np.array(labels.to_pylist(), dtype=object))
 
     def describe(self) -> Description:
         return {"kind": self.kind, "source": self.source.describe()}
@@ -195,9 +200,7 @@ class TableStream(Stream):
 
 
 def open_table(path: Path, options: Options) -> Source:
-    """The numeric columns of a table; other columns than the label must be numbers."""
-    from flegel.datasets.cache import columnar
-
+    """Open a table; all columns except a text label must be numbers."""
     names = list(open_blocks(path).schema.names)
     at = None if options.label is None else find_column(options.label, names, len(names), str(path), "label column")
     label = None if at is None else names[at]
@@ -206,6 +209,6 @@ def open_table(path: Path, options: Options) -> Source:
     else:
         features = [names[find_column(c, names, len(names), str(path), "column")] for c in options.columns]
     if not features:
-        raise DataError(f"{path} has no column of features.")
+        raise DataError(f"{path} has no column of features; give a file with at least one.")
     source = TableSource(path, features, label, options.dtype or "float32")
-    return columnar(TableStream(source)) if source.words else source
+    return columnar(TableStream(source)) if source.has_text_label else source

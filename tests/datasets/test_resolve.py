@@ -9,7 +9,7 @@ import pytest
 
 from flegel.datasets import open_data
 from flegel.errors import DataError, UsageError
-from tests.datasets.helpers import check_shares
+from tests.datasets.helpers import check_shards
 
 
 def test_a_name_without_its_file_opens_a_stand_in_and_says_so() -> None:
@@ -38,7 +38,7 @@ def test_a_name_uses_the_real_file_when_it_is_in_the_cache(cache_folder: Path) -
     [
         ("higs", "did you mean 'higgs'"),
         ("higgs:many", "is no number of rows"),
-        ("higgs:0", "asks for no rows"),
+        ("higgs:0", "selects no rows"),
         ("missing.csv", "does not exist"),
         ("../nowhere/x.npy", "does not exist"),
         ("no/such/*.csv", "No file matches"),
@@ -64,7 +64,7 @@ def test_options_that_a_format_does_not_know_are_refused(tmp_path: Path) -> None
     (tmp_path / "a.libsvm").write_text("1 1:2\n")
     np.save(tmp_path / "a.npy", np.ones((2, 2)))
     for name, option in (("a.libsvm", {"label": 0}), ("a.npy", {"delimiter": ","})):
-        with pytest.raises(UsageError, match="means nothing"):
+        with pytest.raises(UsageError, match="has no effect"):
             open_data(tmp_path / name, **option)
 
 
@@ -78,7 +78,7 @@ def test_npy_keeps_its_type_and_is_mapped(tmp_path: Path) -> None:
     assert isinstance(features.base, np.memmap) or isinstance(features, np.memmap)
     assert np.array_equal(features, rows)
     assert open_data(tmp_path / "a.npy", dtype="float32").load()[0].dtype == np.float32
-    check_shares(open_data(tmp_path / "a.npy", label=-1), 3)
+    check_shards(open_data(tmp_path / "a.npy", label=-1), 3)
 
 
 def test_small_integers_become_float32_and_large_ones_float64(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_folder_and_a_glob_of_files_are_one_set(tmp_path: Path) -> None:
         data = open_data(spec)
         assert (data.rows, data.columns, data.names) == (15, 2, ["a", "b"])
         assert np.array_equal(data.load()[0][:, 0], np.repeat([0, 1, 2], 5))
-        check_shares(data, 2)
-        check_shares(data, 4, "contiguous")
+        check_shards(data, 2)
+        check_shards(data, 4, "contiguous")
 
 
 def test_the_name_of_the_file_can_be_the_label(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_rows_keeps_the_first_ones(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("".join(f"{k},1\n" for k in range(1000)))
     data = open_data(tmp_path / "a.csv", rows=10)
     assert data.load()[0][:, 0].tolist() == list(range(10))
-    check_shares(data, 3)
+    check_shards(data, 3)
     with pytest.raises(UsageError):
         open_data(tmp_path / "a.csv", rows=0)
 
@@ -138,13 +138,13 @@ def test_a_sample_is_spread_over_the_set_and_has_no_row_twice() -> None:
     assert data.sample(10**6)[0].shape == (50000, 16)
 
 
-def test_a_share_larger_than_the_limit_lives_in_a_scratch_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_larger_than_the_limit_lives_in_a_scratch_file(monkeypatch: pytest.MonkeyPatch) -> None:
     data = open_data("blobs:20000")
     whole = data.load()[0]
     monkeypatch.setenv("FLEGEL_MEMORY", "100K")
-    share = data.share(1, 2)
-    assert isinstance(share.features, np.memmap)
-    assert np.array_equal(share.features, whole[share.ids])
+    shard = data.shard(1, 2)
+    assert isinstance(shard.features, np.memmap)
+    assert np.array_equal(shard.features, whole[shard.ids])
     monkeypatch.setenv("FLEGEL_MEMORY", "much")
     with pytest.raises(UsageError, match="FLEGEL_MEMORY"):
-        data.share(1, 2)
+        data.shard(1, 2)

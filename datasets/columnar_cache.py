@@ -1,14 +1,11 @@
-"""The cache folder, and the columnar cache in it: what a set was read into once, ready to be mapped.
+"""The columnar cache: data sets converted once to `.npy` files that are memory-mapped afterwards.
 
-An entry is a folder of `.npy` files beside a manifest, written elsewhere and renamed into place when
-complete, so a half-written entry is never seen. Never decides what is worth caching.
+An entry is a folder of `.npy` files and a manifest. It is written to a temporary folder and renamed when complete, so
+a partial entry is never seen. Never decides which sets are cached.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -21,54 +18,16 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.formats.arrays import ArraySource, SparseSource, open_npy
+from flegel.datasets.cache_folder import entry_folder, locked
+from flegel.datasets.descriptions import source_from, stream_from
+from flegel.datasets.formats.arrays import ArraySource, open_npy
+from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.source import Chunk, Description, Source, Stream, check_finite
 from flegel.errors import DataError
 
-_FORMAT = 1
-
-
-def data_folder() -> Path:
-    """Where sets by name are kept: FLEGEL_DATA, or flegel/data in the user's cache folder."""
-    given = os.environ.get("FLEGEL_DATA")
-    if given:
-        return Path(given).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "flegel" / "data"
-
-
-def signature(path: Path) -> list[int]:
-    """What tells that a file has changed."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}).") from None
-    return [state.st_size, state.st_mtime_ns]
-
-
-def check_unchanged(path: Path, description: Description) -> None:
-    """A worker must see the file that was opened; its size tells."""
-    size = signature(path)[0]
-    if size != description["signature"][0]:
-        raise DataError(f"{path} has {size} bytes here but had {description['signature'][0]} when the job was opened.")
-
-
-def entry_folder(description: Description) -> Path:
-    text = json.dumps([_FORMAT, description], sort_keys=True)
-    return data_folder() / "columns" / hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """One process at a time; the others wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
 
 def columnar(stream: Stream) -> Source:
-    """The stream's rows as a mapped source: from the cache, or read now and kept there."""
+    """The stream's rows as a mapped source: from the cache, or converted now and stored there."""
     description = stream.describe()
     folder = entry_folder(description)
     found = _open_entry(folder, stream, description)
@@ -79,7 +38,7 @@ def columnar(stream: Stream) -> Source:
             found = _open_entry(folder, stream, description)
             if found is not None:
                 return found
-            temporary = Path(tempfile.mkdtemp(prefix="half-", dir=folder.parent))
+            temporary = Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
             try:
                 _write(stream, temporary)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -94,7 +53,7 @@ def columnar(stream: Stream) -> Source:
         ) from None
     opened = _open_entry(folder, stream, description)
     if opened is None:
-        raise DataError(f"The cache entry {folder} vanished while it was opened; start again.")
+        raise DataError(f"The cache entry {folder} was removed while it was opened; run the command again.")
     return opened
 
 
@@ -122,27 +81,35 @@ def _open_entry(folder: Path, stream: Stream, description: Description) -> Sourc
 
 
 class CachedArrays(ArraySource):
-    """Dense rows from the columnar cache; another host builds its own entry from the origin."""
+    """Dense rows from the columnar cache; another host converts the origin itself."""
 
     kind = "cached"
     description: Description
 
     def describe(self) -> Description:
-        return {"kind": "cached", "origin": self.description}
+        return {"kind": self.kind, "origin": self.description}
+
+    @classmethod
+    def from_description(cls, description: Description) -> Source:
+        return columnar(stream_from(description["origin"]))
 
 
 class CachedSparse(SparseSource):
     """Sparse rows from the columnar cache."""
 
-    kind = "cached"
+    kind = "cached-sparse"
     description: Description
 
     def describe(self) -> Description:
-        return {"kind": "cached", "origin": self.description}
+        return {"kind": self.kind, "origin": self.description}
+
+    @classmethod
+    def from_description(cls, description: Description) -> Source:
+        return columnar(stream_from(description["origin"]))
 
 
-class _Column:
-    """A growing one- or two-dimensional `.npy` file, written in pieces."""
+class _NpyWriter:
+    """Writes a one- or two-dimensional `.npy` file in pieces; the header is written last, with the final shape."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -171,9 +138,9 @@ class _Column:
 
 def _write(stream: Stream, folder: Path) -> None:
     names = ["indptr", "indices", "values"] if stream.sparse else ["features"]
-    columns = {name: _Column(folder / f"{name}.npy") for name in names}
+    columns = {name: _NpyWriter(folder / f"{name}.npy") for name in names}
     if stream.labelled:
-        columns["labels"] = _Column(folder / "labels.npy")
+        columns["labels"] = _NpyWriter(folder / "labels.npy")
     codes: dict[str, int] = {}
     rows, width = 0, 0
     try:
@@ -185,7 +152,7 @@ def _write(stream: Stream, folder: Path) -> None:
         for column in columns.values():
             column.close()
     if rows == 0:
-        raise DataError(f"{stream.origin} has no rows.")
+        raise DataError(f"{stream.origin} has no rows; give a file with at least one.")
     classes = None
     if stream.named_classes:
         classes = sorted(codes)
@@ -205,7 +172,7 @@ def _write(stream: Stream, folder: Path) -> None:
 
 
 def _append(
-    chunk: Chunk, columns: dict[str, _Column], codes: dict[str, int], stream: Stream, rows: int, width: int
+    chunk: Chunk, columns: dict[str, _NpyWriter], codes: dict[str, int], stream: Stream, rows: int, width: int
 ) -> tuple[int, int]:
     features, labels = chunk
     if isinstance(features, Sparse):
@@ -231,7 +198,7 @@ def _append(
 
 
 class SourceStream(Stream):
-    """Any source read from its beginning to its end: how it gets into the columnar cache."""
+    """A source read from beginning to end, for conversion into the columnar cache."""
 
     kind = "source"
 
@@ -250,6 +217,4 @@ class SourceStream(Stream):
 
     @classmethod
     def from_description(cls, description: Description) -> SourceStream:
-        from flegel.datasets.kinds import source_from
-
         return cls(source_from(description["source"]))

@@ -1,24 +1,25 @@
-"""Several files as one set, one after the other. Never reads a file that a share does not touch."""
+"""Several files as one set, one after the other. Never reads a file of which a shard has no rows."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.core.shard import Sparse
+from flegel.datasets.descriptions import source_from
 from flegel.datasets.formats.text_dialect import is_number
 from flegel.datasets.partition import block_edges
-from flegel.datasets.source import Description, Rows, Source, cut
+from flegel.datasets.row_ranges import cut
+from flegel.datasets.source import Description, Rows, Source, concatenate_sparse
 from flegel.errors import DataError
 
 FILE_LABEL = "@file"
-"""As a label: the class of a row is the name of its file."""
+"""The value of `label` for which the class of a row is the name of its file."""
 
 
-class Several(Source):
-    """Parts of equal columns. With `stems`, the label of a row is that of its part."""
+class ConcatenatedSource(Source):
+    """Parts with the same columns. With `stems`, the label of a row is the stem of its part."""
 
-    kind = "several"
+    kind = "concatenated"
 
     def __init__(self, parts: list[Source], origin: str, stems: list[str] | None = None) -> None:
         first = parts[0]
@@ -26,13 +27,18 @@ class Several(Source):
             if part.sparse != first.sparse or (not first.sparse and part.columns != first.columns):
                 raise DataError(
                     f"{part.origin} has {part.columns} columns where {first.origin} has {first.columns}; "
-                    "files of one set must have the same."
+                    "give files with the same columns."
                 )
             if first.names and part.names and part.names != first.names and not first.sparse:
                 other = next(b for a, b in zip(first.names, part.names, strict=True) if a != b)
-                raise DataError(f"{part.origin} has a column {other!r} that {first.origin} does not have there.")
+                raise DataError(
+                    f"{part.origin} has a column {other!r} that {first.origin} does not have there; "
+                    "give files with the same columns."
+                )
             if part.labelled != first.labelled:
-                raise DataError(f"Of {first.origin} and {part.origin} only one has labels.")
+                raise DataError(
+                    f"Of {first.origin} and {part.origin} only one has labels; give labels in all files or in none."
+                )
         self.parts, self.origin = parts, origin
         self.columns = max(part.columns for part in parts)
         self.dtype = np.result_type(*[part.dtype for part in parts])
@@ -50,7 +56,7 @@ class Several(Source):
             ]
 
     def edges(self) -> Array | None:
-        """Natural blocks of the parts; None where every part gives any row equally cheaply."""
+        """Natural blocks of the parts; None where every part has random access."""
         found = [part.edges() for part in self.parts]
         if all(edges is None for edges in found):
             return None
@@ -97,7 +103,7 @@ class Several(Source):
             given = np.empty(len(rows.ids)) if rows.labels is None else rows.labels
             labels = self._labels(number, given) if self.labelled else None
             found.append(Rows(rows.features, labels, rows.ids + self.starts[number]))
-        return join(found, self.columns)
+        return concatenate_sparse(found, self.columns)
 
     def record(self, job: str) -> None:
         for part in self.parts:
@@ -116,26 +122,6 @@ class Several(Source):
         }
 
     @classmethod
-    def from_description(cls, description: Description) -> Several:
-        from flegel.datasets.kinds import source_from
-
+    def from_description(cls, description: Description) -> ConcatenatedSource:
         parts = [source_from(part) for part in description["parts"]]
         return cls(parts, description["origin"], description["stems"])
-
-
-def join(parts: list[Rows], columns: int) -> Rows:
-    """Sparse rows one after the other."""
-    matrices = [part.features for part in parts if isinstance(part.features, Sparse)]
-    ends = np.cumsum([0] + [int(m.indptr[-1]) for m in matrices])
-    indptr = np.concatenate([[0]] + [m.indptr[1:] + end for m, end in zip(matrices, ends.tolist(), strict=False)])
-    labels = [part.labels for part in parts if part.labels is not None]
-    return Rows(
-        Sparse(
-            indptr,
-            np.concatenate([m.indices for m in matrices]),
-            np.concatenate([m.values for m in matrices]),
-            columns,
-        ),
-        np.concatenate(labels) if labels else None,
-        np.concatenate([part.ids for part in parts]),
-    )

@@ -1,7 +1,7 @@
-"""Text tables (CSV, TSV, blanks): blocks of whole lines that any worker can find and parse on its own.
+"""Text tables (CSV, TSV, blanks) in blocks of whole lines, which every worker finds and parses independently.
 
-A file is cut every so many bytes, each block beginning after the next line end, so a worker needs no other's
-help to find its blocks. Lines are counted once, when the set is opened. Never reads a compressed file.
+A block begins after the first line end behind each multiple of the block size. Lines are counted once, when the set is
+opened. Never reads a compressed file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.datasets import recorder
-from flegel.datasets.cache import check_unchanged, signature
+from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.text_blocks import BLOCKS, MAX_BLOCK, MIN_BLOCK, TextFile, block_starts, count_lines
 from flegel.datasets.formats.text_dialect import Dialect
@@ -26,7 +26,7 @@ class TextSource(Source):
     """An uncompressed text table of numbers."""
 
     kind = "text"
-    window_bytes = 2 << 20  # the text of a window takes several times its numbers
+    window_bytes = 2 << 20  # the text of a window is several times larger than its numbers
 
     def __init__(
         self, path: Path, dialect: Dialect, dtype: str, *, block: int = 0, counts: list[int] | None = None
@@ -40,39 +40,39 @@ class TextSource(Source):
         self.file = TextFile(path)
         self.signature = signature(path)
         self.recorder: Recorder | None = None
-        self.known: ArraySource | None = None
+        self.cached: ArraySource | None = None
         self.block = block or max(MIN_BLOCK, min(MAX_BLOCK, self.file.size // BLOCKS))
         self.starts, self.end = block_starts(self.file, dialect.header, self.block, self.origin)
-        if recorder.enabled(self.file.size) and (found := recorder.recorded(self.key(), self.origin)):
-            self.known, manifest = found
+        if recorder.enabled(self.file.size) and (found := recorder.find_entry(self.cache_key(), self.origin)):
+            self.cached, manifest = found
             counts = manifest["counts"]
         self.counts = count_lines(self.file, self.starts, self.end) if counts is None else np.array(counts)
         if len(self.counts) != len(self.starts):
-            raise DataError(f"{path} changed since the job was submitted; submit it again.")
+            raise DataError(f"{path} changed since the job was submitted; submit the job again.")
         self._edges = np.concatenate(([0], np.cumsum(self.counts)))
         self.rows = int(self._edges[-1])
         if self.rows == 0:
-            raise DataError(f"{path} has a header but no rows.")
+            raise DataError(f"{path} has a header but no rows; give a file with at least one row.")
 
     def edges(self) -> Array | None:
         return self._edges
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
-        """From the columnar cache if it has these rows; else parsed, and put there if it wants them."""
-        if self.known is not None:
-            self.known.fill(ranges, features, labels)
+        """From the columnar cache if there is an entry; else parsed, and recorded if a recorder is active."""
+        if self.cached is not None:
+            self.cached.fill(ranges, features, labels)
             return
         self._parse(ranges, features, labels)
         if self.recorder is not None:
             try:
-                self.recorder.put(ranges, features, labels)
+                self.recorder.write(ranges, features, labels)
             except OSError as error:
                 self.recorder.abandon()
                 self.recorder = None
-                recorder.not_kept(error)
+                recorder.warn_not_written(error)
 
     def record(self, job: str) -> None:
-        if self.known is None and recorder.enabled(self.file.size):
+        if self.cached is None and recorder.enabled(self.file.size):
             manifest = {
                 "rows": self.rows,
                 "columns": self.columns,
@@ -80,9 +80,9 @@ class TextSource(Source):
                 "counts": self.counts.tolist(),
             }
             try:
-                self.recorder = Recorder(self.key(), manifest, self.dtype, job)
+                self.recorder = Recorder(self.cache_key(), manifest, self.dtype, job)
             except OSError as error:
-                recorder.not_kept(error)
+                recorder.warn_not_written(error)
 
     def finish_recording(self, index: int, count: int, good: bool) -> None:
         if self.recorder is not None:
@@ -93,7 +93,7 @@ class TextSource(Source):
             self.recorder = None
 
     def _parse(self, ranges: Array, features: Array, labels: Array | None) -> None:
-        """All blocks of the ranges in one go; of a block that is wanted in part, the rest is dropped."""
+        """Parse all blocks of the ranges at once; rows of these blocks outside of the ranges are dropped."""
         stops = np.append(self.starts[1:], self.end)
         pieces: list[tuple[int, int]] = []
         kept: list[Array] = []
@@ -105,22 +105,22 @@ class TextSource(Source):
             kept.append(np.arange(seen + start - base, seen + stop - base))
             seen += int(self._edges[last]) - base
             pieces.append((first, last))
-        text = self._text(pieces, stops)
+        text = self._read_blocks(pieces, stops)
         try:
             columns, values = parse(text, self.dialect, self.dtype, seen, 1, self.origin)
         except DataError:
-            for first, last in pieces:  # once more, one by one, for the number of the line
+            for first, last in pieces:  # parse range by range to find the number of the line
                 base = int(self._edges[first])
                 lines, line = int(self._edges[last]) - base, self.dialect.skip_lines + base + 1
-                parse(self._text([(first, last)], stops), self.dialect, self.dtype, lines, line, self.origin)
+                parse(self._read_blocks([(first, last)], stops), self.dialect, self.dtype, lines, line, self.origin)
             raise
         rows = None if seen == len(features) else np.concatenate(kept)
         write_columns(columns if rows is None else [column[rows] for column in columns], features)
         if labels is not None and values is not None:
             labels[...] = values if rows is None else values[rows]
 
-    def _text(self, pieces: list[tuple[int, int]], stops: Array) -> memoryview:
-        """Blocks first … last-1 of each piece, one after the other; a missing last line end is put there."""
+    def _read_blocks(self, pieces: list[tuple[int, int]], stops: Array) -> memoryview:
+        """Blocks first … last-1 of each piece, one after the other; a missing last line end is added."""
         spans = [(int(self.starts[first]), int(stops[last - 1])) for first, last in pieces]
         text = bytearray(sum(stop - start + 1 for start, stop in spans))
         view = memoryview(text)
@@ -133,8 +133,8 @@ class TextSource(Source):
                 at += 1
         return view[:at]
 
-    def key(self) -> Description:
-        """What the rows depend on: the file and how it is read."""
+    def cache_key(self) -> Description:
+        """Everything that determines the rows: the file and how it is read."""
         return {
             "kind": self.kind,
             "path": str(self.path),
@@ -145,7 +145,7 @@ class TextSource(Source):
         }
 
     def describe(self) -> Description:
-        return {**self.key(), "counts": self.counts.tolist()}
+        return {**self.cache_key(), "counts": self.counts.tolist()}
 
     @classmethod
     def from_description(cls, description: Description) -> TextSource:

@@ -1,6 +1,6 @@
-"""`open_data`: from a name, a path or a Python object to a `Dataset`.
+"""`open_data`: resolve a name, a path, an address or a Python object to a `Dataset`.
 
-Never reads more than it needs to know its shape.
+Reads only what the shape of the set requires, never all rows of a file with random access.
 """
 
 from __future__ import annotations
@@ -30,50 +30,48 @@ def open_data(
 ) -> Dataset:
     """Open a registered name (`higgs`, `blobs:100000`), a file, folder, glob or URL, or rows from Python.
 
-    `label` is a column's name or number (from 0); `rows` keeps the first so many; `columns` chooses the
+    `label` is a column's name or number (from 0); `rows` keeps only the first rows; `columns` chooses the
     features; `dtype` is float32 or float64. `delimiter`, `header` and `format` override what is guessed from
     a file; `width` is the least number of columns of sparse rows.
     """
     if dtype not in (None, "float32", "float64"):
-        raise UsageError(f"dtype={dtype!r} is not float32 or float64.")
+        raise UsageError(f"dtype={dtype!r} is not known; use float32 or float64.")
     if rows is not None and rows < 1:
-        raise UsageError(f"rows={rows} leaves no rows.")
+        raise UsageError(f"rows={rows} selects no rows; use at least 1.")
     options = Options(label, dtype, columns, delimiter, header, format, width)
     if isinstance(spec, Dataset):
         return spec
     if isinstance(spec, str | Path):
-        return _open_text(str(spec), rows, options)
+        return _open_spec(str(spec), rows, options)
     from flegel.datasets.formats.python_objects import source_from_object
 
-    return _limited(Dataset("(rows from Python)", source_from_object(spec, options), 0), rows)
+    return _keep_rows(Dataset("(rows from Python)", source_from_object(spec, options), 0), rows)
 
 
-def _limited(data: Dataset, rows: int | None) -> Dataset:
+def _keep_rows(data: Dataset, rows: int | None) -> Dataset:
     data.rows = data.source.rows if rows is None else min(rows, data.source.rows)
     return data
 
 
-def _open_text(spec: str, rows: int | None, options: Options) -> Dataset:
+def _open_spec(spec: str, rows: int | None, options: Options) -> Dataset:
     name, found, number = spec.partition(":")
     if name in registry.names():
         if found:
             try:
                 rows = int(float(number.replace("_", "")))
             except ValueError:
-                raise UsageError(
-                    f"{spec!r}: {number!r} is no number of rows; write for example {name}:200000."
-                ) from None
+                raise UsageError(f"{spec!r}: {number!r} is no number of rows; use for example {name}:200000.") from None
             if rows < 1:
-                raise UsageError(f"{spec!r} asks for no rows.")
+                raise UsageError(f"{spec!r} selects no rows; use at least {name}:1.")
         return registry.open_registered(name, rows, options)
     if "://" in spec:
         from flegel.datasets.catalog.remote import stage
 
-        data = _limited(Dataset(spec, open_files([stage(spec)], options, spec), 0), rows)
+        data = _keep_rows(Dataset(spec, open_files([stage(spec)], options, spec), 0), rows)
         data.remote = spec
         return data
     if not spec.strip():
-        raise UsageError("The name of the data is empty.")
+        raise UsageError("The name of the data is empty; give a data set, a file, a folder or an address.")
     path = Path(spec).expanduser()
     if glob.has_magic(spec) and not path.exists():
         files = sorted(
@@ -82,10 +80,10 @@ def _open_text(spec: str, rows: int | None, options: Options) -> Dataset:
             if Path(p).is_file()
         )
         if not files:
-            raise DataError(f"No file matches {spec}.")
-        return _limited(Dataset(spec, open_files(files, options, spec), 0), rows)
+            raise DataError(f"No file matches {spec}; check the pattern.")
+        return _keep_rows(Dataset(spec, open_files(files, options, spec), 0), rows)
     if path.exists():
-        return _limited(Dataset(spec, open_files([path], options, spec), 0), rows)
+        return _keep_rows(Dataset(spec, open_files([path], options, spec), 0), rows)
     if "/" in spec or "." in spec or "\\" in spec:
-        raise DataError(f"{spec} does not exist.")
+        raise DataError(f"{spec} does not exist; check the path.")
     raise UsageError(f"There is no data set and no file {spec!r}{nearest(name, registry.names())}")

@@ -7,7 +7,7 @@ Each input goes through the decoder of jobs (runtime/transport/codec.py) or thro
 what came out, the slowest input per MiB, and the peak of memory, both of which have a limit. Appends a JSON line for
 each batch; started again, it goes on where that file ends.
 
-    python bench/chaos/decoder.py --inputs 10000000 --out decoder.jsonl
+    python -m bench.chaos.decoder --inputs 10000000 --out decoder.jsonl
 """
 
 from __future__ import annotations

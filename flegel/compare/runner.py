@@ -58,23 +58,25 @@ class Evening:
                 ready.append(script)
         failed = []
         ends = None if self.budget is None else clock.now() + self.budget
-        with tempfile.TemporaryDirectory(prefix="flegel-bench-") as shelf:
+        with tempfile.TemporaryDirectory(prefix="flegel-bench-") as cache:
             for i, script in enumerate(ready):
                 seconds = None if ends is None else part(ends - clock.now(), [s.weight for s in ready[i:]])
                 if seconds is not None and seconds < LEAST:
                     self._left_out(script, f"the {self.budget:.0f} s for all benchmarks were over")
-                elif not self._one(script, seconds, ends, Path(shelf)):
+                elif not self._one(script, seconds, ends, Path(cache)):
                     failed.append(script.name)
         return failed
 
-    def _one(self, script: Script, seconds: float | None, ends: float | None, shelf: Path) -> bool:
+    def _one(self, script: Script, seconds: float | None, ends: float | None, cache: Path) -> bool:
         self.say(f"{script.name}: {script.question}" + (f" ({seconds:.0f} s)" if seconds is not None else ""))
         began = clock.now()
         raw = self.out.resolve() / f"{script.name}.raw.json"
-        given: dict[str, object] = {**self.flags, "--out": self.out.resolve(), "--shelf": shelf, "--json": raw}
+        given: dict[str, object] = {**self.flags, "--out": self.out.resolve(), "--cache": cache, "--json": raw}
         given |= {"--out FILE": raw, "--budget": None if seconds is None else round(seconds, 1)}
         words = [str(w) for f, v in given.items() if f in script.flags and v is not None for w in (f.split()[0], v)]
-        process = subprocess.Popen([sys.executable, str(script.path), *words], start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", script.module, *words], env=environment(script.root), start_new_session=True
+        )
         patience = None if seconds is None or ends is None else min(seconds + GRACE, max(ends - began, LEAST) + GRACE)
         try:
             code = process.wait(patience)
@@ -117,6 +119,12 @@ class Evening:
             name=script.name, figure=script.figure, question=script.question, seconds=0.0, setting=setting(),
             scale=str(self.flags.get("--scale", "")), unfinished=why, skipped=[("all of it", why)],
         )  # fmt: skip
+
+
+def environment(root: Path) -> dict[str, str]:
+    """In which a script finds the package that it is a part of."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), inherited]))}
 
 
 def end(process: subprocess.Popen[bytes]) -> int:

@@ -60,11 +60,13 @@ def test_benchmarks_are_found_by_name_and_by_figure() -> None:
 
 
 def test_scripts_with_options_of_their_own_get_only_those(tmp_path: Path) -> None:
-    own = tmp_path / "own.py"
+    (tmp_path / "micro").mkdir()
+    own = tmp_path / "micro" / "own.py"
     own.write_text(
-        '"""Why? python bench/own.py --out own.json"""\nadd("--workers")\nadd("--out")\nif __name__ == "__main__": 1\n'
+        '"""Why? python -m bench.micro.own --out own.json"""\nadd("--workers")\nadd("--out")\n'
+        'if __name__ == "__main__": 1\n'
     )
-    (tmp_path / "helper.py").write_text('"""Only imported."""\n')
+    (tmp_path / "micro" / "helper.py").write_text('"""Only imported."""\n')
     (script,) = suite.scripts(tmp_path)
     assert script.question == "Why?" and script.flags == ("--workers", "--out FILE")
 

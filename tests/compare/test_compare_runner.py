@@ -54,24 +54,26 @@ def test_who_weighs_more_gets_more_and_what_is_not_used_goes_on() -> None:
 
 def script(folder: Path, name: str, body: str, needs: str = "()") -> Path:
     """A benchmark that needs no engine."""
-    head = (
-        f'"""Is {name} fine?"""\nimport suite\nimport argparse, json, sys, time\nFIGURE = "Fig. 1"\nNEEDS = {needs}\n'
-    )
+    head = f'"""Is {name} fine?"""\nfrom bench.common import suite\nimport argparse, json, sys, time\n'
+    head += f'FIGURE = "Fig. 1"\nNEEDS = {needs}\n'
     parse = textwrap.dedent("""
         parser = argparse.ArgumentParser()
-        for flag in ("--scale", "--workers", "--repeat", "--out", "--seed", "--budget", "--shelf", "--only"):
+        for flag in ("--scale", "--workers", "--repeat", "--out", "--seed", "--budget", "--cache", "--only"):
             parser.add_argument(flag)
         options = parser.parse_args()
     """)
-    path = folder / f"{name}.py"
+    path = folder / "figures" / f"{name}.py"
     path.write_text(head + parse + textwrap.dedent(body) + '\n# "__main__"\n')
     return path
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Path:
-    (tmp_path / "suite.py").write_text("")
-    return tmp_path
+    suite = tmp_path / "bench"
+    (suite / "common").mkdir(parents=True)
+    (suite / "figures").mkdir()
+    (suite / "common" / "suite.py").write_text("")
+    return suite
 
 
 def test_a_script_that_is_cut_off_leaves_what_it_had(
@@ -113,10 +115,10 @@ def test_an_earlier_record_is_not_lost_when_there_is_no_time_now(stage: Path, tm
     assert isinstance(kept, Bench) and kept.contests
 
 
-def test_the_time_is_passed_on_and_a_shelf_that_is_removed(stage: Path, tmp_path: Path) -> None:
+def test_the_time_is_passed_on_and_a_cache_that_is_removed(stage: Path, tmp_path: Path) -> None:
     path = script(stage, "asks", f"json.dump(vars(options), open({str(tmp_path / 'got.json')!r}, 'w'))")
     assert runner.Evening([read_script(path)], tmp_path / "out", {"--scale": "smoke", "--workers": 3}, 60.0).run() == []
     import json
 
     got = json.loads((tmp_path / "got.json").read_text())
-    assert got["workers"] == "3" and 50 < float(got["budget"]) <= 60 and not Path(got["shelf"]).exists()
+    assert got["workers"] == "3" and 50 < float(got["budget"]) <= 60 and not Path(got["cache"]).exists()

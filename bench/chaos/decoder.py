@@ -160,10 +160,15 @@ def bulk(rng: random.Random, gate: bool, unit: bytes = b"", size: int = 0) -> by
     size = size or rng.choice((1 << 12, 1 << 16, 1 << 18, (1 << 20) - 200, 1 << 20, (1 << 20) + 1))
     count = size // len(unit)
     many = b"\xdd" + count.to_bytes(4, "big") + unit * count
-    wrapped = b"\x82\xa4type\xa4Load\xa6source\x81\xa1a" + many
     if gate:
-        return b"\x96\x01\x00\x01\x01\x00\x82\xa4type\xa6Submit\xa4spec\x81\xa9algorithm\x81\xa5hyper\x81\xa1a" + many
-    return b"\x97\xa1j\x00\x00\x00\x00" + wrapped
+        body = b"\x82\xa4type" + tag(protocol.SubmitJob) + b"\xa4spec\x81\xa9algorithm\x81\xa5hyper\x81\xa1a"
+        return b"\x96\x01\x00\x01\x01\x00" + body + many
+    return b"\x97\xa1j\x00\x00\x00\x00" + b"\x82\xa4type" + tag(messages.LoadShard) + b"\xa6source\x81\xa1a" + many
+
+
+def tag(kind: type[msgspec.Struct]) -> bytes:
+    """The name of a message type as it is encoded."""
+    return msgspec.msgpack.encode(kind.__struct_config__.tag)
 
 
 def jobs_decoder(frames: list[bytes]) -> str:

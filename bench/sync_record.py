@@ -93,10 +93,10 @@ def main() -> None:
         raw |= json.loads(path.read_text())
     like = read(options.like)
     assert isinstance(like, Bench)
-    like.setting.command = f"python -m bench.figures.sync --workers {raw['workers']}"
+    like.environment.command = f"python -m bench.figures.sync --workers {raw['workers']}"
     record = Bench(
         name="sync", figure="Race", question="Which synchronization model reaches the same objective first?",
-        scale="paper", seconds=0.0, setting=like.setting,
+        scale="paper", seconds=0.0, environment=like.environment,
     )  # fmt: skip
     for scenario in SCENARIOS:
         add_race(record, raw, scenario)

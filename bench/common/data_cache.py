@@ -74,7 +74,7 @@ def _held(data: Dataset, features: Any, labels: Any) -> Dataset:
 
 
 class DataCache:
-    """Rows and targets that several contests, and several scripts of one run, use. Rows lie in files of which every
+    """Rows and targets that several comparisons, and several programs of one run, use. Rows lie in files of which every
     worker reads its own part, so that a run costs no copy of the whole set.
 
     The folder belongs to whoever made it; where none is given, `close` removes the cache's own.

@@ -1,4 +1,4 @@
-"""Several cases raced under the same contenders, as a chart and a table: Figures 7, 8 and 11 are such races."""
+"""Times to the target of several cases under the same candidates, as a chart and a table: Figures 7, 8 and 11."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.common import suite
 from flegel.compare import Chart, Comparison, Series, Table
 from flegel.compare.table import seconds
 
-HEAD = suite.HEAD
+REFERENCE = suite.REFERENCE
 
 
 def compare_runtimes(
@@ -22,13 +22,13 @@ def compare_runtimes(
     called: dict[str, str] | None = None,
     **options: Any,
 ) -> list[Comparison]:
-    """Hold a contest for each case; after each of them the chart, the table and the ratios are brought up to date.
+    """Runs a comparison for each case; after each of them the chart, the table and the ratios are updated.
 
-    `paper` holds the paper's ratios, `called` shorter names for contenders.
+    `paper` holds the paper's ratios, `called` shorter names for candidates.
     """
     held: list[tuple[suite.Case, Comparison]] = []
     for case in cases:
-        found = bench.contest(case, sync, straggler, title=f"{case.name}, {scenario}", **options)
+        found = bench.compare(case, sync, straggler, title=f"{case.name}, {scenario}", **options)
         if found is not None:
             held.append((case, found))
             _tell(bench, held, scenario, paper or {}, called or {})
@@ -39,8 +39,8 @@ def compare_runtimes(
 
 
 def _names(held: list[tuple[suite.Case, Comparison]]) -> tuple[list[str], str]:
-    names = held[0][1].contenders
-    return names, HEAD if HEAD in names else names[0]
+    names = held[0][1].candidates
+    return names, REFERENCE if REFERENCE in names else names[0]
 
 
 def _tell(

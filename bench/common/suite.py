@@ -1,6 +1,6 @@
 """What the benchmarks share: arguments, the paper's cases at three sizes, a clock for the whole, one JSON at the end.
 
-A benchmark is a script that opens a `Suite`, holds contests in it and says what came out. It skips what this version
+A benchmark is a program that opens a `Suite`, runs comparisons in it and states the answer. It skips what this version
 of the engine, or this machine, cannot do, and says so in its record; it never makes a figure up.
 """
 
@@ -22,22 +22,32 @@ from bench.common.data_cache import DataCache
 from bench.common.problems import with_one_start
 from flegel.algorithm import Algorithm
 from flegel.api import resolve, run
-from flegel.compare import Bench, Chart, Comparison, Contest, Table, hold, read, setting, write
-from flegel.compare.contender import parse_contenders
-from flegel.compare.contest import LATE
+from flegel.compare import (
+    Bench,
+    Chart,
+    Comparison,
+    ComparisonSettings,
+    Table,
+    read,
+    run_comparison,
+    run_environment,
+    write,
+)
+from flegel.compare.candidate import parse_candidates
+from flegel.compare.comparison import OUT_OF_TIME
 from flegel.compare.suite import UNDER_WAY, check_only, lacking
 from flegel.datasets import Dataset
 from flegel.errors import FlegelError, UsageError
 from flegel.runtime.processes.local_cluster import LocalCluster
 
-BUDGET = {"smoke": 12.0, "laptop": 120.0, "small": 270.0, "paper": 3000.0}  # seconds for all contests of a benchmark
-LIMIT = {"smoke": 4.0, "laptop": 15.0, "small": 30.0, "paper": 180.0}  # seconds after which a run is given up
+BUDGET = {"smoke": 12.0, "laptop": 120.0, "small": 270.0, "paper": 3000.0}  # seconds for all comparisons of a benchmark
+LIMIT = {"smoke": 4.0, "laptop": 15.0, "small": 30.0, "paper": 180.0}  # seconds after which a run is stopped
 REPEAT = {"smoke": 1, "laptop": 3, "small": 3, "paper": 5}
 FULL_BATCH = "bsp,bsp-mini,fsp-binary,fsp"
 RACE = "bsp,bsp-mini,asp,fsp-binary,fsp"
-HEAD = "fsp"
-ENOUGH = {"bsp": 13.0, "": 4.0}
-"""After so many times what fsp took a rival is given up; its time is then a lower bound."""
+REFERENCE = "fsp"
+GIVE_UP_AFTER = {"bsp": 13.0, "": 4.0}
+"""Multiples of the time of fsp after which another model is stopped; its time is then a lower bound."""
 LAPTOP = 64  # part of `small` that a laptop gets
 PASSES = 150  # at most, of bsp when it finds the target
 TOLERANCE = 1e-6  # of bsp when it finds the target
@@ -86,7 +96,7 @@ SMALLER = [
 """The other one."""
 
 SWEEP = LARGER[0]._replace(rows=rows(20_000, 4_000_000, 11_000_000))
-"""For figures that hold many contests."""
+"""For figures with many comparisons."""
 KMEANS, FUZZY_MEANS, MIXTURE, LOGISTIC, RATINGS = LARGER[:5]
 
 
@@ -98,7 +108,7 @@ def arguments(doc: str | None, extra: Sequence[tuple[str, dict[str, Any]]] = ())
     parser.add_argument("--repeat", type=int, default=None)
     parser.add_argument("--out", type=Path, default=Path("runs/bench"), help="folder for NAME.json")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--budget", type=_positive, default=None, help="seconds for all contests together")
+    parser.add_argument("--budget", type=_positive, default=None, help="seconds for all comparisons together")
     parser.add_argument("--cache", type=Path, default=None, help="folder for rows and targets that other scripts use")
     parser.add_argument("--only", default="", help="names of algorithms with commas between; all by default")
     for name, options in extra:
@@ -114,7 +124,7 @@ def arguments(doc: str | None, extra: Sequence[tuple[str, dict[str, Any]]] = ())
 def _positive(word: str) -> float:
     value = float(word)
     if not value > 0:
-        raise argparse.ArgumentTypeError(f"{word} seconds are no time")
+        raise argparse.ArgumentTypeError(f"{word} must be more than 0 seconds")
     return value
 
 
@@ -136,7 +146,7 @@ class Suite:
             question=question,
             scale=self.scale,
             seconds=0.0,
-            setting=setting(command),
+            environment=run_environment(command),
         )
         self.record.unfinished = UNDER_WAY
         self._clusters: dict[int, LocalCluster] = {}
@@ -170,7 +180,7 @@ class Suite:
         self._cache.close()
 
     def save(self) -> Path:
-        """The record as it stands; done after every contest, so that nothing is lost when the script is ended."""
+        """The record as it stands; done after every comparison, so that nothing is lost when the script is ended."""
         self.record.seconds = time.monotonic() - self.began
         path: Path = self.options.out / f"{self.record.name}.json"
         write(self.record, path)
@@ -190,9 +200,9 @@ class Suite:
         if text not in self.record.answer:
             self.record.answer.append(text)
 
-    def expect(self, contests: int) -> None:
-        """So many contests are still to come; each may take an equal part of the time that is left."""
-        self._expected = contests
+    def expect(self, comparisons: int) -> None:
+        """So many comparisons are still to come; each may take an equal part of the time that is left."""
+        self._expected = comparisons
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -260,7 +270,7 @@ class Suite:
         return self._algorithms[key]
 
     def earlier(self, name: str, case: Case, straggler: str) -> Comparison | None:
-        """The same contest as another benchmark held it in this run, at this scale and with as many workers."""
+        """The same comparison as another benchmark made it in this run, at this scale and with as many workers."""
         path = self.options.out / f"{name}.json"
         try:
             record = read(path) if path.exists() else None
@@ -268,13 +278,13 @@ class Suite:
             return None
         if not isinstance(record, Bench) or record.scale != self.scale:
             return None
-        if record.setting.commit != self.record.setting.commit:
+        if record.environment.commit != self.record.environment.commit:
             return None
         rows, seed = case.rows[self.scale], self.options.seed
-        for held in record.contests:
-            same = held.title.startswith(f"{case.name},") and held.dataset["rows"] == rows and held.seed == seed
-            if same and held.straggler == straggler and held.workers == self.workers:
-                return held
+        for found in record.comparisons:
+            same = found.title.startswith(f"{case.name},") and found.dataset["rows"] == rows and found.seed == seed
+            if same and found.straggler == straggler and found.workers == self.workers:
+                return found
         return None
 
     def a_pass(self, case: Case) -> float:
@@ -287,8 +297,8 @@ class Suite:
         )  # fmt: skip
         return float(found.seconds / max(found.iterations, 1))
 
-    def contest(self, case: Case, sync: str, straggler: str = "", **options: Any) -> Comparison | None:
-        """Hold one, unless it cannot be, or the time is up; then that is in the record."""
+    def compare(self, case: Case, sync: str, straggler: str = "", **options: Any) -> Comparison | None:
+        """Runs one, unless it cannot run or the time is over; then that is in the record."""
         what = options.pop("title", case.name)
         only = self.options.only
         if only and case.algorithm not in only.split(","):
@@ -303,31 +313,31 @@ class Suite:
         if known and "target" not in options:
             options["target"], options["target_note"] = known
         own = "target" not in options
-        contenders = parse_contenders(sync)
+        candidates = parse_candidates(sync)
         try:
             algorithm = self._algorithm(case)
             self.say(what)
             data, cluster = self.data(case), self.cluster(workers)
-            found = hold(
-                Contest(
+            found = run_comparison(
+                ComparisonSettings(
                     algorithm,
                     data,
-                    contenders,
+                    candidates,
                     workers,
                     straggler=straggler,
                     title=what,
                     cluster=cluster,
                     seed=self.options.seed,
-                    say=lambda text: self.say(f"    {text}"),
-                    left=self._part(share),
+                    log=lambda text: self.say(f"    {text}"),
+                    seconds_left=self._part(share),
                     **{
                         "repeat": self.repeat,
                         "max_seconds": LIMIT[self.scale],
                         "gap": case.gap,
                         "tolerance": TOLERANCE,
                         "max_passes": PASSES,
-                        "head": HEAD if any(c.label == HEAD for c in contenders) else "",
-                        "enough": ENOUGH,
+                        "reference": REFERENCE if any(c.label == REFERENCE for c in candidates) else "",
+                        "give_up_after": GIVE_UP_AFTER,
                         **options,
                     },
                 )
@@ -338,9 +348,9 @@ class Suite:
         if own:
             self._targets[key] = (found.target, found.target_note)
             self._cache.keep_target(key, found.target, found.target_note)
-        if any(note.startswith(LATE) for note in found.notes):
+        if any(note.startswith(OUT_OF_TIME) for note in found.notes):
             self._over = True
-        self.record.contests.append(found)
+        self.record.comparisons.append(found)
         self.save()
         return found
 

@@ -235,8 +235,8 @@ def main() -> None:
                 name = f"kmeans-higgs, {f'{limit} Mbit/s' if limit else 'not limited'}"
                 links.limit(limit)
                 straggler = f"{suite.quarter(bench.workers)}:8x"
-                contenders = "fsp:balance=off,fsp:balance=async,fsp:balance=sync"
-                found = bench.contest(suite.KMEANS, contenders, straggler, title=name)
+                candidates = "fsp:balance=off,fsp:balance=async,fsp:balance=sync"
+                found = bench.compare(suite.KMEANS, candidates, straggler, title=name)
                 if found is None:
                     continue
                 for mode in ("async", "sync"):

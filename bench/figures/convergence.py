@@ -21,7 +21,7 @@ def main() -> None:
         cases = [suite.SWEEP] if bench.scale == "smoke" else [suite.SWEEP, suite.FUZZY_MEANS, suite.LOGISTIC]
         bench.expect(len(cases))
         for case in cases:
-            found = bench.contest(case, SYNC, title=case.name)
+            found = bench.compare(case, SYNC, title=case.name)
             if found is None:
                 continue
             series = [
@@ -30,7 +30,7 @@ def main() -> None:
             ]
             bench.chart(Chart(title=f"Objective against time, {case.name}", x="seconds", y="objective", series=series))
             for line in found.lines():
-                bench.answer(f"{case.name}, {line.contender}: {line.outcome}.")
+                bench.answer(f"{case.name}, {line.candidate}: {line.outcome}.")
         bench.answer("The paper: fsp and bsp-mini are monotone; asp diverges for k-means.")
 
 

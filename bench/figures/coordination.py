@@ -28,7 +28,7 @@ def main() -> None:
             for scenario, straggler in (("injected", f"{who}:8x"), ("natural", f"{who}:natural")):
                 if bench.scale == "smoke" and scenario == "natural":
                     continue
-                found = bench.contest(case, ",".join(SYNC), straggler, title=f"{case.name}, {scenario}")
+                found = bench.compare(case, ",".join(SYNC), straggler, title=f"{case.name}, {scenario}")
                 if found is not None:
                     _show(bench, found, rows)
         bench.answer("The paper: the barrier contributes 24 to 57 % of what semi-centralized coordination saves.")
@@ -44,7 +44,7 @@ def _show(bench: suite.Suite, found: Comparison, rows: list[list[str]]) -> None:
     for name, shown in found.pictures.items():
         costs = [(float(i + 1), cost) for i, (_, cost) in enumerate(shown.costs)]
         mean = sum(c for _, c in costs) / max(len(costs), 1)
-        barriers = next(line.barriers for line in found.lines() if line.contender == name)
+        barriers = next(line.barriers for line in found.lines() if line.candidate == name)
         sums[name] = mean * barriers
         rows.append([found.title, name, f"{barriers:.0f}", seconds(mean), seconds(sums[name])])
         series.append(Series(name=name, points=[p for p in costs if p[1] > 0]))

@@ -19,7 +19,7 @@ def main() -> None:
     with suite.Suite(__file__, __doc__, options) as bench:
         bench.skip("a GPU among the workers", "there are no GPU kernels yet")
         for size in peers.SIZES[bench.scale][:2]:
-            peers.contest(
+            peers.compare_libraries(
                 bench, peers.KMEANS._replace(rows={bench.scale: size}), bench.left(), "gpu", options.within or 0.0
             )
 

@@ -32,7 +32,7 @@ def main() -> None:
                 if not a_pass:
                     continue
                 title = f"{case.name}, {factor} times slower"
-                found = bench.contest(case, sweep(a_pass, bench.scale), straggler, title=title)
+                found = bench.compare(case, sweep(a_pass, bench.scale), straggler, title=title)
                 if found is not None:
                     _show(bench, found, a_pass)
 
@@ -51,11 +51,11 @@ def _show(bench: suite.Suite, found: Comparison, a_pass: float) -> None:
     for line in found.lines():
         if line.time is None:
             continue
-        if "interval=" in line.contender and "first" not in line.contender:
-            micros = float(line.contender.rpartition("=")[2].removesuffix("us"))
+        if "interval=" in line.candidate and "first" not in line.candidate:
+            micros = float(line.candidate.rpartition("=")[2].removesuffix("us"))
             fixed.append((micros * 1e-6 / a_pass, line.time.median))
         else:
-            others.append((line.contender, line.time.median))
+            others.append((line.candidate, line.time.median))
     if len(fixed) < ENOUGH:
         bench.skip(f"the sweep of {found.title}", f"only {len(fixed)} of the fixed intervals were tried in time")
         return

@@ -22,7 +22,7 @@ def main() -> None:
         bench.expect(2)
         for straggler in ("", f"{suite.quarter(bench.workers)}:8x"):
             scenario = f"stragglers {straggler}" if straggler else "no stragglers"
-            found = bench.contest(
+            found = bench.compare(
                 suite.SWEEP, "fsp:balance=off,fsp:balance=async", straggler, title=f"kmeans-higgs, {scenario}"
             )
             if found is None:
@@ -42,7 +42,7 @@ def main() -> None:
                 )
             )
             for line in found.lines():
-                bench.answer(f"{scenario}, {line.contender}: {line.passes_low:.1f} to {line.passes_high:.1f} passes.")
+                bench.answer(f"{scenario}, {line.candidate}: {line.passes_low:.1f} to {line.passes_high:.1f} passes.")
             _gains(bench, straggler, scenario, found.target)
 
 

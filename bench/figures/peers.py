@@ -61,7 +61,7 @@ COLUMNS = ["who", "training", "× Flegel", "end to end", "× Flegel", "memory", 
 
 
 class Answer(NamedTuple):
-    """What one contender did on one case; times are lower bounds unless it reached the target."""
+    """What one candidate did on one case; times are lower bounds unless it reached the target."""
 
     training: float
     whole: float
@@ -88,7 +88,7 @@ def main() -> None:
         for i, (case, within) in enumerate(asked):
             # the largest comes first and is what the question is about: much of the time is for it
             seconds = bench.left() * (1.0 if i == len(asked) - 1 else 0.4 if i < 2 else 1 / (len(asked) - i))
-            found = contest(bench, case, seconds, within=within)
+            found = compare_libraries(bench, case, seconds, within=within)
             if case.algorithm == "kmeans" and found and within != LOOSE:
                 by_size[case.rows[bench.scale]] = found
                 _chart(bench, by_size)
@@ -109,7 +109,7 @@ def _chart(bench: suite.Suite, by_size: dict[int, dict[str, Answer]]) -> None:
     )
 
 
-def contest(
+def compare_libraries(
     bench: suite.Suite, case: suite.Case, seconds: float, field: str = "", within: float = 0.0
 ) -> dict[str, Answer]:
     """All rivals of a field on one case, for so many seconds, to what is `within` of what full passes converge to."""

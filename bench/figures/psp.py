@@ -35,19 +35,19 @@ def main() -> None:
         bench.expect(len(sizes))
         for workers in sizes:
             title = f"{CASE.name}, {workers} workers"
-            found = bench.contest(
+            found = bench.compare(
                 CASE, SYNC, speeds(workers), workers=workers, title=title, target=LOSS, target_note="a mean log loss"
             )
             if found is None:
                 continue
             for line in found.lines():
-                accuracy = [a.metrics["accuracy"] for a in found.of(line.contender) if "accuracy" in a.metrics]
-                paper = PAPER[workers].get(line.contender)
+                accuracy = [a.metrics["accuracy"] for a in found.of(line.candidate) if "accuracy" in a.metrics]
+                paper = PAPER[workers].get(line.candidate)
                 theirs = PAPER[workers]["psp"]
-                ratio = found.ratio(line.contender, "psp")
+                ratio = found.ratio(line.candidate, "psp")
                 rows.append(
                     [
-                        f"{line.contender}, {workers} workers",
+                        f"{line.candidate}, {workers} workers",
                         seconds(line.time.median) if line.time else line.outcome,
                         suite.shown(ratio),
                         f"{paper / theirs:.2f}" if paper else "–",
@@ -55,7 +55,7 @@ def main() -> None:
                         f"{accuracy[0]:.2%}" if accuracy else "–",
                     ]
                 )
-                bench.record.ratios[f"{title}: utilization of {line.contender}"] = round(line.utilization, 4)
+                bench.record.ratios[f"{title}: utilization of {line.candidate}"] = round(line.utilization, 4)
             series = [
                 Series(name=name, points=[(t, v) for t, v, _ in shown.curve if v is not None])
                 for name, shown in found.pictures.items()

@@ -26,10 +26,10 @@ def main() -> None:
                     continue
                 straggler = f"{suite.quarter(workers)}:8x" if slowed else ""
                 title = f"kmeans-higgs, {workers} workers" + (", a quarter slowed" if slowed else "")
-                found = bench.contest(suite.SWEEP, "bsp-mini,fsp", straggler, workers=workers, title=title)
+                found = bench.compare(suite.SWEEP, "bsp-mini,fsp", straggler, workers=workers, title=title)
                 if found is None:
                     continue
-                for name in found.contenders:
+                for name in found.candidates:
                     if (time := found.times(name)) is not None:
                         label = name + (", stragglers" if slowed else "")
                         lines.setdefault(label, []).append((float(workers), time.median))

@@ -29,7 +29,7 @@ def main() -> None:
         for factor in factors:
             straggler = f"{who}:{factor}x" if factor > 1 else ""
             title = f"kmeans-higgs, workers {who} slowed {factor} times"
-            found = bench.contest(suite.SWEEP, suite.FULL_BATCH, straggler, title=title, repeat=repeat)
+            found = bench.compare(suite.SWEEP, suite.FULL_BATCH, straggler, title=title, repeat=repeat)
             if found:
                 by_factor[factor] = found
                 _chart(bench, by_factor, "Slowdown of a quarter of the workers", "slowed so many times (logarithmic)")
@@ -38,7 +38,7 @@ def main() -> None:
         for count in counts:
             straggler = "0:8x" if count == 1 else f"0-{count - 1}:8x"
             title = f"kmeans-higgs, {count} of {bench.workers} workers slowed 8 times"
-            found = bench.contest(suite.SWEEP, suite.FULL_BATCH, straggler, title=title, repeat=repeat)
+            found = bench.compare(suite.SWEEP, suite.FULL_BATCH, straggler, title=title, repeat=repeat)
             if found:
                 by_count[count] = found
                 _chart(bench, by_count, "Number of stragglers", f"stragglers among {bench.workers} workers")

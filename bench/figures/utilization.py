@@ -31,7 +31,7 @@ def main() -> None:
             if found:
                 taken.append(case.name)
             else:
-                found = bench.contest(case, suite.FULL_BATCH, straggler, title=f"{case.name}, injected")
+                found = bench.compare(case, suite.FULL_BATCH, straggler, title=f"{case.name}, injected")
             if found:
                 held[case.name] = found
                 _all(bench, held)
@@ -54,7 +54,7 @@ def _all(bench: suite.Suite, held: dict[str, Comparison]) -> None:
     bench.chart(Chart(title=title, x="", y="seconds", series=series, bars=True, groups=list(held)))
     rows = []
     for case, found in held.items():
-        lines = {line.contender: line for line in found.lines()}
+        lines = {line.candidate: line for line in found.lines()}
         rows.append([case, *(f"{lines[n].utilization:.0%}" if n in lines else "–" for n in names)])
         if "fsp" in lines:
             bench.record.ratios[f"{case}: utilization of fsp"] = round(lines["fsp"].utilization, 4)
@@ -73,8 +73,8 @@ def _each(bench: suite.Suite, case: str, found: Comparison) -> None:
     title = f"Synchronization cost of each worker, {case}"
     bench.chart(Chart(title=title, x="worker", y="seconds", series=series, bars=True, groups=groups))
     for line in found.lines():
-        if line.contender in ("bsp", "fsp"):
-            bench.answer(f"{case}: {line.contender} kept its workers computing {line.utilization:.0%} of the time.")
+        if line.candidate in ("bsp", "fsp"):
+            bench.answer(f"{case}: {line.candidate} kept its workers computing {line.utilization:.0%} of the time.")
 
 
 if __name__ == "__main__":

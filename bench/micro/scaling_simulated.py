@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 from flegel.api import resolve
-from flegel.compare.contender import parse_contender
-from flegel.compare.virtual import Stage, VirtualContest, World
+from flegel.compare.candidate import parse_candidate
+from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSettings
 from flegel.datasets import open_data
 from flegel.job import Criteria
 from flegel.report.charts import ChartCurve, curves
@@ -42,13 +42,13 @@ def barrier(workers: int, size: int, design: dict[str, Any], barriers: int) -> d
     """φ of a fixed interval, in the middle of a few rounds."""
     group = max(2, round(workers**0.5)) if design.get("tree") else 0
     costs = replace(MEASURED, tree=group, shards=design.get("shards", 1))
-    contest = VirtualContest(
-        algorithm=resolve("kmeans"), data=open_data("higgs:4000"), contenders=[], workers=workers, repeat=1
+    settings = SimulationSettings(
+        algorithm=resolve("kmeans"), data=open_data("higgs:4000"), candidates=[], workers=workers, repeat=1
     )
-    world = World(PASS, Speeds("lognormal:0.2"), costs=costs, learning="curve", size=size, progress=PROGRESS)
-    stage = Stage(contest, world)
+    model = ClusterModel(PASS, Speeds("lognormal:0.2"), costs=costs, learning="curve", size=size, progress=PROGRESS)
+    simulator = JobSimulator(settings, model)
     criteria = Criteria(max_iterations=barriers, tolerance=0.0)
-    result = stage.run(parse_contender(f"fsp:interval={PASS / 8}s"), criteria, "", 0)
+    result = simulator.run(parse_candidate(f"fsp:interval={PASS / 8}s"), criteria, "", 0)
     return {
         "workers": workers, "bytes": size, "group": group, "shards": costs.shards,
         "phi": median(row["barrier_cost"] for row in result.rows[1:]), "utilization": result.utilization,

@@ -31,10 +31,10 @@ import numpy as np
 
 import flegel
 from flegel.api import resolve
-from flegel.compare.contender import Contender, parse_contenders
-from flegel.compare.contest import in_memory
+from flegel.compare.candidate import Candidate, parse_candidates
+from flegel.compare.comparison import in_memory
+from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSettings
 from flegel.compare.stats import first_reaching, loosened
-from flegel.compare.virtual import Stage, VirtualContest, World
 from flegel.datasets import open_data
 from flegel.errors import FlegelError
 from flegel.job import Criteria
@@ -60,7 +60,7 @@ class Line(msgspec.Struct, kw_only=True):
     """Seconds to the target; a run that did not reach it is left out and counted."""
     missed: int
     draws: list[float]
-    """Predicted seconds, each with other dice for the ways of messages."""
+    """Predicted seconds, each with other seed for the ways of messages."""
     predicted: float | None
     """Their median; None unless most reach the target."""
     barriers_real: float
@@ -83,7 +83,7 @@ class Findings(msgspec.Struct, kw_only=True):
     load_average: float
     target: float
     realtime: bool
-    worlds: dict[str, dict[str, float]] = {}
+    models: dict[str, dict[str, float]] = {}
     """By scenario: points a second without sleeps, and what messages cost, as measured right before."""
     lines: list[Line] = []
     rankings: dict[str, list[list[str]]] = {}
@@ -103,12 +103,12 @@ class Bench:
     seed: int
     realtime: bool
 
-    def real(self, contender: Contender, straggler: str, **criteria: Any) -> Any:
+    def real(self, candidate: Candidate, straggler: str, **criteria: Any) -> Any:
         _precedence(self.realtime)
         try:
             return flegel.run(
-                self.algorithm, self.data, workers=self.workers, sync=contender.sync, cluster=self.cluster,
-                seed=self.seed, straggler=straggler, **contender.options, **criteria,
+                self.algorithm, self.data, workers=self.workers, sync=candidate.sync, cluster=self.cluster,
+                seed=self.seed, straggler=straggler, **candidate.options, **criteria,
             )  # fmt: skip
         finally:
             _precedence(False)
@@ -134,25 +134,25 @@ def scenarios(workers: int) -> dict[str, str]:
     }
 
 
-def world_of(bench: Bench, base: str) -> World:
+def model_of(bench: Bench, base: str) -> ClusterModel:
     """Speeds and costs of these workers now."""
     fixed = bench.real(
-        Contender("fsp", "fsp", {"interval": 0.02, "balance": "off"}), base, tolerance=0, max_iterations=60
+        Candidate("fsp", "fsp", {"interval": 0.02, "balance": "off"}), base, tolerance=0, max_iterations=60
     )
     heard = record(fixed.rows, bench.workers)
     bare = []
     for rate in heard.rates.values():
         bare.append(1.0 / max(1.0 / rate - PAUSE / EVERY, 1e-9))
     rate = median(bare)
-    return World(
+    return ClusterModel(
         rates=dict.fromkeys(range(bench.workers), rate), costs=heard.costs, learning="real",
-        wires=NetworkSpec(latency=heard.costs.message, jitter=heard.jitter),
+        network=NetworkSpec(latency=heard.costs.message, jitter=heard.jitter),
     )  # fmt: skip
 
 
-def _figures(world: World) -> dict[str, float]:
-    costs = {k: v for k, v in vars(world.costs).items() if k in ("message", "react", "wake", "merge", "send")}
-    return {"rate": round((world.rates or {0: 0.0})[0], 1), "jitter": world.wires.jitter, **costs}
+def _figures(model: ClusterModel) -> dict[str, float]:
+    costs = {k: v for k, v in vars(model.costs).items() if k in ("message", "react", "wake", "merge", "send")}
+    return {"rate": round((model.rates or {0: 0.0})[0], 1), "jitter": model.network.jitter, **costs}
 
 
 def main() -> None:
@@ -169,7 +169,7 @@ def main() -> None:
     _precedence(given.realtime)  # workers inherit it
     with LocalCluster(given.workers) as cluster:
         bench = Bench(cluster, data, algorithm, given.workers, given.seed, given.realtime)
-        found = measure(bench, parse_contenders(given.sync), given.repeat, within, tolerance)
+        found = measure(bench, parse_candidates(given.sync), given.repeat, within, tolerance)
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"calibrate-{given.data}-{given.workers}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
@@ -188,31 +188,31 @@ def problem(name: str, rows: int) -> tuple[Any, Any, float, float]:
     return open_data(clouds), type(resolve("kmeans"))(k=6, init=start), 0.0005, 1e-5
 
 
-def measure(bench: Bench, contenders: list[Contender], repeat: int, within: float, tolerance: float) -> Findings:
+def measure(bench: Bench, candidates: list[Candidate], repeat: int, within: float, tolerance: float) -> Findings:
     cases = scenarios(bench.workers)
     base = cases["even"]
-    bench.real(Contender("bsp", "bsp"), base, max_iterations=3, tolerance=0)  # warm
-    reference = bench.real(Contender("bsp", "bsp"), base, tolerance=tolerance)
+    bench.real(Candidate("bsp", "bsp"), base, max_iterations=3, tolerance=0)  # warm
+    reference = bench.real(Candidate("bsp", "bsp"), base, tolerance=tolerance)
     target = loosened(reference.objective, within, bench.algorithm.maximize)
-    contest = VirtualContest(
-        algorithm=bench.algorithm, data=bench.data, contenders=contenders, workers=bench.workers, seed=bench.seed
+    settings = SimulationSettings(
+        algorithm=bench.algorithm, data=bench.data, candidates=candidates, workers=bench.workers, seed=bench.seed
     )
-    stage = Stage(contest, world_of(bench, base))
+    simulator = JobSimulator(settings, model_of(bench, base))
     found = Findings(
         workers=bench.workers, rows=bench.data.rows, cores=os.cpu_count() or 1, machine=host.machine(),
         commit=host.commit(), load_average=os.getloadavg()[0], target=target, realtime=bench.realtime,
     )  # fmt: skip
     for name, straggler in cases.items():
-        stage.world = world_of(bench, base)
-        found.worlds[name] = _figures(stage.world)
-        lines = {c.label: _line(name, straggler, c) for c in contenders}
+        simulator.model = model_of(bench, base)
+        found.models[name] = _figures(simulator.model)
+        lines = {c.label: _line(name, straggler, c) for c in candidates}
         for turn in range(repeat):
-            for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
-                _run(bench, contender, straggler, target, lines[contender.label])
-        for contender in contenders:
-            line = lines[contender.label]
-            _predict(stage, contender, straggler, target, line, bench.algorithm.maximize)
-            _say(f"{name:28} {contender.label:18} real {_shown(line.real)}, predicted {line.predicted}")
+            for candidate in candidates[turn % len(candidates) :] + candidates[: turn % len(candidates)]:
+                _run(bench, candidate, straggler, target, lines[candidate.label])
+        for candidate in candidates:
+            line = lines[candidate.label]
+            _predict(simulator, candidate, straggler, target, line, bench.algorithm.maximize)
+            _say(f"{name:28} {candidate.label:18} real {_shown(line.real)}, predicted {line.predicted}")
             found.lines.append(line)
         found.rankings[name] = [
             [m for _, m in sorted((median(x.real), x.model) for x in lines.values() if x.real)],
@@ -226,18 +226,18 @@ def measure(bench: Bench, contenders: list[Contender], repeat: int, within: floa
     return found
 
 
-def _line(scenario: str, straggler: str, contender: Contender) -> Line:
+def _line(scenario: str, straggler: str, candidate: Candidate) -> Line:
     return Line(
-        scenario=scenario, straggler=straggler, model=contender.label, real=[], missed=0, draws=[],
+        scenario=scenario, straggler=straggler, model=candidate.label, real=[], missed=0, draws=[],
         predicted=None, barriers_real=0, barriers_predicted=0,
     )  # fmt: skip
 
 
-def _run(bench: Bench, contender: Contender, straggler: str, target: float, line: Line) -> None:
+def _run(bench: Bench, candidate: Candidate, straggler: str, target: float, line: Line) -> None:
     try:
-        result = bench.real(contender, straggler, target=target, tolerance=0, max_seconds=LIMIT)
+        result = bench.real(candidate, straggler, target=target, tolerance=0, max_seconds=LIMIT)
     except FlegelError as error:
-        _say(f"{contender.label}: {error}")
+        _say(f"{candidate.label}: {error}")
         line.missed += 1
         return
     reached = first_reaching([(r["seconds"], r["objective"]) for r in result.rows], target, bench.algorithm.maximize)
@@ -248,10 +248,12 @@ def _run(bench: Bench, contender: Contender, straggler: str, target: float, line
     line.barriers_real = result.iterations
 
 
-def _predict(stage: Stage, contender: Contender, straggler: str, target: float, line: Line, maximize: bool) -> None:
+def _predict(
+    simulator: JobSimulator, candidate: Candidate, straggler: str, target: float, line: Line, maximize: bool
+) -> None:
     criteria = Criteria(target=target, tolerance=0.0, max_seconds=LIMIT)
-    for dice in range(DRAWS):
-        result = stage.run(contender, criteria, straggler, stage.contest.seed + dice)
+    for seed in range(DRAWS):
+        result = simulator.run(candidate, criteria, straggler, simulator.settings.seed + seed)
         when = first_reaching([(r["seconds"], r["objective"]) for r in result.rows], target, maximize)
         if when is not None:
             line.draws.append(when)

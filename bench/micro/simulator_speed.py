@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from flegel.api import resolve
-from flegel.compare.contender import parse_contender
-from flegel.compare.virtual import Stage, VirtualContest, World
+from flegel.compare.candidate import parse_candidate
+from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSettings
 from flegel.datasets import open_data
 from flegel.job import Criteria
 from flegel.runtime.processes import host
@@ -30,13 +30,13 @@ PROGRESS = FittedProgress(tuple(float(p) for p in range(4001)), tuple(1e6 / (1 +
 
 
 def measure(workers: int, barriers: int, sync: str, stragglers: str, spread: str) -> dict[str, Any]:
-    contest = VirtualContest(
-        algorithm=resolve("kmeans"), data=open_data("higgs:4000"), contenders=[], workers=workers, repeat=1
+    settings = SimulationSettings(
+        algorithm=resolve("kmeans"), data=open_data("higgs:4000"), candidates=[], workers=workers, repeat=1
     )
-    world = World(pass_seconds=20.0, speeds=Speeds(spread), learning="curve", progress=PROGRESS)
-    stage = Stage(contest, world)
+    model = ClusterModel(pass_seconds=20.0, speeds=Speeds(spread), learning="curve", progress=PROGRESS)
+    simulator = JobSimulator(settings, model)
     began, wall = time.process_time(), time.monotonic()
-    result = stage.run(parse_contender(sync), Criteria(max_iterations=barriers, tolerance=0.0), stragglers, 0)
+    result = simulator.run(parse_candidate(sync), Criteria(max_iterations=barriers, tolerance=0.0), stragglers, 0)
     took = time.process_time() - began
     updates = result.iterations
     return {

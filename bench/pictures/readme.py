@@ -5,7 +5,7 @@
 
 Without a record it trains k-means under bsp and under fsp with worker 0 slowed, from the same start to the same
 objective, and draws what each worker did (timeline.svg); of some runs, the one in the middle. With a record of the
-suite it draws that benchmark's first chart (race.svg) and the workers of its first contest with stragglers
+suite it draws that benchmark's first chart (race.svg) and the workers of its first comparison with stragglers
 (timeline.svg).
 """
 
@@ -53,7 +53,7 @@ def _recorded(path: Path, out: Path) -> Comparison | None:
     assert isinstance(record, Bench)
     if record.charts:
         print(save(chart_picture(record), out / "race.svg"))
-    return next((c for c in record.contests if c.straggler and {"bsp", "fsp"} <= c.pictures.keys()), None)
+    return next((c for c in record.comparisons if c.straggler and {"bsp", "fsp"} <= c.pictures.keys()), None)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
-from flegel.compare import setting
+from flegel.compare import run_environment
 from flegel.compare.picture import excerpt
 from flegel.report.timeline import draw
 from flegel.report.write import save
@@ -44,7 +44,7 @@ def main() -> None:
             shown = excerpt(result.rows, begin, begin + chosen.window)
             title = f"{model}, worker 3 three times slower" if chosen.straggler == "3:3x" else f"{model}, slow workers"
             canvas = draw([("", shown)], WIDTH, title, axis="a moment in the middle of training")
-            place = setting()
+            place = run_environment()
             canvas.origin = f"A moment of a real run. {place.date}, commit {place.commit}, {place.machine['cores']}."
             save(canvas.svg(standalone=True), chosen.out / f"{model}.svg")
             print(f"{model}: utilization {result.utilization:.0%}, {result.iterations} updates")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flegel.compare.contender import supported
+from flegel.compare.candidate import supported
 from flegel.errors import UsageError, nearest
 
 UNDER_WAY = "it was still running when this was written"
@@ -158,4 +158,4 @@ def lacking(need: str) -> str:
     if kind == "device":
         found = any(Path(place).exists() for place in DEVICES.get(name, ()))
         return "" if found else f"there is no {name.upper()} here"
-    return f"nobody knows what {need!r} is"
+    return f"{need!r} is no known requirement"

@@ -1,4 +1,4 @@
-"""Contenders are read from one word each, and wrong ones are refused before anything runs."""
+"""Candidates are read from one word each, and wrong ones are refused before anything runs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from flegel.compare import suite
-from flegel.compare.contender import parse_contenders
+from flegel.compare.candidate import parse_candidates
 from flegel.errors import UsageError
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
 def test_switches_stand_behind_colons() -> None:
-    plain, tuned = parse_contenders("bsp, ssp:staleness=3:batches=16")
+    plain, tuned = parse_candidates("bsp, ssp:staleness=3:batches=16")
     assert (plain.label, plain.sync, plain.options) == ("bsp", "bsp", {})
     assert tuned.sync == "ssp" and tuned.options == {"staleness": 3, "batches": 16}
 
 
 def test_durations_have_units() -> None:
-    (fixed,) = parse_contenders("fsp:interval=200ms")
+    (fixed,) = parse_candidates("fsp:interval=200ms")
     assert fixed.options == {"interval": 0.2}
 
 
@@ -38,7 +38,7 @@ def test_durations_have_units() -> None:
 )
 def test_what_is_wrong_is_said(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        parse_contenders(text)
+        parse_candidates(text)
 
 
 def test_every_benchmark_asks_a_question_and_takes_the_common_options() -> None:
@@ -48,7 +48,7 @@ def test_every_benchmark_asks_a_question_and_takes_the_common_options() -> None:
     for script in figures:
         assert script.question.endswith("?"), script.name
         assert {"--scale", "--workers", "--out"} <= set(script.flags), script.name
-        assert not any("nobody knows" in why for why in script.missing), script.name
+        assert not any("no known requirement" in why for why in script.missing), script.name
 
 
 def test_benchmarks_are_found_by_name_and_by_figure() -> None:

@@ -1,7 +1,7 @@
 """Benchmarks one after the other, each a process of its own, within a time for all. Measures nothing itself.
 
-Every script writes its record after each contest, so one that is ended loses at most what it was about to measure. What
-cannot run, or finds no time, gets a record that says so.
+Every script writes its record after each comparison, so one that is stopped loses at most the comparison under way.
+A benchmark that cannot run, or for which no time is left, gets a record that says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flegel.compare.contest import setting
+from flegel.compare.comparison import run_environment
 from flegel.compare.record import Bench, read, write
 from flegel.compare.suite import UNDER_WAY, Script
 from flegel.errors import StorageError
@@ -38,7 +38,7 @@ def part(left: float, weights: Sequence[float], start: float = START) -> float:
 
 
 @dataclass
-class Evening:
+class SuiteRunner:
     """What is run, and how; `flags` are those that every script gets where it knows them."""
 
     scripts: Sequence[Script]
@@ -103,7 +103,7 @@ class Evening:
     def _left_out(self, script: Script, why: str) -> None:
         self.say(f"{script.name}: left out, {why}")
         kept = self._kept(script)
-        if kept is None or not (kept.contests or kept.tables or kept.charts):
+        if kept is None or not (kept.comparisons or kept.tables or kept.charts):
             write(self._empty(script, why), self.out / f"{script.name}.json")
 
     def _kept(self, script: Script) -> Bench | None:
@@ -116,7 +116,8 @@ class Evening:
 
     def _empty(self, script: Script, why: str) -> Bench:
         return Bench(
-            name=script.name, figure=script.figure, question=script.question, seconds=0.0, setting=setting(),
+            name=script.name, figure=script.figure, question=script.question, seconds=0.0,
+            environment=run_environment(),
             scale=str(self.flags.get("--scale", "")), unfinished=why, skipped=[("all of it", why)],
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What if a recorded job had run under another model? The trace becomes a world; the models run in it.
+"""What if a recorded job had run under another model? The trace becomes a cluster model; the candidates run on it.
 
 The recorded job itself stands in the table as `recorded`; simulating its own model beside it shows how far the
 simulation can be believed.
@@ -13,12 +13,12 @@ from typing import Any
 
 from flegel.algorithm import Algorithm
 from flegel.api import resolve
-from flegel.compare.contender import parse_contenders
-from flegel.compare.contest import in_memory
+from flegel.compare.candidate import parse_candidates
+from flegel.compare.comparison import in_memory
 from flegel.compare.picture import picture
 from flegel.compare.record import Attempt, Comparison
+from flegel.compare.simulation import ClusterModel, SimulationRunner, SimulationSettings, simulation_runner
 from flegel.compare.stats import first_reaching
-from flegel.compare.virtual import VirtualArena, VirtualContest, World, arena
 from flegel.datasets import Dataset, open_data
 from flegel.errors import FlegelError, StorageError, UsageError
 from flegel.runtime.job.result_store import read_trace
@@ -86,34 +86,34 @@ def replay(
     learning: str = "real",
     target: float | None = None,
     max_seconds: float | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
     watch: Any = lambda label: None,
-) -> tuple[Comparison, VirtualArena]:
-    """The models in `sync` in the world of the recorded job."""
+) -> tuple[Comparison, SimulationRunner]:
+    """Simulates the models in `sync` on the cluster of the recorded job."""
     job = Recorded(folder)
     result = job.result
     chosen = job.algorithm(algorithm)
     rows = job.data(data, label)
     heard = record(job.rows, result["workers"])
     goal = target if target is not None else _end(result, chosen, rows)
-    world = World(
+    model = ClusterModel(
         rates=heard.rates, courses=heard.courses, costs=heard.costs, learning=learning,
-        wires=NetworkSpec(latency=heard.costs.message), pass_seconds=heard.seconds,
+        network=NetworkSpec(latency=heard.costs.message), pass_seconds=heard.seconds,
         progress=progress(job.rows, rows.rows, chosen.maximize) if learning == "curve" else None,
     )  # fmt: skip
-    contest = VirtualContest(
-        algorithm=chosen, data=rows, contenders=parse_contenders(sync), workers=result["workers"], repeat=1,
-        straggler=straggler, target=float(goal), seed=result["seed"], partition=partition, say=say, world=world,
+    settings = SimulationSettings(
+        algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=result["workers"], repeat=1,
+        straggler=straggler, target=float(goal), seed=result["seed"], partition=partition, log=log, model=model,
         target_note="given" if target is not None else f"what the recorded {result['sync']} ended at",
         max_seconds=max_seconds or 100 * heard.seconds, watch=watch,
         title=f"What if: {type(chosen).__name__} on {rows.name}, recorded under {result['sync']}",
     )  # fmt: skip
-    held = arena(contest)
-    found = held.hold()
+    runner = simulation_runner(settings)
+    found = runner.run()
     mine = _attempt(job, float(goal), chosen.maximize)
     shown = picture(job.rows, result["worker"], result.get("staleness", {}))
     found = _with(found, mine, shown)
-    return found, held
+    return found, runner
 
 
 def _end(result: dict[str, Any], chosen: Algorithm, rows: Dataset) -> float:
@@ -138,7 +138,7 @@ def _attempt(job: Recorded, target: float, maximize: bool) -> Attempt:
     reached = first_reaching([(r["seconds"], r["objective"]) for r in job.rows], target, maximize)
     passes = [w["passes"] for w in result["worker"] if w["points"]] or [0.0]
     return Attempt(
-        contender=RECORDED,
+        candidate=RECORDED,
         round=0,
         outcome="reached" if reached is not None else "limit",
         reason=result["reason"],
@@ -155,7 +155,7 @@ def _attempt(job: Recorded, target: float, maximize: bool) -> Attempt:
 def _with(found: Comparison, mine: Attempt, shown: Any) -> Comparison:
     """The recorded run in the first line."""
     label = RECORDED
-    found.contenders = [label, *found.contenders]
+    found.candidates = [label, *found.candidates]
     found.attempts = [mine, *found.attempts]
     found.pictures = {label: shown, **found.pictures}
     return found

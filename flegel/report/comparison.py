@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flegel.compare.record import Comparison, Picture, Setting
+from flegel.compare.record import Comparison, Picture, RunEnvironment
 from flegel.compare.table import COLUMNS, cells, seconds, verdict
 from flegel.report import timeline
 from flegel.report.charts import SPREAD_FOR_LOG, Bar, ChartCurve, bars, colours_of, curves
@@ -13,23 +13,23 @@ from flegel.report.page import details, figure, heading, note, pairs, paragraph,
 from flegel.report.svg import Canvas, short
 
 
-def contest(comparison: Comparison, brief: bool = False) -> str:
-    """Verdict, table, times, curves, timelines; `brief` leaves out what a benchmark of many contests repeats."""
+def comparison_section(comparison: Comparison, brief: bool = False) -> str:
+    """Verdict, table, times, curves, timelines; `brief` omits what a benchmark of many comparisons repeats."""
     lines = comparison.lines()
     best = {i for i, line in enumerate(lines) if line.ratio == 1.0 and line.time}
-    colours = colours_of(comparison.contenders)
+    colours = colours_of(comparison.candidates)
     parts = [paragraph(verdict(comparison), "lead")]
     parts += [note(text) for text in comparison.notes]
     parts.append(table(COLUMNS, [cells(line) for line in lines], best, {len(COLUMNS) - 1}))
     parts.append(paragraph(_reading(comparison), "soft"))
     rows = [
         Bar(
-            line.contender,
+            line.candidate,
             line.time.median if line.time else None,
             line.time.low if line.time else 0.0,
             line.time.high if line.time else 0.0,
             seconds(line.time.median) if line.time else _why(line.outcome, line.ran),
-            colours[line.contender],
+            colours[line.candidate],
         )
         for line in lines
     ]
@@ -70,9 +70,9 @@ def _reading(comparison: Comparison) -> str:
 
 
 def objective(comparison: Comparison) -> str:
-    """F against time, for all contenders."""
-    lines, times, colours = [], [], colours_of(comparison.contenders)
-    for name in comparison.contenders:
+    """F against time, for all candidates."""
+    lines, times, colours = [], [], colours_of(comparison.candidates)
+    for name in comparison.candidates:
         shown = comparison.pictures.get(name)
         points = [(t, v) for t, v, _ in shown.curve if v is not None] if shown else []
         if points:
@@ -94,9 +94,9 @@ def objective(comparison: Comparison) -> str:
 
 
 def timelines(comparison: Comparison, names: Sequence[str] = (), title: str = "Where the time went") -> str:
-    """What workers did, one panel a contender on a common axis; all contenders, or those named."""
+    """What workers did, one panel a candidate on a common axis; all candidates, or those named."""
     shown = {name: p for name, p in comparison.pictures.items() if p.timeline.lanes}
-    panels = [(name, shown[name].timeline) for name in names or comparison.contenders if name in shown]
+    panels = [(name, shown[name].timeline) for name in names or comparison.candidates if name in shown]
     if not panels:
         return "".join(note(p.note) for p in comparison.pictures.values() if p.note)
     return heading(title, level=3) + figure(
@@ -166,7 +166,7 @@ def attempts(comparison: Comparison) -> str:
     rows = [
         [
             f"{a.round + 1}{' again' if a.again else ''}",
-            a.contender,
+            a.candidate,
             seconds(a.reached) if a.reached is not None else "–",
             a.outcome,
             "–" if a.objective is None else f"{a.objective:.8g}",
@@ -185,15 +185,15 @@ def attempts(comparison: Comparison) -> str:
     return details(f"All {len(rows)} runs", table(columns, rows, words={1, 3, 8, 9}))
 
 
-def where(setting: Setting, more: list[tuple[str, str]]) -> str:
+def where(environment: RunEnvironment, more: list[tuple[str, str]]) -> str:
     """Machine, versions, commit, date."""
     return pairs(
         [
-            ("date", setting.date),
-            ("commit", setting.commit),
-            *setting.machine.items(),
-            ("versions", ", ".join(f"{k} {v}" for k, v in setting.versions.items())),
-            ("command", setting.command),
+            ("date", environment.date),
+            ("commit", environment.commit),
+            *environment.machine.items(),
+            ("versions", ", ".join(f"{k} {v}" for k, v in environment.versions.items())),
+            ("command", environment.command),
             *more,
         ]
     )

@@ -1,4 +1,4 @@
-"""Who takes part: a synchronization model with its switches, written in one word. Pure.
+"""Candidates of a comparison: a synchronization model with its options, written in one word. Pure; runs nothing.
 
 fsp
 fsp:coordination=centralized
@@ -27,7 +27,7 @@ SWITCHES: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """`label` is how it was written."""
 
     label: str
@@ -35,17 +35,17 @@ class Contender:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def parse_contenders(text: str) -> list[Contender]:
-    """All contenders in a list with commas; each is checked before anything runs."""
+def parse_candidates(text: str) -> list[Candidate]:
+    """All candidates of a comma-separated list; each is checked before anything runs."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise UsageError("--sync names no synchronization model; give for instance bsp,fsp.")
     if twice := next((w for w in words if words.count(w) > 1), None):
-        raise UsageError(f"{twice} is named twice; each contender runs --repeat times anyway.")
-    return [parse_contender(word) for word in words]
+        raise UsageError(f"{twice} is named twice; each candidate runs --repeat times anyway.")
+    return [parse_candidate(word) for word in words]
 
 
-def parse_contender(word: str) -> Contender:
+def parse_candidate(word: str) -> Candidate:
     """One of them."""
     sync, *switches = word.split(":")
     options: dict[str, Any] = {}
@@ -65,7 +65,7 @@ def parse_contender(word: str) -> Contender:
         raise UsageError(f"This version of Flegel has no {lacking[0]}, which {word!r} asks for.")
     known = {k: v for k, v in options.items() if k in SyncSpec.__struct_fields__}
     make_policy(SyncSpec(sync, **known))
-    return Contender(word, sync, options)
+    return Candidate(word, sync, options)
 
 
 def supported(option: str) -> bool:

@@ -1,4 +1,4 @@
-"""A small contest on real workers, start to page."""
+"""A small comparison on real workers, start to page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def held(cluster: Any, points: np.ndarray) -> Comparison:
 
 @pytest.mark.processes
 def test_everybody_starts_alike_and_reaches_the_same_target(held: Comparison) -> None:
-    assert {a.contender for a in held.attempts} == {"bsp", "fsp"}
+    assert {a.candidate for a in held.attempts} == {"bsp", "fsp"}
     for attempt in held.attempts:
         assert attempt.outcome == "reached", attempt
         assert attempt.objective is not None and attempt.objective <= held.target
@@ -37,7 +37,7 @@ def test_the_final_objective_is_evaluated_on_the_data(held: Comparison, points: 
 
 
 @pytest.mark.processes
-def test_each_contender_has_a_picture_with_a_lane_for_each_worker(held: Comparison) -> None:
+def test_each_candidate_has_a_picture_with_a_lane_for_each_worker(held: Comparison) -> None:
     for shown in held.pictures.values():
         assert [lane.worker for lane in shown.timeline.lanes] == [0, 1]
         assert shown.curve and len(shown.workers) == 2
@@ -80,35 +80,47 @@ def test_the_machine_has_a_description() -> None:
 
 
 @pytest.mark.processes
-def test_a_contest_that_runs_out_of_time_keeps_what_it_has_and_says_so(cluster: Any, points: np.ndarray) -> None:
+def test_a_comparison_that_runs_out_of_time_keeps_what_it_has_and_says_so(cluster: Any, points: np.ndarray) -> None:
     asked = iter(range(1000))
 
     def left() -> float:  # asked before each run, and for the limit of each rival's
         return 100.0 if next(asked) < 3 else 0.0
 
     lost = compare(
-        KMeans(k=4), points, "bsp,fsp", workers=2, repeat=2, cluster=cluster, head="fsp", enough={"": 1000.0}, left=left
+        KMeans(k=4),
+        points,
+        "bsp,fsp",
+        workers=2,
+        repeat=2,
+        cluster=cluster,
+        reference="fsp",
+        give_up_after={"": 1000.0},
+        seconds_left=left,
     )
-    assert [a.contender for a in lost.attempts] == ["fsp", "bsp"]  # the measure of the others runs first
-    (told,) = [note for note in lost.notes if note.startswith("The time for this contest was over before these runs")]
+    assert [a.candidate for a in lost.attempts] == ["fsp", "bsp"]  # the reference runs first
+    (told,) = [note for note in lost.notes if note.startswith("The time for this comparison was over")]
     assert "bsp 2" in told and "fsp 2" in told
 
 
-def test_rivals_are_given_up_by_the_measure_of_the_head(points: np.ndarray) -> None:
-    from flegel.compare.contender import parse_contenders
-    from flegel.compare.contest import HEADROOM, Arena, Contest
+def test_other_runs_are_stopped_after_a_multiple_of_the_reference(points: np.ndarray) -> None:
+    from flegel.compare.candidate import parse_candidates
+    from flegel.compare.comparison import HEADROOM, ComparisonRunner, ComparisonSettings
     from flegel.datasets import open_data
     from tests.compare.samples import attempt
 
-    bsp, mini, fsp = parse_contenders("bsp,bsp-mini,fsp")
-    contest = Contest(KMeans(k=4), open_data(points), [bsp, mini, fsp], 2, head="fsp", enough={"bsp": 13.0, "": 4.0})
-    arena = Arena(contest, None)
-    arena.limit = 60.0
-    assert arena._limit(bsp) == 60.0  # nothing is known of fsp yet
-    arena.attempts = [attempt("fsp", 0, 2.0)]
-    assert arena._limit(bsp) == 26.0 + HEADROOM and arena._limit(mini) == 8.0 + HEADROOM and arena._limit(fsp) == 60.0
-    contest.left = lambda: 5.0
-    assert arena._limit(bsp) == 5.0 and arena._limit(fsp) == 60.0
+    bsp, mini, fsp = parse_candidates("bsp,bsp-mini,fsp")
+    settings = ComparisonSettings(
+        KMeans(k=4), open_data(points), [bsp, mini, fsp], 2, reference="fsp", give_up_after={"bsp": 13.0, "": 4.0}
+    )
+    runner = ComparisonRunner(settings, None)
+    runner.limit = 60.0
+    assert runner._limit(bsp) == 60.0  # nothing is known of fsp yet
+    runner.attempts = [attempt("fsp", 0, 2.0)]
+    assert (
+        runner._limit(bsp) == 26.0 + HEADROOM and runner._limit(mini) == 8.0 + HEADROOM and runner._limit(fsp) == 60.0
+    )
+    settings.seconds_left = lambda: 5.0
+    assert runner._limit(bsp) == 5.0 and runner._limit(fsp) == 60.0
 
 
 @pytest.mark.processes

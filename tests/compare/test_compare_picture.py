@@ -70,7 +70,7 @@ def test_a_trace_without_spans_says_so() -> None:
 def test_reasons_that_differ_only_in_numbers_are_told_once() -> None:
     rows = [
         {"seconds": float(i), "objective": 1.0, "interval": 0.1, "reason": f"{why} {i}", "barrier_cost": 0.0}
-        for i, why in enumerate(["probe", "probe", "hold", "run_comparison", "probe"])
+        for i, why in enumerate(["probe", "probe", "hold", "hold", "probe"])
     ]
     assert [text for _, text in picture(rows, [], {}).reasons] == ["probe 0", "hold 2", "probe 4"]
 

@@ -27,10 +27,10 @@ nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 
 	$(PY) -m pytest -m slow
 
 faults: $(VENV)/.dev  ## two thousand simulated jobs under faults; about a minute on two cores
-	$(PY) bench/chaos/simulate.py --seeds 1000
+	$(PY) -m bench.chaos.simulate --seeds 1000
 
 chaos: $(VENV)/.dev  ## every fault at length, about an hour; may be interrupted and goes on where it was
-	$(PY) bench/chaos/run.py --out chaos
+	$(PY) -m bench.chaos.run --out chaos
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -1,11 +1,10 @@
 """Have key ratios fallen below what was recorded? Reads results of the suite; exits with 1 where one has.
 
-    python bench/regress.py RESULTS [--floors bench/floors.json] [--record] [--scale small]
+    python -m bench.regress RESULTS [--floors bench/floors.json] [--record] [--scale small]
 
-RESULTS is a folder of JSON that benchmarks wrote (of bench/load.py, what it printed, as load.jsonl). `--record` writes
-new floors, at nine tenths of what was measured, so that noise alone does not trip them. Ratios inside one run are
-compared, never seconds of different machines. A floor whose benchmark is not among the results is named, and fails
-nothing.
+RESULTS is a folder of JSON that benchmarks wrote (the output of data_loading as load.jsonl). `--record` writes new
+floors at nine tenths of what was measured, so that noise alone does not fail them. Ratios inside one run are compared,
+never seconds of different machines. A floor whose benchmark is not among the results is named, and fails nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from pairs import paired
-
+from bench.common.paired_ratio import paired_ratio
 from flegel.compare import Bench, read
 from flegel.errors import FlegelError
 
@@ -41,7 +39,7 @@ def ratios(folder: Path, scale: str) -> dict[str, float]:
 
 
 def kernels(path: Path) -> dict[str, float]:
-    """What bench/kernels.py wrote: seconds of each peer over those of the own kernel."""
+    """Seconds of each peer over those of the own kernel, from micro/kernels.py."""
     raw = json.loads(path.read_text(encoding="utf-8"))
     contests = raw.get("contests", []) if isinstance(raw, dict) else []
     known = [c for c in contests if isinstance(c, dict) and isinstance(c.get("ratio"), dict)]
@@ -49,11 +47,11 @@ def kernels(path: Path) -> dict[str, float]:
 
 
 def races(path: Path) -> dict[str, float]:
-    """What bench/sync.py wrote: seconds of each model over those of fsp; of one that was cut off, the lower bound."""
+    """Seconds of each model over those of fsp, from figures/sync.py; a lower bound where a run was stopped."""
     raw = json.loads(path.read_text(encoding="utf-8"))
     cases = {k: v["models"] for k, v in raw.items() if k.startswith("race ")} if isinstance(raw, dict) else {}
     return {
-        f"{case.strip()}: {model} / fsp": paired(models, model)[0]
+        f"{case.strip()}: {model} / fsp": paired_ratio(models, model)[0]
         for case, models in cases.items()
         for model in models
         if model != "fsp" and models.get("fsp", {}).get("reached")
@@ -61,7 +59,7 @@ def races(path: Path) -> dict[str, float]:
 
 
 def barriers(path: Path) -> dict[str, float]:
-    """What bench/barrier.py wrote: the cost of a barrier with few workers over that with many."""
+    """The cost of a barrier with few workers over that with many, from micro/barrier_cost.py."""
     raw = json.loads(path.read_text(encoding="utf-8"))
     costs = raw.get("barrier") if isinstance(raw, dict) else None
     known = {int(n): c["median_us"] for n, c in costs.items() if "median_us" in c} if isinstance(costs, dict) else {}
@@ -72,7 +70,7 @@ def barriers(path: Path) -> dict[str, float]:
 
 
 def loads(path: Path) -> dict[str, float]:
-    """What bench/load.py printed: seconds of a library's own reader over those of workers that read their parts."""
+    """Seconds of a library's own reader over those of workers reading their parts, from micro/data_loading.py."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
     known = [line for line in lines if "speed_against_library" in line]
     return {f"load: {line['format']}: library / flegel": line["speed_against_library"] for line in known}

@@ -1,9 +1,9 @@
-"""Turn what bench/sync.py wrote into a record that `flegel bench report` shows beside the others.
+"""Turn what bench/figures/sync.py wrote into a record that `flegel bench report` shows beside the others.
 
-    python bench/sync_record.py runs/race.json runs/semi.json \\
+    python -m bench.sync_record runs/race.json runs/semi.json \\
         --like runs/bench/peers.json --out runs/bench/sync.json
 
-bench/sync.py knows nothing of the machine; `--like` is a record that was made on the same one.
+bench/figures/sync.py knows nothing of the machine; `--like` is a record that was made on the same one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pairs import paired
-from sync import MODELS
-
+from bench.common.paired_ratio import paired_ratio
+from bench.figures.sync import MODELS
 from flegel.compare import Bench, Chart, Series, Table, read
 from flegel.compare.record import write
 
@@ -29,7 +28,7 @@ def cell(models: dict[str, Any], name: str) -> str:
     """How many times as long as fsp."""
     if name not in models:
         return "–"
-    ratio, bound = paired(models, name)
+    ratio, bound = paired_ratio(models, name)
     return ("> " if bound else "") + (f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}")
 
 
@@ -85,7 +84,7 @@ def add_clocks(record: Bench, raw: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("raw", type=Path, nargs="+", help="what bench/sync.py wrote")
+    parser.add_argument("raw", type=Path, nargs="+", help="what bench/figures/sync.py wrote")
     parser.add_argument("--like", type=Path, required=True, help="a record of the same machine")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -94,10 +93,10 @@ def main() -> None:
         raw |= json.loads(path.read_text())
     like = read(options.like)
     assert isinstance(like, Bench)
-    like.setting.command = f"python bench/sync.py --workers {raw['workers']}"
+    like.environment.command = f"python -m bench.figures.sync --workers {raw['workers']}"
     record = Bench(
         name="sync", figure="Race", question="Which synchronization model reaches the same objective first?",
-        scale="paper", seconds=0.0, setting=like.setting,
+        scale="paper", seconds=0.0, environment=like.environment,
     )  # fmt: skip
     for scenario in SCENARIOS:
         add_race(record, raw, scenario)

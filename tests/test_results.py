@@ -96,7 +96,7 @@ def test_a_summary_says_how_it_was_made(path: Path) -> None:
     record = summary(path.name)
     assert record["title"] and record["figures"], f"{path.name} has no figures"
     for origin in origins(record):
-        assert re.search(r"\b(python bench/|flegel )", origin["command"]), f"{path.name}: no command"
+        assert re.search(r"\b(python -m bench\.|flegel )", origin["command"]), f"{path.name}: no command"
         assert re.fullmatch(r"[0-9a-f]{12}", origin["commit"]), f"{path.name}: {origin['commit']!r} is no commit"
         assert len(origin["machine"]) > 10, f"{path.name}: no machine"
     strangers = [part for part in record.get("parts", {}) if part not in record["figures"]]
@@ -106,8 +106,8 @@ def test_a_summary_says_how_it_was_made(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SUMMARIES, ids=lambda p: p.name)
 def test_commands_of_summaries_run_programs_that_exist(path: Path) -> None:
-    programs = {p for origin in origins(summary(path.name)) for p in re.findall(r"bench/[\w/]+\.py", origin["command"])}
-    gone = sorted(program for program in programs if not (ROOT / program).exists())
+    modules = {m for origin in origins(summary(path.name)) for m in re.findall(r"-m (bench[.\w]+)", origin["command"])}
+    gone = sorted(module for module in modules if not (ROOT / f"{module.replace('.', '/')}.py").exists())
     assert not gone, f"{path.name} was made by {gone}, which do not exist"
 
 

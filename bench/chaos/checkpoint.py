@@ -1,6 +1,6 @@
 """Checkpoints under attack: flipped bits, failing and deadly system calls, coordinators that are killed.
 
-    python bench/chaos/checkpoint.py --flips 10000 --system-calls --coordinator-kills 60 --out checkpoint.jsonl
+    python -m bench.chaos.checkpoint --flips 10000 --system-calls --coordinator-kills 60 --out checkpoint.jsonl
 
 *Flips*: one bit of one file of a folder with three checkpoints; the newest complete one must load and the damage must
 be told. *System calls*: a process writes a fourth checkpoint under `strace`, which lets the nth call of each kind fail
@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from bench.chaos.result_log import ResultLog
+from bench.common import program
 
 CALLS = ("mkdir", "openat", "write", "fsync", "close", "rename", "unlink")
 FAULTS = ("error=EIO", "error=ENOSPC", "signal=KILL")
@@ -44,29 +44,10 @@ MARK = "/flegel/chaos/mark"
 DEADLINE = 240.0  # seconds: beyond that something hangs
 
 
-class Lines:
-    """Results as JSON lines, with those of an earlier run."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        text = path.read_text().splitlines() if path.exists() else []
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in text if line.endswith("}")]
-        self._names = {row["name"] for row in self.rows}
-
-    def done(self, name: str) -> bool:
-        return name in self._names
-
-    def add(self, name: str, **figures: Any) -> None:
-        row = {"name": name, **figures}
-        self.rows.append(row)
-        with self.path.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
-
-
 # -- flips -------------------------------------------------------------------------------------------------
 
 
-def flips(count: int, lines: Lines, batch: int = 100) -> None:
+def flips(count: int, lines: ResultLog, batch: int = 100) -> None:
     from flegel.runtime.checkpoint.reader import read
     from flegel.runtime.checkpoint.store import FolderStore
     from tests.checkpoint.shelves import RECORD, check_state, three
@@ -144,8 +125,8 @@ def child(folder: Path, inject: str | None, log: Path) -> int:
     words = ["strace", "-qq", "-o", str(log), "-e", trace]
     if inject is not None:
         words += ["-e", f"inject={inject}"]
-    command = [*words, sys.executable, str(Path(__file__).resolve()), "--write-one", str(folder)]
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [*words, *program.command("bench.chaos.checkpoint", "--write-one", str(folder))]
+    environment = program.environment(PYTHONHASHSEED="0", PYTHONDONTWRITEBYTECODE="1", OPENBLAS_NUM_THREADS="1")
     return subprocess.run(command, env=environment, capture_output=True, timeout=DEADLINE, check=False).returncode
 
 
@@ -167,7 +148,7 @@ def ordinals(log: Path) -> dict[str, tuple[int, int]]:
     return {name: (before.get(name, 0), count) for name, count in inside.items()}
 
 
-def system_calls(lines: Lines) -> None:
+def system_calls(lines: ResultLog) -> None:
     from flegel.runtime.checkpoint.reader import read
     from flegel.runtime.checkpoint.store import FolderStore
     from tests.checkpoint.shelves import three
@@ -245,7 +226,7 @@ def make_data(scratch: Path) -> None:
     np.save(scratch / "positive.npy", np.abs(rows))
 
 
-def coordinator_kills(count: int, lines: Lines) -> None:
+def coordinator_kills(count: int, lines: ResultLog) -> None:
     with tempfile.TemporaryDirectory(prefix="flegel-kills-") as text:
         scratch = Path(text)
         make_data(scratch)
@@ -332,7 +313,7 @@ def one_kill(
     }
 
 
-def summary(lines: Lines) -> dict[str, Any]:
+def summary(lines: ResultLog) -> dict[str, Any]:
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for row in lines.rows:
         by_kind.setdefault(row["kind"], []).append(row)
@@ -376,7 +357,7 @@ def main() -> None:
     if given.write_one is not None:
         write_one(given.write_one)
         return
-    lines = Lines(given.out)
+    lines = ResultLog(given.out)
     if given.flips:
         flips(given.flips, lines)
     if given.system_calls:

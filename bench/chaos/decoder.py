@@ -7,7 +7,7 @@ Each input goes through the decoder of jobs (runtime/transport/codec.py) or thro
 what came out, the slowest input per MiB, and the peak of memory, both of which have a limit. Appends a JSON line for
 each batch; started again, it goes on where that file ends.
 
-    python bench/chaos/decoder.py --inputs 10000000 --out decoder.jsonl
+    python -m bench.chaos.decoder --inputs 10000000 --out decoder.jsonl
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def mutate(data: bytes, rng: random.Random, others: list[list[bytes]]) -> bytes:
 
 STRANGE: list[Any] = [
     None, True, -1, 2**63, -(2**63), 2**64 - 1, 0.0, float("nan"), float("-inf"), "", "\0", "type", "é" * 40, b"",
-    b"\xff" * 30, [], {}, [[]], [None] * 40, {"": 0}, {"type": "LoadShard"}, {1: 2}, msgspec.msgpack.Ext(5, b"x"),
+    b"\xff" * 30, [], {}, [[]], [None] * 40, {"": 0}, {"type": "Load"}, {1: 2}, msgspec.msgpack.Ext(5, b"x"),
     msgspec.msgpack.Ext(-1, b"\xff" * 12),
 ]  # fmt: skip
 
@@ -160,12 +160,15 @@ def bulk(rng: random.Random, gate: bool, unit: bytes = b"", size: int = 0) -> by
     size = size or rng.choice((1 << 12, 1 << 16, 1 << 18, (1 << 20) - 200, 1 << 20, (1 << 20) + 1))
     count = size // len(unit)
     many = b"\xdd" + count.to_bytes(4, "big") + unit * count
-    wrapped = b"\x82\xa4type\xa9LoadShard\xa6source\x81\xa1a" + many
     if gate:
-        return (
-            b"\x96\x01\x00\x01\x01\x00\x82\xa4type\xa9SubmitJob\xa4spec\x81\xa9algorithm\x81\xa5hyper\x81\xa1a" + many
-        )
-    return b"\x97\xa1j\x00\x00\x00\x00" + wrapped
+        body = b"\x82\xa4type" + tag(protocol.SubmitJob) + b"\xa4spec\x81\xa9algorithm\x81\xa5hyper\x81\xa1a"
+        return b"\x96\x01\x00\x01\x01\x00" + body + many
+    return b"\x97\xa1j\x00\x00\x00\x00" + b"\x82\xa4type" + tag(messages.LoadShard) + b"\xa6source\x81\xa1a" + many
+
+
+def tag(kind: type[msgspec.Struct]) -> bytes:
+    """The name of a message type as it is encoded."""
+    return msgspec.msgpack.encode(kind.__struct_config__.tag)
 
 
 def jobs_decoder(frames: list[bytes]) -> str:

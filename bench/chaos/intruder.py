@@ -5,7 +5,7 @@ wrong role for every type of message, forged identities, repeated and recorded m
 raw bytes, and by everybody again while the authenticator is dead. Before and after each kind, a message that may
 come in does come in, so that the gate is known to be open. Prints one line of JSON for each kind.
 
-    python bench/chaos/intruder.py --tries 10000 --out intruder.jsonl
+    python -m bench.chaos.intruder --tries 10000 --out intruder.jsonl
 """
 
 from __future__ import annotations
@@ -28,15 +28,12 @@ from urllib.parse import urlsplit
 import msgspec
 import zmq
 
+from bench.chaos.decoder import example
 from flegel.cluster.transport import keys, protocol
 from flegel.cluster.transport import secure_server as gates
 from flegel.cluster.transport.ordered_channel import MessageHeader
 from flegel.cluster.transport.secure_client import dial
 from flegel.runtime.transport.curve import KeyPair, apply_limits, new_key_pair, secure_dialer
-
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-from decoder import example  # noqa: E402
 
 ENCODE = msgspec.msgpack.Encoder().encode
 

@@ -1,6 +1,6 @@
 """The master is killed: at random moments while jobs run, and at every write of its journal.
 
-    python bench/chaos/master.py [--kills 60] [--out FILE]
+    python -m bench.chaos.master [--kills 60] [--out FILE]
 
 Three parts, each resumable by its lines in the output file:
 
@@ -15,7 +15,6 @@ Three parts, each resumable by its lines in the output file:
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
 import subprocess
@@ -26,10 +25,9 @@ import time
 from pathlib import Path
 
 import psutil
-from lines import ROOT, Lines
-from town import Town, free_port
-from world import FakeSlave
 
+from bench.chaos.result_log import ResultLog
+from bench.common.program import ROOT, environment
 from flegel.algorithms.kmeans import KMeans
 from flegel.cluster.client import Client
 from flegel.cluster.master import journal
@@ -38,6 +36,8 @@ from flegel.cluster.transport.protocol import COORDINATOR, TO_SLAVE, ClusterJob
 from flegel.cluster.transport.secure_client import dial
 from flegel.errors import FlegelError
 from flegel.job import AlgorithmRef
+from tests.cluster.town import Town, free_port
+from tests.cluster.world import FakeSlave
 
 CALLS = ("pwrite64", "fsync", "renameat", "rename", "ftruncate")
 
@@ -45,7 +45,7 @@ CALLS = ("pwrite64", "fsync", "renameat", "rename", "ftruncate")
 # -- at random moments -------------------------------------------------------------------------------------
 
 
-def random_kills(lines: Lines, kills: int) -> None:
+def random_kills(lines: ResultLog, kills: int) -> None:
     todo = [n for n in range(kills) if not lines.done(f"kill {n}")]
     if not todo:
         return
@@ -123,7 +123,7 @@ class Village:
             inject = f"inject={call}:signal=KILL:when={when}"
             words = ["strace", "-f", "-qq", "-e", f"trace={call}", "-e", inject, "-P", str(self.folder / "journal"),
                      "-P", str(self.folder / "journal.new"), "-o", "/dev/null", *words]  # fmt: skip
-        return subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
 
     def live(self) -> None:
         """In a thread: beats, orders, coordinators that are done at once."""
@@ -145,7 +145,7 @@ class Village:
                     line.send(self.slave.beat())
 
 
-def every_write(lines: Lines) -> None:
+def every_write(lines: ResultLog) -> None:
     if shutil.which("strace") is None:
         print("strace is not installed: the part `write` is left out")
         return
@@ -160,7 +160,7 @@ def every_write(lines: Lines) -> None:
                 break
 
 
-def one_write(lines: Lines, name: str, call: str, when: int) -> bool:
+def one_write(lines: ResultLog, name: str, call: str, when: int) -> bool:
     """One day with a death in it; True where the master lived through it, so there is no such write."""
     with tempfile.TemporaryDirectory() as folder:
         village = Village(Path(folder))
@@ -209,9 +209,9 @@ def one_write(lines: Lines, name: str, call: str, when: int) -> bool:
 SCRIPT = """
 import os, sys
 from pathlib import Path
-sys.path[:0] = {paths!r}
+sys.path.insert(0, {root!r})
+from bench.chaos import master
 from flegel.cluster.master import journal
-import master
 journal.COMPACT_ABOVE = 600
 book = journal.Journal(Path(sys.argv[1]))
 for number in range(8):
@@ -231,10 +231,9 @@ def fact(number: int) -> Submitted | Placed:
     return Placed(job, 2.0, number, "s0", "boot", {"s0": 1})
 
 
-def every_call_of_a_compaction(lines: Lines) -> None:
+def every_call_of_a_compaction(lines: ResultLog) -> None:
     if shutil.which("strace") is None:
         return
-    paths = [str(ROOT), str(ROOT / "bench" / "chaos"), str(ROOT / "tests" / "cluster")]
     for call in (*CALLS, "openat", "unlink", "close"):
         for when in range(1, 400):
             name = f"compact {call} {when}"
@@ -246,7 +245,7 @@ def every_call_of_a_compaction(lines: Lines) -> None:
                 path = Path(folder) / "journal"
                 words = ["strace", "-qq", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={when}",
                          "-P", str(path), "-P", str(path.with_suffix(".new")), "-P", folder, "-o", "/dev/null",
-                         sys.executable, "-c", SCRIPT.format(paths=paths), str(path)]  # fmt: skip
+                         sys.executable, "-c", SCRIPT.format(root=str(ROOT)), str(path)]  # fmt: skip
                 ended = subprocess.run(words, capture_output=True, timeout=120, check=False)
                 acknowledged = len(ended.stdout)
                 books = journal.Books()
@@ -270,7 +269,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path("chaos/master.jsonl"))
     options = parser.parse_args()
-    lines = Lines(options.out)
+    lines = ResultLog(options.out)
     every_call_of_a_compaction(lines)
     every_write(lines)
     random_kills(lines, options.kills)

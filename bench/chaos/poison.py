@@ -1,6 +1,6 @@
 """Poisonous user code, kind by kind, on a real cluster: does the job fail with its cause, and does anybody else notice?
 
-    python bench/chaos/poison.py [--kinds 60] [--out FILE]
+    python -m bench.chaos.poison [--kinds 60] [--out FILE]
 
 One neighbour trains all the time; after each kind it must still train in its first attempt, both slaves must live, and
 no process of the job may be left. Resumable: kinds that the output file has are not tried again.
@@ -19,11 +19,10 @@ import time
 from itertools import product
 from pathlib import Path
 
-from lines import Lines, quantile
-from poison import DEEDS, EXPECTED, HOOK_TIMEOUT, HOOKS, poison
-from town import Town
-
+from bench.chaos.result_log import ResultLog, quantile
 from flegel.algorithms.kmeans import KMeans
+from tests.cluster.poison import DEEDS, EXPECTED, HOOK_TIMEOUT, HOOKS, poison
+from tests.cluster.town import Town
 
 WORKERS_HOOKS = ("initState", "updateDataPoint", "aggregate")
 PROMISE = 10.0
@@ -54,7 +53,7 @@ def main() -> None:
     parser.add_argument("--kinds", type=int, default=1000)
     parser.add_argument("--out", type=Path, default=Path("chaos/poison.jsonl"))
     options = parser.parse_args()
-    lines = Lines(options.out)
+    lines = ResultLog(options.out)
     with tempfile.TemporaryDirectory() as folder, Town(Path(folder)) as town, town.client() as client:
         neighbour = town.submit(
             KMeans(k=4, init="first"), "blobs:4000", client, workers=1, tolerance=0.0, max_seconds=1e6

@@ -1,8 +1,8 @@
 """The whole chaos suite, one fault after the other; takes about an hour on two cores and may be interrupted.
 
-    python bench/chaos/run.py --out chaos            # everything; what is done already is not done again
-    python bench/chaos/run.py --out chaos --only worker-kills,master
-    python bench/chaos/run.py --out chaos --part 0.1 # a tenth of every count
+    python -m bench.chaos.run --out chaos            # everything; what is done already is not done again
+    python -m bench.chaos.run --out chaos --only worker-kills,master
+    python -m bench.chaos.run --out chaos --part 0.1 # a tenth of every count
 
 Each step is a script beside this one, which appends lines of JSON to a file in the folder. The report, `report.md`
 there, says for each fault what is promised, what was run and what the step said in its last line.
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
+from bench.common import program
 
 
 class Step(NamedTuple):
@@ -58,7 +58,7 @@ STEPS = [
 
 
 def command(step: Step, folder: Path, part: float) -> list[str]:
-    said = [sys.executable, str(HERE / f"{step.script}.py"), *step.fixed]
+    said = program.command(f"bench.chaos.{step.script}", *step.fixed)
     for name, count in step.counts.items():
         said += [name, str(max(int(count * part), 1))]
     return [*said, step.out, str(folder / f"{step.name}.jsonl")] if step.out else said
@@ -79,7 +79,7 @@ def carry_out(step: Step, folder: Path, part: float) -> dict[str, object]:
     print(f"== {step.name}: {step.promise}", flush=True)
     began, load = time.time(), os.getloadavg()[0]
     said: list[str] = []
-    with subprocess.Popen(order, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(order, stdout=subprocess.PIPE, text=True, env=program.environment()) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print("  ", line, end="", flush=True)

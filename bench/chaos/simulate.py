@@ -1,9 +1,9 @@
 """Fault simulation by the thousand: jobs on virtual time under lost, doubled and reordered messages, deaths and worse.
 
-    python bench/chaos/simulate.py --seeds 1000                    a thousand of each kind, as CI does
-    python bench/chaos/simulate.py --seeds 100000 --book FILE      nightly; interrupted, it goes on where it was
+    python -m bench.chaos.simulate --seeds 1000                    a thousand of each kind, as CI does
+    python -m bench.chaos.simulate --seeds 100000 --book FILE      nightly; interrupted, it goes on where it was
         --minutes 25                                               and ends for today after so long
-    python bench/chaos/simulate.py --seed 4711 -v                  replay one, with its event log
+    python -m bench.chaos.simulate --seed 4711 -v                  replay one, with its event log
 
 Kinds: `losing` (30 % dropped, 30 % doubled, reordered, under bsp: the result must be that of a calm job, bit for bit),
 `anything` (any model, any mixture of faults). A seed that breaks a law is named; the same seed gives the same story.
@@ -78,7 +78,7 @@ def many(options: argparse.Namespace) -> int:
             book["done"].append(f"{kind} {first}")
             for name, why in broken.items():
                 print(f"BROKEN {name}: {why}")
-                print(f"  replay: python bench/chaos/simulate.py --kind {name.replace(' ', ' --seed ')} -v")
+                print(f"  replay: python -m bench.chaos.simulate --kind {name.replace(' ', ' --seed ')} -v")
             if options.book:
                 book["sums"] = dict(sums)
                 scratch = options.book.with_suffix(".part")

@@ -5,7 +5,7 @@ takes a window of them and refuses the rest, and says so each time. Then the pee
 while all messages are delivered. The peer checks that each came once and in order. At every step: sent =
 acknowledged + pending. Prints the figures as JSON.
 
-    python bench/chaos/slow_peer.py --messages 1000000
+    python -m bench.chaos.slow_peer --messages 1000000
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from bench.common import program
 from flegel.cluster.transport import keys
 from flegel.cluster.transport import secure_server as gates
 from flegel.cluster.transport.secure_client import dial
@@ -64,8 +65,8 @@ class Run:
         self.total, self.freezes = total, freezes
         pair, registry = keys.first_start(), keys.KeyRegistry()
         self.gate = gates.listen("tcp://127.0.0.1:0", {Ready: ["slave"]}, pair=pair, registry=registry)
-        words = [sys.executable, __file__, "--peer", self.gate.address, pair.public, "--messages", str(total)]
-        self.process = subprocess.Popen(words)
+        words = ["--peer", self.gate.address, pair.public, "--messages", str(total)]
+        self.process = subprocess.Popen(program.command("bench.chaos.slow_peer", *words), env=program.environment())
         self.final: Ready | None = None
         self.broken = self.checks = self.accepted = self.refused = self.most_pending = 0
         self.to = self._first()

@@ -1,6 +1,6 @@
 """A cluster that works for a while with a kill a minute: does it grow, does it lose anything, does it leave anything?
 
-    python bench/chaos/soak.py [--minutes 20] [--jobs 200] [--out FILE]
+    python -m bench.chaos.soak [--minutes 20] [--jobs 200] [--out FILE]
 
 Short jobs are submitted evenly over the time. Once a minute something dies: processes of jobs (workers, coordinators),
 slave s1 (which is started again) and, during the warm-up, the master (likewise). Slave s0 and the last life of the
@@ -32,15 +32,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from lines import Lines, quantile
-from town import Town
 
+from bench.chaos.result_log import ResultLog, quantile
 from flegel.algorithms.kmeans import KMeans
 from flegel.cluster.master.facts import Ended, Placed, Submitted
 from flegel.cluster.master.journal import Journal
 from flegel.cluster.master.master import KEEP
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.runtime.job.class_source import reference
+from tests.cluster.town import Town
 
 SAMPLE = 5.0
 QUIET = 3  # looks in a quiet moment
@@ -168,7 +168,7 @@ def look_in_quiet(diary: Diary, began: float) -> float:
     return first
 
 
-def soak(options: argparse.Namespace, lines: Lines, town: Town, client: Any) -> dict[str, Any]:
+def soak(options: argparse.Namespace, lines: ResultLog, town: Town, client: Any) -> dict[str, Any]:
     rng = random.Random(len(lines.rows))
     run = f"run {sum(r['name'].startswith('end of') for r in lines.rows)}"
     diary, began, seconds = Diary(town), time.monotonic(), options.minutes * 60
@@ -219,7 +219,7 @@ def soak(options: argparse.Namespace, lines: Lines, town: Town, client: Any) -> 
     }  # fmt: skip
 
 
-def in_town(folder: Path, options: argparse.Namespace, lines: Lines) -> dict[str, Any]:
+def in_town(folder: Path, options: argparse.Namespace, lines: ResultLog) -> dict[str, Any]:
     with Town(folder) as town, town.client() as client:
         end = soak(options, lines, town, client)
         lines.add(**end)
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("chaos/soak.jsonl"))
     parser.add_argument("--daemons-live", action="store_true", help="kill processes of jobs only, to measure growth")
     options = parser.parse_args()
-    lines = Lines(options.out)
+    lines = ResultLog(options.out)
     with tempfile.TemporaryDirectory() as folder:
         fill_books(Path(folder) / "home")
         end = in_town(Path(folder), options, lines)

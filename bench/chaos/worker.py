@@ -1,7 +1,7 @@
 """Workers of running jobs are killed, or frozen and woken, at random times: does training go on, and how soon?
 
-    python bench/chaos/worker.py --kills 300 --out kills.jsonl
-    python bench/chaos/worker.py --stops 60 --out stops.jsonl
+    python -m bench.chaos.worker --kills 300 --out kills.jsonl
+    python -m bench.chaos.worker --stops 60 --out stops.jsonl
 
 K-means, mixtures and factorizations under every synchronization model. Each disturbance is a line of JSON: how long
 until training went on, visits that had to be redone, whether anything hung. Each job is another line: its objective

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rivals.objectives import Model
-from rivals.trainers import Rival, Task
+from bench.rivals.objectives import Model
+from bench.rivals.trainers import Rival, Task
 
 CHUNK = 1 << 20
 

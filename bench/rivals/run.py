@@ -1,4 +1,4 @@
-"""One rival, or Flegel, in a process of its own: `python run.py CONFIG.json`.
+"""One rival, or Flegel, in a process of its own: `python -m bench.rivals.run CONFIG.json`.
 
 Writes what it measured to the file named in the configuration, again after every look. The clock stands still while
 an objective is computed.
@@ -74,10 +74,9 @@ def main() -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(config["threads"])
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait are slow on a busy machine
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     import numpy as np
 
-    from rivals.objectives import OBJECTIVES
+    from bench.rivals.objectives import OBJECTIVES
 
     objective, maximize = OBJECTIVES[config["algorithm"]]
     folder = Path(config["folder"])
@@ -110,8 +109,8 @@ def flegel(config: dict[str, Any], rows: Path, y: Any, clock: Clock, told: Told,
 
 
 def rival(config: dict[str, Any], X: Any, y: Any, start: Any, clock: Clock, told: Told, objective: Any) -> None:
-    from rivals.field import FIELDS
-    from rivals.trainers import Task
+    from bench.rivals.registry import FIELDS
+    from bench.rivals.trainers import Task
 
     made = FIELDS[config["field"]][config["who"]](Task(X, y, start, config["threads"]))
     told.moved = made.moved
@@ -136,7 +135,7 @@ def _steps(config: dict[str, Any], made: Any, clock: Clock, told: Told, objectiv
 
 def near(config: dict[str, Any], made: Any, told: Told, objective: Any) -> bool:
     """Whether it is worth looking at all rows: of many rows, the first tenth says how far it still is."""
-    from rivals.objectives import OBJECTIVES
+    from bench.rivals.objectives import OBJECTIVES
 
     X, y = made.task.X, made.task.y
     if len(X) < FEW:

@@ -6,12 +6,12 @@ Imports stand in the constructors: they count end to end, but not as training.
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rivals.objectives import Model
+from bench.common.program import ROOT
+from bench.rivals.objectives import Model
 
 
 class Task:
@@ -190,7 +190,7 @@ class RayServer(Rival):
             include_dashboard=False,
             log_to_driver=False,
             configure_logging=False,
-            runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}},
+            runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
         )
 
         @ray.remote

@@ -1,4 +1,4 @@
-"""`flegel compare`, `flegel report` and `flegel bench`: words to contests, files and pages. Decides and draws nothing.
+"""`flegel compare`, `flegel report` and `flegel bench`: options to comparisons and pages. Decides nothing.
 
 `mount(app)` puts the commands into the command line.
 """
@@ -31,11 +31,11 @@ def compare(
     algorithm: Annotated[str, typer.Argument(help="A built-in name or file.py:Class.")],
     data: Annotated[str, typer.Option("--data", help="A data set's name (higgs, higgs:200000) or a path.")],
     sync: Annotated[
-        str, typer.Option(help="Contenders with commas between; with switches as fsp:coordination=centralized.")
+        str, typer.Option(help="Candidates with commas between; with switches as fsp:coordination=centralized.")
     ] = "bsp,bsp-mini,ssp,asp,fsp-binary,fsp,psp",
     straggler: Annotated[str, typer.Option(help="Slow workers on purpose, such as 0-3:8x or 0-3:32ms/1000.")] = "",
     workers: Annotated[int | None, typer.Option(help="Worker processes; one a core by default.")] = None,
-    repeat: Annotated[int, typer.Option(help="Runs of each contender; they take turns.")] = 3,
+    repeat: Annotated[int, typer.Option(help="Runs of each candidate; they take turns.")] = 3,
     settings: Settings = None,
     target: Target = None,
     within: Within = 0.001,
@@ -61,16 +61,16 @@ def compare(
         import msgspec
 
         from flegel.cli.main import _algorithm
-        from flegel.compare import compare as hold
+        from flegel.compare import compare as run_comparison
         from flegel.compare import write
         from flegel.compare.table import text, verdict
         from flegel.report.write import render, save
 
         check_places(json_to, out)
-        found = hold(
+        found = run_comparison(
             _algorithm(algorithm, settings or []), data, sync, workers=workers, label=label, repeat=repeat,
             straggler=straggler, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds, seed=seed,
-            partition=partition, say=_say, command=_command(),
+            partition=partition, log=_say, command=_command(),
         )  # fmt: skip
         for note in found.notes:
             _say(f"note: {note}")
@@ -137,7 +137,7 @@ def run_benches(
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names, figures (fig9), or all.")],
     scale: Annotated[str, typer.Option(help="smoke, laptop, small (for some sixteen cores) or paper.")] = "small",
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; one a core by default.")] = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="Runs of each contender.")] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Runs of each candidate.")] = None,
     seed: Annotated[int, typer.Option(help="Of data and start.")] = 0,
     only: Annotated[str, typer.Option(help="Algorithms with commas between; all by default.")] = "",
     budget: Annotated[
@@ -156,8 +156,8 @@ def run_benches(
     from flegel.cli.main import sentences
 
     with sentences(f"; what was measured so far is in {out}"):
-        from flegel.compare.runner import Evening
         from flegel.compare.suite import check_only, choose, folder, scripts
+        from flegel.compare.suite_runner import SuiteRunner
 
         if scale not in SCALES:
             raise UsageError(f"--scale {scale!r} must be one of {', '.join(SCALES)}.")
@@ -165,7 +165,7 @@ def run_benches(
         if budget is None and names == ["all"]:
             budget = TOTAL.get(scale)
         flags = {"--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--only": only or None}
-        failed = Evening(choose(scripts(folder(suite)), names), out, flags, budget, _say).run()
+        failed = SuiteRunner(choose(scripts(folder(suite)), names), out, flags, budget, _say).run()
         _collect(out)
         if failed:
             raise FlegelError(f"These benchmarks failed: {', '.join(failed)}.")
@@ -205,7 +205,7 @@ def _collect(folder: Path, out: Path | None = None, title: str = "") -> None:
 
 
 def check_places(json_to: str | None, out: Path | None) -> None:
-    """Before a contest is held: its record and its page can be written."""
+    """Before a comparison runs: its record and its page can be written."""
     from flegel.runtime.job import result_store
 
     if json_to not in (None, "-"):

@@ -1,4 +1,4 @@
-"""`flegel simulate`: words to a world and a contest in it; table, JSON and page as `flegel compare`. Decides nothing.
+"""`flegel simulate`: options to a cluster model and a comparison on it. Decides nothing.
 
 `mount(app)` puts the command into the command line.
 """
@@ -18,13 +18,13 @@ from flegel.errors import UsageError
 
 if TYPE_CHECKING:
     from flegel.compare.record import Comparison
-    from flegel.compare.virtual import World
+    from flegel.compare.simulation import ClusterModel
     from flegel.machine.coordinator.coordinator import Coordinator
     from flegel.result import Result
 
 EVERY = 2.0  # seconds between two lines about a long run
 ROWS = "higgs:65536"  # to learn from where no data are named
-WORLD = (
+CLUSTER_OPTIONS = (
     "workers", "pass_time", "spread", "drift", "spot", "latency", "jitter", "bandwidth", "hub", "racks",
     "rack_latency", "uplink", "size", "tree", "shards", "within", "tolerance", "repeat", "seed",
 )  # what a recorded run has already  # fmt: skip
@@ -42,7 +42,7 @@ def simulate(
     ] = None,
     workers: Annotated[int, typer.Option(help="Simulated workers, up to 200,000.")] = 1000,
     sync: Annotated[
-        str, typer.Option(help="Contenders with commas between; with switches as fsp:coordination=semi.")
+        str, typer.Option(help="Candidates with commas between; with switches as fsp:coordination=semi.")
     ] = "fsp,bsp,ssp",
     data: Annotated[
         str, typer.Option("--data", help="Rows to learn from: a data set's name or a path; 65,536 of higgs by default.")
@@ -85,7 +85,7 @@ def simulate(
     within: Within = 0.001,
     tolerance: Tolerance = 1e-4,
     max_seconds: Annotated[float | None, typer.Option(help="Give a run up after so many virtual seconds.")] = None,
-    repeat: Annotated[int, typer.Option(help="Runs of each contender, each with other dice.")] = 1,
+    repeat: Annotated[int, typer.Option(help="Runs of each candidate, each with another seed.")] = 1,
     seed: Annotated[int, typer.Option(help="Decides data, start, speeds and stragglers.")] = 0,
     label: Label = None,
     partition: Partition = "shuffle",
@@ -93,7 +93,7 @@ def simulate(
         str | None, typer.Option("--json", help="Write everything as JSON; the same seed gives the same bytes.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for report.html, compare.json and a saved run of each contender.")
+        Path | None, typer.Option(help="Folder for report.html, compare.json and a saved run of each candidate.")
     ] = None,
 ) -> None:
     """Try synchronization models on machines that you do not have, on virtual time.
@@ -112,55 +112,55 @@ def simulate(
     from flegel.cli.main import sentences
 
     with sentences():
-        from flegel.compare.contender import parse_contenders
+        from flegel.compare.candidate import parse_candidates
         from flegel.runtime.job.result_store import check_target
 
         check_places(json_to, out)
         if out is not None:
-            for contender in parse_contenders(sync):
-                check_target(_run_folder(out, contender.label))
+            for candidate in parse_candidates(sync):
+                check_target(_run_folder(out, candidate.label))
         slow = _stragglers(stragglers)
         if replay is not None:
             _only_recorded(context)
-            from flegel.compare.replayed import replay as again
+            from flegel.compare.replay import replay as again
 
             chosen = _algorithm(algorithm, settings) if algorithm else None
             found, held = again(
                 replay, sync, algorithm=chosen, data=data, label=label, partition=partition, straggler=slow,
-                learning="real" if learning == "auto" else learning, target=target, max_seconds=max_seconds, say=_say,
+                learning="real" if learning == "auto" else learning, target=target, max_seconds=max_seconds, log=_say,
                 watch=_watch,
             )  # fmt: skip
         else:
-            from flegel.compare.contest import in_memory
-            from flegel.compare.virtual import VirtualContest, arena
+            from flegel.compare.comparison import in_memory
+            from flegel.compare.simulation import SimulationSettings, simulation_runner
             from flegel.datasets import open_data
 
             if algorithm is None:
                 raise UsageError("Name an algorithm, such as kmeans, or a recorded run with --replay FOLDER.")
-            world = _world(
+            model = _cluster_model(
                 pass_time, spread, drift, spot, latency, jitter, bandwidth, hub, racks, rack_latency, uplink, size,
                 tree, shards, learning,
             )  # fmt: skip
             chosen = _algorithm(algorithm, settings)
             rows = in_memory(open_data(data or ROWS, label=label))
-            held = arena(
-                VirtualContest(
-                    algorithm=chosen, data=rows, contenders=parse_contenders(sync), workers=workers, repeat=repeat,
+            held = simulation_runner(
+                SimulationSettings(
+                    algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=workers, repeat=repeat,
                     straggler=slow, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds,
-                    seed=seed, partition=partition, say=_say, world=world, watch=_watch,
+                    seed=seed, partition=partition, log=_say, model=model, watch=_watch,
                     title=f"{type(chosen).__name__} on {rows.name}, {workers:,} simulated workers",
                 )
             )  # fmt: skip
-            found = held.hold()
+            found = held.run()
         _tell(found, held.runs, json_to, out)
 
 
 def _only_recorded(context: typer.Context) -> None:
-    """Who works how fast, and over which wires, is in the trace; words that say otherwise would do nothing."""
+    """Who works how fast, and over which network, is in the trace; words that say otherwise would do nothing."""
     spelled = {p.name: p.opts[0] for p in context.command.params}
     given = [
         spelled[name]
-        for name in WORLD
+        for name in CLUSTER_OPTIONS
         if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     ]
     if given:
@@ -191,8 +191,8 @@ def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: 
         _say(f"report: {save(render([found]), out / 'report.html')}")
 
 
-def _run_folder(out: Path, contender: str) -> Path:
-    return out / "".join(c if c.isalnum() or c in "-_=." else "-" for c in contender)
+def _run_folder(out: Path, candidate: str) -> Path:
+    return out / "".join(c if c.isalnum() or c in "-_=." else "-" for c in candidate)
 
 
 def _algorithm(word: str, settings: list[str] | None) -> Any:
@@ -206,7 +206,7 @@ def _stragglers(text: str) -> str:
     return ",".join(f"{part.strip()}:8x" if part.strip().endswith("%") else part for part in text.split(",") if part)
 
 
-def _world(
+def _cluster_model(
     pass_time: str,
     spread: str,
     drift: str,
@@ -222,10 +222,10 @@ def _world(
     tree: int,
     shards: int,
     learning: str,
-) -> World:
+) -> ClusterModel:
     from dataclasses import replace
 
-    from flegel.compare.virtual import World
+    from flegel.compare.simulation import ClusterModel
     from flegel.job import parse_seconds
     from flegel.sim.coordinator_cost import MEASURED
     from flegel.sim.network import NetworkSpec
@@ -236,14 +236,14 @@ def _world(
             raise UsageError(f"--{name} {value} must be {least} or more.")
     parse_spread(spread)
     way = parse_seconds(latency) if latency else MEASURED.message
-    wires = NetworkSpec(
+    network = NetworkSpec(
         latency=way, jitter=parse_seconds(jitter) if jitter else 0.0, racks=racks,
         bandwidth=_bytes_per_second(bandwidth), hub=_bytes_per_second(hub), uplink=_bytes_per_second(uplink),
         rack_latency=parse_seconds(rack_latency) if rack_latency else 0.0,
     )  # fmt: skip
     speeds = Speeds(spread, parse_drift(drift) if drift else None, parse_spot(spot) if spot else None)
     costs = replace(MEASURED, message=way, tree=tree, shards=shards)
-    return World(parse_seconds(pass_time), speeds, wires, costs, learning, _bytes(size) if size else None)
+    return ClusterModel(parse_seconds(pass_time), speeds, network, costs, learning, _bytes(size) if size else None)
 
 
 def _bytes_per_second(text: str) -> float:

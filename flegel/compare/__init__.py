@@ -1,8 +1,8 @@
-"""Synchronization models against each other, fairly. `compare` runs a contest; `record` keeps what came out."""
+"""Fair comparisons of synchronization models: `compare` runs one, `record` is what it finds. Changes no job."""
 
 from __future__ import annotations
 
-from flegel.compare.contest import Contest, compare, hold, in_memory, setting
+from flegel.compare.comparison import ComparisonSettings, compare, in_memory, run_comparison, run_environment
 from flegel.compare.record import Attempt, Bench, Chart, Comparison, Document, Picture, Series, Table, read, write
 
 __all__ = [
@@ -10,15 +10,15 @@ __all__ = [
     "Bench",
     "Chart",
     "Comparison",
-    "Contest",
+    "ComparisonSettings",
     "Document",
     "Picture",
     "Series",
     "Table",
     "compare",
-    "hold",
     "in_memory",
     "read",
-    "setting",
+    "run_comparison",
+    "run_environment",
     "write",
 ]

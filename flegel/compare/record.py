@@ -1,6 +1,7 @@
 """What a comparison or a benchmark found, as it is written to JSON and read back. Pure data; knows no cluster.
 
 Everything that a report shows is in here, so that a report can be made again, elsewhere and later, from the file.
+Fields that were renamed keep their names of format 1 in the file (`rename`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from flegel.errors import StorageError
 FORMAT = 1
 
 
-class Attempt(msgspec.Struct, kw_only=True):
-    """One run of one contender."""
+class Attempt(msgspec.Struct, kw_only=True, rename={"candidate": "contender"}):
+    """One run of one candidate."""
 
-    contender: str
+    candidate: str
     round: int
     outcome: str
     """`reached` the target, `diverged`, `stalled` (no change any more, short of the target), `limit` or `failed`."""
@@ -80,7 +81,7 @@ class Picture(msgspec.Struct, kw_only=True):
     note: str = ""
 
 
-class Setting(msgspec.Struct, kw_only=True):
+class RunEnvironment(msgspec.Struct, kw_only=True):
     """Where and when it was measured."""
 
     date: str
@@ -90,8 +91,14 @@ class Setting(msgspec.Struct, kw_only=True):
     command: str = ""
 
 
-class Comparison(msgspec.Struct, kw_only=True, tag_field="kind", tag="compare"):
-    """Contenders on the same data, from the same start, to the same target."""
+class Comparison(
+    msgspec.Struct,
+    kw_only=True,
+    tag_field="kind",
+    tag="compare",
+    rename={"candidates": "contenders", "environment": "setting"},
+):
+    """Candidates on the same data, from the same start, to the same target."""
 
     format: int = FORMAT
     title: str
@@ -105,29 +112,29 @@ class Comparison(msgspec.Struct, kw_only=True, tag_field="kind", tag="compare"):
     target: float
     target_note: str
     limit: float
-    contenders: list[str]
+    candidates: list[str]
     attempts: list[Attempt]
     pictures: dict[str, Picture] = {}
     notes: list[str] = []
-    setting: Setting | None = None
+    environment: RunEnvironment | None = None
 
-    def of(self, contender: str) -> list[Attempt]:
+    def of(self, candidate: str) -> list[Attempt]:
         """The attempts that count: undisturbed ones, where there are any."""
-        mine = [a for a in self.attempts if a.contender == contender]
+        mine = [a for a in self.attempts if a.candidate == candidate]
         quiet = [a for a in mine if not a.disturbed]
         return quiet or mine
 
-    def times(self, contender: str) -> Spread | None:
+    def times(self, candidate: str) -> Spread | None:
         """Seconds to the target; None unless most attempts reached it."""
-        mine = self.of(contender)
+        mine = self.of(candidate)
         found = [a.reached for a in mine if a.reached is not None]
         return spread(found) if found and 2 * len(found) > len(mine) else None
 
     def lines(self) -> list[TableLine]:
-        """One line per contender, in the order asked for."""
-        known = {c: self.times(c) for c in self.contenders}
+        """One line per candidate, in the order asked for."""
+        known = {c: self.times(c) for c in self.candidates}
         best = min((s.median for s in known.values() if s), default=None)
-        return [line for c in self.contenders if (line := _line(c, self.of(c), known[c], best))]
+        return [line for c in self.candidates if (line := _line(c, self.of(c), known[c], best))]
 
     def ratio(self, slow: str, fast: str) -> tuple[float, bool] | None:
         """How many times longer `slow` takes; with True where that is only a lower bound.
@@ -144,9 +151,9 @@ class Comparison(msgspec.Struct, kw_only=True, tag_field="kind", tag="compare"):
 
 
 class TableLine(msgspec.Struct, kw_only=True):
-    """A contender in the table."""
+    """A candidate in the table."""
 
-    contender: str
+    candidate: str
     time: Spread | None
     ratio: float | None
     """To the best; a lower bound where `time` is None."""
@@ -175,7 +182,7 @@ def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | Non
     values = checked or stated
     outcomes = [a.outcome for a in mine]
     return TableLine(
-        contender=name,
+        candidate=name,
         time=time,
         ratio=ratio,
         ran=median([a.seconds for a in mine]),
@@ -223,7 +230,13 @@ class Table(msgspec.Struct, kw_only=True):
     text: str = ""
 
 
-class Bench(msgspec.Struct, kw_only=True, tag_field="kind", tag="bench"):
+class Bench(
+    msgspec.Struct,
+    kw_only=True,
+    tag_field="kind",
+    tag="bench",
+    rename={"comparisons": "contests", "environment": "setting"},
+):
     """One benchmark of the suite."""
 
     format: int = FORMAT
@@ -232,12 +245,12 @@ class Bench(msgspec.Struct, kw_only=True, tag_field="kind", tag="bench"):
     question: str
     scale: str
     seconds: float
-    setting: Setting
+    environment: RunEnvironment
     answer: list[str] = []
     """What came out, in sentences."""
     charts: list[Chart] = []
     tables: list[Table] = []
-    contests: list[Comparison] = []
+    comparisons: list[Comparison] = []
     skipped: list[tuple[str, str]] = []
     """What was left out, and why."""
     unfinished: str = ""

@@ -50,13 +50,13 @@ def _coverage(count: int, rank: int) -> float:
     return max(0.0, 1.0 - 2.0 * float(tail))
 
 
-def turns(contenders: Sequence[T], rounds: int) -> list[list[T]]:
-    """The order of each round: everybody runs once a round, and over the rounds in every place alike.
+def turns(candidates: Sequence[T], rounds: int) -> list[list[T]]:
+    """The order of each round: every candidate runs once a round, and over the rounds equally often in every place.
 
-    A machine that gets warmer, or busier, during the contest then hurts everybody the same.
+    A machine that gets warmer, or busier, during the comparison then affects every candidate alike.
     """
-    size = max(len(contenders), 1)
-    return [[contenders[(i + r) % size] for i in range(len(contenders))] for r in range(rounds)]
+    size = max(len(candidates), 1)
+    return [[candidates[(i + r) % size] for i in range(len(candidates))] for r in range(rounds)]
 
 
 def first_reaching(curve: Sequence[tuple[float, float | None]], target: float, maximize: bool) -> float | None:

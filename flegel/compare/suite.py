@@ -1,8 +1,8 @@
 """The benchmark suite as files: which there are, what they answer, what they need. Reads sources; runs nothing.
 
-A benchmark is a script in `bench/`. Its docstring's first line is the question it answers; `FIGURE` names the paper's
-figure, `NEEDS` what the engine must have, such as "algorithm:gmm", "sync:psp", "option:balance", "package:torch", and
-`WEIGHT` how large a part of the time for all it should get.
+A benchmark is a program in `bench/figures` or `bench/micro`. Its docstring's first line is the question it answers;
+`FIGURE` names the paper's figure, `NEEDS` what the engine must have, such as "algorithm:gmm", "sync:psp",
+"option:balance", "package:torch", and `WEIGHT` how large a part of the time for all it should get.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flegel.compare.contender import supported
+from flegel.compare.candidate import supported
 from flegel.errors import UsageError, nearest
 
 UNDER_WAY = "it was still running when this was written"
-HELPERS = {"suite", "race", "problems", "shelf", "regress", "picture", "timeline"}
-"""Files of bench/ that are no benchmarks, besides those that cannot be run at all."""
-
+FOLDERS = ("figures", "micro")
+"""Folders of bench/ in which benchmarks are looked for."""
 
 DEVICES = {"gpu": ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")}
 """What the system shows where it has such a device."""
@@ -40,11 +39,20 @@ class Script:
     weight: float = 1.0
 
     @property
+    def module(self) -> str:
+        """Its name for `python -m`, from the folder `root`."""
+        return ".".join((*self.path.parts[-3:-1], self.path.stem))
+
+    @property
+    def root(self) -> Path:
+        return self.path.parents[2]
+
+    @property
     def missing(self) -> list[str]:
         return [why for need in self.needs if (why := lacking(need))]
 
 
-FLAGS = ("--scale", "--workers", "--repeat", "--out", "--seed", "--budget", "--shelf", "--only", "--json")
+FLAGS = ("--scale", "--workers", "--repeat", "--out", "--seed", "--budget", "--cache", "--only", "--json")
 OURS = FLAGS[:-1]
 
 
@@ -54,7 +62,7 @@ def folder(given: Path | None = None) -> Path:
 
     beside = Path(flegel.__file__).resolve().parents[1] / "bench"
     for place in (given,) if given is not None else (beside, Path("bench")):
-        if (place / "suite.py").is_file():
+        if (place / "common" / "suite.py").is_file():
             return place.resolve()
     if given is not None:
         raise UsageError(f"{given} holds no benchmark suite; give the folder bench of a checkout of Flegel.")
@@ -66,7 +74,7 @@ def folder(given: Path | None = None) -> Path:
 
 def scripts(place: Path) -> list[Script]:
     """All benchmarks, figures of the paper first, in their order."""
-    files = [path for path in sorted(place.glob("*.py")) if path.stem not in HELPERS]
+    files = [path for folder in FOLDERS for path in sorted((place / folder).glob("*.py"))]
     found = [read_script(path) for path in files if "__main__" in path.read_text(encoding="utf-8")]
     return sorted(found, key=lambda s: (not s.figure, _order(s.figure), s.name))
 
@@ -150,4 +158,4 @@ def lacking(need: str) -> str:
     if kind == "device":
         found = any(Path(place).exists() for place in DEVICES.get(name, ()))
         return "" if found else f"there is no {name.upper()} here"
-    return f"nobody knows what {need!r} is"
+    return f"{need!r} is no known requirement"

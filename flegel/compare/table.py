@@ -11,7 +11,7 @@ def cells(line: TableLine) -> list[str]:
     """One line of the table."""
     objective = "–" if line.objective is None else f"{line.objective:.6g}" + ("" if line.confirmed else " (engine)")
     return [
-        line.contender,
+        line.candidate,
         duration(line),
         ratio(line),
         f"{line.barriers:.0f}",
@@ -72,17 +72,17 @@ def verdict(comparison: Comparison) -> str:
     """The result in one sentence."""
     lines = [line for line in comparison.lines() if line.time is not None]
     if not lines:
-        return f"No contender reached the target within {comparison.limit:g} s."
+        return f"No candidate reached the target within {comparison.limit:g} s."
     ranked = sorted(lines, key=lambda line: line.time.median if line.time else 0.0)
     best = ranked[0]
     assert best.time is not None
-    told = f"{best.contender} reached the target first, in {seconds(best.time.median)}"
-    others = [line for line in comparison.lines() if line is not best and line.contender != best.contender]
+    told = f"{best.candidate} reached the target first, in {seconds(best.time.median)}"
+    others = [line for line in comparison.lines() if line is not best and line.candidate != best.candidate]
     parts = [_against(line) for line in sorted(others, key=lambda line: line.ratio or float("inf"))]
     return f"{told}; {', '.join(parts)}." if parts else f"{told}."
 
 
 def _against(line: TableLine) -> str:
     if line.ratio is None:
-        return f"{line.contender} {'diverged' if line.outcome == 'diverged' else 'did not reach it'}"
-    return f"{line.contender} took {'more than ' if line.time is None else ''}{line.ratio:.1f} times as long"
+        return f"{line.candidate} {'diverged' if line.outcome == 'diverged' else 'did not reach it'}"
+    return f"{line.candidate} took {'more than ' if line.time is None else ''}{line.ratio:.1f} times as long"

@@ -12,7 +12,7 @@ from flegel.compare.table import seconds
 from flegel.errors import StorageError
 from flegel.report import timeline
 from flegel.report.charts import ChartCurve, curves
-from flegel.report.contest import intervals, reasons, workers
+from flegel.report.comparison import intervals, reasons, workers
 from flegel.report.page import figure, heading, note, pairs, paragraph
 from flegel.report.svg import Canvas
 

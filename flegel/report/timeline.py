@@ -74,7 +74,7 @@ def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: AxisScale, y: f
     took = f": {seconds(timeline.seconds)}" + (", goes on" if goes_on else "")
     if name:
         most = int((canvas.width - 20) / LETTER) - len(took)
-        short = name if len(name) <= most else f"…{name[1 - most :]}"  # what tells contenders apart stands at the end
+        short = name if len(name) <= most else f"…{name[1 - most :]}"  # what tells candidates apart stands at the end
         canvas.text(8, y + 18, short + took, "start", "strong")
     y += 26 if name else 6
     every = 1 if thick >= 10 else max(1, len(timeline.lanes) // 8)

@@ -11,7 +11,7 @@ from flegel.compare.record import Bench, Chart, Comparison, read
 from flegel.errors import StorageError, UsageError
 from flegel.report import single, timeline
 from flegel.report.charts import ChartCurve, colours_of, curves, groups
-from flegel.report.contest import contest, timelines, where
+from flegel.report.comparison import comparison_section, timelines, where
 from flegel.report.page import details, figure, heading, note, page, paragraph, table
 from flegel.report.single import Single
 from flegel.report.svg import Canvas
@@ -52,11 +52,11 @@ def render(items: Sequence[Item], title: str = "") -> str:
 def _place(items: Sequence[Item]) -> str:
     """Where all benchmarks were measured, where that is one place."""
     benches = [item for item in items if isinstance(item, Bench)]
-    places = {tuple(sorted(b.setting.machine.items())) for b in benches}
+    places = {tuple(sorted(b.environment.machine.items())) for b in benches}
     if len(benches) < 2 or len(places) > 1:
         return ""
-    machine, first = benches[0].setting.machine, benches[0].setting
-    commits = " and ".join(sorted({b.setting.commit for b in benches if b.setting.commit})) or "unknown"
+    machine, first = benches[0].environment.machine, benches[0].environment
+    commits = " and ".join(sorted({b.environment.commit for b in benches if b.environment.commit})) or "unknown"
     scales = " and ".join(sorted({b.scale for b in benches if b.scale}))
     return paragraph(
         f"Measured on {machine.get('processor', 'an unknown processor')}, {machine.get('cores', '?')} cores, "
@@ -78,15 +78,15 @@ def _name(item: Item) -> str:
 def _section(item: Item) -> str:
     match item:
         case Comparison():
-            place = where(item.setting, [("seed", str(item.seed))]) if item.setting else ""
-            return contest(item) + heading("Where and how", level=3) + place
+            place = where(item.environment, [("seed", str(item.seed))]) if item.environment else ""
+            return comparison_section(item) + heading("Where and how", level=3) + place
         case Bench():
             return bench(item)
     return single.section(item)
 
 
 def bench(record: Bench) -> str:
-    """Answers first, then figures, then the contests behind them."""
+    """Answers first, then figures, then the comparisons behind them."""
     parts = [note(f"Unfinished: {record.unfinished}")] if record.unfinished else []
     parts += [note(text) for text in _disturbance(record)]
     parts += [paragraph(text, "lead") for text in record.answer]
@@ -101,17 +101,17 @@ def bench(record: Bench) -> str:
         if listed.text:
             parts.append(paragraph(listed.text, "soft"))
     parts.append(_where_time_went(record))
-    for held in record.contests:
-        parts.append(details(held.title, contest(held, brief=len(record.contests) > 2)))
-    seeds = sorted({str(c.seed) for c in record.contests})
+    for comparison in record.comparisons:
+        parts.append(details(comparison.title, comparison_section(comparison, brief=len(record.comparisons) > 2)))
+    seeds = sorted({str(c.seed) for c in record.comparisons})
     more = [("scale", record.scale), ("seeds", ", ".join(seeds)), ("took", f"{record.seconds:.0f} s")]
-    parts.append(details("Where and how", where(record.setting, more)))
+    parts.append(details("Where and how", where(record.environment, more)))
     return "".join(parts)
 
 
 def _disturbance(record: Bench) -> list[str]:
     """Where most runs were disturbed by other programs, that comes first."""
-    runs = [a for held in record.contests for a in held.attempts]
+    runs = [a for comparison in record.comparisons for a in comparison.attempts]
     disturbed = sum(1 for a in runs if a.disturbed)
     if 2 * disturbed <= len(runs):
         return []
@@ -121,12 +121,12 @@ def _disturbance(record: Bench) -> list[str]:
 
 
 def _where_time_went(record: Bench) -> str:
-    """Workers of the first contest with stragglers, under at most three models: the first, the one in question, bsp."""
-    for held in record.contests:
-        if held.straggler and len(held.pictures) > 1:
-            liked = [name for name in ("bsp", "bsp-mini", "fsp") if name in held.pictures]
-            names = liked if len(liked) > 1 else list(held.pictures)[:3]
-            return timelines(held, names, f"Where the time went: {held.title}")
+    """Workers of the first comparison with stragglers, under bsp, bsp-mini and fsp, or its first three candidates."""
+    for comparison in record.comparisons:
+        if comparison.straggler and len(comparison.pictures) > 1:
+            liked = [name for name in ("bsp", "bsp-mini", "fsp") if name in comparison.pictures]
+            names = liked if len(liked) > 1 else list(comparison.pictures)[:3]
+            return timelines(comparison, names, f"Where the time went: {comparison.title}")
     return ""
 
 
@@ -160,14 +160,14 @@ def chart_picture(record: Bench, title: str = "", width: float = 820) -> str:
         known = "; ".join(c.title for c in record.charts) or "none"
         raise UsageError(f"{record.name} has no chart {title!r}; it has: {known}.")
     canvas = draw(chart, width)
-    place = record.setting
+    place = record.environment
     cores = place.machine.get("cores", "?")
     canvas.origin = f"{chart.title}: {record.question} {place.date}, commit {place.commit}, {cores} cores."
     return canvas.svg(standalone=True)
 
 
 def timeline_picture(comparison: Comparison, names: Sequence[str], title: str, width: float = 820) -> str:
-    """A picture of its own: the timelines of some contenders on a common axis."""
+    """A picture of its own: the timelines of some candidates on a common axis."""
     panels = [(name, comparison.pictures[name].timeline) for name in names]
     canvas = timeline.draw(panels, width, title)
     canvas.origin = _origin(comparison, names)
@@ -178,7 +178,7 @@ def _origin(comparison: Comparison, names: Sequence[str]) -> str:
     """Which runs are drawn, in a sentence for whoever opens the file."""
     runs = [a for name in names for a in comparison.of(name)]
     quiet = "disturbed by other programs" if any(a.disturbed for a in runs) else "undisturbed"
-    place = comparison.setting
+    place = comparison.environment
     where = f" {place.date}, commit {place.commit}, {place.machine.get('cores', '?')} cores." if place else ""
     data = f"{comparison.dataset['rows']:,} rows of {comparison.dataset['name']}"
     return (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from flegel.compare import Attempt, Bench, Chart, Comparison, Picture, Series, Table
 from flegel.compare.picture import timeline
-from flegel.compare.record import Setting
+from flegel.compare.record import RunEnvironment
 
 
-def attempt(contender: str, round: int, reached: float | None, **more: object) -> Attempt:
+def attempt(candidate: str, round: int, reached: float | None, **more: object) -> Attempt:
     given = {"outcome": "reached" if reached is not None else "limit", "reason": "because", "seconds": reached or 9.0}
-    return Attempt(**{"contender": contender, "round": round, "reached": reached, **given, **more})  # type: ignore[arg-type]
+    return Attempt(**{"candidate": candidate, "round": round, "reached": reached, **given, **more})  # type: ignore[arg-type]
 
 
 def a_picture(length: float, workers: int = 3) -> Picture:
@@ -29,12 +29,12 @@ def a_picture(length: float, workers: int = 3) -> Picture:
     )
 
 
-def setting() -> Setting:
-    return Setting(date="2030-01-01T00:00:00Z", commit="abc", machine={"cores": "2"}, versions={"numpy": "2"})
+def run_environment() -> RunEnvironment:
+    return RunEnvironment(date="2030-01-01T00:00:00Z", commit="abc", machine={"cores": "2"}, versions={"numpy": "2"})
 
 
 def comparison(
-    attempts: list[Attempt] | None = None, contenders: tuple[str, ...] = ("bsp", "fsp", "asp")
+    attempts: list[Attempt] | None = None, candidates: tuple[str, ...] = ("bsp", "fsp", "asp")
 ) -> Comparison:
     given = attempts or [
         *(attempt("bsp", r, 8.0 + r, checked=10.0, objective=10.1) for r in range(3)),
@@ -44,8 +44,9 @@ def comparison(
     return Comparison(
         title="KMeans on <points>", algorithm="KMeans", hyperparameters={"k": 3},
         dataset={"name": "points", "rows": 1000, "columns": 4, "stand_in": True}, workers=3, straggler="0:8x", seed=7,
-        maximize=False, target=10.0, target_note="given", limit=9.0, contenders=list(contenders), attempts=given,
-        pictures={"bsp": a_picture(9.0), "fsp": a_picture(0.6)}, notes=["a note with < and &"], setting=setting(),
+        maximize=False, target=10.0, target_note="given", limit=9.0, candidates=list(candidates), attempts=given,
+        pictures={"bsp": a_picture(9.0), "fsp": a_picture(0.6)}, notes=["a note with < and &"],
+        environment=run_environment(),
     )  # fmt: skip
 
 
@@ -61,7 +62,8 @@ def bench() -> Bench:
         Chart(title="zero", x="x", y="y", series=[Series(name="bsp", points=[(0.0, 0.0)])], log_x=True, log_y=True),
     ]
     return Bench(
-        name="skew", figure="Fig. 9", question="How?", scale="smoke", seconds=1.0, setting=setting(), answer=["So."],
-        charts=charts, tables=[Table(title="t", columns=["a", "b"], rows=[["1", "2"]])], contests=[comparison()],
+        name="skew", figure="Fig. 9", question="How?", scale="smoke", seconds=1.0, environment=run_environment(),
+        answer=["So."],
+        charts=charts, tables=[Table(title="t", columns=["a", "b"], rows=[["1", "2"]])], comparisons=[comparison()],
         skipped=[("gmm", "not there")], ratios={"bsp / fsp": 12.0},
     )  # fmt: skip

@@ -42,7 +42,7 @@ def test_where_all_runs_were_disturbed_the_table_says_so() -> None:
 def test_a_target_reached_in_half_of_the_runs_is_not_reached() -> None:
     held = comparison([attempt("asp", 0, 1.0), attempt("asp", 1, None)], ("asp",))
     assert held.times("asp") is None
-    assert "No contender reached" in verdict(held)
+    assert "No candidate reached" in verdict(held)
 
 
 def test_the_verdict_names_the_winner_and_the_rest() -> None:

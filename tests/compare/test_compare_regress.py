@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from bench.common.paired_ratio import paired_ratio
+from bench.regress import FLOORS
 from flegel.compare import write
 from tests.compare.samples import bench
 
-SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "regress.py"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def regress(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "bench.regress", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_floors_are_recorded_below_what_was_measured_and_then_hold(tmp_path: Path) -> None:
@@ -61,25 +61,17 @@ def test_no_results_are_no_success(tmp_path: Path) -> None:
     assert regress(str(tmp_path)).returncode == 2
 
 
-def test_the_recorded_floors_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    spec = importlib.util.spec_from_file_location("regress", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    floors = json.loads(module.FLOORS.read_text())
-    assert all(isinstance(value, int | float) for value in floors.values())
+def test_the_recorded_floors_can_be_read() -> None:
+    floors = json.loads(FLOORS.read_text())
+    assert floors and all(isinstance(value, int | float) for value in floors.values())
 
 
-def test_races_are_compared_from_the_same_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_races_are_compared_from_the_same_start() -> None:
     """The second start is hard for everybody; a rival that was given up after the first is not set against it."""
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    import pairs
-
     models = {
         "fsp": {"all": [1.0, 3.0], "reached": True},
         "bsp": {"all": [12.0], "reached": False},
         "psp": {"all": [1.5, 6.0], "reached": True},
     }
-    assert pairs.paired(models, "bsp") == (12.0, True)
-    assert pairs.paired(models, "psp") == (1.75, False)
+    assert paired_ratio(models, "bsp") == (12.0, True)
+    assert paired_ratio(models, "psp") == (1.75, False)

@@ -26,9 +26,9 @@ def test_the_interval_holds_the_median_and_lies_within_the_values(values: list[f
 
 
 @given(numbers, st.randoms())
-def test_the_order_of_measurements_does_not_matter(values: list[float], dice: object) -> None:
+def test_the_order_of_measurements_does_not_matter(values: list[float], random: object) -> None:
     shuffled = list(values)
-    dice.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert spread(shuffled) == spread(values)
 
 
@@ -57,11 +57,11 @@ def test_coverage_is_what_happens() -> None:
 
 
 @given(st.integers(1, 8), st.integers(0, 24))
-def test_everybody_runs_once_a_round_and_in_every_place_alike(contenders: int, rounds: int) -> None:
-    order = turns(list(range(contenders)), rounds)
-    assert all(sorted(turn) == list(range(contenders)) for turn in order)
-    for place in range(contenders):
-        counts = [sum(turn[place] == c for turn in order) for c in range(contenders)]
+def test_everybody_runs_once_a_round_and_in_every_place_alike(candidates: int, rounds: int) -> None:
+    order = turns(list(range(candidates)), rounds)
+    assert all(sorted(turn) == list(range(candidates)) for turn in order)
+    for place in range(candidates):
+        counts = [sum(turn[place] == c for turn in order) for c in range(candidates)]
         assert max(counts) - min(counts) <= 1
 
 

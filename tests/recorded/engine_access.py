@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithms.kmeans import KMeans
-from flegel.compare.contender import parse_contenders
-from flegel.compare.virtual import VirtualContest, World, arena
+from flegel.compare.candidate import parse_candidates
+from flegel.compare.simulation import ClusterModel, SimulationSettings, simulation_runner
 from flegel.datasets import open_data
 from flegel.sim.faults.faulty_job import FaultyJob
 from flegel.sim.faults.scenarios import anything, losing
@@ -58,7 +58,7 @@ class Simulated:
     sync: str
     workers: int
     stragglers: str = ""
-    world: World = field(default_factory=lambda: World(pass_seconds=0.1))
+    model: ClusterModel = field(default_factory=lambda: ClusterModel(pass_seconds=0.1))
     target: float | None = None
     seed: int = 0
 
@@ -67,23 +67,23 @@ COMPARISONS = {
     "stragglers": Simulated("bsp,bsp-mini,ssp,asp,psp,fsp,fsp-binary", 8, "0-1:8x"),
     "pauses": Simulated(
         "fsp:interval=5ms:coordination=semi,fsp:interval=5ms:coordination=centralized,fsp", 8, "0-1:12ms/100",
-        World(pass_seconds=0.01),
+        ClusterModel(pass_seconds=0.01),
     ),
     "unequal": Simulated(
         "bsp,fsp:balance=async,fsp:balance=sync,fsp:balance=off", 6,
-        world=World(
+        model=ClusterModel(
             pass_seconds=0.2, speeds=Speeds("lognormal:0.5", parse_drift("0.2~500ms")),
-            wires=NetworkSpec(latency=2e-4, jitter=1e-4, racks=2, rack_latency=3e-4, bandwidth=1e8, hub=1e9, uplink=5e8),  # noqa: E501
+            network=NetworkSpec(latency=2e-4, jitter=1e-4, racks=2, rack_latency=3e-4, bandwidth=1e8, hub=1e9, uplink=5e8),  # noqa: E501
         ),
         seed=3,
     ),
     "revoked": Simulated(
         "bsp,fsp,psp,ssp:staleness=3:batches=4", 4,
-        world=World(pass_seconds=0.1, speeds=Speeds("uniform:0.5-2", spot=parse_spot("3600/h:300ms"))), seed=5,
+        model=ClusterModel(pass_seconds=0.1, speeds=Speeds("uniform:0.5-2", spot=parse_spot("3600/h:300ms"))), seed=5,
     ),
     "curve": Simulated(
         "bsp,fsp,ssp", 300, "5%:8x",
-        World(
+        ClusterModel(
             pass_seconds=1.0, size=20_000,
             progress=FittedProgress(tuple(range(1, 21)), tuple(100 + 900 / 2**n for n in range(20)), loss=0.3),
         ),
@@ -93,23 +93,23 @@ COMPARISONS = {
 
 
 def comparison(name: str) -> Numbers:
-    """All contenders of one comparison: their attempts, and the trace of each, by contender and part."""
+    """All candidates of one comparison: their attempts, and the trace of each, by candidate and part."""
     chosen = COMPARISONS[name]
-    held = arena(
-        VirtualContest(
-            algorithm=KMeans(k=5), data=open_data(_integer_clouds(4000)), contenders=parse_contenders(chosen.sync),
+    held = simulation_runner(
+        SimulationSettings(
+            algorithm=KMeans(k=5), data=open_data(_integer_clouds(4000)), candidates=parse_candidates(chosen.sync),
             workers=chosen.workers, repeat=1, straggler=chosen.stragglers, target=chosen.target, seed=chosen.seed,
-            world=chosen.world,
+            model=chosen.model,
         )
     )  # fmt: skip
-    found = held.hold()
+    found = held.run()
     parts: Numbers = {"target": [found.target, found.limit]}
     for label, result in held.runs.items():
         parts |= {f"{label} {part}": numbers for part, numbers in _trace(result.rows).items()}
         workers = [[v for v in row.values() if isinstance(v, int | float)] for row in result.worker]
         parts[f"{label} end"] = [result.objective, result.iterations, result.seconds, result.utilization, workers]
     for attempt in found.attempts:
-        parts[f"{attempt.contender} attempt"] = [
+        parts[f"{attempt.candidate} attempt"] = [
             attempt.reached, attempt.objective, attempt.checked, attempt.passes_low, attempt.passes_high,
         ]  # fmt: skip
     return parts

@@ -201,7 +201,7 @@ def test_other_files_are_refused_with_a_sentence(tmp_path: Path) -> None:
         load(tmp_path / "y.json")
 
 
-def test_long_names_of_contenders_fit_above_their_lanes() -> None:
+def test_long_names_of_candidates_fit_above_their_lanes() -> None:
     name = "fsp:coordination=centralized:balance=async"
     drawn = draw([(name, a_picture(1.0).timeline)], NARROW)
     said = [t.text or "" for t in ET.fromstring(drawn.svg(standalone=True)).iter(f"{SVG}text")]

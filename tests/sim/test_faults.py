@@ -11,7 +11,7 @@ import pytest
 from flegel.sim.faults.faulty_job import run
 from flegel.sim.faults.scenarios import Fault, Scenario, anything, losing
 
-SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "chaos" / "simulate.py"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
@@ -31,7 +31,8 @@ def test_the_laws_hold_whatever_happens(first: int) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("kind", ["losing", "anything"])
 def test_a_thousand_seeds(kind: str) -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), "--kind", kind], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "bench.chaos.simulate", "--kind", kind]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
@@ -80,8 +81,8 @@ def test_slow_disks_and_wrong_clocks_do_not_change_the_result() -> None:
 
 def test_a_replay_prints_the_events() -> None:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--seed", "4711", "-v", "--kind", "losing"],
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "bench.chaos.simulate", "--seed", "4711", "-v", "--kind", "losing"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and "losing 4711 holds" in done.stdout
     assert "coordinator hears Report" in done.stdout and "loses" in done.stdout

@@ -1,0 +1,4 @@
+"""Benchmarks: `figures` of the papers, `micro` measurements of parts, `chaos` under faults, `rivals` other libraries.
+
+Programs are run from the checkout's root as modules: `python -m bench.figures.skew`. No part of the installed package.
+"""

@@ -1,0 +1,1 @@
+"""Faults on purpose, against real processes and on virtual time. `run` is the whole suite."""

@@ -1,0 +1,1 @@
+"""What several benchmarks share. Nothing here is a program of its own, except the simulated workers' process."""

@@ -1,0 +1,249 @@
+"""How fast do points move under limited bandwidth, and does training notice?
+
+Table 2 (k-means on HIGGS): bandwidth of a plain socket, of moves while nobody trains (`only`) and while everybody does
+(`normal`), for links of several speeds; visits a second while points move; and the time to the same objective
+without balance, with asynchronous and with synchronous moves. Every worker lives in a network namespace of its own, and
+what it sends is held back by `tc tbf`. That takes root, `ip` and `tc` on Linux; elsewhere everything is left out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.common import suite
+from bench.common.scripted_moves import Script, moves_of, point_bytes, scripted, visits_a_second
+from flegel.compare import Chart, Series
+from flegel.runtime.processes.local_cluster import LocalCluster, launch
+from flegel.runtime.worker.process import WorkerConfig
+
+FIGURE = "Table 2"
+NEEDS = ("option:straggler", "option:balance", "algorithm:kmeans")
+
+LIMITS: dict[str, list[int]] = {
+    "smoke": [200],
+    "laptop": [1000, 200],
+    "small": [0, 1000, 200, 50],
+    "paper": [0, 1000, 500, 200, 100, 50],
+}
+"""Mbit/s; 0: not limited."""
+SECONDS = {"smoke": 1.0, "laptop": 4.0, "small": 10.0, "paper": 10.0}
+"""How long a move should take."""
+ROWS = {"smoke": 0, "laptop": 1_000_000, "small": 4_000_000, "paper": 8_000_000}
+"""Of the job around it, at least: rounds should be longer than barriers."""
+NETWORK = "10.77.43"
+CLONE_NEWNET = 0x40000000
+
+
+def unavailable() -> str:
+    """Why this machine cannot do it; empty where it can."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return "network namespaces take root; run it as root on Linux"
+    for tool in ("ip", "tc"):
+        if not shutil.which(tool):
+            return f"there is no `{tool}` here; install iproute2"
+    probe = f"flegel-{os.getpid()}-probe"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return f"network namespaces do not work here: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", probe], check=False)
+    return ""
+
+
+class Links:
+    """A switch with a cable to each of several namespaces; `limit` sets what each of them may send."""
+
+    def __init__(self, count: int) -> None:
+        self.names = [f"flegel-{os.getpid()}-{i}" for i in range(count)]
+        self.bridge = f"flg{os.getpid() % 100_000}"
+        self.host = f"{NETWORK}.254"
+
+    def address(self, number: int) -> str:
+        return f"{NETWORK}.{number + 1}"
+
+    def __enter__(self) -> Links:
+        try:
+            _ip("link", "add", self.bridge, "type", "bridge")
+            _ip("addr", "add", f"{self.host}/24", "dev", self.bridge)
+            _ip("link", "set", self.bridge, "up")
+            for number, name in enumerate(self.names):
+                plug = f"{self.bridge}.{number}"
+                _ip("netns", "add", name)
+                _ip("link", "add", plug, "type", "veth", "peer", "name", "eth0", "netns", name)
+                _ip("link", "set", plug, "master", self.bridge, "up")
+                _ip("-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+                _ip("-n", name, "link", "set", "eth0", "up")
+                _ip("-n", name, "link", "set", "lo", "up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", self.bridge], capture_output=True, check=False)
+
+    def limit(self, megabits: int) -> None:
+        for name in self.names:
+            tc = ["tc", "-n", name, "qdisc"]
+            subprocess.run([*tc, "del", "dev", "eth0", "root"], capture_output=True, check=False)
+            if megabits:
+                shape = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
+                subprocess.run([*tc, "add", "dev", "eth0", "root", *shape], check=True)
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+def inside(name: str, work: Callable[[], Any]) -> Any:
+    """Do it in a thread that lives in a namespace; processes and sockets that it makes live there too."""
+    found: list[Any] = []
+    raised: list[BaseException] = []
+
+    def go() -> None:
+        try:
+            with (Path("/run/netns") / name).open() as handle:
+                if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), "setns")
+            found.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
+            raised.append(error)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+    return found[0]
+
+
+class Apart(LocalCluster):
+    """Workers that see each other and the coordinator through their cables only."""
+
+    def __init__(self, workers: int, links: Links) -> None:
+        super().__init__(workers)
+        self._links = links
+
+    def _open(self) -> None:
+        super()._open()
+        assert self._socket is not None
+        self._address = f"tcp://{self._links.host}:{self._socket.bind_to_random_port(f'tcp://{self._links.host}')}"
+
+    def _launch(self, worker: int, life: int) -> subprocess.Popen[bytes]:
+        through = ["ip", "netns", "exec", self._links.names[worker]]
+        return launch(WorkerConfig(self._address, self.token, worker, life), through)
+
+
+def raw_socket(links: Links, size: int) -> float:
+    """Megabytes a second of one plain connection from the first namespace to the second."""
+    server = inside(links.names[1], lambda: socket.create_server((links.address(1), 0)))
+    address, chunk = server.getsockname(), os.urandom(256 << 10)
+
+    def send() -> None:
+        with socket.create_connection(address) as link:
+            for _ in range(-(-size // len(chunk))):
+                link.sendall(chunk)
+
+    sender = threading.Thread(target=lambda: inside(links.names[0], send), daemon=True)
+    sender.start()
+    link, _ = server.accept()
+    began, got, room = time.monotonic(), 0, bytearray(1 << 20)
+    while part := link.recv_into(room):
+        got += part
+    took = time.monotonic() - began
+    sender.join()
+    link.close()
+    server.close()
+    return got / took / 1e6
+
+
+def table(bench: suite.Suite, links: Links, cluster: LocalCluster, limits: list[int]) -> None:
+    """A line of the paper's table for each limit."""
+    lines: dict[str, list[tuple[float, float]]] = {"plain socket": [], "only": [], "normal": []}
+    sample = np.zeros((64, 28), np.float32)
+    each = point_bytes(sample)
+    for limit in limits:
+        name = f"{limit} Mbit/s" if limit else "not limited"
+        if bench.over(name):
+            return
+        rate = limit / 8 * 1e6 if limit else 5e8
+        seconds = SECONDS[bench.scale] if limit else SECONDS[bench.scale] / 8
+        points = int(rate * seconds / each)
+        data = np.random.default_rng(0).standard_normal((max(4 * points, ROWS[bench.scale]), 28), dtype=np.float32)
+        links.limit(limit)
+        raw = raw_socket(links, int(rate * seconds))
+        lines["plain socket"].append((float(limit), raw))
+        told = [f"plain socket {raw:.1f} MB/s"]
+        for kind, mode in (("only", "sync"), ("normal", "async")):
+            bench.say(f"{name}, {kind}")
+            script = Script(1, (0, 1, points))
+            result, watched = scripted(cluster, data, script, mode, 1.5 * seconds + 6, interval="100ms")
+            moved = moves_of(watched.arrivals, range(1))
+            speed = moved["bytes"] / max(moved["seconds"], 1e-9) / 1e6
+            lines[kind].append((float(limit), speed))
+            told.append(f"{kind} {speed:.1f} MB/s ({speed / raw:.0%})")
+            if moved["points"] < 0.9 * points:
+                told.append(f"only {moved['points']} of {points} points moved in time")
+            if mode == "async":
+                rest = result.rows[10:]
+                quiet, moving = ([r for r in rest if bool(r["in_flight"]) == moves] for moves in (False, True))
+                ratio = visits_a_second(result.rows, moving) / max(visits_a_second(result.rows, quiet), 1e-9)
+                told.append(f"visits a second while points move / while none do: {ratio:.3f}")
+        bench.answer(f"{name}: {', '.join(told)}.")
+    bench.chart(
+        Chart(
+            title="Bandwidth of moving points",
+            x="limit of each link, Mbit/s (0: none)",
+            y="MB/s",
+            series=[Series(name=name, points=found) for name, found in lines.items()],
+        )
+    )
+
+
+def main() -> None:
+    told = {"default": "", "help": "Mbit/s with commas between, 0: not limited; by default as the scale says"}
+    options = suite.arguments(__doc__, [("--limits", told)])
+    try:
+        limits = [int(word) for word in options.limits.split(",") if word] or LIMITS[options.scale]
+    except ValueError:
+        raise SystemExit(
+            f"--limits {options.limits}: give whole numbers of Mbit/s with commas between, as in 200,50."
+        ) from None
+    with suite.Suite(__file__, __doc__, options) as bench:
+        why = unavailable()
+        if why:
+            bench.skip("limited links", why)
+            return
+        with Links(bench.workers) as links, Apart(bench.workers, links) as cluster:
+            table(bench, links, cluster, limits)
+            bench._clusters = {bench.workers: cluster}
+            for limit in limits:
+                name = f"kmeans-higgs, {f'{limit} Mbit/s' if limit else 'not limited'}"
+                links.limit(limit)
+                straggler = f"{suite.quarter(bench.workers)}:8x"
+                candidates = "fsp:balance=off,fsp:balance=async,fsp:balance=sync"
+                found = bench.compare(suite.KMEANS, candidates, straggler, title=name)
+                if found is None:
+                    continue
+                for mode in ("async", "sync"):
+                    ratio = suite.shown(found.ratio("fsp:balance=off", f"fsp:balance={mode}"))
+                    bench.answer(f"{name}: without balance it takes {ratio} times as long as with balance={mode}.")
+            bench._clusters = {}
+
+
+if __name__ == "__main__":
+    main()

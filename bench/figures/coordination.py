@@ -1,0 +1,68 @@
+"""Do workers that stop by their own clocks make barriers cheaper than a central signal?
+
+Fig. 13: cost of each barrier (time between two of them less the workers' mean computing), under both coordinations,
+with natural contention and with injected stragglers.
+"""
+
+from __future__ import annotations
+
+from bench.common import suite
+from flegel.compare import Chart, Comparison, Series, Table
+from flegel.compare.table import seconds
+
+FIGURE = "Fig. 13"
+NEEDS = ("option:straggler", "option:coordination", "algorithm:kmeans")
+WEIGHT = 2
+
+SYNC = ("fsp:coordination=centralized", "fsp:coordination=semi")
+
+
+def main() -> None:
+    options = suite.arguments(__doc__)
+    with suite.Suite(__file__, __doc__, options) as bench:
+        who = suite.quarter(bench.workers)
+        rows: list[list[str]] = []
+        cases = [suite.SWEEP] if bench.scale == "smoke" else [suite.SWEEP, suite.LOGISTIC]
+        bench.expect(1 if bench.scale == "smoke" else 4)
+        for case in cases:
+            for scenario, straggler in (("injected", f"{who}:8x"), ("natural", f"{who}:natural")):
+                if bench.scale == "smoke" and scenario == "natural":
+                    continue
+                found = bench.compare(case, ",".join(SYNC), straggler, title=f"{case.name}, {scenario}")
+                if found is not None:
+                    _show(bench, found, rows)
+        bench.answer("The paper: the barrier contributes 24 to 57 % of what semi-centralized coordination saves.")
+
+
+def _table(bench: suite.Suite, rows: list[list[str]]) -> None:
+    columns = ["case", "coordination", "barriers", "mean cost of a barrier", "sum of costs"]
+    bench.table(Table(title="Synchronization cost", columns=columns, rows=rows))
+
+
+def _show(bench: suite.Suite, found: Comparison, rows: list[list[str]]) -> None:
+    series, sums = [], {}
+    for name, shown in found.pictures.items():
+        costs = [(float(i + 1), cost) for i, (_, cost) in enumerate(shown.costs)]
+        mean = sum(c for _, c in costs) / max(len(costs), 1)
+        barriers = next(line.barriers for line in found.lines() if line.candidate == name)
+        sums[name] = mean * barriers
+        rows.append([found.title, name, f"{barriers:.0f}", seconds(mean), seconds(sums[name])])
+        series.append(Series(name=name, points=[p for p in costs if p[1] > 0]))
+    _table(bench, rows)
+    bench.chart(
+        Chart(
+            title=f"Cost of each barrier, {found.title}",
+            x="barrier (thinned)",
+            y="seconds (logarithmic)",
+            series=series,
+            log_y=True,
+        )
+    )
+    if len(sums) == 2:
+        central, semi = (sums[name] for name in SYNC)
+        bench.record.ratios[f"{found.title}: barrier cost centralized / semi"] = round(central / max(semi, 1e-12), 4)
+        bench.answer(f"{found.title}: semi barriers cost {semi / max(central, 1e-12):.0%} of centralized ones in all.")
+
+
+if __name__ == "__main__":
+    main()

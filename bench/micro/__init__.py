@@ -1,0 +1,1 @@
+"""Measurements of single parts: kernels, barriers, loading, moves, checkpoints, the simulator."""

@@ -1,0 +1,505 @@
+# ruff: noqa: E402
+"""How fast is one core? Every kernel against its peers and against what the machine can do.
+
+    python -m bench.micro.kernels [--points 200000] [--rounds 5] [--only kmeans,gmm] [--json kernels.json]
+
+All contenders of a contest take turns in one process, one thread each; figures are medians of CPU seconds
+per pass, given for a million points. A peer that is not installed is named and left out. It asserts nothing.
+
+To add an algorithm: write a function that yields `Contest`s and put it into `SUITES`.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[_name] = "1"  # before any of these libraries starts its threads
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from flegel.algorithm import Algorithm, Sample
+from flegel.algorithms import simd
+from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gmm import GMM
+from flegel.algorithms.kmeans import KMeans
+from flegel.core import pytree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
+
+COLUMNS = 28
+BARRIER = 16384  # points between two barriers of the time-to-quality runs
+NEVER = new_flag()
+
+
+@dataclass
+class Contest:
+    """Contenders return seconds for a pass over `points`; `flops` and `bytes` per point give the limits."""
+
+    title: str
+    points: int
+    contenders: dict[str, Callable[[], float]]
+    flops: float = 0.0
+    bytes: float = 0.0
+    dtype: str = "float32"
+    absent: list[str] = field(default_factory=list)
+
+
+def clock(work: Callable[[], Any]) -> float:
+    """CPU seconds. All contenders are single-threaded, so this is wall time without the neighbours' share."""
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+# -- the machine's limits -----------------------------------------------------------------------------------
+
+_LANES32, _LANES64 = 2 * simd.register_lanes("f4"), 2 * simd.register_lanes("f8")
+
+
+@njit
+def _multiply32(x, times):
+    sums = simd.splats(x, 0, 5, _LANES32)
+    more = simd.splats(x, 5, 5, _LANES32)
+    for _ in range(times):
+        sums = simd.fma_each(simd.load(x, 0, _LANES32), simd.splats(x, 0, 5, _LANES32), sums)
+        more = simd.fma_each(simd.load(x, 0, _LANES32), simd.splats(x, 5, 5, _LANES32), more)
+    return _all(sums) + _all(more)
+
+
+@njit
+def _multiply64(x, times):
+    sums = simd.splats(x, 0, 5, _LANES64)
+    more = simd.splats(x, 5, 5, _LANES64)
+    for _ in range(times):
+        sums = simd.fma_each(simd.load(x, 0, _LANES64), simd.splats(x, 0, 5, _LANES64), sums)
+        more = simd.fma_each(simd.load(x, 0, _LANES64), simd.splats(x, 5, 5, _LANES64), more)
+    return _all(sums) + _all(more)
+
+
+@njit
+def _all(v):
+    return simd.total(v[0] + v[1] + v[2] + v[3] + v[4])
+
+
+@njit
+def _read(x):
+    sums = simd.load(x, 0, 32)
+    for at in range(32, x.size - 31, 32):
+        sums = sums + simd.load(x, at, 32)
+    return simd.total(sums)
+
+
+def machine_limits() -> dict[str, float]:
+    """Fused multiply-adds and bytes read by one core, the best of some tries."""
+    found: dict[str, float] = {}
+    times = 400_000
+    for dtype, multiply, lanes in (("float32", _multiply32, _LANES32), ("float64", _multiply64, _LANES64)):
+        x = np.zeros(256, dtype)
+        multiply(x, 10)
+        best = min(clock(lambda f=multiply, x=x: f(x, times)) for _ in range(7))
+        found[f"gflops_{dtype}"] = 20 * lanes * times / best / 1e9
+    big = np.ones(1 << 25, np.float32)
+    _read(big)
+    found["read_gb_per_s"] = big.nbytes / min(clock(lambda: _read(big)) for _ in range(7)) / 1e9
+    return found
+
+
+# -- running our algorithms ---------------------------------------------------------------------------------
+
+
+class Training:
+    """One share, trained in this process by the algorithm's kernel."""
+
+    def __init__(self, algorithm: Algorithm, rows: np.ndarray, start: Any = None) -> None:
+        self.algorithm, self.rows = algorithm, rows
+        self.sample = Sample(rows, None, len(rows), rows.shape[1])
+        self.start = algorithm.initParameter(self.sample, np.random.default_rng(0)) if start is None else start
+        state = algorithm.initState(len(rows), rows.shape[1], np.random.default_rng(0))
+        self.share = make_shard(rows, None, state, algorithm.layout)
+        self.unvisited = self.share.state.copy()
+        kernel = algorithm.kernel(self.share)
+        assert kernel is not None
+        self.kernel = kernel
+        self.reset()
+
+    def reset(self) -> None:
+        self.share.state[...] = self.unvisited
+        self.parameter = pytree.as_float64(self.start)
+        self.statistics = pytree.as_float64(self.algorithm.initAggregator(self.sample, self.parameter))
+
+    def step(self, first: int, end: int) -> None:
+        """Visit some points, then a barrier."""
+        self.kernel(self.share, self.parameter, self.statistics, first, end, 0, NEVER)
+        self.parameter = self.algorithm.updateParameter(self.statistics, self.parameter)
+
+    def objective(self) -> float:
+        value = self.algorithm.objective(self.statistics, self.parameter)
+        assert value is not None
+        return value
+
+    def passes(self, skip: int = 2, count: int = 6) -> float:
+        """Seconds per full-batch pass, after the first ones, in which every point changes."""
+        self.reset()
+        for _ in range(skip):
+            self.step(0, self.share.points)
+        return clock(lambda: [self.step(0, self.share.points) for _ in range(count)]) / count
+
+
+def overlapping(points: int, clusters: int, dtype: Any, seed: int = 0, apart: float = 0.8) -> np.ndarray:
+    """Gaussian clusters of unit width whose centres lie apart·√56 widths from each other, on average."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(clusters, COLUMNS)) * apart
+    rows = rng.standard_normal(size=(points, COLUMNS), dtype=np.float32)
+    rows += centres[rng.integers(clusters, size=points)].astype(np.float32)
+    return rows.astype(dtype)
+
+
+def between_fits(fit: Callable[[int], Any], few: int = 2, many: int = 8) -> float:
+    """Seconds per iteration of a peer that only offers whole fits: the rest of a fit cancels out."""
+    return (clock(lambda: fit(many)) - clock(lambda: fit(few))) / (many - few)
+
+
+# -- k-means ------------------------------------------------------------------------------------------------
+
+
+def kmeans_contests(points: int) -> Iterator[Contest]:
+    for dtype in ("float32", "float64"):
+        for k in (10, 100):
+            rows = overlapping(points, k, dtype)
+            training = Training(KMeans(k=k, init="first"), rows)
+            contenders: dict[str, Callable[[], float]] = {"flegel": training.passes}
+            absent = []
+            try:
+                contenders["scikit-learn lloyd"] = lambda k=k, rows=rows: between_fits(_lloyd(rows, k))
+            except ImportError:
+                absent.append("scikit-learn")
+            try:
+                contenders["sklearnex lloyd"] = _sklearnex_lloyd(rows, k)
+            except ImportError:
+                absent.append("sklearnex")
+            contenders["chunked GEMM (NumPy)"] = lambda k=k, rows=rows: clock(lambda: _gemm_kmeans(rows, rows[:k]))
+            size = np.dtype(dtype).itemsize * COLUMNS
+            title = f"KMeans k={k} {dtype}"
+            yield Contest(title, points, contenders, 2.0 * k * COLUMNS, size, dtype, absent)
+
+
+def _lloyd(rows: np.ndarray, k: int) -> Callable[[int], Any]:
+    from sklearn.cluster import KMeans as Peer
+
+    def fit(iterations: int) -> Any:
+        peer = Peer(k, init=rows[:k], n_init=1, max_iter=iterations, tol=0, algorithm="lloyd", copy_x=False)
+        return _quietly(lambda: peer.fit(rows))
+
+    return fit
+
+
+def _sklearnex_lloyd(rows: np.ndarray, k: int) -> Callable[[], float]:
+    from sklearnex.cluster import KMeans as Peer
+
+    def fit(iterations: int) -> Any:
+        return _quietly(lambda: Peer(k, init=rows[:k], n_init=1, max_iter=iterations, tol=0).fit(rows))
+
+    return lambda: between_fits(fit)
+
+
+def _quietly(work: Callable[[], Any]) -> Any:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return work()
+
+
+def _gemm_kmeans(rows: np.ndarray, centres: np.ndarray, chunk: int = 4096) -> Any:
+    half = 0.5 * (centres**2).sum(axis=1)
+    sums = np.zeros(centres.shape)
+    for at in range(0, len(rows), chunk):
+        x = rows[at : at + chunk]
+        nearest = (half - x @ centres.T).argmin(axis=1)
+        order = np.argsort(nearest, kind="stable")
+        firsts = np.searchsorted(nearest[order], np.arange(len(centres)))
+        filled = np.flatnonzero(np.diff(np.append(firsts, len(x))))
+        sums[filled] += np.add.reduceat(x[order], firsts[filled], axis=0)
+    return sums
+
+
+# -- mixtures and fuzzy clusters ----------------------------------------------------------------------------
+
+
+def gmm_contests(points: int) -> Iterator[Contest]:
+    for k, dtype in ((10, "float32"), (100, "float32"), (10, "float64"), (100, "float64")):
+        some = max(2048, points // (1 if k == 10 else 8))
+        rows = overlapping(some, k, dtype)
+        training = Training(GMM(k=k, init="first"), rows)
+        contenders: dict[str, Callable[[], float]] = {
+            "flegel": lambda training=training: training.passes(1, 2),
+            "scikit-learn EM": lambda k=k, rows=rows: between_fits(_mixture(rows, k), 1, 3),
+            "chunked GEMM (NumPy)": lambda k=k, rows=rows: clock(lambda: _gemm_gmm(rows, rows[:k])),
+        }
+        size = np.dtype(dtype).itemsize * (COLUMNS + 2 * (k + 1))
+        yield Contest(f"GMM diagonal k={k} {dtype}", some, contenders, 8.0 * k * COLUMNS, size, dtype)
+
+
+def _mixture(rows: np.ndarray, k: int) -> Callable[[int], Any]:
+    from sklearn.mixture import GaussianMixture
+
+    start = {
+        "means_init": rows[:k],
+        "weights_init": np.full(k, 1 / k),
+        "precisions_init": np.ones((k, COLUMNS)),
+    }
+
+    def fit(iterations: int) -> Any:
+        peer = GaussianMixture(
+            k, covariance_type="diag", tol=0, max_iter=iterations, init_params="random_from_data", **start
+        )
+        return _quietly(lambda: peer.fit(rows))
+
+    return fit
+
+
+def _gemm_gmm(rows: np.ndarray, means: np.ndarray, chunk: int = 4096) -> Any:
+    """An EM pass with unit variances to start from: logits, softmax and moments as matrix products."""
+    precision = np.ones_like(means)
+    linear, level = means * precision, -0.5 * (means**2 * precision).sum(axis=1)
+    counts, sums, squares = np.zeros(len(means)), np.zeros(means.shape), np.zeros(means.shape)
+    for at in range(0, len(rows), chunk):
+        x = rows[at : at + chunk]
+        xx = x * x
+        logits = x @ linear.T - 0.5 * (xx @ precision.T) + level
+        logits -= logits.max(axis=1, keepdims=True)
+        np.exp(logits, out=logits)
+        logits /= logits.sum(axis=1, keepdims=True)
+        counts += logits.sum(axis=0)
+        sums += logits.T @ x
+        squares += logits.T @ xx
+    return counts, sums, squares
+
+
+def fcm_contests(points: int) -> Iterator[Contest]:
+    for k, dtype in ((10, "float32"), (100, "float32"), (10, "float64")):
+        some = max(2048, points // (1 if k == 10 else 8))
+        rows = overlapping(some, k, dtype)
+        start = rows[:k] + np.asarray(0.01, dtype)  # off the points, where a plain quotient would divide by zero
+        training = Training(FCM(k=k, init=start), rows)
+        contenders: dict[str, Callable[[], float]] = {
+            "flegel": lambda training=training: training.passes(1, 2),
+            "scikit-fuzzy": lambda k=k, rows=rows: between_fits(_skfuzzy(rows, k), 1, 3),
+            "chunked GEMM (NumPy)": lambda rows=rows, start=start: clock(lambda: _gemm_fcm(rows, start)),
+        }
+        size = np.dtype(dtype).itemsize * (COLUMNS + 2 * k)
+        yield Contest(f"FCM m=2 k={k} {dtype}", some, contenders, 6.0 * k * COLUMNS, size, dtype)
+
+
+def _skfuzzy(rows: np.ndarray, k: int) -> Callable[[int], Any]:
+    from skfuzzy.cluster import cmeans
+
+    columns = np.ascontiguousarray(rows.T)
+    return lambda iterations: cmeans(columns, k, 2.0, error=0.0, maxiter=iterations, seed=0)
+
+
+def _gemm_fcm(rows: np.ndarray, centres: np.ndarray, chunk: int = 4096) -> Any:
+    half = (centres**2).sum(axis=1)
+    counts, sums, value = np.zeros(len(centres)), np.zeros(centres.shape), 0.0
+    for at in range(0, len(rows), chunk):
+        x = rows[at : at + chunk]
+        squared = np.maximum((x * x).sum(axis=1, keepdims=True) - 2 * (x @ centres.T) + half, 1e-12)
+        w = 1.0 / squared
+        w /= w.sum(axis=1, keepdims=True)
+        w *= w
+        counts += w.sum(axis=0)
+        sums += w.T @ x
+        value += float((w * squared).sum())
+    return counts, sums, value
+
+
+# -- time to quality ----------------------------------------------------------------------------------------
+
+
+def time_to_quality(points: int, k: int, apart: float, seeds: int) -> dict[str, Any]:
+    """Time to within 0.1 % of Lloyd's final inertia, from the same start, and how often we reach it."""
+    runs = []
+    for seed in range(seeds):
+        rows = overlapping(points, k, np.float32, seed, apart)
+        algorithm = KMeans(k=k, init="k-means++")
+        sample = Sample(rows[:50_000], None, points, COLUMNS)
+        start = algorithm.initParameter(sample, np.random.default_rng(seed))
+        training = Training(algorithm, rows, start)
+        trail = _lloyd_trail(training)
+        target = 1.001 * trail[-1]
+        needed = next(i for i, value in enumerate(trail) if value <= target) + 1
+        whole = clock(lambda training=training, needed=needed: _full_batch(training, needed))
+        seconds, passes = _incremental(training, target)
+        runs.append(
+            {
+                "seed": seed,
+                "lloyd_passes": needed,
+                "flegel_full_batch_s": whole,
+                "flegel_incremental_s": seconds,
+                "flegel_incremental_passes": passes,
+                "scikit_learn_s": _lloyd_seconds(rows, start.centroids, k, needed),
+            }
+        )
+    reached = [run for run in runs if run["flegel_incremental_s"] is not None]
+    ratios = [run["scikit_learn_s"] / run["flegel_incremental_s"] for run in reached if run["scikit_learn_s"]]
+    return {
+        "k": k,
+        "apart": apart,
+        "points": points,
+        "runs": runs,
+        "reached": f"{len(reached)} of {len(runs)}",
+        "median_ratio": statistics.median(ratios) if ratios else None,
+    }
+
+
+def _lloyd_trail(training: Training, most: int = 300) -> list[float]:
+    """The objective after each full-batch pass until nothing moves: scikit-learn's path, by our kernel."""
+    training.reset()
+    trail = [np.inf]
+    while len(trail) <= most:
+        training.step(0, training.share.points)
+        trail.append(training.objective())
+        if trail[-2] - trail[-1] <= 1e-6 * trail[-1]:
+            break
+    return trail[1:]
+
+
+def _full_batch(training: Training, passes: int) -> None:
+    training.reset()
+    for _ in range(passes):
+        training.step(0, training.share.points)
+
+
+def _incremental(training: Training, target: float, most: int = 60) -> tuple[float | None, float | None]:
+    """A barrier every BARRIER points; None where it settles in a worse optimum than Lloyd's."""
+    training.reset()
+    points = training.share.points
+    begin = time.process_time()
+    for done in range(most):
+        for first in range(0, points, BARRIER):
+            training.step(first, min(first + BARRIER, points))
+            if done and training.objective() <= target:
+                return time.process_time() - begin, done + min(first + BARRIER, points) / points
+    return None, None
+
+
+def _lloyd_seconds(rows: np.ndarray, start: np.ndarray, k: int, iterations: int) -> float | None:
+    try:
+        from sklearn.cluster import KMeans as Peer
+    except ImportError:
+        return None
+    peer = Peer(k, init=start.astype(rows.dtype), n_init=1, max_iter=iterations, tol=0, algorithm="lloyd")
+    return clock(lambda: _quietly(lambda: peer.fit(rows)))
+
+
+# -- the run ------------------------------------------------------------------------------------------------
+
+SUITES: dict[str, Callable[[int], Iterator[Contest]]] = {
+    "kmeans": kmeans_contests,
+    "gmm": gmm_contests,
+    "fcm": fcm_contests,
+}
+
+
+def hold(contest: Contest, rounds: int, limits: dict[str, float]) -> dict[str, Any]:
+    """All contenders in turn, `rounds` times, after one round that only warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in contest.contenders}
+    absent = list(contest.absent)
+    for turn in range(rounds + 1):
+        for name, run in list(contest.contenders.items()):
+            try:
+                taken = run()
+            except ImportError:
+                absent.append(name)
+                del contest.contenders[name], seconds[name]
+                continue
+            if turn:
+                seconds[name].append(taken)
+    medians = {name: statistics.median(s) * 1e6 / contest.points for name, s in seconds.items()}
+    ours = medians.get("flegel", float("nan"))
+    compute = contest.flops * 1e6 / limits[f"gflops_{contest.dtype}"] / 1e9
+    memory = contest.bytes * 1e6 / limits["read_gb_per_s"] / 1e9
+    return {
+        "title": contest.title,
+        "seconds_per_pass_of_a_million": medians,
+        "best": {name: min(s) * 1e6 / contest.points for name, s in seconds.items()},
+        "ratio": {name: value / ours for name, value in medians.items() if name != "flegel"},
+        "limit_compute_s": compute,
+        "limit_memory_s": memory,
+        "share_of_limit": max(compute, memory) / ours,
+        "absent": absent,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    medians = result["seconds_per_pass_of_a_million"]
+    limits = f"{result['limit_compute_s']:.4f} multiply-add, {result['limit_memory_s']:.4f} memory"
+    print(f"\n{result['title']}: s per pass of 10⁶ points ({limits}; we reach {result['share_of_limit']:.0%})")
+    for name, value in medians.items():
+        ratio = "" if name == "flegel" else f"{result['ratio'][name]:7.2f}×"
+        print(f"  {name:28s} {value:9.4f} {1 / value:9.2f} Mpoints/s {ratio}")
+    for name in result["absent"]:
+        print(f"  {name:28s}    absent")
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--points", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="of the time-to-quality runs; 0 leaves them out")
+    parser.add_argument("--quality-points", type=int, default=500_000)
+    parser.add_argument("--only", default="", help="names of suites, with commas between")
+    parser.add_argument("--json", type=Path, help="where to write all figures")
+    options = parser.parse_args(arguments)
+    limits = machine_limits()
+    machine = {
+        "machine": platform.machine(),
+        "vector_bytes": simd.VECTOR_BYTES,
+        "registers": simd.REGISTERS,
+        "python": platform.python_version(),
+        "limits": limits,
+    }
+    print(f"{machine['machine']}, vectors of {simd.VECTOR_BYTES} bytes; one core: "
+          + ", ".join(f"{name} {value:.1f}" for name, value in limits.items()))  # fmt: skip
+    wanted = [name for name in options.only.split(",") if name] or list(SUITES)
+    results = []
+    for name in wanted:
+        for contest in SUITES[name](options.points):
+            results.append(hold(contest, options.rounds, limits))
+            show(results[-1])
+    quality = []
+    if "kmeans" in wanted and options.seeds:
+        for k, apart in ((10, 0.8), (100, 0.8), (100, 0.5)):
+            quality.append(time_to_quality(options.quality_points, k, apart, options.seeds))
+            show_quality(quality[-1])
+    if options.json:
+        report = {"machine": machine, "contests": results, "time_to_quality": quality}
+        options.json.write_text(json.dumps(report, indent=1))
+
+
+def show_quality(quality: dict[str, Any]) -> None:
+    ratio = quality["median_ratio"] or float("nan")
+    print(f"\nTime to within 0.1 % of Lloyd's end, k={quality['k']}, apart {quality['apart']}, "
+          f"{quality['points']} points, a barrier every {BARRIER}: "
+          f"reached {quality['reached']}, median ratio to scikit-learn {ratio:.1f}×")  # fmt: skip
+    for run in quality["runs"]:
+        shown = {name: f"{value:.3f}" if isinstance(value, float) else value for name, value in run.items()}
+        print("  " + ", ".join(f"{name} {value}" for name, value in shown.items()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

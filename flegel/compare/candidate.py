@@ -1,0 +1,75 @@
+"""Candidates of a comparison: a synchronization model with its options, written in one word. Pure; runs nothing.
+
+fsp
+fsp:coordination=centralized
+ssp:staleness=3:batches=16
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+from flegel.errors import UsageError, nearest
+from flegel.job import SyncSpec, parse_seconds
+from flegel.sync import make_policy
+
+SWITCHES: dict[str, Any] = {
+    "interval": parse_seconds,
+    "first_interval": parse_seconds,
+    "coordination": str,
+    "staleness": int,
+    "batches": int,
+    "factor": float,
+    "balance": str,
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`label` is how it was written."""
+
+    label: str
+    sync: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_candidates(text: str) -> list[Candidate]:
+    """All candidates of a comma-separated list; each is checked before anything runs."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise UsageError("--sync names no synchronization model; give for instance bsp,fsp.")
+    if twice := next((w for w in words if words.count(w) > 1), None):
+        raise UsageError(f"{twice} is named twice; each candidate runs --repeat times anyway.")
+    return [parse_candidate(word) for word in words]
+
+
+def parse_candidate(word: str) -> Candidate:
+    """One of them."""
+    sync, *switches = word.split(":")
+    options: dict[str, Any] = {}
+    for switch in switches:
+        name, equals, value = switch.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in SWITCHES:
+            raise UsageError(
+                f"{switch!r} in {word!r} is no switch, such as fsp:coordination=centralized"
+                f"{nearest(name, list(SWITCHES))}"
+            )
+        try:
+            options[name] = SWITCHES[name](value.strip())
+        except ValueError:
+            raise UsageError(f"{value!r} in {word!r} is not of the right type for {name}.") from None
+    if lacking := [name for name in options if not supported(name)]:
+        raise UsageError(f"This version of Flegel has no {lacking[0]}, which {word!r} asks for.")
+    known = {k: v for k, v in options.items() if k in SyncSpec.__struct_fields__}
+    make_policy(SyncSpec(sync, **known))
+    return Candidate(word, sync, options)
+
+
+def supported(option: str) -> bool:
+    """`flegel.run` takes such an option."""
+    from flegel.api import run
+
+    return option in inspect.signature(run).parameters

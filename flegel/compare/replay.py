@@ -1,0 +1,164 @@
+"""What if a recorded job had run under another model? The trace becomes a cluster model; the candidates run on it.
+
+The recorded job itself stands in the table as `recorded`; simulating its own model beside it shows how far the
+simulation can be believed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flegel.algorithm import Algorithm
+from flegel.api import resolve
+from flegel.compare.candidate import parse_candidates
+from flegel.compare.comparison import in_memory
+from flegel.compare.picture import picture
+from flegel.compare.record import Attempt, Comparison
+from flegel.compare.simulation import ClusterModel, SimulationRunner, SimulationSettings, simulation_runner
+from flegel.compare.stats import first_reaching
+from flegel.datasets import Dataset, open_data
+from flegel.errors import FlegelError, StorageError, UsageError
+from flegel.runtime.job.result_store import read_trace
+from flegel.sim.network import NetworkSpec
+from flegel.sim.replay import progress, record
+
+RECORDED = "recorded"
+
+
+class Recorded:
+    """A folder that `flegel submit` saved."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self.result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            self.rows = read_trace(folder)
+        except OSError as error:
+            raise UsageError(
+                f"{folder} is no saved run (could not read {Path(error.filename or folder).name}); give the folder "
+                "that flegel submit made."
+            ) from None
+        except ValueError as error:
+            raise StorageError(f"The run in {folder} is damaged: {error}.") from None
+        if not {"algorithm", "dataset", "workers", "hyperparameters", "sync"} <= self.result.keys() or not self.rows:
+            raise StorageError(f"The run in {folder} is damaged: its result or its trace is empty.")
+
+    def algorithm(self, given: Algorithm | None) -> Algorithm:
+        if given is not None:
+            return given
+        try:
+            return type(resolve(self.result["algorithm"]))(**self.result["hyperparameters"])
+        except UsageError:
+            raise UsageError(
+                f"The recorded job trained {self.result['algorithm']}, which is not built in; name it: flegel simulate "
+                "file.py:Class --replay …"
+            ) from None
+
+    def data(self, given: str, label: str | None) -> Dataset:
+        """Its data, by the name in the record where none is given."""
+        about = self.result["dataset"]
+        for name in [given] if given else [f"{about['name']}:{about['rows']}", about["name"]]:
+            try:
+                found = in_memory(open_data(name, label=label))
+            except FlegelError:
+                if given:
+                    raise
+                continue
+            if given or (found.rows, found.columns) == (about["rows"], about["columns"]):
+                return found
+        raise UsageError(
+            f"The data of the recorded job ({about['name']}, {about['rows']:,} rows) cannot be opened by that name; "
+            "give them with --data."
+        )
+
+
+def replay(
+    folder: Path,
+    sync: str,
+    *,
+    algorithm: Algorithm | None = None,
+    data: str = "",
+    label: str | None = None,
+    partition: str = "shuffle",
+    straggler: str = "",
+    learning: str = "real",
+    target: float | None = None,
+    max_seconds: float | None = None,
+    log: Callable[[str], None] = lambda text: None,
+    watch: Any = lambda label: None,
+) -> tuple[Comparison, SimulationRunner]:
+    """Simulates the models in `sync` on the cluster of the recorded job."""
+    job = Recorded(folder)
+    result = job.result
+    chosen = job.algorithm(algorithm)
+    rows = job.data(data, label)
+    heard = record(job.rows, result["workers"])
+    goal = target if target is not None else _end(result, chosen, rows)
+    model = ClusterModel(
+        rates=heard.rates, courses=heard.courses, costs=heard.costs, learning=learning,
+        network=NetworkSpec(latency=heard.costs.message), pass_seconds=heard.seconds,
+        progress=progress(job.rows, rows.rows, chosen.maximize) if learning == "curve" else None,
+    )  # fmt: skip
+    settings = SimulationSettings(
+        algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=result["workers"], repeat=1,
+        straggler=straggler, target=float(goal), seed=result["seed"], partition=partition, log=log, model=model,
+        target_note="given" if target is not None else f"what the recorded {result['sync']} ended at",
+        max_seconds=max_seconds or 100 * heard.seconds, watch=watch,
+        title=f"What if: {type(chosen).__name__} on {rows.name}, recorded under {result['sync']}",
+    )  # fmt: skip
+    runner = simulation_runner(settings)
+    found = runner.run()
+    mine = _attempt(job, float(goal), chosen.maximize)
+    shown = picture(job.rows, result["worker"], result.get("staleness", {}))
+    found = _with(found, mine, shown)
+    return found, runner
+
+
+def _end(result: dict[str, Any], chosen: Algorithm, rows: Dataset) -> float:
+    """What the recorded job ended at, where that says something about what is trained now."""
+    if result["objective"] is None:
+        raise UsageError("The recorded job had no objective; give a --target.")
+    about, name = result["dataset"], type(chosen).__name__
+    if name.lower() != result["algorithm"].lower():
+        raise UsageError(
+            f"The recorded job trained {result['algorithm']}; its objective is no target for {name}: give a --target."
+        )
+    if (rows.rows, rows.columns) != (about["rows"], about["columns"]):
+        raise UsageError(
+            f"The recorded job had {about['rows']:,} × {about['columns']:,} values, {rows.name} has {rows.rows:,} × "
+            f"{rows.columns:,}; its objective is no target for them: give a --target."
+        )
+    return float(result["objective"])
+
+
+def _attempt(job: Recorded, target: float, maximize: bool) -> Attempt:
+    result = job.result
+    reached = first_reaching([(r["seconds"], r["objective"]) for r in job.rows], target, maximize)
+    passes = [w["passes"] for w in result["worker"] if w["points"]] or [0.0]
+    return Attempt(
+        candidate=RECORDED,
+        round=0,
+        outcome="reached" if reached is not None else "limit",
+        reason=result["reason"],
+        reached=reached,
+        seconds=result["seconds"],
+        objective=result["objective"],
+        barriers=result["iterations"],
+        utilization=result["utilization"],
+        passes_low=min(passes),
+        passes_high=max(passes),
+    )
+
+
+def _with(found: Comparison, mine: Attempt, shown: Any) -> Comparison:
+    """The recorded run in the first line."""
+    label = RECORDED
+    found.candidates = [label, *found.candidates]
+    found.attempts = [mine, *found.attempts]
+    found.pictures = {label: shown, **found.pictures}
+    return found
+
+
+__all__ = ["Recorded", "replay"]

@@ -1,0 +1,380 @@
+"""Comparisons on virtual time: the state machines, policies and reports of real runs, on modelled workers.
+
+`ClusterModel` describes machines, network and coordinator; `JobSimulator` runs a job on it, training its data for real
+or following a progress curve that was fitted to them; `simulate` runs all candidates. Never reads a clock: the same
+request gives the same record, to the last byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from flegel.compare.candidate import Candidate
+from flegel.compare.comparison import (
+    CHECK_EACH_UP_TO,
+    LIMIT_FACTOR,
+    ComparisonRunner,
+    ComparisonSettings,
+    check_numbers,
+)
+from flegel.compare.picture import picture
+from flegel.compare.record import Attempt, Comparison, RunEnvironment
+from flegel.compare.stats import loosened, thinned
+from flegel.core.pytree import Tree, as_float64, flatten
+from flegel.core.shard import TILE, Shard, Sparse, make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.errors import FlegelError, UsageError
+from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import Timeouts
+from flegel.machine.ledger import Ledger
+from flegel.messages import LoadShard, TreeLayout
+from flegel.plan.stragglers import parse_stragglers
+from flegel.result import Result, balance_row, utilization, worker_rows
+from flegel.runtime.job.run import PreparedJob, Request, check_data, remarks
+from flegel.runtime.worker.row_sources import reorder
+from flegel.sim.coordinator_cost import MEASURED, Costs
+from flegel.sim.learning_curve import CurveLearner, FittedProgress, curve, fit
+from flegel.sim.network import Network, NetworkSpec
+from flegel.sim.simulation import Simulation
+from flegel.sim.speeds import Course, Speeds, draw
+from flegel.sim.trainer import KernelLearner, Learner, Pace
+from flegel.sync import balance_mode, make_policy
+
+MAX_WORKERS = 200_000  # workers
+REAL_UP_TO = 256  # workers whose points are trained for real by default
+UNITS = 8192  # points of a worker where nothing is trained
+FINE, FITTED, MOST_PASSES = 8, 16, 100  # updates a pass, workers and passes of the training that a curve is fitted to
+SHOWN = 256  # workers in a record
+NO_TIMEOUTS = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
+
+
+@dataclass(frozen=True)
+class ClusterModel:
+    """Speeds of workers, network and costs of the coordinator."""
+
+    pass_seconds: float = 1.0
+    """Seconds of the typical worker for a pass over its shard."""
+    speeds: Speeds = field(default_factory=Speeds)
+    network: NetworkSpec = field(default_factory=lambda: NetworkSpec(latency=MEASURED.message))
+    costs: Costs = MEASURED
+    learning: str = "auto"
+    """`real`, `curve`, or `auto`: real for few workers."""
+    size: int | None = None
+    """Bytes of θ and of a report; those of the algorithm where None."""
+    rates: dict[int, float] | None = None
+    """Points a second by worker, where they are known."""
+    courses: dict[int, Course] = field(default_factory=dict)
+    progress: FittedProgress | None = None
+    """A progress curve, where one is fitted already."""
+
+
+class JobSimulator:
+    """Runs jobs of one algorithm and data set on a cluster model."""
+
+    def __init__(self, settings: ComparisonSettings, model: ClusterModel) -> None:
+        self.settings, self.model, self.workers = settings, model, settings.workers
+        self.request = Request(
+            settings.algorithm, settings.data, min(self.workers, settings.data.rows), seed=settings.seed
+        )
+        check_data(self.request)
+        self.plan = PreparedJob(self.request, None)
+        self.real = self._is_real()
+        self.size = model.size
+        self.progress: FittedProgress | None = None
+        self.reference = (0.0, 0.0)
+        """Passes and objective at which bsp counts as converged, where that comes from a fit."""
+        if not self.real:
+            arrays = (flatten(self.plan.parameter), flatten(self.plan.zero))
+            self.size = model.size or max(sum(a.nbytes for a in each) for each in arrays)
+            self.progress = model.progress or self._fit()
+        else:
+            self._kernel = self.plan.compile().kernel
+            self._shards = self._make_shards(self.workers)
+
+    def _is_real(self) -> bool:
+        rows, wanted = self.settings.data.rows, self.model.learning
+        if wanted not in ("auto", "real", "curve"):
+            raise UsageError(f"--learning {wanted!r} must be auto, real or curve.")
+        if wanted == "real" and rows < TILE * self.workers:
+            raise UsageError(
+                f"{rows} rows are too few to be trained for real by {self.workers} workers; give {TILE * self.workers} "
+                "or more, or --learning curve."
+            )
+        if wanted == "auto":
+            few = self.workers <= REAL_UP_TO and rows >= TILE * self.workers
+            return few and self.model.progress is None
+        return wanted == "real"
+
+    def _make_shards(self, workers: int) -> list[Shard]:
+        """The shards that a real job with the same seed has."""
+        data, algorithm = self.settings.data, self.settings.algorithm
+        features, labels = data.load()
+        shards = []
+        for index, ids in enumerate(data.owners(workers, self.settings.partition, self.settings.seed)):
+            rows: Any = reorder(features, ids) if isinstance(features, Sparse) else features[ids]
+            state = algorithm.initState(len(ids), data.columns, np.random.default_rng([self.settings.seed, index]))
+            own = labels[ids] if labels is not None and algorithm.supervised else None
+            shards.append(make_shard(rows, own, state, algorithm.layout, ids))
+        return shards
+
+    def _learners(self, shards: list[Shard]) -> dict[int, Learner]:
+        algorithm, flag = self.settings.algorithm, new_flag()
+        fresh = [replace(s, state=s.state.copy(), halted=np.zeros_like(s.halted)) for s in shards]
+        return {i: KernelLearner(algorithm, self._kernel, s, self.plan.zero, flag) for i, s in enumerate(fresh)}
+
+    def _fit(self) -> FittedProgress:
+        """Real training by a few equal workers, with updates every eighth of a pass and every pass."""
+        self.settings.log(f"fitting a progress curve to {self.settings.data.rows:,} rows, trained for real")
+        count = min(FITTED, max(1, self.settings.data.rows // TILE))
+        self._kernel, shards = self.plan.compile().kernel, self._make_shards(count)
+        points = max(s.points for s in shards)
+        found = []
+        for sync, per_pass in ((SyncSpec("fsp", 1.0 / FINE), FINE), (SyncSpec("bsp"), 1)):
+            job = self._coordinator(
+                self.settings.algorithm, self.plan.parameter, self.plan.zero, sync,
+                Criteria(max_iterations=MOST_PASSES * per_pass, tolerance=1e-6), count, None,
+            )  # fmt: skip
+            Simulation(
+                job, {i: Pace(float(points)) for i in range(count)}, self._learners(shards), Costs(0.0, 0.0)
+            ).run()
+            visits = np.cumsum([row.visits for row in job.trace]) / self.settings.data.rows
+            pairs = zip(visits.tolist(), (row.estimate for row in job.trace), strict=True)
+            found.append([(p, float(f)) for p, f in pairs if f is not None])
+        if not found[0] or not found[1]:
+            raise UsageError(f"{type(self.settings.algorithm).__name__} has no objective, so there is nothing to fit.")
+        self.reference = _converged_at(found[1], self.settings.tolerance)
+        return fit(found[0], found[1], 1.0 / FINE, self.settings.algorithm.maximize)
+
+    def _coordinator(
+        self,
+        algorithm: Any,
+        parameter: Tree,
+        zero: Tree,
+        sync: SyncSpec,
+        criteria: Criteria,
+        workers: int,
+        balancing: BalanceControl | None,
+    ) -> Coordinator:
+        form = TreeLayout("array", ())
+        load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.settings.seed, form, form)
+        return Coordinator(
+            algorithm, make_policy(sync), criteria, as_float64(parameter), Ledger(algorithm, zero),
+            dict.fromkeys(range(workers), load), patience=NO_TIMEOUTS, balancing=balancing,
+        )  # fmt: skip
+
+    def run(
+        self,
+        candidate: Candidate,
+        criteria: Criteria,
+        straggler: str,
+        seed: int,
+        watch: Callable[[Coordinator], None] | None = None,
+    ) -> Result:
+        """One job to its end; `seed` decides speeds, stragglers and the network's jitter."""
+        sync = SyncSpec(candidate.sync, **candidate.options)
+        self._check(sync)
+        mode = balance_mode(sync, self.workers) if self.real and not self.model.costs.tree else "off"
+        balancing = None if mode == "off" else BalanceControl(mode, criteria)
+        learners: dict[int, Learner]
+        if self.progress is not None:
+            algorithm: Any = curve(self.progress, self.workers * UNITS)
+            job = self._coordinator(algorithm, np.zeros(2), np.zeros(2), sync, criteria, self.workers, None)
+            learners = {w: CurveLearner(UNITS, self.settings.data.columns) for w in range(self.workers)}
+        else:
+            algorithm, plan = self.settings.algorithm, self.plan
+            job = self._coordinator(algorithm, plan.parameter, plan.zero, sync, criteria, self.workers, balancing)
+            learners = self._learners(self._shards)
+        network = Network(self.model.network, self.workers, seed)
+        paces = self._paces(straggler, seed)
+        Simulation(job, paces, learners, self.model.costs, network, self.size).run(watch=watch)
+        return self._result(candidate, job)
+
+    def _check(self, sync: SyncSpec) -> None:
+        """Refuses what the cluster model cannot represent."""
+        if self.progress is not None and sync.balance not in (None, "off"):
+            raise UsageError("With a progress curve there are no points that could move; use --learning real.")
+        if self.model.costs.tree and (sync.name in ("ssp", "asp", "psp") or sync.balance not in (None, "off")):
+            raise UsageError(f"--tree is a model of barriers for everybody; {sync.name} cannot be simulated with it.")
+
+    def _paces(self, straggler: str, seed: int) -> dict[int, Pace]:
+        slow = parse_stragglers(straggler, self.workers, seed)
+        model, count = self.model, self.workers
+        if model.rates is not None:
+            rates = model.rates
+            if self.progress is not None:  # units stand for points
+                scale = UNITS / (self.settings.data.rows / count)
+                rates = {w: r * scale for w, r in rates.items()}
+            courses = model.courses
+        else:
+            factors, courses = draw(model.speeds, count, seed)
+            share = UNITS if self.progress is not None else self.settings.data.rows / count
+            rates = {w: share / model.pass_seconds * factors[w] for w in range(count)}
+        return {w: Pace(rates[w], slow, w, count, courses.get(w)) for w in range(count)}
+
+    def _result(self, candidate: Candidate, job: Coordinator) -> Result:
+        assert job.verdict is not None
+        workers = worker_rows(job)
+        values = (row.estimate for row in reversed(job.trace))
+        algorithm, data = self.settings.algorithm, self.settings.data
+        return Result(
+            algorithm=algorithm,
+            name=type(algorithm).__name__.lower(),
+            dataset=data.summary(),
+            sync=candidate.sync,
+            workers=self.workers,
+            seed=self.settings.seed,
+            converged=job.verdict.converged,
+            reason=job.verdict.reason,
+            objective=next((v for v in values if v is not None), None),
+            iterations=job.iteration,
+            seconds=job.seconds,
+            load_seconds=0.0,
+            rows=[vars(row) for row in job.trace],
+            worker=workers,
+            utilization=utilization(workers),
+            staleness=dict(sorted(job.staleness.items())),
+            parameter=job.parameter,
+            kernel="simulated",
+            warnings=remarks(job) if self.real else [],
+            classes=data.classes,
+            balance=balance_row(job),
+        )
+
+
+def _converged_at(curve: list[tuple[float, float]], tolerance: float) -> tuple[float, float]:
+    """Where a pass first changes the objective by no more than the tolerance."""
+    for (_, before), (passes, value) in itertools.pairwise(curve):
+        if abs(value - before) <= tolerance * max(abs(before), 1e-300):
+            return passes, value
+    return curve[-1]
+
+
+class SimulationRunner(ComparisonRunner):
+    """A comparison whose runs are simulated."""
+
+    settings: SimulationSettings
+
+    def __init__(self, settings: SimulationSettings) -> None:
+        super().__init__(settings, None)
+        self.simulator = JobSimulator(settings, settings.model)
+        self.last: Result | None = None
+        self.runs: dict[str, Result] = {}
+        """The first run of each candidate."""
+        self._seed = settings.seed
+        self.notes.append(describe(self.simulator))
+
+    def _environment(self) -> RunEnvironment | None:
+        return None
+
+    def _target(self) -> tuple[float, str, float]:
+        settings = self.settings
+        if settings.target is not None:
+            return settings.target, settings.target_note, settings.max_seconds or self._default_limit()
+        if self.simulator.progress is None:
+            target, note, limit = super()._target()
+            if settings.max_seconds is None:  # virtual seconds cost nothing
+                limit = LIMIT_FACTOR * self.last.seconds if self.last else self._default_limit()
+            return target, note, limit
+        passes, end = self.simulator.reference
+        target = loosened(end, settings.within, self.maximize)
+        note = f"within {100 * settings.within:.2g} % of the {end:.6g} that bsp, trained for real, converged to in "
+        note += f"{passes:.0f} passes"
+        return target, note, settings.max_seconds or self._default_limit()
+
+    def _default_limit(self) -> float:
+        """Seconds after which a run is stopped: a thousand passes of the typical worker."""
+        return 1000 * self.simulator.model.pass_seconds
+
+    def _run(self, candidate: Candidate, **criteria: Any) -> Result:
+        """As `flegel.run` would."""
+        straggler = criteria.pop("straggler", "")
+        watch = self.settings.watch(candidate.label)
+        self.last = self.simulator.run(candidate, Criteria(**criteria), straggler, self._seed, watch)
+        return self.last
+
+    def _check(self) -> None:
+        """Only where points were trained, and few enough to look at them all."""
+        if self.simulator.real and self.settings.data.rows * self.settings.data.columns <= CHECK_EACH_UP_TO:
+            super()._check()
+
+    def _attempt(self, candidate: Candidate, number: int, again: bool = False) -> Attempt:
+        settings = self.settings
+        self._seed = settings.seed + 1000 * number
+        slowed = {"straggler": settings.straggler} if settings.straggler else {}
+        try:
+            result = self._run(candidate, target=self.target, tolerance=0.0, max_seconds=self.limit, **slowed)
+        except UsageError:
+            raise
+        except FlegelError as error:
+            attempt = Attempt(candidate=candidate.label, round=number, outcome="failed", reason=str(error))
+        else:
+            attempt = self._judge(candidate, number, result)
+            shown = picture(result.rows, thinned(result.worker, SHOWN), result.staleness)
+            self.results[len(self.attempts)] = (result, shown)
+            self.runs.setdefault(candidate.label, result)
+        self.attempts.append(attempt)
+        settings.log(_describe(attempt, settings.repeat))
+        return attempt
+
+
+def _describe(attempt: Attempt, repeat: int) -> str:
+    time = f"{attempt.reached:.4g} s" if attempt.reached is not None else f"{attempt.outcome} ({attempt.reason})"
+    turn = f"{attempt.round + 1}/{repeat} " if repeat > 1 else ""
+    return f"{turn}{attempt.candidate}: {time}, {attempt.barriers} updates of θ"
+
+
+def describe(simulator: JobSimulator) -> str:
+    """The cluster model in a sentence, which stands as a note in every record."""
+    model, costs, network = simulator.model, simulator.model.costs, simulator.model.network
+    speeds = "speeds as recorded" if model.courses else f"speeds {model.speeds.spread}"
+    if model.rates is None:
+        speeds = f"a pass of the typical worker takes {model.pass_seconds:g} s, {speeds}"
+    if model.speeds.drift:
+        speeds += f", drifting by {model.speeds.drift.size:g} every {model.speeds.drift.every:g} s"
+    if model.speeds.spot:
+        speeds += f", revoked {model.speeds.spot.per_hour:g} times an hour for {model.speeds.spot.outage:g} s"
+    racks = f" in {network.racks} racks" if network.racks > 1 else ""
+    if simulator.progress is not None:
+        learning = f"progress follows a curve fitted to real training, with a loss κ = {simulator.progress.loss:.2f}"
+    else:
+        learning = "every point is trained for real"
+    size = f", {simulator.size:,} bytes of θ" if simulator.size else ""
+    groups = f"; heads of groups of {costs.tree} between, which the engine does not have" if costs.tree else ""
+    shards = f"; θ in {costs.shards} parts, which the engine does not have" if costs.shards > 1 else ""
+    return (
+        f"Simulated, on virtual time: {speeds}; {network.latency * 1e6:.0f} µs to the coordinator{racks}, whose thread "
+        f"takes {costs.merge * 1e6:.0f} µs a report and {costs.send * 1e6:.0f} µs an order{size}{groups}{shards}; "
+        f"{learning}."
+    )
+
+
+@dataclass
+class SimulationSettings(ComparisonSettings):
+    """A comparison and the cluster model on which it runs."""
+
+    model: ClusterModel = field(default_factory=ClusterModel)
+    watch: Callable[[str], Callable[[Coordinator], None] | None] = lambda label: None
+    """Given a candidate's label, a function to call now and then with its coordinator, or None."""
+
+
+def simulation_runner(settings: SimulationSettings) -> SimulationRunner:
+    """Checks the settings; the runner's `runs` has the first run of each candidate afterwards."""
+    if not 1 <= settings.workers <= MAX_WORKERS:
+        raise UsageError(f"The number of simulated workers must be 1 to {MAX_WORKERS:,}, not {settings.workers:,}.")
+    check_numbers(settings)
+    return SimulationRunner(settings)
+
+
+def simulate(settings: SimulationSettings) -> Comparison:
+    """Run all candidates."""
+    return simulation_runner(settings).run()
+
+
+__all__ = ["ClusterModel", "JobSimulator", "SimulationRunner", "SimulationSettings", "simulate", "simulation_runner"]

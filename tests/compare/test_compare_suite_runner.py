@@ -1,0 +1,125 @@
+"""All benchmarks within a time for all: who gets how much, what is kept of one that is cut off, what is left out."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flegel.compare import Bench, read, suite_runner, write
+from flegel.compare.suite import choose, folder, read_script, scripts
+from flegel.compare.suite_runner import SuiteRunner
+from flegel.report.write import load, render
+from tests.compare.samples import bench
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+NAMES = {
+    "runtime_stragglers", "runtime_even", "skew", "utilization", "optimizations", "passes", "coordination",
+    "convergence", "intervals", "scaling", "bandwidth", "psp", "peers",
+}  # fmt: skip
+
+
+def test_all_is_every_figure_of_the_papers_and_the_peers() -> None:
+    assert {script.name for script in choose(scripts(BENCH), ["all"])} >= NAMES
+
+
+def test_the_suite_is_found_beside_the_package_or_where_one_says(tmp_path: Path) -> None:
+    assert folder() == BENCH == folder(BENCH)
+    with pytest.raises(Exception, match="holds no benchmark suite"):
+        folder(tmp_path)
+
+
+def test_the_race_with_stragglers_gets_the_largest_part() -> None:
+    weights = {script.name: script.weight for script in choose(scripts(BENCH), ["all"])}
+    assert max(weights, key=lambda name: weights[name]) == "runtime_stragglers" and weights["skew"] > 1
+
+
+@given(left=st.floats(0.0, 1e4), weights=st.lists(st.floats(0.5, 10), min_size=1, max_size=20), start=st.floats(0, 20))
+def test_parts_of_the_time_add_up_to_all_of_it(left: float, weights: list[float], start: float) -> None:
+    rest = left
+    for i in range(len(weights)):
+        mine = suite_runner.part(rest, weights[i:], start)
+        assert -1e-9 <= mine <= rest + 1e-6
+        rest -= mine
+    assert rest == pytest.approx(0.0, abs=1e-6 * max(left, 1))
+
+
+def test_who_weighs_more_gets_more_and_what_is_not_used_goes_on() -> None:
+    assert suite_runner.part(100, [3, 1], start=10) == pytest.approx(10 + 80 * 3 / 4)
+    assert suite_runner.part(90, [1], start=10) == pytest.approx(90)  # the first one took only ten seconds
+    assert suite_runner.part(10, [5, 1], start=10) == pytest.approx(5)  # not even time for both to start
+
+
+def script(folder: Path, name: str, body: str, needs: str = "()") -> Path:
+    """A benchmark that needs no engine."""
+    head = f'"""Is {name} fine?"""\nfrom bench.common import suite\nimport argparse, json, sys, time\n'
+    head += f'FIGURE = "Fig. 1"\nNEEDS = {needs}\n'
+    parse = textwrap.dedent("""
+        parser = argparse.ArgumentParser()
+        for flag in ("--scale", "--workers", "--repeat", "--out", "--seed", "--budget", "--cache", "--only"):
+            parser.add_argument(flag)
+        options = parser.parse_args()
+    """)
+    path = folder / "figures" / f"{name}.py"
+    path.write_text(head + parse + textwrap.dedent(body) + '\n# "__main__"\n')
+    return path
+
+
+@pytest.fixture
+def suite_folder(tmp_path: Path) -> Path:
+    suite = tmp_path / "bench"
+    (suite / "common").mkdir(parents=True)
+    (suite / "figures").mkdir()
+    (suite / "common" / "suite.py").write_text("")
+    return suite
+
+
+def test_a_script_that_is_cut_off_leaves_what_it_had(
+    suite_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(suite_runner, "GRACE", 0.2)
+    monkeypatch.setattr(suite_runner, "START", 0.0)
+    written = bench()
+    written.name, written.unfinished = "slow", "it was still running when this was written"
+    write(written, suite_folder / "made.json")
+    body = f"""
+        import pathlib, shutil
+        shutil.copy({str(suite_folder / "made.json")!r}, pathlib.Path(options.out) / "slow.json")
+        time.sleep(600)
+    """
+    path = script(suite_folder, "slow", body)
+    assert SuiteRunner([read_script(path)], tmp_path / "out", {"--scale": "smoke"}, budget=4.0).run() == []
+    kept = read(tmp_path / "out" / "slow.json")
+    assert isinstance(kept, Bench) and kept.comparisons and "ended after" in kept.unfinished
+    page = render([load(tmp_path / "out" / "slow.json")], "All")
+    assert "Unfinished: it was ended after" in page
+
+
+def test_what_cannot_run_or_fails_is_in_the_report_with_a_sentence(suite_folder: Path, tmp_path: Path) -> None:
+    lacks = read_script(script(suite_folder, "lacks", "", needs='("package:no_such_package",)'))
+    breaks = read_script(script(suite_folder, "breaks", "sys.exit(3)"))
+    said: list[str] = []
+    failed = SuiteRunner([lacks, breaks], tmp_path / "out", {"--scale": "smoke"}, 30.0, said.append).run()
+    assert failed == ["breaks"] and any("no_such_package is not installed" in text for text in said)
+    page = render([load(path) for path in sorted((tmp_path / "out").glob("*.json"))], "All")
+    assert "no_such_package is not installed" in page and "exit code 3" in page
+
+
+def test_an_earlier_record_is_not_lost_when_there_is_no_time_now(suite_folder: Path, tmp_path: Path) -> None:
+    quick = read_script(script(suite_folder, "skew", ""))
+    write(bench(), tmp_path / "skew.json")
+    SuiteRunner([quick], tmp_path, {"--scale": "smoke"}, budget=0.5).run()
+    kept = read(tmp_path / "skew.json")
+    assert isinstance(kept, Bench) and kept.comparisons
+
+
+def test_the_time_is_passed_on_and_a_cache_that_is_removed(suite_folder: Path, tmp_path: Path) -> None:
+    path = script(suite_folder, "asks", f"json.dump(vars(options), open({str(tmp_path / 'got.json')!r}, 'w'))")
+    assert SuiteRunner([read_script(path)], tmp_path / "out", {"--scale": "smoke", "--workers": 3}, 60.0).run() == []
+    import json
+
+    got = json.loads((tmp_path / "got.json").read_text())
+    assert got["workers"] == "3" and 50 < float(got["budget"]) <= 60 and not Path(got["cache"]).exists()

@@ -222,7 +222,7 @@ def test_a_worker_that_is_lost_takes_nobody_s_arrays_along(sent: signal.Signals,
 
     def strike(machine: Any) -> None:
         if machine.iteration >= 5 and not struck:
-            struck.append(cluster._processes[1].pid)  # type: ignore[attr-defined]
+            struck.append(cluster.registry.processes[1].pid)  # type: ignore[attr-defined]
             os.kill(struck[0], sent)
 
     algorithm = find_algorithm("kmeans")(k=150)
@@ -281,7 +281,7 @@ def test_workers_let_go_of_the_board_when_the_job_is_over(monkeypatch: pytest.Mo
         return posted[-1]
 
     def lent() -> bool:
-        pids = [process.pid for process in cluster._processes.values()]  # type: ignore[attr-defined]
+        pids = [process.pid for process in cluster.registry.processes.values()]  # type: ignore[attr-defined]
         return any("/memfd:flegel-" in Path(f"/proc/{pid}/maps").read_text() for pid in pids)
 
     monkeypatch.setattr(shared_buffers.SharedBuffers, "_post", watched)

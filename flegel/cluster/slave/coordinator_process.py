@@ -36,7 +36,7 @@ def listen(cluster: Any) -> None:
         for line in stream:
             match coordinator_protocol.read_down(line):
                 case WorkerEnded(worker=worker, life=life, why=why, fault=fault):
-                    cluster.lose(worker, life, why, fault)
+                    cluster.report_lost(worker, life, why, fault)
                 case ResizeJob(workers=workers):
                     cluster.scale(workers)
                 case DrainWorkers(workers=leaving):
@@ -66,7 +66,7 @@ def main() -> None:
         )
     except BaseException as error:  # noqa: BLE001 - whatever it is, the owner of the job must read it
         finished = coordinator_protocol.JobFinished(False, f"{type(error).__name__}: {error}", own_traceback(error))
-    voice.tell(finished)
+    voice.send(finished)
     print(finished.why, file=sys.stderr, flush=True)
     os._exit(0 if finished.done else 1)  # threads of user code must not keep it
 
@@ -78,7 +78,7 @@ def carry_out(errand: coordinator_protocol.JobAssignment, voice: CoordinatorPipe
     cluster = SlaveWorkers(errand.workers, errand.host, voice)
     threading.Thread(target=listen, args=(cluster,), daemon=True).start()
     cluster.start()  # slaves bring workers up while this process gets ready
-    voice.tell(coordinator_protocol.PhaseChanged("reading"))
+    voice.send(coordinator_protocol.PhaseChanged("reading"))
     from flegel.datasets import open_data
     from flegel.result import glance
     from flegel.runtime.checkpoint.reader import holds_job
@@ -99,21 +99,21 @@ def carry_out(errand: coordinator_protocol.JobAssignment, voice: CoordinatorPipe
         nonlocal seen, phase, kept
         if machine.phase != phase:
             phase = machine.phase
-            voice.tell(coordinator_protocol.PhaseChanged(phase, elastic=phase == "training"))
+            voice.send(coordinator_protocol.PhaseChanged(phase, elastic=phase == "training"))
         if phase == "training":
             kept = kept or (clock.now(), machine.iteration)
             if clock.now() - kept[0] >= CHECKPOINT and machine.iteration > kept[1]:
                 kept = (clock.now(), machine.iteration)
-                voice.tell(coordinator_protocol.ProgressSaved())
+                voice.send(coordinator_protocol.ProgressSaved())
         if clock.now() - seen >= GLANCE:
             seen = clock.now()
-            voice.tell(coordinator_protocol.ProgressSeen(msgspec.to_builtins(glance(machine))))
+            voice.send(coordinator_protocol.ProgressSeen(msgspec.to_builtins(glance(machine))))
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     def tell_phase(name: str, hook: str = "") -> None:
-        voice.tell(coordinator_protocol.PhaseChanged(name, hook=hook))
+        voice.send(coordinator_protocol.PhaseChanged(name, hook=hook))
 
     try:
         if errand.resume and holds_job(open_store(errand.checkpoints)):
@@ -164,7 +164,7 @@ def _saved(
 ) -> coordinator_protocol.JobFinished:
     from flegel.runtime.job import result_store
 
-    voice.tell(coordinator_protocol.PhaseChanged("saving"))
+    voice.send(coordinator_protocol.PhaseChanged("saving"))
     for text in result.warnings:
         print(f"note: {text}", file=sys.stderr, flush=True)
     result_store.save(result, Path(errand.result))

@@ -305,8 +305,8 @@ def test_a_report_to_the_board_of_a_job_that_was_broken_off_is_nobody_s_trouble(
             if job == "the next one":
                 cluster.new_job()
             else:
-                cluster._job = voice.job
-            cluster._take = take_once(cluster._take, late)  # type: ignore[method-assign]
+                cluster._mailbox.begin_job(voice.job, 1)
+            cluster.endpoint.receive = take_once(cluster.endpoint.receive, late)  # type: ignore[method-assign]
             assert not [m for m in cluster.receive(0.0) if isinstance(m[0].body, Report)]
             assert ("dropped a message" in capfd.readouterr().err) == (job == "a worker of this one")
         small = flegel.run(find_algorithm("kmeans")(k=2), rows, cluster=cluster, sync="bsp", max_iterations=2)

@@ -26,7 +26,7 @@ SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
     [
         ("node1 slot=4", "line 1: 'slot=4' is not an option; did you mean 'slots'?"),
         ("node1 slots=0", "slots=0 must be 1 to 256"),
-        ("-oProxyCommand=x", "is no host"),
+        ("-oProxyCommand=x", "is not a host"),
         ("a/../b", "no name for a slave"),
         ("# nobody", "names no host"),
         ("node1\nnode1", "more than one slave called node1"),

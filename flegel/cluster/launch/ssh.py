@@ -50,24 +50,24 @@ def read_hosts(path: Path) -> list[Host]:
         raise UsageError(f"There is no file {path}; write one host a line, such as `node1 slots=4`.")
     found: list[Host] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
+        fields = line.partition("#")[0].split()
+        if not fields:
             continue
         options = {}
-        for word in words[1:]:
-            key, equals, value = word.partition("=")
+        for option in fields[1:]:
+            key, equals, value = option.partition("=")
             if not equals or key not in _OPTIONS:
-                raise UsageError(f"{path}, line {number}: {word!r} is not an option{nearest(key, _OPTIONS)}")
+                raise UsageError(f"{path}, line {number}: {option!r} is not an option{nearest(key, _OPTIONS)}")
             options[key] = value
-        if words[0].startswith("-"):
-            raise UsageError(f"{path}, line {number}: {words[0]!r} is not a host.")
+        if fields[0].startswith("-"):
+            raise UsageError(f"{path}, line {number}: {fields[0]!r} is not a host.")
         slots = options.get("slots")
         if slots is not None and not (slots.isdigit() and 1 <= int(slots) <= 256):
             raise UsageError(f"{path}, line {number}: slots={slots} must be 1 to 256.")
-        name = options.get("name") or words[0].rpartition("@")[2].replace(":", "-")
+        name = options.get("name") or fields[0].rpartition("@")[2].replace(":", "-")
         found.append(
             Host(
-                words[0], check_name(name, "slave"), int(slots) if slots else None, options.get("flegel", "flegel"),
+                fields[0], check_name(name, "slave"), int(slots) if slots else None, options.get("flegel", "flegel"),
                 options.get("home", ""),
             )
         )  # fmt: skip
@@ -93,17 +93,17 @@ def up(hosts: list[Host], master: str, ssh: str = SSH, insecure: bool = False) -
                 own = json.loads(_run(ssh, host, f"{host.program} keys show --json"))["own"]
             registry.add(own["slave"], "slave", host.name)
             _run(ssh, host, f"{host.program} keys add {server} --role master --address {shlex.quote(master)}")
-        words = f"{host.program} slave --master {shlex.quote(master)} --name {host.name}"
-        words += f" --slots {host.slots}" if host.slots else ""
-        words += " --insecure" if insecure else ""
-        _run(ssh, host, START.format(folder=host.folder, words=words))
+        command = f"{host.program} slave --master {shlex.quote(master)} --name {host.name}"
+        command += f" --slots {host.slots}" if host.slots else ""
+        command += " --insecure" if insecure else ""
+        _run(ssh, host, START.format(folder=host.folder, command=command))
 
     return _on_all(hosts, start)
 
 
 START = """mkdir -p {folder} && cd {folder} || exit 1
 if [ -f pid ] && kill -0 "$(cat pid)" 2>/dev/null; then exit 0; fi
-(setsid nohup env {words} > log 2>&1 < /dev/null & echo $! > pid)
+(setsid nohup env {command} > log 2>&1 < /dev/null & echo $! > pid)
 sleep 0.5
 kill -0 "$(cat pid)" 2>/dev/null || {{ tail -n 3 log >&2; exit 1; }}"""
 
@@ -138,9 +138,9 @@ def _on_all(hosts: list[Host], do: Callable[[Host], None]) -> dict[str, str]:
 
 
 def _run(ssh: str, host: Host, script: str, seconds: float = DEADLINE) -> str:
-    words = [*shlex.split(ssh), host.target, "sh -c " + shlex.quote(script)]
+    command = [*shlex.split(ssh), host.target, "sh -c " + shlex.quote(script)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         raise FlegelError(f"{host.target} did not answer within {seconds:.0f} s.") from None
     except OSError as error:

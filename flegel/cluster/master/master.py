@@ -41,7 +41,7 @@ class Master:
         """At least once a second."""
         self._state.now = now
         for slave in list(self.slaves.values()):
-            if now - slave.heard > LOST_AFTER:
+            if now - slave.last_beat > LOST_AFTER:
                 self._lose_slave(slave)
         self._lifecycle.schedule()
         return self._state.take_actions()

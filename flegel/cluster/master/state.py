@@ -30,7 +30,7 @@ class KnownSlave:
 
     name: str
     beat: SlaveBeat
-    heard: float
+    last_beat: float
     present: bool = True
     """False for one that is only expected: it ran something before the master was restarted."""
     ordered: dict[ProcessId, float] = field(default_factory=dict)

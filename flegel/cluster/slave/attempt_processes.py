@@ -31,6 +31,7 @@ from flegel.cluster.transport.protocol import (
     WorkerEnded,
 )
 from flegel.runtime import clock
+from flegel.runtime.processes.exit_codes import describe_exit
 
 SPARE_AFTER = 2.0
 """Seconds after the last start until the next spare process is started: jobs get the processors first."""
@@ -188,7 +189,7 @@ class AttemptProcesses:
 
     def _record_end(self, attempt: JobAttempt, key: tuple[int, int], child: ChildProcess) -> None:
         assert child.code is not None
-        why, fault = child_processes.describe_exit(child.code)
+        why, fault = describe_exit(child.code)
         if child.end_reason:
             why, fault = child.end_reason, True
         name = (attempt.job, attempt.attempt, *key)

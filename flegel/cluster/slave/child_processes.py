@@ -21,6 +21,7 @@ import msgspec
 
 from flegel.cluster.slave.process_limits import ProcessLimits
 from flegel.runtime import clock
+from flegel.runtime.processes import fork_server
 
 OWNER_VARIABLE = "FLEGEL_SLAVE"
 """Environment variable of all processes of a slave's jobs: processes that a killed slave has left are found by it."""
@@ -128,15 +129,7 @@ def start_spare(role: str, owner: str, folder: Path) -> SpareProcess:
     """Start a process that can become a `worker`, a `coordinator`, or `any` of the two."""
     output, output_write = os.pipe()
     reports, reports_write = os.pipe()
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "NUMBA_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path),
-        "FLEGEL_REPORTS": str(reports_write),
-        OWNER_VARIABLE: owner,
-    }
+    environment = {**fork_server.environment(), "FLEGEL_REPORTS": str(reports_write), OWNER_VARIABLE: owner}
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flegel.cluster.slave.job_process", str(os.getpid()), role],
@@ -268,15 +261,6 @@ def has_ended(child: ChildProcess) -> bool:
 def _signal_group(child: ChildProcess, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, number)
-
-
-def describe_exit(code: int) -> tuple[str, bool]:
-    """The end of a process in words, and whether the job itself caused it: a crash, not a signal from outside."""
-    if code >= 0:
-        return f"ended with exit code {code}", True
-    number = -code
-    name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
-    return f"was killed by {name}", name not in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 
 
 def adopt_orphans() -> None:

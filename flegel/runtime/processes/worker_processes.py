@@ -1,4 +1,4 @@
-"""Worker processes and how they are started: by a fork server, from scratch, or by somebody else. No messages here.
+"""Worker processes and how they are started: by a fork server, from scratch, or by other programs. No messages here.
 
 A `Launcher` is the part of a cluster that knows where processes come from; `SlaveLauncher` in `flegel.cluster.slave`
 is one that asks slaves of a master for them.
@@ -7,7 +7,6 @@ is one that asks slaves of a master for them.
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,12 +15,10 @@ from typing import IO, Protocol
 import msgspec
 
 from flegel.runtime.processes import fork_server
+from flegel.runtime.processes.exit_codes import describe_exit
 from flegel.runtime.processes.parent_death import process_starter
 from flegel.runtime.transport.poller import Poller
 from flegel.runtime.worker.process import WorkerConfig
-
-EXTERNAL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-"""Signals that come from outside; death by any other signal is the process's own fault."""
 
 
 class Process(Protocol):
@@ -67,7 +64,7 @@ class Launcher(Protocol):
         ...
 
     def worker_removed(self, worker: int) -> None:
-        """It was evicted: nobody needs its process any more."""
+        """It was evicted: its process is not needed any more."""
         ...
 
     def close(self) -> None:
@@ -97,10 +94,10 @@ class SubprocessLauncher:
         return describe_exit(code)
 
     def worker_ready(self, worker: int) -> None:
-        """Nobody has to know."""
+        """Not needed here."""
 
     def worker_removed(self, worker: int) -> None:
-        """Nobody has to know."""
+        """Not needed here."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -139,10 +136,10 @@ class ForkServerLauncher:
         return describe_exit(code)
 
     def worker_ready(self, worker: int) -> None:
-        """Nobody has to know."""
+        """Not needed here."""
 
     def worker_removed(self, worker: int) -> None:
-        """Nobody has to know."""
+        """Not needed here."""
 
     def close(self) -> None:
         if self.server is not None:
@@ -168,14 +165,6 @@ def launch(config: WorkerConfig, through: Sequence[str] = ()) -> subprocess.Pope
         process.stdin.write(msgspec.json.encode(config) + b"\n")
         process.stdin.flush()
     return process
-
-
-def describe_exit(code: int) -> tuple[str, bool]:
-    """The end of a process in words, and whether it was its own fault."""
-    if code >= 0:
-        return f"ended with exit code {code}", True
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
-    return f"was killed by {name}", -code not in EXTERNAL
 
 
 def close_stdin(process: Process) -> None:

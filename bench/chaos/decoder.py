@@ -178,8 +178,8 @@ def jobs_decoder(frames: list[bytes]) -> str:
 
 def server_decoder(frames: list[bytes]) -> str:
     try:
-        slip = framing.read_header(frames[0], LIMITS)
-        VOCABULARY.decode(VOCABULARY.tag(slip.body), slip.body)
+        header = framing.read_header(frames[0], LIMITS)
+        VOCABULARY.decode(VOCABULARY.tag(header.body), header.body)
     except DecodeError:
         return "refused"
     return "decoded"

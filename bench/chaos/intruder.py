@@ -40,7 +40,7 @@ from decoder import example  # noqa: E402
 ENCODE = msgspec.msgpack.Encoder().encode
 
 
-class Fortress:
+class AttackedServer:
     """A server in a thread, which counts what comes through."""
 
     def __init__(self, folder: Path) -> None:
@@ -112,8 +112,8 @@ def message(body: Any, number: int = 1, session: int | None = None, base: int = 
 class Attacker:
     """Raw DEALER sockets, some at a time, each with a message of its own."""
 
-    def __init__(self, fortress: Fortress) -> None:
-        self.fortress = fortress
+    def __init__(self, target: AttackedServer) -> None:
+        self.target = target
         self.context: zmq.Context[Any] = zmq.Context()
         self.rng = random.Random(7)
 
@@ -125,7 +125,7 @@ class Attacker:
             made.setsockopt(zmq.IDENTITY, identity)
         if pair is not None and server is not None:
             secure_dialer(made, pair, server)
-        made.connect(self.fortress.address)
+        made.connect(self.target.address)
         return made
 
     def volley(
@@ -135,7 +135,7 @@ class Attacker:
 
         `arriving`: the part of them whose key is known, so that the server must have read what they say.
         """
-        server = self.fortress.server
+        server = self.target.server
         done = 0
         while done < tries:
             some = [make(done + i) for i in range(min(50, tries - done))]
@@ -159,22 +159,22 @@ def plain(a: Attacker, tries: int) -> None:
 
 
 def unknown_key(a: Attacker, tries: int) -> None:
-    a.volley(tries, lambda _: (a.socket(new_key_pair(), a.fortress.pair.public), [message(a.anything())]))
+    a.volley(tries, lambda _: (a.socket(new_key_pair(), a.target.pair.public), [message(a.anything())]))
 
 
 def wrong_server_key(a: Attacker, tries: int) -> None:
-    a.volley(tries, lambda _: (a.socket(a.fortress.pairs["submit"], new_key_pair().public), [message(a.anything())]))
+    a.volley(tries, lambda _: (a.socket(a.target.pairs["submit"], new_key_pair().public), [message(a.anything())]))
 
 
 def revoked_key(a: Attacker, tries: int) -> None:
     """New connections of a key that was known, and one that was open when it was revoked."""
-    fortress, pair = a.fortress, new_key_pair()
-    fortress.registry.add(pair.public, "submit")
-    old = a.socket(pair, fortress.pair.public)
-    with dial(fortress.address, [], pair=pair, server=fortress.pair.public) as line:
+    target, pair = a.target, new_key_pair()
+    target.registry.add(pair.public, "submit")
+    old = a.socket(pair, target.pair.public)
+    with dial(target.address, [], pair=pair, server=target.pair.public) as line:
         line.wait_ready(30)
     time.sleep(0.2)
-    fortress.registry.revoke(pair.public)
+    target.registry.revoke(pair.public)
     time.sleep(2 * keys.CACHE_SECONDS)
     half = tries // 2
     for number in range(half):
@@ -182,13 +182,13 @@ def revoked_key(a: Attacker, tries: int) -> None:
             old.send(message(a.anything(), session=number + 1), zmq.NOBLOCK)
         if number % 500 == 0:
             time.sleep(0.05)
-    a.volley(tries - half, lambda _: (a.socket(pair, fortress.pair.public), [message(a.anything())]))
+    a.volley(tries - half, lambda _: (a.socket(pair, target.pair.public), [message(a.anything())]))
     old.close(0)
 
 
 def dead_authenticator(a: Attacker, tries: int) -> None:
     """Known keys, unknown ones and none, while nobody can vouch for any."""
-    f = a.fortress
+    f = a.target
 
     def make(number: int) -> tuple[zmq.Socket[bytes], list[bytes]]:
         who = number % 3
@@ -207,7 +207,7 @@ def dead_authenticator(a: Attacker, tries: int) -> None:
 
 def wrong_role(a: Attacker, tries: int) -> None:
     """Every type of message from every role that may not say it, in valid conversations."""
-    f = a.fortress
+    f = a.target
     forbidden = [(kind, role) for kind, roles in protocol.RIGHTS.items() for role in keys.ROLES if role not in roles]
     lines = {role: a.socket(f.pairs[role], f.pair.public) for role in keys.ROLES}
     session, numbers = time.time_ns() >> 2, dict.fromkeys(keys.ROLES, 0)
@@ -222,7 +222,7 @@ def wrong_role(a: Attacker, tries: int) -> None:
 
 def forged_identity(a: Attacker, tries: int) -> None:
     """A key that may read claims a slave's or the master's name, socket by socket: what counts is its key."""
-    f = a.fortress
+    f = a.target
     names = [b"master", b"slave", b"submit", f.pairs["slave"].public.encode(), b"0.0"]
 
     def make(number: int) -> tuple[zmq.Socket[bytes], list[bytes]]:
@@ -235,7 +235,7 @@ def forged_identity(a: Attacker, tries: int) -> None:
 
 def replay(a: Attacker, tries: int) -> None:
     """One message that came in, again and again: on its connection, on others, from others' keys, as raw bytes."""
-    f = a.fortress
+    f = a.target
     session = time.time_ns() >> 2
     recorded = message(protocol.ListSlaves(), 1, session)
     first = a.socket(f.pairs["read"], f.pair.public)
@@ -257,7 +257,7 @@ def replay(a: Attacker, tries: int) -> None:
 
 def recording(a: Attacker, tries: int) -> None:
     """The bytes of a whole valid connection, recorded on the wire and played back."""
-    f = a.fortress
+    f = a.target
     record = _record(f)
     target = urlsplit(f.address)
     for _ in range(tries):
@@ -270,7 +270,7 @@ def recording(a: Attacker, tries: int) -> None:
 
 def beyond_limits(a: Attacker, tries: int) -> None:
     """Messages that a key may send, but too long, too many frames, or not MessagePack."""
-    f = a.fortress
+    f = a.target
     limits = secure_server.Limits()
 
     def make(number: int) -> tuple[zmq.Socket[bytes], list[bytes]]:
@@ -292,7 +292,7 @@ def beyond_limits(a: Attacker, tries: int) -> None:
 
 def raw_bytes(a: Attacker, tries: int) -> None:
     """No ZeroMQ at all, or half of it."""
-    target = urlsplit(a.fortress.address)
+    target = urlsplit(a.target.address)
     greeting = bytes.fromhex("ff00000000000000017f0301") + b"CURVE".ljust(20, b"\0") + bytes(32)
     for number in range(tries):
         with socket.create_connection((target.hostname, target.port), timeout=10) as wire:
@@ -314,7 +314,7 @@ def _flush(a: Attacker, lines: dict[str, zmq.Socket[bytes]]) -> None:
         line.close(0)
 
 
-def _record(f: Fortress) -> bytes:
+def _record(f: AttackedServer) -> bytes:
     """What a client that may come in sends, by a relay between it and the server."""
     heard = bytearray()
     with socket.create_server(("127.0.0.1", 0)) as relay:
@@ -366,27 +366,27 @@ def attack(folder: Path, tries: int, kinds: list[str] | None = None) -> Iterator
     """About so many tries in all, by every kind of intruder."""
     chosen = kinds or list(KINDS)
     each = -(-tries // len(chosen))
-    fortress = Fortress(folder)
-    attacker = Attacker(fortress)
+    target = AttackedServer(folder)
+    attacker = Attacker(target)
     try:
         for name in chosen:
-            fortress.knock()
-            before, refused, began = len(fortress.through), fortress.server.refused.copy(), time.monotonic()
+            target.knock()
+            before, refused, began = len(target.through), target.server.refused.copy(), time.monotonic()
             KINDS[name](attacker, each)
             time.sleep(0.3)
-            got = fortress.through[before:]
-            fortress.knock()
+            got = target.through[before:]
+            target.knock()
             yield {
                 "kind": name,
                 "tries": each,
                 "reached_the_dispatcher": len(got),
                 "what": sorted(set(got)),
-                "refused_by_the_gate": dict(fortress.server.refused - refused),
+                "refused_by_the_server": dict(target.server.refused - refused),
                 "seconds": round(time.monotonic() - began, 1),
             }
     finally:
         attacker.context.destroy(0)
-        fortress.close()
+        target.close()
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
     python bench/chaos/master.py [--kills 60] [--out FILE]
 
-Three processes, each resumable by its lines in the output file:
+Three parts, each resumable by its lines in the output file:
 
 * kill: SIGKILL at a random moment of a real cluster with a job that trains all the time. Jobs are submitted before,
   during and after, each twice under one ticket. No job may be lost, doubled or started a second time, and the processes

@@ -102,7 +102,7 @@ def spread(cluster: DaemonCluster, client: Client) -> str:
     def there() -> bool:
         cluster.until(lambda: not any(slave.used for slave in client.slaves()), "all slots are free")
         jobs.append(endless(cluster, client, workers=2))
-        if set(cluster.training(client, jobs[-1]).seats) == set(cluster.slaves):
+        if set(cluster.training(client, jobs[-1]).slots) == set(cluster.slaves):
             return True
         client.cancel(jobs[-1])
         return False
@@ -111,7 +111,7 @@ def spread(cluster: DaemonCluster, client: Client) -> str:
     return jobs[-1]
 
 
-def crew(client: Client, job: str) -> set[int]:
+def workers_of(client: Client, job: str) -> set[int]:
     return {int(worker[0]) for worker in client.job(job).glance.get("workers", [])}
 
 
@@ -120,17 +120,17 @@ def test_a_job_goes_on_when_a_slave_of_its_workers_is_killed_and_when_it_is_scal
 ) -> None:
     job = spread(cluster, client)
     view = client.job(job)
-    other = next(name for name in view.seats if name != view.place)
+    other = next(name for name in view.slots if name != view.place)
     cluster.kill_slave(other)
-    cluster.until(lambda: client.job(job).seats == {view.place: 2}, "its worker has a seat on the other slave")
-    cluster.until(lambda: crew(client, job) == {0, 1}, "and trains there")
+    cluster.until(lambda: client.job(job).slots == {view.place: 2}, "its worker has a slot on the other slave")
+    cluster.until(lambda: workers_of(client, job) == {0, 1}, "and trains there")
     assert client.job(job).attempt == 1
     cluster.start_slave(other)
     cluster.until(lambda: len(client.slaves()) == 2, "the slave is back")
     assert "from 2 to 3 workers" in client.scale(job, 3)
-    cluster.until(lambda: crew(client, job) == {0, 1, 2}, "a third worker trains")
+    cluster.until(lambda: workers_of(client, job) == {0, 1, 2}, "a third worker trains")
     client.scale(job, 1)
-    cluster.until(lambda: sum(client.job(job).seats.values()) == 1, "two workers have left")
+    cluster.until(lambda: sum(client.job(job).slots.values()) == 1, "two workers have left")
     client.cancel(job)
     cluster.no_orphans()
 
@@ -152,7 +152,7 @@ def test_a_job_starts_again_elsewhere_when_the_slave_of_its_coordinator_is_kille
     cluster.no_orphans()
 
 
-def chief(cluster: DaemonCluster, view: JobView) -> int:
+def coordinator_pid(cluster: DaemonCluster, view: JobView) -> int:
     """The process of a job's coordinator: it holds the place of the checkpoints."""
     place = str(cluster.folder / view.place / "jobs" / view.job / "checkpoints")
     (found,) = [p.pid for p in cluster.processes() if any(f.path.startswith(place) for f in p.open_files())]
@@ -167,7 +167,7 @@ def test_a_job_whose_coordinator_is_killed_goes_on_from_its_last_commit(cluster:
     view = cluster.training(client, job)
     cluster.until(lambda: client.job(job).glance.get("iteration", 0) > 5, "it gets on")
     first = {p.pid for p in cluster.processes()}
-    os.kill(chief(cluster, view), signal.SIGKILL)
+    os.kill(coordinator_pid(cluster, view), signal.SIGKILL)
     view = cluster.wait(client, job, "done")
     assert view.attempt == 2, f"{view}\n{cluster.logs()}"
     log = "\n".join(client.log(job))

@@ -195,9 +195,9 @@ def test_every_message_of_a_master_comes_from_the_roles_in_its_table_and_no_othe
     import random
 
     example, rng = chaos("decoder").example, random.Random(1)
-    fortress = chaos("intruder").Fortress(tmp_path)
+    target = chaos("intruder").AttackedServer(tmp_path)
     try:
-        with dial(fortress.address, [], pair=fortress.pairs[role], server=fortress.pair.public) as client:
+        with dial(target.address, [], pair=target.pairs[role], server=target.pair.public) as client:
             for kind in protocol.RIGHTS:
                 client.send(example(kind, rng))
                 deadline = clock.now() + 60
@@ -208,9 +208,9 @@ def test_every_message_of_a_master_comes_from_the_roles_in_its_table_and_no_othe
                         assert f"role {role} may not send {kind.__name__}" in str(refused)
                 assert not client.channel.pending
     finally:
-        fortress.close()
-    assert fortress.through == [(role, kind.__name__) for kind, roles in protocol.RIGHTS.items() if role in roles]
-    assert fortress.server.refused["wrong role"] == sum(role not in roles for roles in protocol.RIGHTS.values())
+        target.close()
+    assert target.through == [(role, kind.__name__) for kind, roles in protocol.RIGHTS.items() if role in roles]
+    assert target.server.refused["wrong role"] == sum(role not in roles for roles in protocol.RIGHTS.values())
 
 
 def test_a_conversation_goes_on_after_the_server_restarted(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from flegel.runtime.job.checkpoint_session import EVERY, new_session
 from flegel.runtime.job.resume import UNSET
 from flegel.runtime.job.resume import resume as resume_job
 from flegel.runtime.job.run import HOOK_TIMEOUT, WORKER_TIMEOUT, Request, default_workers, execute
-from flegel.runtime.processes.local_cluster import LocalCluster
+from flegel.runtime.processes.cluster_protocol import Cluster
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.coordinator import Coordinator
@@ -50,7 +50,7 @@ def run(
     out: str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: float | str = EVERY,
-    cluster: LocalCluster | None = None,
+    cluster: Cluster | None = None,
     watch: Callable[[Coordinator], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
@@ -137,7 +137,7 @@ def resume(
     trust_code: bool = False,
     checkpoint_every: float | str | None = None,
     out: str | os.PathLike[str] | None = None,
-    cluster: LocalCluster | None = None,
+    cluster: Cluster | None = None,
     watch: Callable[[Coordinator], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:

@@ -2,7 +2,7 @@
 
 Valid messages of every type are mutated as bytes (bits, cuts, repeats, splices, lengths that lie, deep nesting) and as
 structures (something else in the place of any part, fields more, fewer and twice), some inputs are made from nothing.
-Each input goes through the decoder of jobs (runtime/transport/codec.py) or through that of the gate
+Each input goes through the decoder of jobs (runtime/transport/codec.py) or through that of the server
 (cluster/transport/framing.py). Recorded:
 what came out, the slowest input per MiB, and the peak of memory, both of which have a limit. Appends a JSON line for
 each batch; started again, it goes on where that file ends.
@@ -70,8 +70,8 @@ def example(kind: Any, rng: random.Random, depth: int = 0) -> Any:
 
 
 def seeds(rng: random.Random) -> tuple[list[list[bytes]], list[list[bytes]]]:
-    """Valid messages of every type: for the decoder of jobs, and for that of the gate."""
-    jobs, gates = [], []
+    """Valid messages of every type: for the decoder of jobs, and for that of the server."""
+    jobs, server_messages = [], []
     for kind in typing.get_args(messages.Body):
         for arrays in ([], [np.arange(3.0)], [np.zeros((2, 2), "f4"), np.arange(4)]):
             parcel = codec.PackedArrays(arrays)
@@ -79,8 +79,8 @@ def seeds(rng: random.Random) -> tuple[list[list[bytes]], list[list[bytes]]]:
             jobs.append([bytes(memoryview(f).cast("B")) for f in codec.encode(envelope, parcel)])
     for kind in protocol.RIGHTS:
         body = msgspec.Raw(msgspec.msgpack.encode(example(kind, rng)))
-        gates.append([msgspec.msgpack.encode(MessageHeader(1, 2, 3, 1, 0, body)), b"frame"])
-    return jobs, gates
+        server_messages.append([msgspec.msgpack.encode(MessageHeader(1, 2, 3, 1, 0, body)), b"frame"])
+    return jobs, server_messages
 
 
 LIES = [
@@ -123,7 +123,7 @@ def mutate(data: bytes, rng: random.Random, others: list[list[bytes]]) -> bytes:
 
 STRANGE: list[Any] = [
     None, True, -1, 2**63, -(2**63), 2**64 - 1, 0.0, float("nan"), float("-inf"), "", "\0", "type", "é" * 40, b"",
-    b"\xff" * 30, [], {}, [[]], [None] * 40, {"": 0}, {"type": "Load"}, {1: 2}, msgspec.msgpack.Ext(5, b"x"),
+    b"\xff" * 30, [], {}, [[]], [None] * 40, {"": 0}, {"type": "LoadShard"}, {1: 2}, msgspec.msgpack.Ext(5, b"x"),
     msgspec.msgpack.Ext(-1, b"\xff" * 12),
 ]  # fmt: skip
 
@@ -154,13 +154,13 @@ def twist(data: bytes, rng: random.Random) -> bytes:
     return msgspec.msgpack.encode(outer)
 
 
-def bulk(rng: random.Random, gate: bool, unit: bytes = b"", size: int = 0) -> bytes:
+def bulk(rng: random.Random, server: bool, unit: bytes = b"", size: int = 0) -> bytes:
     """A header of up to the largest size that is nothing but many small things, inside something that looks right."""
     unit = unit or rng.choice(BULKS)
     size = size or rng.choice((1 << 12, 1 << 16, 1 << 18, (1 << 20) - 200, 1 << 20, (1 << 20) + 1))
     count = size // len(unit)
     many = b"\xdd" + count.to_bytes(4, "big") + unit * count
-    if gate:
+    if server:
         body = b"\x82\xa4type" + tag(protocol.SubmitJob) + b"\xa4spec\x81\xa9algorithm\x81\xa5hyper\x81\xa1a"
         return b"\x96\x01\x00\x01\x01\x00" + body + many
     return b"\x97\xa1j\x00\x00\x00\x00" + b"\x82\xa4type" + tag(messages.LoadShard) + b"\xa6source\x81\xa1a" + many
@@ -179,20 +179,20 @@ def jobs_decoder(frames: list[bytes]) -> str:
     return "decoded"
 
 
-def gate_decoder(frames: list[bytes]) -> str:
+def server_decoder(frames: list[bytes]) -> str:
     try:
-        slip = framing.read_header(frames[0], LIMITS)
-        VOCABULARY.decode(VOCABULARY.tag(slip.body), slip.body)
+        header = framing.read_header(frames[0], LIMITS)
+        VOCABULARY.decode(VOCABULARY.tag(header.body), header.body)
     except DecodeError:
         return "refused"
     return "decoded"
 
 
-def make(rng: random.Random, pool: list[list[bytes]], gate: bool) -> list[bytes]:
+def make(rng: random.Random, pool: list[list[bytes]], server: bool) -> list[bytes]:
     """One input."""
     dice = rng.random()
     if dice < 0.0005:
-        return [bulk(rng, gate)]
+        return [bulk(rng, server)]
     if dice < 0.05:
         return [rng.randbytes(rng.randrange(200)) for _ in range(rng.randrange(1, 4))]
     frames = list(rng.choice(pool))
@@ -209,17 +209,17 @@ def make(rng: random.Random, pool: list[list[bytes]], gate: bool) -> list[bytes]
 def batch(number: int, count: int, measure_memory: bool = False) -> dict[str, Any]:
     """So many inputs from the seed of that number; anything but `DecodeError` ends the program with the input."""
     rng = random.Random(number)
-    jobs, gates = seeds(random.Random(number % 64))
+    jobs, server_messages = seeds(random.Random(number % 64))
     gc.freeze()  # what this program itself holds is not for the decoder to be looked through
     outcomes = {"decoded": 0, "refused": 0}
     slowest, which, largest = 0.0, 0, 0
     clock = time.thread_time  # of this thread: other programs on the machine do not count
     began = time.perf_counter()
     for at in range(count):
-        gate = rng.random() < 0.5
-        frames = make(rng, gates if gate else jobs, gate)
+        server = rng.random() < 0.5
+        frames = make(rng, server_messages if server else jobs, server)
         size = sum(map(len, frames))
-        taken, decode = float("inf"), gate_decoder if gate else jobs_decoder
+        taken, decode = float("inf"), server_decoder if server else jobs_decoder
         try:
             for _ in range(3):  # slow is what is slow again; the processor itself is held up now and then
                 start = clock()
@@ -228,7 +228,10 @@ def batch(number: int, count: int, measure_memory: bool = False) -> dict[str, An
                 if taken <= MAX_SECONDS / 2 * max(size / 2**20, 1 / 16):
                     break
         except BaseException:
-            print(f"the {'gate' if gate else 'job'} decoder let something else out, input: {frames!r}", file=sys.stderr)
+            print(
+                f"the {'server' if server else 'job'} decoder let something else out, input: {frames!r}",
+                file=sys.stderr,
+            )
             raise
         outcomes[outcome] += 1
         slowest, which = max((slowest, which), (taken / max(size / 2**20, 1 / 16), at))
@@ -249,16 +252,16 @@ def batch(number: int, count: int, measure_memory: bool = False) -> dict[str, An
 def peak(number: int) -> int:
     """The most memory that a large input takes, above what it is itself: the longest header that is not refused at
     once, full of each of the small things, for one decoder and then for the other."""
-    rng, gate = random.Random(number), bool(number // MEMORY_EVERY % 2)
-    return max(traced([bulk(rng, gate, unit, LARGEST)], gate) for unit in BULKS)
+    rng, server = random.Random(number), bool(number // MEMORY_EVERY % 2)
+    return max(traced([bulk(rng, server, unit, LARGEST)], server) for unit in BULKS)
 
 
-def traced(frames: list[bytes], gate: bool) -> int:
+def traced(frames: list[bytes], server: bool) -> int:
     """The peak of Python's memory while one input is decoded."""
     gc.collect()
     tracemalloc.start()
     try:
-        (gate_decoder if gate else jobs_decoder)(frames)
+        (server_decoder if server else jobs_decoder)(frames)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

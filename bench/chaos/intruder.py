@@ -1,9 +1,9 @@
 """Everybody who must not get in tries to: how many of their messages reach a master's dispatcher? None may.
 
-A gate with the master's own table of rights is attacked by plain clients, unknown keys, revoked keys, keys of the
+A server with the master's own table of rights is attacked by plain clients, unknown keys, revoked keys, keys of the
 wrong role for every type of message, forged identities, repeated and recorded messages, messages beyond the limits,
 raw bytes, and by everybody again while the authenticator is dead. Before and after each kind, a message that may
-come in does come in, so that the gate is known to be open. Prints one line of JSON for each kind.
+come in does come in, so that the server is known to be open. Prints one line of JSON for each kind.
 
     python -m bench.chaos.intruder --tries 10000 --out intruder.jsonl
 """
@@ -29,8 +29,7 @@ import msgspec
 import zmq
 
 from bench.chaos.decoder import example
-from flegel.cluster.transport import keys, protocol
-from flegel.cluster.transport import secure_server as gates
+from flegel.cluster.transport import keys, protocol, secure_server
 from flegel.cluster.transport.ordered_channel import MessageHeader
 from flegel.cluster.transport.secure_client import dial
 from flegel.runtime.transport.curve import KeyPair, apply_limits, new_key_pair, secure_dialer
@@ -38,8 +37,8 @@ from flegel.runtime.transport.curve import KeyPair, apply_limits, new_key_pair, 
 ENCODE = msgspec.msgpack.Encoder().encode
 
 
-class Fortress:
-    """A gate in a thread, which counts what comes through."""
+class AttackedServer:
+    """A server in a thread, which counts what comes through."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,8 +50,8 @@ class Fortress:
         self.through: list[tuple[str, str]] = []
         """Role and type of each message that reached the dispatcher."""
         self._over = threading.Event()
-        self.gate = gates.listen("tcp://127.0.0.1:0", protocol.RIGHTS, pair=self.pair, registry=self.registry)
-        self.address = self.gate.address
+        self.server = secure_server.listen("tcp://127.0.0.1:0", protocol.RIGHTS, pair=self.pair, registry=self.registry)
+        self.address = self.server.address
         self._halt, self._halted = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._loop)
         self._thread.start()
@@ -63,18 +62,18 @@ class Fortress:
                 self._halted.set()
                 time.sleep(0.005)
                 continue
-            for received in self.gate.receive(0.02):
+            for received in self.server.receive(0.02):
                 self.through.append((received.sender.role, type(received.body).__name__))
 
     @contextlib.contextmanager
     def without_authenticator(self) -> Iterator[None]:
         """The authenticator is dead and nobody starts it again, though messages are received as ever."""
-        doorman = self.gate._doorman
-        assert doorman is not None
+        authenticator = self.server._authenticator
+        assert authenticator is not None
         self._halted.clear()
         self._halt.set()
         self._halted.wait(10)
-        doorman.stop()
+        authenticator.stop()
         self._halt.clear()
         try:
             yield
@@ -82,7 +81,7 @@ class Fortress:
             self._halted.clear()
             self._halt.set()
             self._halted.wait(10)
-            doorman.start()
+            authenticator.start()
             self._halt.clear()
 
     def knock(self) -> None:
@@ -90,7 +89,7 @@ class Fortress:
         before = len(self.through)
         with dial(self.address, [], pair=self.pairs["read"], server=self.pair.public) as line:
             line.send(protocol.ListSlaves())
-            assert line.drain(30.0), "the gate does not answer those who may come in"
+            assert line.drain(30.0), "the server does not answer those who may come in"
         deadline = time.monotonic() + 30
         while len(self.through) <= before and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -99,10 +98,10 @@ class Fortress:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-        self.gate.close()
+        self.server.close()
 
 
-def slip(body: Any, number: int = 1, session: int | None = None, base: int = 1) -> bytes:
+def message(body: Any, number: int = 1, session: int | None = None, base: int = 1) -> bytes:
     packed = msgspec.Raw(ENCODE(body))
     return ENCODE(MessageHeader(session if session is not None else time.time_ns() >> 2, 0, number, base, 0, packed))
 
@@ -110,8 +109,8 @@ def slip(body: Any, number: int = 1, session: int | None = None, base: int = 1) 
 class Attacker:
     """Raw DEALER sockets, some at a time, each with a message of its own."""
 
-    def __init__(self, fortress: Fortress) -> None:
-        self.fortress = fortress
+    def __init__(self, target: AttackedServer) -> None:
+        self.target = target
         self.context: zmq.Context[Any] = zmq.Context()
         self.rng = random.Random(7)
 
@@ -123,7 +122,7 @@ class Attacker:
             made.setsockopt(zmq.IDENTITY, identity)
         if pair is not None and server is not None:
             secure_dialer(made, pair, server)
-        made.connect(self.fortress.address)
+        made.connect(self.target.address)
         return made
 
     def volley(
@@ -131,18 +130,18 @@ class Attacker:
     ) -> None:
         """Each try a new connection, fifty at once, long enough open for what they send to arrive.
 
-        `arriving`: the part of them whose key is known, so that the gate must have read what they say.
+        `arriving`: the part of them whose key is known, so that the server must have read what they say.
         """
-        gate = self.fortress.gate
+        server = self.target.server
         done = 0
         while done < tries:
             some = [make(done + i) for i in range(min(50, tries - done))]
             for attacker, frames in some:
                 with contextlib.suppress(zmq.Again):
                     attacker.send_multipart(frames, zmq.NOBLOCK)
-            before, until = gate.refused.total(), time.monotonic() + 3.0
+            before, until = server.refused.total(), time.monotonic() + 3.0
             time.sleep(0.15)
-            while gate.refused.total() - before < arriving * len(some) and time.monotonic() < until:
+            while server.refused.total() - before < arriving * len(some) and time.monotonic() < until:
                 time.sleep(0.01)
             for attacker, _ in some:
                 attacker.close(0)
@@ -153,46 +152,46 @@ class Attacker:
 
 
 def plain(a: Attacker, tries: int) -> None:
-    a.volley(tries, lambda _: (a.socket(None, None), [slip(a.anything())]))
+    a.volley(tries, lambda _: (a.socket(None, None), [message(a.anything())]))
 
 
 def unknown_key(a: Attacker, tries: int) -> None:
-    a.volley(tries, lambda _: (a.socket(new_key_pair(), a.fortress.pair.public), [slip(a.anything())]))
+    a.volley(tries, lambda _: (a.socket(new_key_pair(), a.target.pair.public), [message(a.anything())]))
 
 
 def wrong_server_key(a: Attacker, tries: int) -> None:
-    a.volley(tries, lambda _: (a.socket(a.fortress.pairs["submit"], new_key_pair().public), [slip(a.anything())]))
+    a.volley(tries, lambda _: (a.socket(a.target.pairs["submit"], new_key_pair().public), [message(a.anything())]))
 
 
 def revoked_key(a: Attacker, tries: int) -> None:
     """New connections of a key that was known, and one that was open when it was revoked."""
-    fortress, pair = a.fortress, new_key_pair()
-    fortress.registry.add(pair.public, "submit")
-    old = a.socket(pair, fortress.pair.public)
-    with dial(fortress.address, [], pair=pair, server=fortress.pair.public) as line:
+    target, pair = a.target, new_key_pair()
+    target.registry.add(pair.public, "submit")
+    old = a.socket(pair, target.pair.public)
+    with dial(target.address, [], pair=pair, server=target.pair.public) as line:
         line.wait_ready(30)
     time.sleep(0.2)
-    fortress.registry.revoke(pair.public)
-    time.sleep(2 * keys.FRESH)
+    target.registry.revoke(pair.public)
+    time.sleep(2 * keys.CACHE_SECONDS)
     half = tries // 2
     for number in range(half):
         with contextlib.suppress(zmq.Again):
-            old.send(slip(a.anything(), session=number + 1), zmq.NOBLOCK)
+            old.send(message(a.anything(), session=number + 1), zmq.NOBLOCK)
         if number % 500 == 0:
             time.sleep(0.05)
-    a.volley(tries - half, lambda _: (a.socket(pair, fortress.pair.public), [slip(a.anything())]))
+    a.volley(tries - half, lambda _: (a.socket(pair, target.pair.public), [message(a.anything())]))
     old.close(0)
 
 
 def dead_authenticator(a: Attacker, tries: int) -> None:
     """Known keys, unknown ones and none, while nobody can vouch for any."""
-    f = a.fortress
+    f = a.target
 
     def make(number: int) -> tuple[zmq.Socket[bytes], list[bytes]]:
         who = number % 3
         pair = (f.pairs["submit"], new_key_pair(), None)[who]
         body = protocol.ListSlaves() if who == 0 else a.anything()
-        return a.socket(pair, f.pair.public if pair else None), [slip(body)]
+        return a.socket(pair, f.pair.public if pair else None), [message(body)]
 
     with f.without_authenticator():
         mine, a.context = a.context, zmq.Context()
@@ -205,14 +204,14 @@ def dead_authenticator(a: Attacker, tries: int) -> None:
 
 def wrong_role(a: Attacker, tries: int) -> None:
     """Every type of message from every role that may not say it, in valid conversations."""
-    f = a.fortress
+    f = a.target
     forbidden = [(kind, role) for kind, roles in protocol.RIGHTS.items() for role in keys.ROLES if role not in roles]
     lines = {role: a.socket(f.pairs[role], f.pair.public) for role in keys.ROLES}
     session, numbers = time.time_ns() >> 2, dict.fromkeys(keys.ROLES, 0)
     for attempt in range(tries):
         kind, role = forbidden[attempt % len(forbidden)]
         numbers[role] += 1
-        lines[role].send(slip(example(kind, a.rng), numbers[role], session))
+        lines[role].send(message(example(kind, a.rng), numbers[role], session))
         if attempt % 200 == 0:
             time.sleep(0.05)
     _flush(a, lines)
@@ -220,31 +219,31 @@ def wrong_role(a: Attacker, tries: int) -> None:
 
 def forged_identity(a: Attacker, tries: int) -> None:
     """A key that may read claims a slave's or the master's name, socket by socket: what counts is its key."""
-    f = a.fortress
+    f = a.target
     names = [b"master", b"slave", b"submit", f.pairs["slave"].public.encode(), b"0.0"]
 
     def make(number: int) -> tuple[zmq.Socket[bytes], list[bytes]]:
         identity = names[number % len(names)] + (b"" if number % 10 == 0 else str(number).encode())
         kind = a.rng.choice([k for k, roles in protocol.RIGHTS.items() if "read" not in roles])
-        return a.socket(f.pairs["read"], f.pair.public, identity), [slip(example(kind, a.rng))]
+        return a.socket(f.pairs["read"], f.pair.public, identity), [message(example(kind, a.rng))]
 
     a.volley(tries, make, arriving=0.9)
 
 
 def replay(a: Attacker, tries: int) -> None:
     """One message that came in, again and again: on its connection, on others, from others' keys, as raw bytes."""
-    f = a.fortress
+    f = a.target
     session = time.time_ns() >> 2
-    message = slip(protocol.ListSlaves(), 1, session)
+    recorded = message(protocol.ListSlaves(), 1, session)
     first = a.socket(f.pairs["read"], f.pair.public)
     before = len(f.through)
-    first.send(message)
+    first.send(recorded)
     while len(f.through) == before:
         time.sleep(0.002)
     other = a.socket(f.pairs["read"], f.pair.public)
     stranger = a.socket(f.pairs["slave"], f.pair.public)
     for number in range(tries):
-        (first, other, stranger)[number % 3].send(message)
+        (first, other, stranger)[number % 3].send(recorded)
         if number % 200 == 0:
             time.sleep(0.05)
     _flush(a, {"first": first, "other": other, "stranger": stranger})
@@ -255,7 +254,7 @@ def replay(a: Attacker, tries: int) -> None:
 
 def recording(a: Attacker, tries: int) -> None:
     """The bytes of a whole valid connection, recorded on the wire and played back."""
-    f = a.fortress
+    f = a.target
     record = _record(f)
     target = urlsplit(f.address)
     for _ in range(tries):
@@ -268,11 +267,11 @@ def recording(a: Attacker, tries: int) -> None:
 
 def beyond_limits(a: Attacker, tries: int) -> None:
     """Messages that a key may send, but too long, too many frames, or not MessagePack."""
-    f = a.fortress
-    limits = gates.Limits()
+    f = a.target
+    limits = secure_server.Limits()
 
     def make(number: int) -> tuple[zmq.Socket[bytes], list[bytes]]:
-        good = slip(protocol.ListSlaves())
+        good = message(protocol.ListSlaves())
         frames = {
             0: [good + b"x" * (limits.header - len(good) + 1)],
             1: [good, *[b""] * (limits.frames + 1)],
@@ -290,7 +289,7 @@ def beyond_limits(a: Attacker, tries: int) -> None:
 
 def raw_bytes(a: Attacker, tries: int) -> None:
     """No ZeroMQ at all, or half of it."""
-    target = urlsplit(a.fortress.address)
+    target = urlsplit(a.target.address)
     greeting = bytes.fromhex("ff00000000000000017f0301") + b"CURVE".ljust(20, b"\0") + bytes(32)
     for number in range(tries):
         with socket.create_connection((target.hostname, target.port), timeout=10) as wire:
@@ -300,7 +299,7 @@ def raw_bytes(a: Attacker, tries: int) -> None:
 
 
 def _flush(a: Attacker, lines: dict[str, zmq.Socket[bytes]]) -> None:
-    """Until the gate has read all of it."""
+    """Until the server has read all of it."""
     deadline = time.monotonic() + 60
     for line in lines.values():
         with contextlib.suppress(zmq.Again):
@@ -308,12 +307,12 @@ def _flush(a: Attacker, lines: dict[str, zmq.Socket[bytes]]) -> None:
                 line.recv(zmq.NOBLOCK)
         while not line.poll(100) and time.monotonic() < deadline:
             with contextlib.suppress(zmq.Again):
-                line.send(slip(None, 0, 1), zmq.NOBLOCK)
+                line.send(message(None, 0, 1), zmq.NOBLOCK)
         line.close(0)
 
 
-def _record(f: Fortress) -> bytes:
-    """What a client that may come in sends, by a relay between it and the gate."""
+def _record(f: AttackedServer) -> bytes:
+    """What a client that may come in sends, by a relay between it and the server."""
     heard = bytearray()
     with socket.create_server(("127.0.0.1", 0)) as relay:
         target = urlsplit(f.address)
@@ -364,27 +363,27 @@ def attack(folder: Path, tries: int, kinds: list[str] | None = None) -> Iterator
     """About so many tries in all, by every kind of intruder."""
     chosen = kinds or list(KINDS)
     each = -(-tries // len(chosen))
-    fortress = Fortress(folder)
-    attacker = Attacker(fortress)
+    target = AttackedServer(folder)
+    attacker = Attacker(target)
     try:
         for name in chosen:
-            fortress.knock()
-            before, refused, began = len(fortress.through), fortress.gate.refused.copy(), time.monotonic()
+            target.knock()
+            before, refused, began = len(target.through), target.server.refused.copy(), time.monotonic()
             KINDS[name](attacker, each)
             time.sleep(0.3)
-            got = fortress.through[before:]
-            fortress.knock()
+            got = target.through[before:]
+            target.knock()
             yield {
                 "kind": name,
                 "tries": each,
                 "reached_the_dispatcher": len(got),
                 "what": sorted(set(got)),
-                "refused_by_the_gate": dict(fortress.gate.refused - refused),
+                "refused_by_the_server": dict(target.server.refused - refused),
                 "seconds": round(time.monotonic() - began, 1),
             }
     finally:
         attacker.context.destroy(0)
-        fortress.close()
+        target.close()
 
 
 def main() -> None:

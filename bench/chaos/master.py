@@ -36,8 +36,8 @@ from flegel.cluster.transport.protocol import COORDINATOR, TO_SLAVE, ClusterJob
 from flegel.cluster.transport.secure_client import dial
 from flegel.errors import FlegelError
 from flegel.job import AlgorithmRef
-from tests.cluster.town import Town, free_port
-from tests.cluster.world import FakeSlave
+from tests.cluster.daemon_cluster import DaemonCluster, free_port
+from tests.cluster.simulated_cluster import FakeSlave
 
 CALLS = ("pwrite64", "fsync", "renameat", "rename", "ftruncate")
 
@@ -49,20 +49,22 @@ def random_kills(lines: ResultLog, kills: int) -> None:
     todo = [n for n in range(kills) if not lines.done(f"kill {n}")]
     if not todo:
         return
-    with tempfile.TemporaryDirectory() as folder, Town(Path(folder)) as town, town.client() as client:
-        canary = town.submit(KMeans(k=4, init="first"), "blobs:4000", client, workers=2, tolerance=0.0, max_seconds=1e6)
-        town.training(client, canary)
-        before = {p.pid for p in town.processes()}
+    with tempfile.TemporaryDirectory() as folder, DaemonCluster(Path(folder)) as cluster, cluster.client() as client:
+        canary = cluster.submit(
+            KMeans(k=4, init="first"), "blobs:4000", client, workers=2, tolerance=0.0, max_seconds=1e6
+        )
+        cluster.training(client, canary)
+        before = {p.pid for p in cluster.processes()}
         tickets: dict[str, str] = {}
         for number in todo:
             rng = random.Random(number)
             told: list[str] = []
 
             def submit(ticket: str = f"ticket-{number:05d}", told: list[str] = told) -> None:
-                with town.client() as other:
+                with cluster.client() as other:
                     for _ in range(2):
                         told.append(
-                            town.submit(
+                            cluster.submit(
                                 KMeans(k=2, init="first"),
                                 "blobs:500",
                                 other,
@@ -75,28 +77,28 @@ def random_kills(lines: ResultLog, kills: int) -> None:
             asking = threading.Thread(target=submit)
             asking.start()
             time.sleep(rng.uniform(0.0, 2.0))
-            town.kill_master()
+            cluster.kill_master()
             time.sleep(rng.uniform(0.0, 1.0))
             began = time.monotonic()
-            town.start_master()
+            cluster.start_master()
             asking.join(60)
             try:
                 seen = client.job(canary)
             except FlegelError:
-                print(town.story(), flush=True)
+                print(cluster.logs(), flush=True)
                 raise
             back = time.monotonic() - began
             tickets[f"ticket-{number:05d}"] = told[0] if told else ""
             lines.add(
                 f"kill {number}", answered=len(told), same=len(set(told)) == 1, seconds_back=round(back, 2),
                 canary=seen.state == "running" and seen.attempt == 1,
-                pids=before <= {p.pid for p in town.processes()},
+                pids=before <= {p.pid for p in cluster.processes()},
             )  # fmt: skip
         for job in tickets.values():
-            town.wait(client, job, "done", 600)
+            cluster.wait(client, job, "done", 600)
         views = {v.job: v for v in client.jobs()}
         client.cancel(canary)
-        town.no_orphans()
+        cluster.no_orphans()
         lines.add(
             f"jobs after {len(lines.rows)}", submitted=len(todo), jobs=len(views) - 1,
             done=sum(v.state == "done" for v in views.values()),
@@ -107,7 +109,7 @@ def random_kills(lines: ResultLog, kills: int) -> None:
 # -- at every write ----------------------------------------------------------------------------------------
 
 
-class Village:
+class MasterWithFakeSlave:
     """A real master and a slave of lists, without keys."""
 
     def __init__(self, folder: Path) -> None:
@@ -131,12 +133,12 @@ class Village:
             beat_at = 0.0
             while not self.over:
                 for order, _ in line.receive(0.02):
-                    self.slave.obey(order)
+                    self.slave.execute(order)
                     beat_at = 0.0
                 for name in self.slave.living():
                     if name[2] == COORDINATOR:
-                        door = self.slave.doors[name[:2]]
-                        if {n[2:] for n in self.slave.living() if n[:2] == name[:2]} >= set(door.wants.items()):
+                        status = self.slave.coordinators[name[:2]]
+                        if {n[2:] for n in self.slave.living() if n[:2] == name[:2]} >= set(status.wanted.items()):
                             self.slave.end(name, "done", "converged")
                             self.ran[name[0]] = self.ran.get(name[0], 0) + 1
                             beat_at = 0.0
@@ -147,7 +149,7 @@ class Village:
 
 def every_write(lines: ResultLog) -> None:
     if shutil.which("strace") is None:
-        print("strace is not installed: the part `write` is left out")
+        print("strace is not installed: the process `write` is left out")
         return
     for call in CALLS:
         for when in range(1, 200):
@@ -163,9 +165,9 @@ def every_write(lines: ResultLog) -> None:
 def one_write(lines: ResultLog, name: str, call: str, when: int) -> bool:
     """One day with a death in it; True where the master lived through it, so there is no such write."""
     with tempfile.TemporaryDirectory() as folder:
-        village = Village(Path(folder))
-        first = village.master(call, when)
-        thread = threading.Thread(target=village.live)
+        pair = MasterWithFakeSlave(Path(folder))
+        first = pair.master(call, when)
+        thread = threading.Thread(target=pair.live)
         thread.start()
         state: dict[str, str] = {}
         again: subprocess.Popen[bytes] | None = None
@@ -174,7 +176,7 @@ def one_write(lines: ResultLog, name: str, call: str, when: int) -> bool:
             told: dict[str, str] = {}
 
             def day() -> None:
-                with Client(village.address, insecure=True) as client:
+                with Client(pair.address, insecure=True) as client:
                     for number in range(3):
                         told[f"ticket-{number:03d}"] = client.submit(spec, ticket=f"ticket-{number:03d}")
                     for job in told.values():
@@ -186,15 +188,15 @@ def one_write(lines: ResultLog, name: str, call: str, when: int) -> bool:
                 time.sleep(0.02)
             survived = first.poll() is None
             if not survived:
-                again = village.master()
+                again = pair.master()
             asking.join(60)
             lines.add(
                 name, survived=survived, jobs=len(set(told.values())), done=sum(s == "done" for s in state.values()),
-                ran=sorted(village.ran.values()),
+                ran=sorted(pair.ran.values()),
             )  # fmt: skip
             return survived
         finally:
-            village.over = True
+            pair.over = True
             thread.join()
             for process in (first, again):
                 if process is not None and process.poll() is None:
@@ -216,7 +218,7 @@ journal.COMPACT_ABOVE = 600
 book = journal.Journal(Path(sys.argv[1]))
 for number in range(8):
     fact = master.fact(number)
-    book.books.apply(fact)
+    book.table.apply(fact)
     book.append([fact])
     os.write(1, b".")
 """
@@ -248,17 +250,17 @@ def every_call_of_a_compaction(lines: ResultLog) -> None:
                          sys.executable, "-c", SCRIPT.format(root=str(ROOT)), str(path)]  # fmt: skip
                 ended = subprocess.run(words, capture_output=True, timeout=120, check=False)
                 acknowledged = len(ended.stdout)
-                books = journal.Books()
+                table = journal.JobTable()
                 for number in range(acknowledged):
-                    books.apply(fact(number))
-                more = journal.Books()
+                    table.apply(fact(number))
+                more = journal.JobTable()
                 for number in range(min(acknowledged + 1, 8)):
                     more.apply(fact(number))
                 found = journal.Journal(path)
                 found.close()
                 lines.add(
                     name, survived=ended.returncode == 0, acknowledged=acknowledged,
-                    kept=found.books in (books, more),
+                    kept=found.table in (table, more),
                 )  # fmt: skip
             if ended.returncode == 0:
                 break

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from bench.chaos.result_log import ResultLog, quantile
 from flegel.algorithms.kmeans import KMeans
+from tests.cluster.daemon_cluster import DaemonCluster
 from tests.cluster.poison import DEEDS, EXPECTED, HOOK_TIMEOUT, HOOKS, poison
-from tests.cluster.town import Town
 
 WORKERS_HOOKS = ("initState", "updateDataPoint", "aggregate")
 PROMISE = 10.0
@@ -54,11 +54,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("chaos/poison.jsonl"))
     options = parser.parse_args()
     lines = ResultLog(options.out)
-    with tempfile.TemporaryDirectory() as folder, Town(Path(folder)) as town, town.client() as client:
-        neighbour = town.submit(
+    with tempfile.TemporaryDirectory() as folder, DaemonCluster(Path(folder)) as cluster, cluster.client() as client:
+        neighbour = cluster.submit(
             KMeans(k=4, init="first"), "blobs:4000", client, workers=1, tolerance=0.0, max_seconds=1e6
         )
-        town.training(client, neighbour)
+        cluster.training(client, neighbour)
         for kind in kinds()[: options.kinds]:
             name = " ".join(kind)
             if lines.done(name):
@@ -74,22 +74,22 @@ def main() -> None:
                 client.cancel(job)
             beside = client.job(neighbour)
             try:
-                town.until(lambda: len(town.processes()) <= 2, "only the neighbour is left", 20.0)
+                cluster.until(lambda: len(cluster.processes()) <= 2, "only the neighbour is left", 20.0)
                 orphans = 0
             except AssertionError:
-                orphans = len(town.processes()) - 2
+                orphans = len(cluster.processes()) - 2
             lines.add(
                 name, state=view.state, why=view.reason[:200], seconds=round(seconds, 2), limit=limit_of(*kind),
                 cause=EXPECTED[kind[1]] in view.reason, orphans=orphans,
                 neighbour=beside.state == "running" and beside.attempt == 1,
-                slaves=sum(p.poll() is None for p in town.slaves.values()), load=round(os.getloadavg()[0], 1),
+                slaves=sum(p.poll() is None for p in cluster.slaves.values()), load=round(os.getloadavg()[0], 1),
             )  # fmt: skip
-            for slave in [name for name, process in town.slaves.items() if process.poll() is not None]:
-                print(town.story(), flush=True)
-                town.slaves.pop(slave)
-                town.start_slave(slave)
+            for slave in [name for name, process in cluster.slaves.items() if process.poll() is not None]:
+                print(cluster.logs(), flush=True)
+                cluster.slaves.pop(slave)
+                cluster.start_slave(slave)
         client.cancel(neighbour)
-        town.no_orphans()
+        cluster.no_orphans()
     rows = lines.rows
     failed = [r for r in rows if r["state"] == "failed"]
     times = [r["seconds"] - r["limit"] for r in failed]

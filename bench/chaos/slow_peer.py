@@ -1,6 +1,6 @@
 """A peer that stops reading: what is sent to it is acknowledged or pending, nothing vanishes, and memory is bounded.
 
-A gate speaks to a process that is frozen (SIGSTOP). First a million messages are offered to the frozen peer: the gate
+A server sends to a frozen process (SIGSTOP). First a million messages are offered to the frozen peer: the server
 takes a window of them and refuses the rest, and says so each time. Then the peer is let go and frozen again and again
 while all messages are delivered. The peer checks that each came once and in order. At every step: sent =
 acknowledged + pending. Prints the figures as JSON.
@@ -24,8 +24,7 @@ from typing import Any
 import msgspec
 
 from bench.common import program
-from flegel.cluster.transport import keys
-from flegel.cluster.transport import secure_server as gates
+from flegel.cluster.transport import keys, secure_server
 from flegel.cluster.transport.secure_client import dial
 from flegel.errors import PeerSlow
 
@@ -49,39 +48,39 @@ def resident() -> int:
 
 def peer(address: str, server: str, total: int) -> None:
     """The process that is frozen: counts, and looks whether everything comes once and in order."""
-    with dial(address, [Number], pair=keys.load("slave"), server=server) as line:
-        line.send(Ready(0, 0))
+    with dial(address, [Number], pair=keys.load("slave"), server=server) as client:
+        client.send(Ready(0, 0))
         got = wrong = 0
         while got < total:
-            for body, _ in line.receive(1.0):
+            for body, _ in client.receive(1.0):
                 wrong += body.n != got
                 got += 1
-        line.send(Ready(got, wrong))
-        line.drain(60.0)
+        client.send(Ready(got, wrong))
+        client.drain(60.0)
 
 
 class Run:
     def __init__(self, total: int, freezes: int) -> None:
         self.total, self.freezes = total, freezes
         pair, registry = keys.first_start(), keys.KeyRegistry()
-        self.gate = gates.listen("tcp://127.0.0.1:0", {Ready: ["slave"]}, pair=pair, registry=registry)
-        words = ["--peer", self.gate.address, pair.public, "--messages", str(total)]
+        self.server = secure_server.listen("tcp://127.0.0.1:0", {Ready: ["slave"]}, pair=pair, registry=registry)
+        words = ["--peer", self.server.address, pair.public, "--messages", str(total)]
         self.process = subprocess.Popen(program.command("bench.chaos.slow_peer", *words), env=program.environment())
         self.final: Ready | None = None
         self.broken = self.checks = self.accepted = self.refused = self.most_pending = 0
         self.to = self._first()
 
-    def _first(self) -> gates.Sender:
+    def _first(self) -> secure_server.Sender:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            for received in self.gate.receive(1.0):
+            for received in self.server.receive(1.0):
                 return received.sender
         raise SystemExit("the peer did not come up")
 
     def offer(self) -> bool:
         """The next message, if the window has room."""
         try:
-            self.gate.send(self.to, Number(self.accepted, PAYLOAD))
+            self.server.send(self.to, Number(self.accepted, PAYLOAD))
         except PeerSlow:
             self.refused += 1
             return False
@@ -89,14 +88,14 @@ class Run:
         return True
 
     def check(self) -> None:
-        books = self.gate.books(self.to)
-        assert books is not None
+        channel = self.server.channel(self.to)
+        assert channel is not None
         self.checks += 1
-        self.broken += not (books.sent == self.accepted == books.acknowledged + books.pending)
-        self.most_pending = max(self.most_pending, books.pending)
+        self.broken += not (channel.sent == self.accepted == channel.acknowledged + channel.pending)
+        self.most_pending = max(self.most_pending, channel.pending)
 
     def listen(self, seconds: float) -> None:
-        for received in self.gate.receive(seconds):
+        for received in self.server.receive(seconds):
             if received.body.got:
                 self.final = received.body
 
@@ -128,11 +127,11 @@ class Run:
             self.listen(0.01)
             self.check()
             growth = max(growth, resident() - before)
-        books = self.gate.books(self.to)
-        assert books is not None
+        channel = self.server.channel(self.to)
+        assert channel is not None
         found = {
             "to_a_frozen_peer": frozen,
-            "sent": books.sent, "acknowledged": books.acknowledged, "pending": books.pending,
+            "sent": channel.sent, "acknowledged": channel.acknowledged, "pending": channel.pending,
             "received": self.final.got if self.final else None,
             "out_of_order_or_twice": self.final.wrong if self.final else None,
             "checks": self.checks, "broken_checks": self.broken, "most_pending": self.most_pending,
@@ -145,7 +144,7 @@ class Run:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self.gate.close()
+        self.server.close()
 
 
 def main() -> None:

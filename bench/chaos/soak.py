@@ -9,7 +9,7 @@ seconds. Growth is the slope through a life's samples after the warm-up, a quart
 median of the slopes of all pairs, which no single jump can bend). Open files are counted when no job is about: at the
 end of the warm-up, where submitting pauses until all is done, and at the end. The first minute of a life is its own
 warm-up; lives with less than half of the rest are shown, but prove nothing. The master begins with as many finished
-jobs in its books as it keeps; from then on each new one takes the place of an old one. A job that was lost with its
+jobs in its table as it keeps; from then on each new one takes the place of an old one. A job that was lost with its
 slave leaves its checkpoints there, of which a slave keeps some; they are shown, not judged.
 
 Exit code 0: each job is done, once, and nothing is left, has grown or stays open. A run that was broken off is begun
@@ -40,7 +40,7 @@ from flegel.cluster.master.journal import Journal
 from flegel.cluster.master.master import KEEP
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.runtime.job.class_source import reference
-from tests.cluster.town import Town
+from tests.cluster.daemon_cluster import DaemonCluster
 
 SAMPLE = 5.0
 QUIET = 3  # looks in a quiet moment
@@ -87,14 +87,14 @@ class Life:
 class Diary:
     """Lives of all daemons, by process."""
 
-    def __init__(self, town: Town) -> None:
-        self._town = town
+    def __init__(self, cluster: DaemonCluster) -> None:
+        self._cluster = cluster
         self.lives: dict[int, Life] = {}
 
     def look(self, now: float) -> dict[str, tuple[float, int]]:
-        assert self._town.master is not None
+        assert self._cluster.master is not None
         found = {}
-        for name, process in {"master": self._town.master, **self._town.slaves}.items():
+        for name, process in {"master": self._cluster.master, **self._cluster.slaves}.items():
             seen = psutil.Process(process.pid)
             life = self.lives.setdefault(process.pid, Life(name))
             life.at.append(now)
@@ -104,8 +104,8 @@ class Diary:
         return found
 
 
-def fill_books(home: Path) -> None:
-    """As if the master had worked for a long time: its books are full of jobs that are over."""
+def fill_journal(home: Path) -> None:
+    """As if the master had worked for a long time: its journal is full of jobs that are over."""
     (home / "master").mkdir(parents=True, mode=0o700)
     journal = Journal(home / "master" / "journal")
     spec = ClusterJob(reference(KMeans(k=2, init="first")), "blobs:500", workers=1)
@@ -117,22 +117,22 @@ def fill_books(home: Path) -> None:
             Ended(name, at, 1, "done", "stopped: reached 3 iterations"),
         ]
         for fact in facts:
-            journal.books.apply(fact)
+            journal.table.apply(fact)
     journal.compact()
     journal.close()
 
 
-def kill_something(town: Town, what: str, rng: random.Random) -> str:
+def kill_something(cluster: DaemonCluster, what: str, rng: random.Random) -> str:
     if what == "master":
-        town.kill_master()
+        cluster.kill_master()
         time.sleep(rng.uniform(0, 2))
-        town.start_master()
+        cluster.start_master()
     elif what == "slave":
-        town.kill_slave("s1")
+        cluster.kill_slave("s1")
         time.sleep(rng.uniform(0, 2))
-        town.start_slave("s1")
+        cluster.start_slave("s1")
     else:
-        found = town.processes()
+        found = cluster.processes()
         try:
             rng.choice(found).kill()
         except (psutil.NoSuchProcess, IndexError):
@@ -147,12 +147,12 @@ def choose(kills: int, warm: bool, daemons_live: bool) -> str:
     return "slave" if warm or kills % 4 == 1 else "master"
 
 
-def ends(town: Town, client: Any, jobs: list[str]) -> list[str]:
+def ends(cluster: DaemonCluster, client: Any, jobs: list[str]) -> list[str]:
     """The state in which each job has ended; `hanging` where it has not."""
     states = []
     for job in jobs:
         try:
-            states.append(town.wait(client, job, seconds=PATIENCE).state)
+            states.append(cluster.wait(client, job, seconds=PATIENCE).state)
         except AssertionError:
             states.append("hanging")
     return states
@@ -168,10 +168,10 @@ def look_in_quiet(diary: Diary, began: float) -> float:
     return first
 
 
-def soak(options: argparse.Namespace, lines: ResultLog, town: Town, client: Any) -> dict[str, Any]:
+def soak(options: argparse.Namespace, lines: ResultLog, cluster: DaemonCluster, client: Any) -> dict[str, Any]:
     rng = random.Random(len(lines.rows))
     run = f"run {sum(r['name'].startswith('end of') for r in lines.rows)}"
-    diary, began, seconds = Diary(town), time.monotonic(), options.minutes * 60
+    diary, began, seconds = Diary(cluster), time.monotonic(), options.minutes * 60
     warm_up = seconds / 4
     submitted: list[str] = []
     shared = set(os.listdir("/dev/shm"))  # noqa: PTH208
@@ -181,30 +181,30 @@ def soak(options: argparse.Namespace, lines: ResultLog, town: Town, client: Any)
         if len(submitted) < options.jobs * now / seconds:
             ticket = f"soak-ticket-{len(submitted)}"
             submitted.append(
-                town.submit(
+                cluster.submit(
                     KMeans(k=2, init="first"), "blobs:500", client, workers=1, max_iterations=3, ticket=ticket
                 )
             )  # fmt: skip
         if quiet_at is None and now >= warm_up:
-            ends(town, client, submitted)
+            ends(cluster, client, submitted)
             quiet_at = look_in_quiet(diary, began)
             lines.add(f"{run} quiet", at=round(quiet_at, 1))
         if now >= next_kill:
             next_kill += 60.0
-            what = kill_something(town, choose(kills, now > warm_up - 30, options.daemons_live), rng)
+            what = kill_something(cluster, choose(kills, now > warm_up - 30, options.daemons_live), rng)
             kills += 1
             lines.add(f"{run} kill {kills}", what=what, at=round(now, 1))
         if now >= next_sample:
             next_sample += SAMPLE
             lines.add(f"{run} sample", at=round(now, 1), daemons=diary.look(now))
         time.sleep(0.1)
-    states = ends(town, client, submitted)
+    states = ends(cluster, client, submitted)
     look_in_quiet(diary, began)
     with contextlib.suppress(AssertionError):  # counted below
-        town.no_orphans()
+        cluster.no_orphans()
     lives = [life.after(quiet_at or warm_up) for life in diary.lives.values()]
     long = [life for life in lives if life.seconds >= (seconds - warm_up) / 2]
-    left = [path for name in town.slaves for path in (town.folder / name / "jobs").glob("*/*")]
+    left = [path for name in cluster.slaves for path in (cluster.folder / name / "jobs").glob("*/*")]
     views = [view for view in client.jobs() if not view.job.startswith("old-")]
     return {
         "name": f"end of {run}", "minutes": options.minutes, "kills": kills, "jobs": len(submitted),
@@ -213,18 +213,18 @@ def soak(options: argparse.Namespace, lines: ResultLog, town: Town, client: Any)
         "wait_p50": round(quantile([v.ended - v.submitted for v in views if v.ended], 0.5), 1),
         "whole": {life.name: life.summary() for life in long},
         "short": [{"name": life.name, **life.summary()} for life in lives if life.seconds > 60 and life not in long],
-        "orphans": len(town.processes()), "shared_memory": len(set(os.listdir("/dev/shm")) - shared),  # noqa: PTH208
+        "orphans": len(cluster.processes()), "shared_memory": len(set(os.listdir("/dev/shm")) - shared),  # noqa: PTH208
         "left_on_slaves": sum(path.name != "checkpoints" for path in left), "checkpoints_left": len(left),
         "load": [round(x, 1) for x in os.getloadavg()],
     }  # fmt: skip
 
 
-def in_town(folder: Path, options: argparse.Namespace, lines: ResultLog) -> dict[str, Any]:
-    with Town(folder) as town, town.client() as client:
-        end = soak(options, lines, town, client)
+def in_cluster(folder: Path, options: argparse.Namespace, lines: ResultLog) -> dict[str, Any]:
+    with DaemonCluster(folder) as cluster, cluster.client() as client:
+        end = soak(options, lines, cluster, client)
         lines.add(**end)
         if not holds(end):
-            print(town.story()[-4000:], file=sys.stderr)
+            print(cluster.logs()[-4000:], file=sys.stderr)
         return end
 
 
@@ -247,8 +247,8 @@ def main() -> None:
     options = parser.parse_args()
     lines = ResultLog(options.out)
     with tempfile.TemporaryDirectory() as folder:
-        fill_books(Path(folder) / "home")
-        end = in_town(Path(folder), options, lines)
+        fill_journal(Path(folder) / "home")
+        end = in_cluster(Path(folder), options, lines)
     grown = {name: (w["mb_per_hour"], w["files_more"]) for name, w in end["whole"].items()}
     print(
         f"{end['done']} of {end['jobs']} jobs done, {end['listed']} listed, {end['kills']} kills, MB an hour and files "

@@ -17,7 +17,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -40,14 +39,12 @@ NEAR = 0.01  # relative distance from the undisturbed objective that counts as t
 
 
 class Lenient(LocalCluster):
-    """Does not kill those whom it expels, as if they were beyond its reach: they may come back and speak."""
+    """Does not kill workers that it evicts, as if they were out of reach: they may come back and send messages."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)
+        self.registry.end = lambda worker, process, gently: self.registry.departing.append(process)  # type: ignore[method-assign]
         self.stale: dict[str, int] = {}
-
-    def _put_down(self, process: subprocess.Popen[bytes], gently: bool) -> None:
-        self._departing.append(process)
 
     def dismiss(self, envelope: Envelope) -> None:
         kind = type(envelope.body).__name__
@@ -96,7 +93,7 @@ class Trouble(threading.Thread):
 
     def victim(self) -> tuple[int, int] | None:
         crew = list(self.seen[-1].view.workers)  # those who are just being hired have nothing to lose
-        present = [(w, p.pid) for w, p in list(self.cluster._processes.items()) if w in crew]
+        present = [(w, p.pid) for w, p in list(self.cluster.registry.processes.items()) if w in crew]
         return self.rng.choice(present) if present else None
 
     def kill(self) -> None:

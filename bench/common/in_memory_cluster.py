@@ -66,20 +66,20 @@ class InMemoryCluster:
     def deaths(self) -> list[tuple[int, str, bool]]:
         return []
 
-    def requests(self) -> list[Any]:
+    def take_requests(self) -> list[Any]:
         return []
 
-    def greet(self, envelope: Envelope) -> bool:
+    def accept_hello(self, envelope: Envelope) -> bool:
         return False
 
-    def hire(self, worker: int) -> bool:
+    def start_worker(self, worker: int) -> bool:
         raise NotImplementedError
 
-    def expel(self, worker: int, gently: bool = False) -> None:
+    def evict(self, worker: int, gently: bool = False) -> None:
         raise NotImplementedError
 
     def dismiss(self, envelope: Envelope) -> None:
         raise NotImplementedError
 
-    def keep_spare(self) -> None:
+    def prepare_spare(self) -> None:
         """Nobody is lost here."""

@@ -92,7 +92,7 @@ def scripted(
     import flegel.runtime.job.run as engine
 
     cluster.start()
-    processes = [p.pid for p in cluster._processes.values()]
+    processes = [p.pid for p in cluster.registry.processes.values()]
     watched = Watched(mode, Criteria(max_seconds=seconds, tolerance=0), script, processes)
     before, engine._balancing = engine._balancing, lambda request, crowded: watched
     options: dict[str, Any] = {"tolerance": 0, "max_seconds": seconds, "interval": interval, "balance": mode}

@@ -24,7 +24,10 @@ import numpy as np
 from bench.common import suite
 from bench.common.scripted_moves import Script, moves_of, point_bytes, scripted, visits_a_second
 from flegel.compare import Chart, Series
-from flegel.runtime.processes.local_cluster import LocalCluster, launch
+from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.processes.endpoints import LocalEndpoint
+from flegel.runtime.processes.worker_cluster import WorkerCluster
+from flegel.runtime.processes.worker_processes import SubprocessLauncher, launch
 from flegel.runtime.worker.process import WorkerConfig
 
 FIGURE = "Table 2"
@@ -131,21 +134,14 @@ def inside(name: str, work: Callable[[], Any]) -> Any:
     return found[0]
 
 
-class Apart(LocalCluster):
-    """Workers that see each other and the coordinator through their cables only."""
+class NamespaceCluster(WorkerCluster):
+    """Workers that reach each other and the coordinator through their virtual cables only."""
 
     def __init__(self, workers: int, links: Links) -> None:
-        super().__init__(workers)
-        self._links = links
+        def start(config: WorkerConfig) -> subprocess.Popen[bytes]:
+            return launch(config, ["ip", "netns", "exec", links.names[config.worker]])
 
-    def _open(self) -> None:
-        super()._open()
-        assert self._socket is not None
-        self._address = f"tcp://{self._links.host}:{self._socket.bind_to_random_port(f'tcp://{self._links.host}')}"
-
-    def _launch(self, worker: int, life: int) -> subprocess.Popen[bytes]:
-        through = ["ip", "netns", "exec", self._links.names[worker]]
-        return launch(WorkerConfig(self._address, self.token, worker, life), through)
+        super().__init__(workers, LocalEndpoint(links.host), SubprocessLauncher(start))
 
 
 def raw_socket(links: Links, size: int) -> float:
@@ -171,7 +167,7 @@ def raw_socket(links: Links, size: int) -> float:
     return got / took / 1e6
 
 
-def table(bench: suite.Suite, links: Links, cluster: LocalCluster, limits: list[int]) -> None:
+def table(bench: suite.Suite, links: Links, cluster: Cluster, limits: list[int]) -> None:
     """A line of the paper's table for each limit."""
     lines: dict[str, list[tuple[float, float]]] = {"plain socket": [], "only": [], "normal": []}
     sample = np.zeros((64, 28), np.float32)
@@ -228,7 +224,7 @@ def main() -> None:
         if why:
             bench.skip("limited links", why)
             return
-        with Links(bench.workers) as links, Apart(bench.workers, links) as cluster:
+        with Links(bench.workers) as links, NamespaceCluster(bench.workers, links) as cluster:
             table(bench, links, cluster, limits)
             bench._clusters = {bench.workers: cluster}
             for limit in limits:

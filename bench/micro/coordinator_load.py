@@ -40,8 +40,10 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.ledger import Ledger
 from flegel.messages import LoadShard, TreeLayout
 from flegel.runtime.job.driver import drive
-from flegel.runtime.processes import local_cluster
-from flegel.runtime.transport.codec import Sequencer
+from flegel.runtime.processes import worker_cluster
+from flegel.runtime.processes.endpoints import LocalEndpoint
+from flegel.runtime.processes.worker_processes import SubprocessLauncher
+from flegel.runtime.worker.process import WorkerConfig
 from flegel.sync import make_policy
 
 UNITS = {"kB": 1_000, "MB": 1_000_000, "B": 1}
@@ -68,7 +70,7 @@ class Load_(Algorithm):
 
 
 class Role:
-    """A worker's process, which is its player's. As with real ones, whose nest tells, to look at it asks no kernel."""
+    """A worker's process, which is its player's. As with forked workers, `poll` makes no system call."""
 
     def __init__(self, player: subprocess.Popen[bytes]) -> None:
         self._player = player
@@ -80,18 +82,18 @@ class Role:
         return getattr(self._player, name)
 
 
-class PlayedCluster(local_cluster.LocalCluster):
+class PlayedCluster(worker_cluster.WorkerCluster):
     """The real cluster with players in place of worker processes."""
 
     def __init__(self, workers: int, players: int, **part: Any) -> None:
-        local_cluster.MAX_WORKERS = max(local_cluster.MAX_WORKERS, workers)
-        super().__init__(workers)
+        worker_cluster.MAX_WORKERS = max(worker_cluster.MAX_WORKERS, workers)
+        super().__init__(workers, LocalEndpoint(), SubprocessLauncher(self._play))
         self._cuts = [workers * i // players for i in range(players + 1)]
         self._part = part
         self.players: list[subprocess.Popen[bytes]] = []
 
-    def _spawn(self, worker: int) -> None:
-        self._voices[worker] = Sequencer(self.token, 0, worker, 0)
+    def _play(self, config: WorkerConfig) -> Role:
+        worker = config.worker
         if worker in self._cuts:
             player = subprocess.Popen(
                 program.command("bench.common.simulated_workers"), env=program.environment(),
@@ -99,13 +101,11 @@ class PlayedCluster(local_cluster.LocalCluster):
             )  # fmt: skip
             assert player.stdin is not None
             last = self._cuts[self._cuts.index(worker) + 1]
-            player.stdin.write(msgspec.json.encode(Part(self._address, self.token, worker, last, **self._part)) + b"\n")
+            part = Part(config.address, config.token, worker, last, **self._part)
+            player.stdin.write(msgspec.json.encode(part) + b"\n")
             player.stdin.flush()
             self.players.append(player)
-        self._processes[worker] = Role(self.players[-1])
-
-    def keep_spare(self) -> None:
-        """Nobody is lost here."""
+        return Role(self.players[-1])
 
 
 def bytes_of(text: str) -> int:

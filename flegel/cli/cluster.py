@@ -78,16 +78,15 @@ def master(
         flegel master --listen tcp://0.0.0.0:7077
     """
     from flegel.cluster.master.daemon import MasterDaemon
-    from flegel.cluster.transport import keys
-    from flegel.cluster.transport import secure_server as gates
+    from flegel.cluster.transport import keys, secure_server
     from flegel.cluster.transport.protocol import RIGHTS
     from flegel.runtime.processes.malloc_settings import share_heap
 
     share_heap()
     pair = None if insecure else keys.first_start()
     registry = None if insecure else keys.KeyRegistry()
-    with gates.listen(listen, RIGHTS, pair=pair, registry=registry, insecure=insecure) as gate:
-        MasterDaemon(gate, folder or _home() / "master").run()
+    with secure_server.listen(listen, RIGHTS, pair=pair, registry=registry, insecure=insecure) as server:
+        MasterDaemon(server, folder or _home() / "master").run()
 
 
 def slave(
@@ -114,7 +113,8 @@ def slave(
         flegel slave --master tcp://head:7077 --slots 4
     """
     from flegel.cluster.client import own_address
-    from flegel.cluster.slave.daemon import SlaveDaemon, SlaveSettings
+    from flegel.cluster.slave.daemon import SlaveDaemon
+    from flegel.cluster.slave.settings import SlaveSettings
     from flegel.cluster.slave.slave_folder import default_folder
     from flegel.cluster.transport import keys
     from flegel.cluster.transport.framing import host_of
@@ -229,7 +229,7 @@ def submit_to(
     folder: Path | None, json_to: str | None, detach: bool,
 ) -> None:  # fmt: skip
     """`flegel submit --master`: send the job, then watch it unless `detach`."""
-    from flegel.cluster.client import data_word, pack
+    from flegel.cluster.client import data_name, pack
     from flegel.cluster.transport.protocol import ClusterJob
     from flegel.job import Criteria, SyncSpec, parse_seconds
     from flegel.plan.stragglers import parse_stragglers
@@ -251,7 +251,7 @@ def submit_to(
     )  # fmt: skip
     algorithm, code, source = pack(reference(chosen))
     spec = ClusterJob(
-        algorithm=algorithm, data=data_word(options["data"]), code=code, label=options["label"],
+        algorithm=algorithm, data=data_name(options["data"]), code=code, label=options["label"],
         name=extra["name"] or "", workers=options["workers"], sync=sync, criteria=criteria, seed=options["seed"],
         partition=options["partition"], scale=options["scale"], straggler=options["straggler"],
         worker_timeout=parse_seconds(options["worker_timeout"]),
@@ -387,7 +387,7 @@ def _for_people(key: str, value: Any) -> str:
         from flegel.runtime import clock
 
         return clock.wall(value)
-    if key == "seats":
+    if key == "slots":
         return ", ".join(f"{count} on {slave}" for slave, count in sorted(value.items()))
     return ", ".join(value) if isinstance(value, list) else str(value)
 

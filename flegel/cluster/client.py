@@ -1,4 +1,4 @@
-"""A client of a master: asks, waits for the answer at most so long, brings results home. Decides nothing."""
+"""A client of a master: sends requests, waits for answers, downloads results. Decides nothing."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from flegel.job import AlgorithmRef
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
 
-CONTACT = 10.0
-"""Seconds until a master that was never heard is taken for away."""
-PATIENCE = 30.0
-"""Seconds to wait for an answer; a master that is being started again answers within them."""
+CONNECT_TIMEOUT = 10.0
+"""Seconds until a master that has never answered is taken to be away."""
+ANSWER_TIMEOUT = 30.0
+"""Seconds to wait for an answer; a restarted master answers within them."""
 POLL = 0.3
 
 Some = TypeVar("Some")
@@ -60,16 +60,16 @@ class Client:
     def __init__(self, address: str, *, insecure: bool = False, role: str = "submit") -> None:
         self.address = address
         if insecure:
-            self._line: SecureClient = dial(address, TO_CLIENT, insecure=True)
+            self._connection: SecureClient = dial(address, TO_CLIENT, insecure=True)
         else:
             server = keys.KeyRegistry().master(address)
             own = keys.own_pairs()
             name = role if role in own or "read" not in own else "read"
-            self._line = dial(address, TO_CLIENT, pair=keys.load(name), server=server)
+            self._connection = dial(address, TO_CLIENT, pair=keys.load(name), server=server)
         self._number = 0
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -79,25 +79,25 @@ class Client:
 
     def _ask(self, request: Any, kind: type[Some], frames: tuple[bytes, ...] = ()) -> tuple[Some, tuple[bytes, ...]]:
         if not self._number:
-            self._line.wait_ready(CONTACT)
+            self._connection.wait_ready(CONNECT_TIMEOUT)
         self._number += 1
         request.number = self._number
-        self._line.send(request, frames)
-        until = clock.now() + PATIENCE
+        self._connection.send(request, frames)
+        until = clock.now() + ANSWER_TIMEOUT
         while clock.now() < until:
-            for answer, pieces in self._line.receive(0.2):
+            for answer, pieces in self._connection.receive(0.2):
                 if answer.number != self._number:
                     continue
                 if isinstance(answer, Denied):
                     raise UsageError(answer.text) if answer.usage else FlegelError(answer.text)
                 if isinstance(answer, kind):
                     return answer, pieces
-        raise FlegelError(f"The master at {self.address} did not answer within {PATIENCE:.0f} s. Is it running?")
+        raise FlegelError(f"The master at {self.address} did not answer within {ANSWER_TIMEOUT:.0f} s. Is it running?")
 
-    # -- questions -----------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------
 
     def submit(self, spec: ClusterJob, source: str = "", ticket: str | None = None) -> str:
-        """The name of the job; the same ticket again is the same job."""
+        """The name of the job; a repeated ticket names the same job."""
         content = source.encode()
         request = SubmitJob(ticket or secrets.token_hex(16), spec, getpass.getuser())
         return self._ask(request, Accepted, (content,) if content else ())[0].job
@@ -138,19 +138,19 @@ class Client:
     def log(self, name: str, follow: bool = False) -> Iterator[str]:
         """Lines of all slaves, by time; with `follow` until the job is over."""
         have: dict[str, int] = {}
-        rests: dict[str, bytes] = {}
+        partial: dict[str, bytes] = {}
         while True:
             over = not follow or self.job(name).state in OVER
             lines: list[str] = []
             for source in self._ask(ReadFile(name), FileContent)[0].names:
-                lines += self._lines(name, source, have, rests)
+                lines += self._lines(name, source, have, partial)
             yield from sorted(lines, key=lambda line: line[:20])
             if over:
                 return
             clock.sleep(POLL)
 
-    def _lines(self, name: str, source: str, have: dict[str, int], rests: dict[str, bytes]) -> list[str]:
-        content = rests.pop(source, b"")
+    def _lines(self, name: str, source: str, have: dict[str, int], partial: dict[str, bytes]) -> list[str]:
+        content = partial.pop(source, b"")
         while True:
             offset = have.get(source, 0)
             answer, pieces = self._ask(ReadFile(name, source=source, offset=offset), FileContent)
@@ -158,7 +158,7 @@ class Client:
             have[source] = offset + (len(pieces[0]) if pieces else 0)
             if have[source] >= answer.size:
                 break
-        *lines, rests[source] = content.split(b"\n")
+        *lines, partial[source] = content.split(b"\n")
         return [line.decode(errors="replace") for line in lines]
 
     def fetch(self, view: JobView, folder: Path) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class Client:
                 with (scratch / check_name(file, "file")).open("wb") as stream:
                     for piece in self._pieces(view.job, file):
                         stream.write(piece)
-            figures = self._home(scratch / "result.json", folder)
+            figures = self._set_model(scratch / "result.json", folder)
             if folder.exists():
                 folder.rmdir()
             scratch.rename(folder)
@@ -182,11 +182,11 @@ class Client:
         return figures
 
     def figures(self, view: JobView) -> dict[str, Any]:
-        """What `result.json` of a job says, without keeping anything."""
+        """What `result.json` of a job says, without storing anything."""
         found: dict[str, Any] = json.loads(b"".join(self._pieces(view.job, "result.json")))
         return {**found, "model": None}
 
-    def _home(self, path: Path, folder: Path) -> dict[str, Any]:
+    def _set_model(self, path: Path, folder: Path) -> dict[str, Any]:
         figures: dict[str, Any] = json.loads(path.read_bytes())
         figures["model"] = str(folder)
         path.write_text(json.dumps(figures, indent=1), encoding="utf-8")
@@ -213,18 +213,18 @@ def pack(ref: AlgorithmRef) -> tuple[AlgorithmRef, str, str]:
     return msgspec.structs.replace(ref, source=""), digest, ref.source
 
 
-def data_word(word: str) -> str:
-    """How data are named to a cluster: names and addresses as they are, paths in full.
+def data_name(name: str) -> str:
+    """The name of data for a cluster: names and addresses as they are, paths made absolute.
 
-    A file is opened on the slaves, so it must lie at the same place there; the slave says so where it does not.
+    A file is opened on the slaves, so it must have the same path there; a slave without it says so.
     """
     from flegel.datasets.catalog import registry
 
-    if "://" in word or word.partition(":")[0] in registry.names():
-        return word
-    if not Path(word).expanduser().exists() and Path(word).name == word and "." not in word:
-        return word  # a name with a slip in it, which the slave will tell
-    return str(Path(word).expanduser().absolute())
+    if "://" in name or name.partition(":")[0] in registry.names():
+        return name
+    if not Path(name).expanduser().exists() and Path(name).name == name and "." not in name:
+        return name  # a misspelt name, which the slave will report
+    return str(Path(name).expanduser().absolute())
 
 
 def own_address(master: str) -> str:

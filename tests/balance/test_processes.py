@@ -189,7 +189,7 @@ def test_a_worker_killed_in_the_middle_of_a_move_loses_no_point_and_doubles_none
     def kill(self: Migrations, worker: int, body: Any, now: float) -> Any:
         if isinstance(body, step) and not killed:
             killed.append(number)
-            os.kill(workers._processes[number].pid, signal.SIGKILL)
+            os.kill(workers.registry.processes[number].pid, signal.SIGKILL)
         return answer(self, worker, body, now)
 
     monkeypatch.setattr(Migrations, "answer", kill)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from daemon_cluster import DaemonCluster
 from poison import EXPECTED, poison
-from town import Town
 from typer.testing import CliRunner, Result
 
 from flegel.algorithms.kmeans import KMeans
@@ -27,156 +27,164 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
-    with Town(tmp_path_factory.mktemp("town")) as town:
-        yield town
-        town.no_orphans()
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonCluster]:
+    with DaemonCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+        cluster.no_orphans()
 
 
 @pytest.fixture
-def client(town: Town) -> Iterator[Client]:
-    with town.client() as client:
+def client(cluster: DaemonCluster) -> Iterator[Client]:
+    with cluster.client() as client:
         yield client
 
 
-def endless(town: Town, client: Client, **more: object) -> str:
+def endless(cluster: DaemonCluster, client: Client, **more: object) -> str:
     """A job that trains until it is cancelled, and rests most of the time, so that others have the processors."""
-    return town.submit(
+    return cluster.submit(
         KMeans(k=4, init="first"), "blobs:4000", client,
         tolerance=0.0, max_seconds=600.0, straggler="all:20ms/500", **more,
     )  # fmt: skip
 
 
-def flegel(town: Town, *words: str, folder: Path) -> Result:
+def flegel(cluster: DaemonCluster, *words: str, folder: Path) -> Result:
     """The program in this process, which has read everything already."""
     with contextlib.chdir(folder):
-        return CliRunner().invoke(app, words, env=town.environment)
+        return CliRunner().invoke(app, words, env=cluster.environment)
 
 
-def test_a_job_from_the_command_line_and_its_result_at_home(town: Town, client: Client, tmp_path: Path) -> None:
+def test_a_job_from_the_command_line_and_its_result_at_home(
+    cluster: DaemonCluster, client: Client, tmp_path: Path
+) -> None:
     words = "submit kmeans --data blobs:4000 --set k=3 --workers 2 --sync bsp --name first --json result.json"
-    done = flegel(town, *words.split(" "), folder=tmp_path)
-    assert done.exit_code == 0, done.output + town.story()
+    done = flegel(cluster, *words.split(" "), folder=tmp_path)
+    assert done.exit_code == 0, done.output + cluster.logs()
     assert "saved to runs/kmeans-blobs-001" in done.output
     assert '"workers": 2' in (tmp_path / "result.json").read_text()
     saved = {p.name for p in (tmp_path / "runs" / "kmeans-blobs-001").iterdir()}
     assert saved == {"model.json", "model.npz", "result.json", "trace.msgpack"}
-    assert "coordinator | " in flegel(town, "logs", "first", folder=tmp_path).output
-    assert "first" in flegel(town, "jobs", folder=tmp_path).output
-    assert re.search(r"ended +20\d\d-\d\d-\d\dT", flegel(town, "status", "first", folder=tmp_path).output)
+    assert "coordinator | " in flegel(cluster, "logs", "first", folder=tmp_path).output
+    assert "first" in flegel(cluster, "jobs", folder=tmp_path).output
+    assert re.search(r"ended +20\d\d-\d\d-\d\dT", flegel(cluster, "status", "first", folder=tmp_path).output)
 
 
-def test_a_file_that_slaves_cannot_see_is_refused_with_a_sentence(town: Town, client: Client) -> None:
-    job = town.submit(KMeans(k=2), "/nowhere/points.csv", client, workers=1)
-    view = town.wait(client, job, "failed")
+def test_a_file_that_slaves_cannot_see_is_refused_with_a_sentence(cluster: DaemonCluster, client: Client) -> None:
+    job = cluster.submit(KMeans(k=2), "/nowhere/points.csv", client, workers=1)
+    view = cluster.wait(client, job, "failed")
     assert "/nowhere/points.csv does not exist" in view.reason and view.usage
 
 
-def test_two_jobs_at_once_survive_the_death_of_the_master(town: Town, client: Client) -> None:
-    jobs = [endless(town, client, workers=n, ticket=f"two-at-once-{n}") for n in (1, 2)]
+def test_two_jobs_at_once_survive_the_death_of_the_master(cluster: DaemonCluster, client: Client) -> None:
+    jobs = [endless(cluster, client, workers=n, ticket=f"two-at-once-{n}") for n in (1, 2)]
     for job in jobs:
-        town.training(client, job)
-    before = {p.pid for p in town.processes()}
-    town.kill_master()
-    town.start_master()
-    assert endless(town, client, workers=1, ticket="two-at-once-1") == jobs[0], "the same ticket, the same job"
+        cluster.training(client, job)
+    before = {p.pid for p in cluster.processes()}
+    cluster.kill_master()
+    cluster.start_master()
+    assert endless(cluster, client, workers=1, ticket="two-at-once-1") == jobs[0], "the same ticket, the same job"
     for job in jobs:
-        view = town.training(client, job)
+        view = cluster.training(client, job)
         assert (view.state, view.attempt) == ("running", 1)
-    assert {p.pid for p in town.processes()} == before, "no process ended, none was started"
-    third = endless(town, client, workers=2)
+    assert {p.pid for p in cluster.processes()} == before, "no process ended, none was started"
+    third = endless(cluster, client, workers=2)
     assert client.job(third).state == "queued"
     assert "waits for 2 free slots; 1 of 4 are free" in client.job(third).reason
     for job in [*jobs, third]:
         client.cancel(job)
         assert client.job(job).state == "cancelled"
-    town.no_orphans()
+    cluster.no_orphans()
 
 
-def spread(town: Town, client: Client) -> str:
+def spread(cluster: DaemonCluster, client: Client) -> str:
     """A job with a worker on each slave. Where the load of the host made it otherwise, another one."""
     jobs: list[str] = []
 
     def there() -> bool:
-        town.until(lambda: not any(slave.used for slave in client.slaves()), "all slots are free")
-        jobs.append(endless(town, client, workers=2))
-        if set(town.training(client, jobs[-1]).seats) == set(town.slaves):
+        cluster.until(lambda: not any(slave.used for slave in client.slaves()), "all slots are free")
+        jobs.append(endless(cluster, client, workers=2))
+        if set(cluster.training(client, jobs[-1]).slots) == set(cluster.slaves):
             return True
         client.cancel(jobs[-1])
         return False
 
-    town.until(there, "the two workers are spread over the two slaves")
+    cluster.until(there, "the two workers are spread over the two slaves")
     return jobs[-1]
 
 
-def crew(client: Client, job: str) -> set[int]:
+def workers_of(client: Client, job: str) -> set[int]:
     return {int(worker[0]) for worker in client.job(job).glance.get("workers", [])}
 
 
-def test_a_job_goes_on_when_a_slave_of_its_workers_is_killed_and_when_it_is_scaled(town: Town, client: Client) -> None:
-    job = spread(town, client)
+def test_a_job_goes_on_when_a_slave_of_its_workers_is_killed_and_when_it_is_scaled(
+    cluster: DaemonCluster, client: Client
+) -> None:
+    job = spread(cluster, client)
     view = client.job(job)
-    other = next(name for name in view.seats if name != view.place)
-    town.kill_slave(other)
-    town.until(lambda: client.job(job).seats == {view.place: 2}, "its worker has a seat on the other slave")
-    town.until(lambda: crew(client, job) == {0, 1}, "and trains there")
+    other = next(name for name in view.slots if name != view.place)
+    cluster.kill_slave(other)
+    cluster.until(lambda: client.job(job).slots == {view.place: 2}, "its worker has a slot on the other slave")
+    cluster.until(lambda: workers_of(client, job) == {0, 1}, "and trains there")
     assert client.job(job).attempt == 1
-    town.start_slave(other)
-    town.until(lambda: len(client.slaves()) == 2, "the slave is back")
+    cluster.start_slave(other)
+    cluster.until(lambda: len(client.slaves()) == 2, "the slave is back")
     assert "from 2 to 3 workers" in client.scale(job, 3)
-    town.until(lambda: crew(client, job) == {0, 1, 2}, "a third worker trains")
+    cluster.until(lambda: workers_of(client, job) == {0, 1, 2}, "a third worker trains")
     client.scale(job, 1)
-    town.until(lambda: sum(client.job(job).seats.values()) == 1, "two workers have left")
+    cluster.until(lambda: sum(client.job(job).slots.values()) == 1, "two workers have left")
     client.cancel(job)
-    town.no_orphans()
+    cluster.no_orphans()
 
 
 @pytest.mark.slow
-def test_a_job_starts_again_elsewhere_when_the_slave_of_its_coordinator_is_killed(town: Town, client: Client) -> None:
+def test_a_job_starts_again_elsewhere_when_the_slave_of_its_coordinator_is_killed(
+    cluster: DaemonCluster, client: Client
+) -> None:
     """By default this is left to the master's machine, whose slaves die at any moment."""
-    job = endless(town, client, workers=1)
-    view = town.training(client, job)
-    (other,) = set(town.slaves) - {view.place}
-    town.kill_slave(view.place)
-    town.until(lambda: client.job(job).attempt == 2, "there is a second attempt")
-    assert town.training(client, job).place == other
+    job = endless(cluster, client, workers=1)
+    view = cluster.training(client, job)
+    (other,) = set(cluster.slaves) - {view.place}
+    cluster.kill_slave(view.place)
+    cluster.until(lambda: client.job(job).attempt == 2, "there is a second attempt")
+    assert cluster.training(client, job).place == other
     client.cancel(job)
-    town.start_slave(view.place)
-    town.until(lambda: len(client.slaves()) == 2, "the slave is back")
-    town.no_orphans()
+    cluster.start_slave(view.place)
+    cluster.until(lambda: len(client.slaves()) == 2, "the slave is back")
+    cluster.no_orphans()
 
 
-def chief(town: Town, view: JobView) -> int:
+def coordinator_pid(cluster: DaemonCluster, view: JobView) -> int:
     """The process of a job's coordinator: it holds the place of the checkpoints."""
-    place = str(town.folder / view.place / "jobs" / view.job / "checkpoints")
-    (found,) = [p.pid for p in town.processes() if any(f.path.startswith(place) for f in p.open_files())]
+    place = str(cluster.folder / view.place / "jobs" / view.job / "checkpoints")
+    (found,) = [p.pid for p in cluster.processes() if any(f.path.startswith(place) for f in p.open_files())]
     return found
 
 
-def test_a_job_whose_coordinator_is_killed_goes_on_from_its_last_commit(town: Town, client: Client) -> None:
-    job = town.submit(
+def test_a_job_whose_coordinator_is_killed_goes_on_from_its_last_commit(cluster: DaemonCluster, client: Client) -> None:
+    job = cluster.submit(
         KMeans(k=4, init="first"), "blobs:4000", client,
         tolerance=0.0, max_seconds=3.0, straggler="all:20ms/500", workers=2, worker_timeout=20.0, replace=False,
     )  # fmt: skip
-    view = town.training(client, job)
-    town.until(lambda: client.job(job).glance.get("iteration", 0) > 5, "it gets on")
-    first = {p.pid for p in town.processes()}
-    os.kill(chief(town, view), signal.SIGKILL)
-    view = town.wait(client, job, "done")
-    assert view.attempt == 2, f"{view}\n{town.story()}"
+    view = cluster.training(client, job)
+    cluster.until(lambda: client.job(job).glance.get("iteration", 0) > 5, "it gets on")
+    first = {p.pid for p in cluster.processes()}
+    os.kill(coordinator_pid(cluster, view), signal.SIGKILL)
+    view = cluster.wait(client, job, "done")
+    assert view.attempt == 2, f"{view}\n{cluster.logs()}"
     log = "\n".join(client.log(job))
     going = re.search(r"going on from the commit of iteration (\d+)", log)
-    assert going and int(going[1]) > 0, log + town.story()
-    assert not first & {p.pid for p in town.processes()}
-    town.no_orphans()
-    town.until(lambda: not list(town.folder.glob(f"s*/jobs/{job}")), "a job that is done leaves nothing")
+    assert going and int(going[1]) > 0, log + cluster.logs()
+    assert not first & {p.pid for p in cluster.processes()}
+    cluster.no_orphans()
+    cluster.until(lambda: not list(cluster.folder.glob(f"s*/jobs/{job}")), "a job that is done leaves nothing")
 
 
-def test_attach_shows_a_job_and_ctrl_c_leaves_it_running(town: Town, client: Client, tmp_path: Path) -> None:
-    job = endless(town, client, workers=1)
+def test_attach_shows_a_job_and_ctrl_c_leaves_it_running(
+    cluster: DaemonCluster, client: Client, tmp_path: Path
+) -> None:
+    job = endless(cluster, client, workers=1)
     watcher = subprocess.Popen(
         [sys.executable, "-m", "flegel.cli.main", "attach", job],
-        env=town.environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        env=cluster.environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert watcher.stderr is not None
     for line in watcher.stderr:
@@ -203,21 +211,21 @@ POISON = [
 ]
 
 
-def test_poison_fails_with_its_cause_and_harms_nobody(town: Town, client: Client) -> None:
-    neighbour = endless(town, client, workers=1)
-    town.training(client, neighbour)
-    ids = {process.pid for process in town.slaves.values()}
+def test_poison_fails_with_its_cause_and_harms_nobody(cluster: DaemonCluster, client: Client) -> None:
+    neighbour = endless(cluster, client, workers=1)
+    cluster.training(client, neighbour)
+    ids = {process.pid for process in cluster.slaves.values()}
     jobs = {client.submit(*poison(*kind)): kind for kind in POISON}
     for job, kind in jobs.items():
-        view = town.wait(client, job, "failed")
-        assert EXPECTED[kind[1]] in view.reason, (kind, view, town.story())
+        view = cluster.wait(client, job, "failed")
+        assert EXPECTED[kind[1]] in view.reason, (kind, view, cluster.logs())
     assert client.job(neighbour).state == "running" and client.job(neighbour).attempt == 1
-    assert {process.pid for process in town.slaves.values() if process.poll() is None} == ids
+    assert {process.pid for process in cluster.slaves.values() if process.poll() is None} == ids
     client.cancel(neighbour)
-    town.no_orphans()
-    for name in town.slaves:
-        town.until(
-            lambda name=name: not [p for p in (town.folder / name / "jobs").glob("*/*") if p.name != "checkpoints"],
+    cluster.no_orphans()
+    for name in cluster.slaves:
+        cluster.until(
+            lambda name=name: not [p for p in (cluster.folder / name / "jobs").glob("*/*") if p.name != "checkpoints"],
             "the slave has tidied up",
         )
 
@@ -254,21 +262,21 @@ def test_the_heap_of_a_thread_would_be_found() -> None:
         assert heaps_of_threads(process.pid)
 
 
-def test_no_thread_of_a_daemon_has_a_heap_of_its_own(town: Town) -> None:
-    assert town.master is not None
-    for daemon in (town.master, *town.slaves.values()):
+def test_no_thread_of_a_daemon_has_a_heap_of_its_own(cluster: DaemonCluster) -> None:
+    assert cluster.master is not None
+    for daemon in (cluster.master, *cluster.slaves.values()):
         assert not heaps_of_threads(daemon.pid)
 
 
-def test_a_slave_that_is_terminated_drains(town: Town, client: Client) -> None:
-    town.start_slave("guest", "--drain", "5")
-    town.until(lambda: "guest" in {s.name for s in client.slaves()}, "the guest has come")
-    town.slaves["guest"].terminate()
-    assert town.slaves.pop("guest").wait(60) == 0, town.story()
-    town.until(lambda: "guest" not in {s.name for s in client.slaves()}, "the guest has gone")
+def test_a_slave_that_is_terminated_drains(cluster: DaemonCluster, client: Client) -> None:
+    cluster.start_slave("guest", "--drain", "5")
+    cluster.until(lambda: "guest" in {s.name for s in client.slaves()}, "the guest has come")
+    cluster.slaves["guest"].terminate()
+    assert cluster.slaves.pop("guest").wait(60) == 0, cluster.logs()
+    cluster.until(lambda: "guest" not in {s.name for s in client.slaves()}, "the guest has gone")
 
 
-def test_wrong_words_get_a_sentence(town: Town, client: Client, tmp_path: Path) -> None:
+def test_wrong_words_get_a_sentence(cluster: DaemonCluster, client: Client, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no job 'nobody'"):
         client.cancel("nobody")
     for words, sentence in [
@@ -277,6 +285,6 @@ def test_wrong_words_get_a_sentence(town: Town, client: Client, tmp_path: Path) 
         (["submit", "kmeans", "--data", "blobs", "--master", "local", "--detach"], "give --master"),
         (["cancel", "nobody"], "There is no job 'nobody'"),
     ]:
-        done = flegel(town, *words, folder=tmp_path)
+        done = flegel(cluster, *words, folder=tmp_path)
         assert done.exit_code == 2 and sentence in done.output, done.output
     assert os.listdir(tmp_path) == []  # noqa: PTH208

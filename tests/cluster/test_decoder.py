@@ -23,8 +23,8 @@ fuzz: Any = importlib.util.module_from_spec(spec)
 sys.modules["chaos_decoder"] = fuzz
 spec.loader.exec_module(fuzz)
 
-JOBS, GATES = fuzz.seeds(random.Random(0))
-DECODERS = [(fuzz.jobs_decoder, JOBS), (fuzz.gate_decoder, GATES)]
+JOBS, SERVER = fuzz.seeds(random.Random(0))
+DECODERS = [(fuzz.jobs_decoder, JOBS), (fuzz.server_decoder, SERVER)]
 
 
 def test_unharmed_messages_of_every_type_are_decoded() -> None:
@@ -42,7 +42,7 @@ def test_bytes_from_nowhere(frames: list[bytes]) -> None:
 def test_messages_that_were_tampered_with(seed: int, target: Any) -> None:
     (decoder, pool), rng = target, random.Random(seed)
     for _ in range(20):
-        assert decoder(fuzz.make(rng, pool, decoder is fuzz.gate_decoder)) in ("decoded", "refused")
+        assert decoder(fuzz.make(rng, pool, decoder is fuzz.server_decoder)) in ("decoded", "refused")
 
 
 def test_thousands_of_mutants() -> None:
@@ -50,10 +50,10 @@ def test_thousands_of_mutants() -> None:
     assert found["decoded"] + found["refused"] == 5000 and found["decoded"] > 50 and found["refused"] > 2500
 
 
-@pytest.mark.parametrize(("gate", "unit"), [(False, b"\x81\xa1a\xc0"), (True, b"\x91\x90")])
-def test_the_worst_of_the_largest_headers_take_little_memory(gate: bool, unit: bytes) -> None:
-    frames = [fuzz.bulk(random.Random(0), gate, unit, codec.MAX_HEADER - 200)]
-    assert codec.MAX_HEADER // 2 * 30 < fuzz.traced(frames, gate) <= fuzz.MAX_MEMORY
+@pytest.mark.parametrize(("server", "unit"), [(False, b"\x81\xa1a\xc0"), (True, b"\x91\x90")])
+def test_the_worst_of_the_largest_headers_take_little_memory(server: bool, unit: bytes) -> None:
+    frames = [fuzz.bulk(random.Random(0), server, unit, codec.MAX_HEADER - 200)]
+    assert codec.MAX_HEADER // 2 * 30 < fuzz.traced(frames, server) <= fuzz.MAX_MEMORY
 
 
 def test_a_header_that_is_too_long_is_refused_by_its_sender() -> None:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flegel.cluster.master.client_requests import MAX_WAITING
 from flegel.cluster.master.daemon import MasterDaemon
 from flegel.cluster.master.facts import FAILED, RUNNING
-from flegel.cluster.master.master import MAX_WAITING
 from flegel.cluster.transport import protocol
 from flegel.cluster.transport.secure_server import ANYBODY, Received, Sender
 from flegel.errors import StorageError
@@ -27,15 +27,15 @@ WORDS = ["", "a", "n1", "n2", "kmeans-1", "../x", "..", "/etc/passwd", "a" * 100
 FLOATS = [0.0, 1.5, -1.0, 1e308, float("inf"), float("nan")]
 
 
-class Silence:
-    """A gate that nobody hears."""
+class RecordingServer:
+    """A server socket that only records what is sent."""
 
     def __init__(self) -> None:
-        self.said: list[Any] = []
+        self.sent: list[Any] = []
 
     def send(self, to: Sender, body: msgspec.Struct, frames: Any = ()) -> None:
         msgspec.msgpack.encode(body)
-        self.said.append((body, frames))
+        self.sent.append((body, frames))
 
 
 def extreme(kind: Any, rng: random.Random, names: list[str]) -> Any:
@@ -77,15 +77,17 @@ def fail(what: str, error: Exception) -> None:
 
 def with_a_job(folder: Path) -> tuple[MasterDaemon, Any]:
     """A master with two slaves, and one job on the first of them."""
-    master = MasterDaemon(Silence(), folder)  # type: ignore[arg-type]
-    master._stumble = fail  # type: ignore[method-assign]
+    master = MasterDaemon(RecordingServer(), folder)  # type: ignore[arg-type]
+    master._report_failure = fail  # type: ignore[method-assign]
     for sender in (NODE, OTHER):
         slots = 4 if sender is NODE else 0
-        master._take(Received(sender, protocol.SlaveBeat(sender.name, "boot", slots, "127.0.0.1", memory=1 << 40), ()))
+        master._handle(
+            Received(sender, protocol.SlaveBeat(sender.name, "boot", slots, "127.0.0.1", memory=1 << 40), ())
+        )
     spec = protocol.ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "higgs:1000", workers=1)
-    master._take(Received(SUBMIT, protocol.SubmitJob("ticket-0001", spec), ()))
-    (job,) = master._machine.books.of_state(RUNNING)
-    assert job.home == "n1"
+    master._handle(Received(SUBMIT, protocol.SubmitJob("ticket-0001", spec), ()))
+    (job,) = master._machine.table.of_state(RUNNING)
+    assert job.last_slave == "n1"
     return master, job
 
 
@@ -106,27 +108,27 @@ def test_no_message_of_the_right_type_ends_the_master(tmp_path_factory: pytest.T
         try:
             body = msgspec.msgpack.decode(msgspec.msgpack.encode(extreme(kind, rng, names)), type=kind)
         except (msgspec.MsgspecError, OverflowError):
-            continue  # cannot be said at all
+            continue  # cannot be encoded at all
         sender = rng.choice(senders[rng.choice(protocol.RIGHTS[kind])])
         if rng.random() < 0.1:
             sender = Sender("", ANYBODY, "", 1)
         frames = tuple(b"z" * rng.choice((0, 5, protocol.CHUNK + 1)) for _ in range(rng.randrange(3)))
-        master._take(Received(sender, body, frames))
+        master._handle(Received(sender, body, frames))
         if rng.random() < 0.1:
-            master._carry_out(master._machine.tick(clock.now() + rng.choice((0, 1, 100))))
+            master._execute(master._machine.tick(clock.now() + rng.choice((0, 1, 100))))
     assert [p.name for p in outer.iterdir()] == ["home"], "something was written outside of the master's folder"
-    assert master._machine.books.jobs, "the job is lost"
+    assert master._machine.table.jobs, "the job is lost"
     master._journal.close()
 
 
 @pytest.mark.parametrize("offset", NUMBERS)
 def test_reading_from_any_offset_is_answered(running: tuple[MasterDaemon, Any], offset: int) -> None:
     master, job = running
-    master._take(Received(NODE, protocol.FileChunk("n1", job.id, job.attempt, "", 0), (b"hello",)))
-    gate: Any = master.gate
-    before = len(gate.said)
-    master._take(Received(READ, protocol.ReadFile(job.id, "", f"{job.attempt}.n1", offset=offset), ()))
-    ((answer, frames),) = gate.said[before:]
+    master._handle(Received(NODE, protocol.FileChunk("n1", job.id, job.attempt, "", 0), (b"hello",)))
+    server: Any = master.server
+    before = len(server.sent)
+    master._handle(Received(READ, protocol.ReadFile(job.id, "", f"{job.attempt}.n1", offset=offset), ()))
+    ((answer, frames),) = server.sent[before:]
     assert isinstance(answer, protocol.FileContent) and answer.size == 5
     assert frames[0] == b"hello"[max(min(offset, 5), 0) :]
 
@@ -137,9 +139,9 @@ def test_only_the_slave_of_the_coordinator_hands_in_the_result(
     master, job = running
     for sender in (OTHER, NODE):
         chunk = protocol.FileChunk(sender.name, job.id, job.attempt, "model.npz", 0)
-        master._take(Received(sender, chunk, (sender.name.encode(),)))
+        master._handle(Received(sender, chunk, (sender.name.encode(),)))
         impostor = protocol.FileChunk("n1", job.id, job.attempt, "other.npz", 0)
-        master._take(Received(OTHER, impostor, (b"forged",)))
+        master._handle(Received(OTHER, impostor, (b"forged",)))
     written = {p.name: p.read_bytes() for p in (tmp_path / "home").rglob("*.npz")}
     assert written == {"model.npz": b"n1"}
 
@@ -148,10 +150,10 @@ def test_only_the_slave_of_the_coordinator_hands_in_the_result(
 def test_names_of_files_stay_in_their_folder(running: tuple[MasterDaemon, Any], tmp_path: Path, name: str) -> None:
     master, job = running
     before = {p for p in tmp_path.rglob("*") if "evil" in p.name}
-    master._take(Received(NODE, protocol.FileChunk("n1", job.id, job.attempt, name, 0), (b"x",)))
-    master._take(Received(READ, protocol.ReadFile(job.id, name), ()))
-    master._take(Received(READ, protocol.ReadFile(job.id, "", name), ()))
-    answers = [body for body, _ in master.gate.said[-2:]]  # type: ignore[attr-defined]
+    master._handle(Received(NODE, protocol.FileChunk("n1", job.id, job.attempt, name, 0), (b"x",)))
+    master._handle(Received(READ, protocol.ReadFile(job.id, name), ()))
+    master._handle(Received(READ, protocol.ReadFile(job.id, "", name), ()))
+    answers = [body for body, _ in master.server.sent[-2:]]  # type: ignore[attr-defined]
     assert all(isinstance(a, protocol.Denied) for a in answers)
     assert before == {p for p in tmp_path.rglob("*") if "evil" in p.name} == set()
 
@@ -160,33 +162,33 @@ def test_a_mistake_of_the_master_is_told_and_does_not_end_it(
     running: tuple[MasterDaemon, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     master, job = running
-    del master._stumble  # type: ignore[method-assign]
-    gate: Any = master.gate
+    del master._report_failure  # type: ignore[method-assign]
+    server: Any = master.server
     spec = msgspec.structs.replace(job.spec, name="second")
-    schedule = master._machine._schedule
+    schedule = master._machine._lifecycle.schedule
 
     def breaks() -> None:
         raise ZeroDivisionError("as it may happen")
 
-    monkeypatch.setattr(master._machine, "_schedule", breaks)
-    master._take(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec, number=7), ()))
-    (answer, _) = gate.said[-1]
+    monkeypatch.setattr(master._machine._lifecycle, "schedule", breaks)
+    master._handle(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec, number=7), ()))
+    (answer, _) = server.sent[-1]
     assert isinstance(answer, protocol.Denied) and answer.number == 7 and not answer.usage
     assert "ZeroDivisionError: as it may happen" in answer.text
     said = capsys.readouterr().err
     assert "SubmitJob of ann failed" in said and "in breaks" in said
-    before = len(gate.said)
+    before = len(server.sent)
     for sender in (NODE, OTHER):
-        master._take(Received(sender, protocol.SlaveBeat(sender.name, "boot", 4, "127.0.0.1"), ()))
+        master._handle(Received(sender, protocol.SlaveBeat(sender.name, "boot", 4, "127.0.0.1"), ()))
     master._tick(clock.now())
-    assert not [body for body, _ in gate.said[before:] if isinstance(body, protocol.Denied)], "slaves get no answers"
-    monkeypatch.setattr(master._machine, "_schedule", schedule)
-    master._take(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec, number=8), ()))
-    (accepted,) = [body for body, _ in gate.said if getattr(body, "number", 0) == 8]
-    assert accepted == protocol.Accepted("second", "was submitted before", number=8), "half of it was kept"
+    assert not [body for body, _ in server.sent[before:] if isinstance(body, protocol.Denied)], "slaves get no answers"
+    monkeypatch.setattr(master._machine._lifecycle, "schedule", schedule)
+    master._handle(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec, number=8), ()))
+    (accepted,) = [body for body, _ in server.sent if getattr(body, "number", 0) == 8]
+    assert accepted == protocol.Accepted("second", "was submitted before", number=8), "half of it was recorded"
     master._journal.close()
-    again = MasterDaemon(Silence(), master._folder)  # type: ignore[arg-type]
-    assert set(again._machine.books.jobs) == {job.id, "second"}
+    again = MasterDaemon(RecordingServer(), master._folder)  # type: ignore[arg-type]
+    assert set(again._machine.table.jobs) == {job.id, "second"}
     again._journal.close()
 
 
@@ -194,7 +196,7 @@ def test_a_journal_that_fails_ends_the_master(running: tuple[MasterDaemon, Any])
     master, job = running
     master._journal._broken = True
     with pytest.raises(StorageError, match="must be started again"):
-        master._take(Received(SUBMIT, protocol.CancelJob(job.id), ()))
+        master._handle(Received(SUBMIT, protocol.CancelJob(job.id), ()))
 
 
 def test_a_job_whose_source_is_gone_fails_and_the_master_goes_on(tmp_path: Path) -> None:
@@ -203,35 +205,35 @@ def test_a_job_whose_source_is_gone_fails_and_the_master_goes_on(tmp_path: Path)
     spec = protocol.ClusterJob(
         AlgorithmRef("m:A", {}), "blobs", hashlib.sha256(source).hexdigest(), name="mine", workers=8
     )
-    master._take(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec), (source,)))
+    master._handle(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec), (source,)))
     (tmp_path / "code" / spec.code).unlink()
-    master._take(Received(NODE, protocol.SlaveBeat("n1", "boot", 16, "127.0.0.1"), ()))
-    job = master._machine.books.jobs["mine"]
+    master._handle(Received(NODE, protocol.SlaveBeat("n1", "boot", 16, "127.0.0.1"), ()))
+    job = master._machine.table.jobs["mine"]
     assert job.state == FAILED and "cannot send LaunchCoordinator" in job.why
 
 
 def test_no_more_than_some_jobs_of_a_user_may_wait(running: tuple[MasterDaemon, Any]) -> None:
     master, job = running
-    gate: Any = master.gate
+    server: Any = master.server
     spec = msgspec.structs.replace(job.spec, workers=1000)
 
     def submit(sender: Sender, number: int) -> Any:
-        master._take(Received(sender, protocol.SubmitJob(f"ticket-{sender.name}-{number:05}", spec), ()))
-        return gate.said[-1][0]
+        master._handle(Received(sender, protocol.SubmitJob(f"ticket-{sender.name}-{number:05}", spec), ()))
+        return server.sent[-1][0]
 
     for number in range(MAX_WAITING):
         assert isinstance(submit(SUBMIT, number), protocol.Accepted)
     assert f"no more than {MAX_WAITING} may" in submit(SUBMIT, MAX_WAITING).text
     assert isinstance(submit(SUBMIT, 0), protocol.Accepted), "the same ticket is the same job, also then"
     assert isinstance(submit(Sender("k5", "submit", "cecil", 1), 0), protocol.Accepted), "others have their own number"
-    master._take(Received(SUBMIT, protocol.CancelJob(job.id), ()))
-    master._take(Received(SUBMIT, protocol.ResumeJob(job.id), ()))
-    assert "are waiting already" in gate.said[-1][0].text
+    master._handle(Received(SUBMIT, protocol.CancelJob(job.id), ()))
+    master._handle(Received(SUBMIT, protocol.ResumeJob(job.id), ()))
+    assert "are waiting already" in server.sent[-1][0].text
 
 
 def test_a_description_that_is_too_long_is_refused(running: tuple[MasterDaemon, Any]) -> None:
     master, job = running
     algorithm = AlgorithmRef(job.spec.algorithm.name, {"init": "x" * protocol.MAX_SPEC})
     spec = msgspec.structs.replace(job.spec, algorithm=algorithm)
-    master._take(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec), ()))
-    assert "The description of the job takes" in master.gate.said[-1][0].text  # type: ignore[attr-defined]
+    master._handle(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec), ()))
+    assert "The description of the job takes" in master.server.sent[-1][0].text  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The journal: what was acknowledged is there after any crash, torn tails are cut, damage is never guessed around."""
+"""The journal: what was acknowledged is there after any crash, torn tails are removed, damage is reported."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from world import World
+from simulated_cluster import SimulatedCluster
 
 from flegel.cluster.master import journal as journals
-from flegel.cluster.master.facts import Books, Ended, Placed, Submitted
+from flegel.cluster.master.facts import Ended, JobTable, Placed, Submitted
 from flegel.cluster.master.journal import MAGIC, Journal, frame, read
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.errors import StorageError, UsageError
@@ -26,14 +26,14 @@ def submitted(number: int) -> Submitted:
 
 def write(journal: Journal, *facts: Submitted | Placed | Ended) -> None:
     for fact in facts:
-        journal.books.apply(fact)
+        journal.table.apply(fact)
     journal.append(facts)
 
 
-def reopened(path: Path) -> Books:
+def reopened(path: Path) -> JobTable:
     journal = Journal(path)
     journal.close()
-    return journal.books
+    return journal.table
 
 
 def test_facts_come_back_in_order(tmp_path: Path) -> None:
@@ -42,34 +42,34 @@ def test_facts_come_back_in_order(tmp_path: Path) -> None:
     write(journal, Placed("job-1", 5.0, 1, "s0", "boot", {"s0": 2}))
     write(journal, Ended("job-1", 9.0, 1, "done", "converged"))
     journal.close()
-    books = reopened(tmp_path / "journal")
-    assert books == journal.books
-    assert [(j.id, j.state) for j in books.jobs.values()] == [("job-1", "done"), ("job-2", "queued")]
+    table = reopened(tmp_path / "journal")
+    assert table == journal.table
+    assert [(j.id, j.state) for j in table.jobs.values()] == [("job-1", "done"), ("job-2", "queued")]
 
 
 def history() -> tuple[bytes, list[int]]:
     """The bytes of a busy journal, and where each record begins."""
-    world = World(slaves=2, slots=2)
+    simulated = SimulatedCluster(slaves=2, slots=2)
     for number in range(4):
-        world.submit(f"ticket-{number}", 2, "ann")
-    world.settle()
-    content, places = world.disk, []
-    place = len(MAGIC)
-    while place < len(content):
-        places.append(place)
-        place = journals._next(content, place)[1]
-    return content, places
+        simulated.submit(f"ticket-{number}", 2, "ann")
+    simulated.settle()
+    content, offsets = simulated.disk, []
+    offset = len(MAGIC)
+    while offset < len(content):
+        offsets.append(offset)
+        offset = journals._next(content, offset)[1]
+    return content, offsets
 
 
-CONTENT, PLACES = history()
+CONTENT, OFFSETS = history()
 
 
 @given(st.integers(0, len(CONTENT)))
 def test_a_crash_after_any_byte_keeps_every_whole_record(cut: int) -> None:
-    books, good = read(CONTENT[:cut])
-    whole = [p for p in [*PLACES, len(CONTENT)] if p <= cut]
+    table, good = read(CONTENT[:cut])
+    whole = [p for p in [*OFFSETS, len(CONTENT)] if p <= cut]
     assert good == (whole[-1] if whole else 0)
-    assert books == read(CONTENT[:good])[0]
+    assert table == read(CONTENT[:good])[0]
 
 
 @given(st.integers(0, len(CONTENT) - 1), st.integers(1, 255))
@@ -90,7 +90,7 @@ def test_a_torn_tail_is_cut_and_the_next_record_follows_it(tmp_path: Path) -> No
     whole = path.read_bytes()
     path.write_bytes(whole + frame(submitted(2))[:-3])
     again = Journal(path)
-    assert again.cut and list(again.books.jobs) == ["job-1"]
+    assert again.cut and list(again.table.jobs) == ["job-1"]
     write(again, submitted(3))
     again.close()
     assert list(reopened(path).jobs) == ["job-1", "job-3"]
@@ -116,8 +116,16 @@ def test_compaction_changes_nothing_but_the_size(tmp_path: Path, monkeypatch: py
         sizes.append((tmp_path / "journal").stat().st_size)
     journal.close()
     assert any(later < earlier for earlier, later in itertools.pairwise(sizes)), "it was compacted"
-    assert reopened(tmp_path / "journal") == journal.books
+    assert reopened(tmp_path / "journal") == journal.table
     assert sorted(p.name for p in tmp_path.iterdir()) == ["journal", "journal.lock"]
+
+
+def test_a_journal_of_an_older_version_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(b"flegel journal 1\n" + frame(submitted(1)))
+    with pytest.raises(StorageError, match=r"has format 1, .* reads format 2 only; finish its jobs with the version"):
+        Journal(path)
+    assert path.read_bytes().startswith(b"flegel journal 1\n"), "it is left as it was"
 
 
 def test_two_masters_cannot_share_a_journal(tmp_path: Path) -> None:

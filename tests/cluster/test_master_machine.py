@@ -1,14 +1,15 @@
-"""The master machine in a world of lost messages, crashes and killed slaves: no job is lost, none is doubled."""
+"""The master machine with lost messages, crashes and killed slaves: no job is lost, none runs twice."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from world import World
+from simulated_cluster import SimulatedCluster
 
+from flegel.cluster.master.actions import Caller
 from flegel.cluster.master.facts import CANCELLED, DONE, FAILED, QUEUED, RUNNING
-from flegel.cluster.master.master import LOST_AFTER, Caller
+from flegel.cluster.master.state import LOST_AFTER
 from flegel.cluster.transport.protocol import Accepted, CancelJob, Denied, ScaleJob, SubmitJob
 from flegel.cluster.transport.protocol import ClusterJob as Spec
 from flegel.job import AlgorithmRef
@@ -19,11 +20,11 @@ picks = st.integers(0, 10)
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Whatever happens, in whatever order, the books are right; when it stops happening, all jobs come to an end."""
+    """Whatever happens, in whatever order, the table is right; when the faults stop, all jobs end."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(slaves=3, slots=2)
+        self.simulated = SimulatedCluster(slaves=3, slots=2)
 
     @rule(
         ticket=st.integers(0, 6), workers=st.none() | st.integers(1, 5), owner=st.sampled_from("abc"), crash=crashes,
@@ -32,63 +33,63 @@ class AnyHistory(RuleBasedStateMachine):
     def submit(
         self, ticket: int, workers: int | None, owner: str, crash: int | None, priority: int, retries: int
     ) -> None:
-        self.world.submit(f"ticket-{ticket}", workers, owner, crash, priority=priority, retries=retries)
+        self.simulated.submit(f"ticket-{ticket}", workers, owner, crash, priority=priority, retries=retries)
 
     @rule(name=slave_names, crash=crashes)
     def beat(self, name: str, crash: int | None) -> None:
-        self.world.beat(name, crash)
+        self.simulated.beat(name, crash)
 
     @rule(count=st.integers(1, 6), lose=st.booleans(), twice=st.booleans())
     def deliver(self, count: int, lose: bool, twice: bool) -> None:
         for _ in range(count):
-            self.world.deliver(lose, twice)
+            self.simulated.deliver(lose, twice)
 
     @rule(seconds=st.floats(0.01, 10.0), crash=crashes)
     def tick(self, seconds: float, crash: int | None) -> None:
-        self.world.tick(seconds, crash)
+        self.simulated.tick(seconds, crash)
 
     @rule(name=slave_names, pick=picks)
     def finish(self, name: str, pick: int) -> None:
-        self.world.finish(name, pick)
+        self.simulated.finish(name, pick)
 
     @rule(name=slave_names, pick=picks, fault=st.booleans())
-    def kill_part(self, name: str, pick: int, fault: bool) -> None:
-        self.world.kill_part(name, pick, fault)
+    def kill_process(self, name: str, pick: int, fault: bool) -> None:
+        self.simulated.kill_process(name, pick, fault)
 
     @rule(name=slave_names)
     def kill_slave(self, name: str) -> None:
-        self.world.kill_slave(name)
+        self.simulated.kill_slave(name)
 
     @rule(name=slave_names)
     def start_slave(self, name: str) -> None:
-        self.world.start_slave(name)
+        self.simulated.start_slave(name)
 
     @rule(name=slave_names)
     def drain(self, name: str) -> None:
-        self.world.slaves[name].draining = True
+        self.simulated.slaves[name].draining = True
 
     @rule()
     def kill_master(self) -> None:
-        self.world.restart()
+        self.simulated.restart()
 
-    @precondition(lambda self: self.world.tickets)
+    @precondition(lambda self: self.simulated.tickets)
     @rule(pick=picks, crash=crashes)
     def cancel(self, pick: int, crash: int | None) -> None:
-        jobs = list(self.world.tickets.values())
-        self.world.cancel(jobs[pick % len(jobs)], crash)
+        jobs = list(self.simulated.tickets.values())
+        self.simulated.cancel(jobs[pick % len(jobs)], crash)
 
-    @precondition(lambda self: self.world.tickets)
+    @precondition(lambda self: self.simulated.tickets)
     @rule(pick=picks)
     def resume(self, pick: int) -> None:
-        jobs = list(self.world.tickets.values())
-        self.world.resume(jobs[pick % len(jobs)])
+        jobs = list(self.simulated.tickets.values())
+        self.simulated.resume(jobs[pick % len(jobs)])
 
     @invariant()
-    def the_books_are_right(self) -> None:
-        self.world.check()
+    def the_table_is_right(self) -> None:
+        self.simulated.check()
 
     def teardown(self) -> None:
-        self.world.settle()
+        self.simulated.settle()
 
 
 TestAnyHistory = AnyHistory.TestCase
@@ -98,129 +99,131 @@ TestAnyHistory.settings = settings(stateful_step_count=40)
 # -- single decisions --------------------------------------------------------------------------------------
 
 
-def settled_world(jobs: int = 1, workers: int = 2, **more: int) -> World:
+def settled_cluster(jobs: int = 1, workers: int = 2, **more: int) -> SimulatedCluster:
     """So many jobs, submitted and, as far as there is room, running with all their workers."""
-    world = World(slaves=2, slots=2)
-    for name in world.slaves:
-        world.beat(name)
+    simulated = SimulatedCluster(slaves=2, slots=2)
+    for name in simulated.slaves:
+        simulated.beat(name)
     for number in range(jobs):
-        world.submit(f"ticket-{number}", workers, "ann", **more)
-    turn(world)
-    return world
+        simulated.submit(f"ticket-{number}", workers, "ann", **more)
+    turn(simulated)
+    return simulated
 
 
-def turn(world: World, times: int = 4) -> None:
+def turn(simulated: SimulatedCluster, times: int = 4) -> None:
     for _ in range(times):
-        for name in world.slaves:
-            world.beat(name)
-        while world.wire:
-            world.deliver()
-        world.tick(0.5)
+        for name in simulated.slaves:
+            simulated.beat(name)
+        while simulated.wire:
+            simulated.deliver()
+        simulated.tick(0.5)
 
 
-def states(world: World) -> list[str]:
-    return [job.state for job in world.master.books.jobs.values()]
+def states(simulated: SimulatedCluster) -> list[str]:
+    return [job.state for job in simulated.master.table.jobs.values()]
 
 
 def test_jobs_that_do_not_fit_wait_and_say_for_what() -> None:
-    world = settled_world(jobs=3)
-    assert states(world) == [RUNNING, RUNNING, QUEUED]
-    waiting = world.master.view(list(world.master.books.jobs.values())[2])
+    simulated = settled_cluster(jobs=3)
+    assert states(simulated) == [RUNNING, RUNNING, QUEUED]
+    waiting = simulated.master.view(list(simulated.master.table.jobs.values())[2])
     assert waiting.reason == "waits for 2 free slots; 0 of 4 are free"
-    for name in world.slaves:
-        world.finish(name, 0)
-    turn(world)
-    assert states(world).count(RUNNING) == 1 and states(world).count(DONE) == 2
+    for name in simulated.slaves:
+        simulated.finish(name, 0)
+    turn(simulated)
+    assert states(simulated).count(RUNNING) == 1 and states(simulated).count(DONE) == 2
 
 
 def test_a_job_too_large_for_the_cluster_says_so_and_lets_others_pass() -> None:
-    world = settled_world(jobs=1, workers=9)
-    world.submit("ticket-9", 1, "bob")
-    turn(world)
-    assert states(world) == [QUEUED, RUNNING]
-    assert "needs 9 slots, but the cluster has 4" in world.master.view(world.master.find("kmeans-1")).reason
+    simulated = settled_cluster(jobs=1, workers=9)
+    simulated.submit("ticket-9", 1, "bob")
+    turn(simulated)
+    assert states(simulated) == [QUEUED, RUNNING]
+    assert "needs 9 slots, but the cluster has 4" in simulated.master.view(simulated.master.find("kmeans-1")).reason
 
 
 def test_priority_goes_first_and_users_take_turns() -> None:
-    world = settled_world(jobs=1, workers=4)
+    simulated = settled_cluster(jobs=1, workers=4)
     for number in range(3):
-        world.submit(f"ann-ticket-{number}", 4, "ann")
-    world.submit("bob-ticket", 4, "bob")
-    world.submit("low-ticket", 4, "cyd", priority=-5)
-    world.submit("top-ticket", 4, "ann", priority=5)
+        simulated.submit(f"ann-ticket-{number}", 4, "ann")
+    simulated.submit("bob-ticket", 4, "bob")
+    simulated.submit("low-ticket", 4, "cyd", priority=-5)
+    simulated.submit("top-ticket", 4, "ann", priority=5)
     order = []
     for _ in range(7):
-        running = [j for j in world.master.books.jobs.values() if j.state == RUNNING]
+        running = [j for j in simulated.master.table.jobs.values() if j.state == RUNNING]
         order += [j.ticket for j in running if j.ticket not in order]
-        for name in world.slaves:
-            world.finish(name, 0)
-        turn(world)
+        for name in simulated.slaves:
+            simulated.finish(name, 0)
+        turn(simulated)
     assert order == [
         "ticket-0", "top-ticket", "bob-ticket", "ann-ticket-0", "ann-ticket-1", "ann-ticket-2", "low-ticket",
     ]  # fmt: skip
 
 
 def test_a_master_that_was_killed_finds_running_jobs_as_they_are() -> None:
-    world = settled_world(jobs=2)
-    before = {name: set(slave.living()) for name, slave in world.slaves.items()}
-    world.restart()
-    turn(world, times=8)
-    assert {name: set(slave.living()) for name, slave in world.slaves.items()} == before, "nothing ended, nothing new"
-    assert states(world) == [RUNNING, RUNNING]
-    assert all(j.attempt == 1 for j in world.master.books.jobs.values())
+    simulated = settled_cluster(jobs=2)
+    before = {name: set(slave.living()) for name, slave in simulated.slaves.items()}
+    simulated.restart()
+    turn(simulated, times=8)
+    assert {name: set(slave.living()) for name, slave in simulated.slaves.items()} == before, (
+        "nothing ended, nothing new"
+    )
+    assert states(simulated) == [RUNNING, RUNNING]
+    assert all(j.attempt == 1 for j in simulated.master.table.jobs.values())
 
 
 def test_a_killed_slave_costs_its_jobs_an_attempt_and_the_others_nothing() -> None:
-    world = settled_world(jobs=2)
-    victim = next(n for n, s in world.slaves.items() if any(p[2] == -1 for p in s.living()))
-    world.kill_slave(victim)
-    world.tick(LOST_AFTER + 1)
-    lost = [j for j in world.master.books.jobs.values() if j.attempt == 1 and j.state == QUEUED]
+    simulated = settled_cluster(jobs=2)
+    victim = next(n for n, s in simulated.slaves.items() if any(p[2] == -1 for p in s.living()))
+    simulated.kill_slave(victim)
+    simulated.tick(LOST_AFTER + 1)
+    lost = [j for j in simulated.master.table.jobs.values() if j.attempt == 1 and j.state == QUEUED]
     assert lost and all("is lost" in j.why for j in lost)
-    world.start_slave(victim)
-    world.settle()
-    assert set(states(world)) == {DONE}
+    simulated.start_slave(victim)
+    simulated.settle()
+    assert set(states(simulated)) == {DONE}
 
 
 def test_code_that_crashes_fails_at_once_unless_it_is_to_be_tried_again() -> None:
     for retries, attempts in ((0, 1), (2, 3)):
-        world = settled_world(jobs=1, retries=retries)
+        simulated = settled_cluster(jobs=1, retries=retries)
         for _ in range(5):
-            for slave in world.slaves.values():
+            for slave in simulated.slaves.values():
                 for name in slave.living():
                     if name[2] == -1:
                         slave.end(name, "lost", "was killed by SIGSEGV", fault=True)
-            turn(world)
-        job = world.master.find("kmeans-1")
+            turn(simulated)
+        job = simulated.master.find("kmeans-1")
         assert (job.state, job.attempt) == (FAILED, attempts)
         assert "SIGSEGV" in job.why
 
 
 def test_a_job_whose_coordinator_is_killed_by_others_is_started_again_a_few_times() -> None:
-    world = settled_world(jobs=1)
+    simulated = settled_cluster(jobs=1)
     for _ in range(8):
-        for slave in world.slaves.values():
+        for slave in simulated.slaves.values():
             for name in slave.living():
                 if name[2] == -1:
                     slave.end(name, "lost", "was killed by SIGKILL")
-        turn(world)
-    job = world.master.find("kmeans-1")
+        turn(simulated)
+    job = simulated.master.find("kmeans-1")
     assert (job.state, job.attempt) == (FAILED, 4)
 
 
 def test_only_the_owner_cancels() -> None:
-    world = settled_world(jobs=1)
-    denied = world.do(world.master.asked(Caller("bob"), CancelJob("kmeans-1"), world.now))
+    simulated = settled_cluster(jobs=1)
+    denied = simulated.do(simulated.master.request_received(Caller("bob"), CancelJob("kmeans-1"), simulated.now))
     assert isinstance(denied, Denied) and "belongs to ann" in denied.text
-    allowed = world.do(world.master.asked(Caller("ann"), CancelJob("kmeans-1"), world.now))
+    allowed = simulated.do(simulated.master.request_received(Caller("ann"), CancelJob("kmeans-1"), simulated.now))
     assert isinstance(allowed, Accepted)
-    turn(world)
-    assert states(world) == [CANCELLED]
-    assert not any(s.living() for s in world.slaves.values())
+    turn(simulated)
+    assert states(simulated) == [CANCELLED]
+    assert not any(s.living() for s in simulated.slaves.values())
 
 
 def test_bad_requests_get_a_sentence() -> None:
-    world = settled_world(jobs=1)
+    simulated = settled_cluster(jobs=1)
     spec = Spec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs")
     for request, words in [
         (CancelJob("kmeans-7"), "There is no job 'kmeans-7'; did you mean 'kmeans-1'?"),
@@ -230,5 +233,5 @@ def test_bad_requests_get_a_sentence() -> None:
         (SubmitJob("short", spec), "A ticket has 8 to 128 characters"),
         (ScaleJob("kmeans-1", 0), "1 to 1024 workers"),
     ]:
-        answer = world.do(world.master.asked(Caller("ann"), request, world.now))
+        answer = simulated.do(simulated.master.request_received(Caller("ann"), request, simulated.now))
         assert isinstance(answer, Denied) and words in answer.text, answer

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from flegel.cli.cluster import parse_bytes
 from flegel.cluster.master.facts import JobEntry
-from flegel.cluster.master.placement import SlaveCapacity, place, seat, turns
+from flegel.cluster.master.placement import SlaveCapacity, allocate, place, queue_order
 from flegel.cluster.transport.protocol import ClusterJob, check_name
 from flegel.errors import UsageError
 from flegel.job import AlgorithmRef
 
-rooms = st.lists(
+capacities = st.lists(
     st.builds(
         lambda number, slots, used, load: SlaveCapacity(f"s{number}", slots, max(slots - used, 0), load),
         st.integers(0, 30), st.integers(1, 8), st.integers(0, 8), st.floats(0, 4),
     ),
     max_size=6,
-    unique_by=lambda room: room.name,
+    unique_by=lambda slave: slave.name,
 )  # fmt: skip
 
 
@@ -28,38 +28,41 @@ def job(name: str, owner: str = "ann", workers: int | None = 1, priority: int = 
     return JobEntry(name, f"ticket-{name}", owner, spec, at)
 
 
-@given(rooms, st.integers(1, 20))
-def test_seats_are_all_found_or_none_and_never_too_many(found: list[SlaveCapacity], workers: int) -> None:
-    seats = seat(workers, found)
-    if seats is None:
-        assert sum(room.free for room in found) < workers
+@given(capacities, st.integers(1, 20))
+def test_slots_are_all_found_or_none_and_never_too_many(found: list[SlaveCapacity], workers: int) -> None:
+    slots = allocate(workers, found)
+    if slots is None:
+        assert sum(slave.free for slave in found) < workers
     else:
-        assert sum(seats.values()) == workers
-        assert all(seats.get(room.name, 0) <= room.free for room in found)
+        assert sum(slots.values()) == workers
+        assert all(slots.get(slave.name, 0) <= slave.free for slave in found)
 
 
-@given(rooms, st.none() | st.integers(1, 20))
+@given(capacities, st.none() | st.integers(1, 20))
 def test_a_job_is_placed_or_says_what_it_waits_for(found: list[SlaveCapacity], workers: int | None) -> None:
     answer = place(job("a", workers=workers), found, 2)
-    assert (answer.seats is None) == bool(answer.why)
-    if answer.seats is not None:
-        assert answer.slave in answer.seats, "the coordinator is where some of its workers are"
+    assert (answer.slots is None) == bool(answer.why)
+    if answer.slots is not None:
+        assert answer.slave in answer.slots, "the coordinator is where some of its workers are"
 
 
 def test_workers_avoid_hosts_that_others_use() -> None:
     busy, idle = SlaveCapacity("busy", 4, 4, load=2.0), SlaveCapacity("idle", 4, 4, load=0.0)
-    assert seat(3, [busy, idle]) == {"idle": 3}
-    assert seat(6, [busy, idle]) == {"idle": 4, "busy": 2}
+    assert allocate(3, [busy, idle]) == {"idle": 3}
+    assert allocate(6, [busy, idle]) == {"idle": 4, "busy": 2}
 
 
 def test_large_and_small_slaves_are_filled_evenly() -> None:
-    assert seat(6, [SlaveCapacity("large", 8, 8, 0.0), SlaveCapacity("small", 4, 4, 0.0)]) == {"large": 4, "small": 2}
+    assert allocate(6, [SlaveCapacity("large", 8, 8, 0.0), SlaveCapacity("small", 4, 4, 0.0)]) == {
+        "large": 4,
+        "small": 2,
+    }
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-1, 1), st.integers(1, 4)), max_size=12))
-def test_turns_name_every_waiting_job_once_and_keep_priorities(asked: list[tuple[str, int, int]]) -> None:
+def test_the_queue_names_every_waiting_job_once_and_keep_priorities(asked: list[tuple[str, int, int]]) -> None:
     waiting = [job(f"j{n}", owner, workers, priority, float(n)) for n, (owner, priority, workers) in enumerate(asked)]
-    order = list(turns(waiting, [], {}))
+    order = list(queue_order(waiting, [], {}))
     assert sorted(j.id for j in order) == sorted(j.id for j in waiting)
     priorities = [j.spec.priority for j in order]
     assert priorities == sorted(priorities, reverse=True)
@@ -67,8 +70,8 @@ def test_turns_name_every_waiting_job_once_and_keep_priorities(asked: list[tuple
 
 def test_who_holds_fewer_slots_is_next() -> None:
     running = job("r", "ann")
-    running.seats = {"s0": 2}
-    assert [j.owner for j in turns([job("a", "ann"), job("b", "bob", at=9.0)], [running], {})] == ["bob", "ann"]
+    running.slots = {"s0": 2}
+    assert [j.owner for j in queue_order([job("a", "ann"), job("b", "bob", at=9.0)], [running], {})] == ["bob", "ann"]
 
 
 @given(st.text(max_size=80))

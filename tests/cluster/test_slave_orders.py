@@ -11,29 +11,32 @@ import pytest
 
 from flegel.cluster.master.message_budget import fitted, listed, size
 from flegel.cluster.slave import child_processes
-from flegel.cluster.slave.daemon import JobAttempt, SlaveDaemon, SlaveSettings
+from flegel.cluster.slave.attempts import JobAttempt
+from flegel.cluster.slave.daemon import SlaveDaemon
 from flegel.cluster.slave.data_access import why_refused
+from flegel.cluster.slave.file_shipping import read_piece
+from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.transport import protocol
 from flegel.errors import DecodeError, UsageError
 from flegel.job import AlgorithmRef
 
 
-class Dumb:
-    """A line to a master that takes everything, and says what it is given."""
+class FakeClient:
+    """A connection to a master that records what is sent and delivers what it is given."""
 
     def __init__(self) -> None:
-        self.said: list[Any] = []
-        self.heard: list[Any] = []
+        self.sent: list[Any] = []
+        self.inbox: list[Any] = []
         self.channel = self
         self.pending = 0
         self.address, self.trouble, self.answered = "tcp://head:7077", "nobody answers there.", False
 
     def send(self, body: Any, frames: Any = ()) -> None:
-        self.said.append(body)
+        self.sent.append(body)
 
     def receive(self, timeout: float) -> Iterator[tuple[Any, tuple[bytes, ...]]]:
-        while self.heard:
-            order, frames = self.heard.pop(0)
+        while self.inbox:
+            order, frames = self.inbox.pop(0)
             if isinstance(order, Exception):
                 raise order
             yield order, frames
@@ -48,12 +51,12 @@ class Dumb:
 @pytest.fixture
 def slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlaveDaemon]:
     """In this process, whose own children and orphans it must leave alone."""
-    for name in ("adopt_orphans", "patrol", "sweep"):
+    for name in ("adopt_orphans", "measure_and_reap", "kill_leftovers"):
         monkeypatch.setattr(child_processes, name, lambda *_: 0)
     (tmp_path / "data").mkdir()
     settings = SlaveSettings("s0", 2, "127.0.0.1", tmp_path / "slave", 1 << 30, 1.0, (tmp_path / "data",))
-    line = Dumb()
-    made = SlaveDaemon(settings, lambda: line)  # type: ignore[arg-type,return-value]
+    client = FakeClient()
+    made = SlaveDaemon(settings, lambda: client)  # type: ignore[arg-type,return-value]
     made._connect(1.0)
     yield made
     made._close()
@@ -65,22 +68,22 @@ def spec(data: str = "blobs", code: str = "") -> protocol.ClusterJob:
 
 def beat(slave: SlaveDaemon) -> protocol.SlaveBeat:
     slave._beat()
-    line: Any = slave._line
-    found = line.said[-1]
+    client: Any = slave._client
+    found = client.sent[-1]
     assert isinstance(found, protocol.SlaveBeat)
     return found
 
 
 def test_a_slave_says_once_that_nobody_answers_and_once_that_somebody_does(slave: SlaveDaemon, capsys: Any) -> None:
-    line: Any = slave._line
-    for now in (0.0, slave._doubt_at, slave._doubt_at, 1e9):
-        slave._introduce(now)
+    client: Any = slave._client
+    for now in (0.0, slave._complain_at, slave._complain_at, 1e9):
+        slave._report_connection(now)
     assert capsys.readouterr().err == (
-        "flegel: no connection to tcp://head:7077 yet, and goes on trying: nobody answers there.\n"
+        "flegel: no connection to tcp://head:7077 yet, still trying: nobody answers there.\n"
     )
-    line.answered = True
-    slave._introduce(1e9)
-    slave._introduce(1e9)
+    client.answered = True
+    slave._report_connection(1e9)
+    slave._report_connection(1e9)
     assert capsys.readouterr().err == "flegel: the master at tcp://head:7077 answers\n"
 
 
@@ -88,22 +91,25 @@ def test_no_order_ends_a_slave(slave: SlaveDaemon, monkeypatch: pytest.MonkeyPat
     def breaks(*_: Any) -> None:
         raise ZeroDivisionError("as it may happen")
 
-    monkeypatch.setattr(slave, "_spawn", breaks)
+    monkeypatch.setattr(slave.processes, "_spawn", breaks)
     source = b"\xff\xfe"
-    line: Any = slave._line
-    line.heard = [
+    client: Any = slave._client
+    client.inbox = [
         (protocol.LaunchCoordinator("one", 1, spec(), 1), ()),
-        (protocol.LaunchWorker("two", 1, 0, 0, "birth", data="blobs"), ()),
+        (protocol.LaunchWorker("two", 1, 0, 0, "config", data="blobs"), ()),
         (protocol.LaunchCoordinator("../three", 1, spec(), 1), ()),
         (protocol.LaunchCoordinator("four", 1, spec(code=hashlib.sha256(source).hexdigest()), 1), (source,)),
         (DecodeError("There is no message 'Denied'."), ()),
         (protocol.LaunchCoordinator("five", 1, spec(code="0"), 1), (b"x",)),
     ]
-    slave._hear_master()
-    slave._hear_master()
+    slave._receive_orders()
+    slave._receive_orders()
     said = capsys.readouterr().err
-    assert "LaunchCoordinator one: slave s0 could not obey: ZeroDivisionError" in said and "was not understood" in said
-    ends = {part.job: part for part in beat(slave).parts}
+    assert (
+        "LaunchCoordinator one: slave s0 could not execute it: ZeroDivisionError" in said
+        and "was not understood" in said
+    )
+    ends = {part.job: part for part in beat(slave).processes}
     assert {job: (part.alive, part.outcome) for job, part in ends.items()} == {
         "one": (False, "failed"), "two": (False, "lost"), "four": (False, "failed"), "five": (False, "failed"),
     }  # fmt: skip
@@ -112,11 +118,11 @@ def test_no_order_ends_a_slave(slave: SlaveDaemon, monkeypatch: pytest.MonkeyPat
 
 def test_data_outside_of_the_folders_are_refused_on_every_slave(slave: SlaveDaemon, tmp_path: Path) -> None:
     outside = str(tmp_path / "data" / ".." / "x.csv")
-    slave._take(protocol.LaunchCoordinator("one", 1, spec(outside), 1), ())
-    slave._take(protocol.LaunchWorker("two", 1, 0, 0, "birth", data=outside), ())
-    parts = beat(slave).parts
-    assert [(p.alive, p.job) for p in parts] == [(False, "one"), (False, "two")]
-    assert all("files are read from" in p.why for p in parts)
+    slave._handle(protocol.LaunchCoordinator("one", 1, spec(outside), 1), ())
+    slave._handle(protocol.LaunchWorker("two", 1, 0, 0, "config", data=outside), ())
+    processes = beat(slave).processes
+    assert [(p.alive, p.job) for p in processes] == [(False, "one"), (False, "two")]
+    assert all("files are read from" in p.why for p in processes)
 
 
 def test_where_a_name_ends_is_what_counts(tmp_path: Path) -> None:
@@ -148,37 +154,44 @@ def test_where_a_name_ends_is_what_counts(tmp_path: Path) -> None:
 def test_a_result_has_plain_files_only(slave: SlaveDaemon, tmp_path: Path) -> None:
     import os
 
-    case: JobAttempt = slave._case("one", 1)
-    case.dead[-1, 0] = protocol.ProcessStatus("one", 1, -1, alive=False, outcome="done")
-    case.result.mkdir(parents=True)
-    (case.result / "model.npz").write_bytes(b"x")
-    (case.result / "link.npz").symlink_to("/etc/passwd")
-    (case.result / "bad name").write_bytes(b"x")
-    (case.result / "folder").mkdir()
-    os.mkfifo(case.result / "pipe")
-    assert set(slave._files(case)) == {"", "model.npz"}
-    assert slave._piece(case, "model.npz", 0) == b"x"
-    assert slave._piece(case, "link.npz", 0) is None
+    attempt: JobAttempt = slave.attempts.open("one", 1)
+    attempt.ended[-1, 0] = protocol.ProcessStatus("one", 1, -1, alive=False, outcome="done")
+    attempt.result.mkdir(parents=True)
+    (attempt.result / "model.npz").write_bytes(b"x")
+    (attempt.result / "link.npz").symlink_to("/etc/passwd")
+    (attempt.result / "bad name").write_bytes(b"x")
+    (attempt.result / "folder").mkdir()
+    os.mkfifo(attempt.result / "pipe")
+    assert set(attempt.files()) == {"", "model.npz"}
+    assert read_piece(attempt, "model.npz", 0) == b"x"
+    assert read_piece(attempt, "link.npz", 0) is None
 
 
-def door(job: str, workers: int, glance: int = 0) -> protocol.CoordinatorStatus:
-    wants = dict.fromkeys(range(workers), 0)
-    return protocol.CoordinatorStatus(job, 1, wants, dict.fromkeys(wants, "b" * 500), glance={"x": "y" * glance})
+def coordinator(job: str, workers: int, glance: int = 0) -> protocol.CoordinatorStatus:
+    wanted = dict.fromkeys(range(workers), 0)
+    return protocol.CoordinatorStatus(job, 1, wanted, dict.fromkeys(wanted, "b" * 500), glance={"x": "y" * glance})
 
 
 @pytest.mark.parametrize("jobs", [1, 3, 40])
 def test_a_beat_fits_whatever_jobs_want(jobs: int) -> None:
     most = 1 << 20
-    parts = tuple(protocol.ProcessStatus(f"j{n}", 1, w) for n in range(jobs) for w in range(1024 // jobs))
+    processes = tuple(protocol.ProcessStatus(f"j{n}", 1, w) for n in range(jobs) for w in range(1024 // jobs))
     found = fitted(
-        protocol.SlaveBeat("s0", "boot", 8, "h", parts=parts, doors=tuple(door(f"j{n}", 1024) for n in range(jobs))),
+        protocol.SlaveBeat(
+            "s0",
+            "boot",
+            8,
+            "h",
+            processes=processes,
+            coordinators=tuple(coordinator(f"j{n}", 1024) for n in range(jobs)),
+        ),
         most,
     )
-    assert size(found) <= most and found.parts == parts
-    for each in found.doors:
-        assert len(each.wants) == 1024 and len(each.births) >= min(most // 2 // jobs // 520, 1024)
-    small = protocol.SlaveBeat("s0", "boot", 8, "h", doors=(door("a", 20, 100),))
-    assert fitted(small, most).doors[0] == door("a", 20, 100)
+    assert size(found) <= most and found.processes == processes
+    for each in found.coordinators:
+        assert len(each.wanted) == 1024 and len(each.configs) >= min(most // 2 // jobs // 520, 1024)
+    small = protocol.SlaveBeat("s0", "boot", 8, "h", coordinators=(coordinator("a", 20, 100),))
+    assert fitted(small, most).coordinators[0] == coordinator("a", 20, 100)
 
 
 def test_what_is_for_people_goes_first() -> None:
@@ -186,10 +199,12 @@ def test_what_is_for_people_goes_first() -> None:
         protocol.ProcessStatus(f"j{n}", 1, -1, alive=False, outcome="failed", why="w" * 2000, trace="t" * 20_000)
         for n in range(60)
     )
-    found = fitted(protocol.SlaveBeat("s0", "boot", 8, "h", parts=dead, doors=(door("a", 2, 2 << 20),)), 1 << 20)
-    assert size(found) <= 1 << 20 and len(found.parts) == 60 and found.doors[0].wants == {0: 0, 1: 0}
+    found = fitted(
+        protocol.SlaveBeat("s0", "boot", 8, "h", processes=dead, coordinators=(coordinator("a", 2, 2 << 20),)), 1 << 20
+    )
+    assert size(found) <= 1 << 20 and len(found.processes) == 60 and found.coordinators[0].wanted == {0: 0, 1: 0}
     with pytest.raises(UsageError, match="fewer --slots"):
-        fitted(protocol.SlaveBeat("s0", "boot", 8, "h", parts=dead), 1000)
+        fitted(protocol.SlaveBeat("s0", "boot", 8, "h", processes=dead), 1000)
 
 
 def test_a_long_list_of_jobs_has_the_newest() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from town import Town, free_port
+from daemon_cluster import DaemonCluster, free_port
 
 from flegel.cluster.launch.ssh import read_hosts
 from flegel.errors import UsageError
@@ -24,9 +24,9 @@ SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("node1 slot=4", "line 1: 'slot=4' is no option; did you mean 'slots'?"),
+        ("node1 slot=4", "line 1: 'slot=4' is not an option; did you mean 'slots'?"),
         ("node1 slots=0", "slots=0 must be 1 to 256"),
-        ("-oProxyCommand=x", "is no host"),
+        ("-oProxyCommand=x", "is not a host"),
         ("a/../b", "no name for a slave"),
         ("# nobody", "names no host"),
         ("node1\nnode1", "more than one slave called node1"),
@@ -88,13 +88,13 @@ def test_slaves_come_up_and_go_down_over_ssh(tmp_path: Path, ssh: str) -> None:
         f"127.0.0.1 name=far slots=1 flegel={program} home={tmp_path}/far\n"
         f"127.0.0.1 name=wrong flegel={tmp_path}/nothing home={tmp_path}/wrong\n"
     )
-    (tmp_path / "town").mkdir()
-    with Town(tmp_path / "town", slaves=0) as town, town.client() as client:
+    (tmp_path / "cluster").mkdir()
+    with DaemonCluster(tmp_path / "cluster", slaves=0) as cluster, cluster.client() as client:
 
         def flegel(*words: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 [sys.executable, "-m", "flegel.cli.main", *words],
-                env={**town.environment, "FLEGEL_SSH": ssh}, capture_output=True, text=True, timeout=120,
+                env={**cluster.environment, "FLEGEL_SSH": ssh}, capture_output=True, text=True, timeout=120,
             )  # fmt: skip
 
         done = flegel("cluster", "up", str(hosts))
@@ -106,4 +106,4 @@ def test_slaves_come_up_and_go_down_over_ssh(tmp_path: Path, ssh: str) -> None:
         gone = flegel("cluster", "down", str(hosts))
         assert gone.returncode == 0, gone
         assert not psutil.pid_exists(number)
-        town.until(lambda: not client.slaves(), "the slave has left")
+        cluster.until(lambda: not client.slaves(), "the slave has left")

@@ -46,9 +46,9 @@ class Story:
 
 def kill(cluster: LocalCluster, worker: int, how: int = signal.SIGKILL) -> Callable[[Any], bool]:
     def act(machine: Any) -> bool:
-        if worker not in cluster._processes or machine.crew.phase or machine.iteration < 3:
+        if worker not in cluster.registry.processes or machine.crew.phase or machine.iteration < 3:
             return False
-        os.kill(cluster._processes[worker].pid, how)
+        os.kill(cluster.registry.processes[worker].pid, how)
         return True
 
     return act
@@ -162,14 +162,12 @@ def test_workers_join_and_leave_a_running_job(points: np.ndarray) -> None:
 
 
 class Lenient(LocalCluster):
-    """Expelled processes live on, as if they were out of reach."""
+    """Does not kill workers that it evicts, as if they were out of reach: they may come back and send messages."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)
+        self.registry.end = lambda worker, process, gently: self.registry.departing.append(process)  # type: ignore[method-assign]
         self.stale: list[str] = []
-
-    def _put_down(self, process: subprocess.Popen[bytes], gently: bool) -> None:
-        self._departing.append(process)
 
     def dismiss(self, envelope: Envelope) -> None:
         self.stale.append(type(envelope.body).__name__)
@@ -181,7 +179,7 @@ def test_a_frozen_worker_that_comes_back_is_fenced_and_told_to_go(points: np.nda
         frozen: list[subprocess.Popen[bytes]] = []
 
         def freeze(machine: Any) -> bool:
-            frozen.append(cluster._processes[1])
+            frozen.append(cluster.registry.processes[1])
             return kill(cluster, 1, signal.SIGSTOP)(machine)
 
         def wake(machine: Any) -> bool:

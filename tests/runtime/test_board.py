@@ -222,7 +222,7 @@ def test_a_worker_that_is_lost_takes_nobody_s_arrays_along(sent: signal.Signals,
 
     def strike(machine: Any) -> None:
         if machine.iteration >= 5 and not struck:
-            struck.append(cluster._processes[1].pid)  # type: ignore[attr-defined]
+            struck.append(cluster.registry.processes[1].pid)  # type: ignore[attr-defined]
             os.kill(struck[0], sent)
 
     algorithm = find_algorithm("kmeans")(k=150)
@@ -281,7 +281,7 @@ def test_workers_let_go_of_the_board_when_the_job_is_over(monkeypatch: pytest.Mo
         return posted[-1]
 
     def lent() -> bool:
-        pids = [process.pid for process in cluster._processes.values()]  # type: ignore[attr-defined]
+        pids = [process.pid for process in cluster.registry.processes.values()]  # type: ignore[attr-defined]
         return any("/memfd:flegel-" in Path(f"/proc/{pid}/maps").read_text() for pid in pids)
 
     monkeypatch.setattr(shared_buffers.SharedBuffers, "_post", watched)
@@ -305,8 +305,8 @@ def test_a_report_to_the_board_of_a_job_that_was_broken_off_is_nobody_s_trouble(
             if job == "the next one":
                 cluster.new_job()
             else:
-                cluster._job = voice.job
-            cluster._take = take_once(cluster._take, late)  # type: ignore[method-assign]
+                cluster._mailbox.begin_job(voice.job, 1)
+            cluster.endpoint.receive = take_once(cluster.endpoint.receive, late)  # type: ignore[method-assign]
             assert not [m for m in cluster.receive(0.0) if isinstance(m[0].body, Report)]
             assert ("dropped a message" in capfd.readouterr().err) == (job == "a worker of this one")
         small = flegel.run(find_algorithm("kmeans")(k=2), rows, cluster=cluster, sync="bsp", max_iterations=2)

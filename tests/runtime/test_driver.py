@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fake_cluster import FakeCluster
 
 from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Send, SetTimer, Suspend, Timer
 from flegel.messages import Envelope, Exit, WorkerBeat
@@ -23,10 +24,11 @@ class Story:
         self.lines: list[str] = []
 
 
-class Script:
+class Script(FakeCluster):
     """A cluster of one worker that says what is in the script: batches of beats, with waits in between."""
 
     def __init__(self, story: Story, batches: list[int]) -> None:
+        super().__init__()
         self._story, self._batches, self._number = story, batches, 0
 
     def new_job(self) -> str:
@@ -38,7 +40,7 @@ class Script:
     def incarnations(self) -> dict[int, int]:
         return {0: 0}
 
-    def send(self, worker: int, body: Any, parcel: Any = EMPTY) -> None:
+    def send(self, worker: int, body: Any, arrays: Any = EMPTY) -> None:
         self._story.lines.append(f"order, collector {'on' if gc.isenabled() else 'off'}")
 
     def receive(self, timeout: float) -> Iterator[Any]:
@@ -50,12 +52,6 @@ class Script:
             self._batches[0] -= 1
             yield Envelope("job", 0, 0, 0, self._number, WorkerBeat(self._number)), ()
         self._batches.pop(0)
-
-    def deaths(self) -> list[Any]:
-        return []
-
-    def requests(self) -> list[Any]:
-        return []
 
 
 class Echo:
@@ -132,9 +128,9 @@ def test_under_a_flood_work_is_not_put_off_for_ever() -> None:
 class Struck(Script):
     """Ctrl-C comes in the middle of every order."""
 
-    def send(self, worker: int, body: Any, parcel: Any = EMPTY) -> None:
+    def send(self, worker: int, body: Any, arrays: Any = EMPTY) -> None:
         signal.raise_signal(signal.SIGINT)
-        super().send(worker, body, parcel)
+        super().send(worker, body, arrays)
 
 
 def test_ctrl_c_ends_the_job_but_never_an_order_that_is_on_its_way() -> None:

@@ -1,4 +1,4 @@
-"""Workers over TCP with CURVE: the same results as on one host, nobody speaks for another, nothing is left behind."""
+"""Workers over TCP with CURVE: the same results as on one host, no forged sender, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from flegel.core.shard import Sparse
 from flegel.errors import ProtocolError, UsageError
 from flegel.messages import Hello
 from flegel.runtime import clock
-from flegel.runtime.processes.local_cluster import launch
 from flegel.runtime.processes.remote_cluster import RemoteCluster
+from flegel.runtime.processes.worker_processes import launch
 from flegel.runtime.transport import job_sockets, remote_arrays
 from flegel.runtime.transport.codec import Sequencer
 from flegel.runtime.transport.curve import KeyPair, new_key_pair, secure_dialer
@@ -34,16 +34,16 @@ from tests.balance.test_processes import MOVES, moving, run
 
 
 class Watched(RemoteCluster):
-    """Keeps what workers were told at birth, for tests that try to abuse it."""
+    """Keeps the configuration of each worker, for tests that try to abuse it."""
 
     def __init__(self, workers: int) -> None:
-        self.births: list[WorkerConfig] = []
+        self.configs: list[WorkerConfig] = []
         self.pids: list[int] = []
         super().__init__(workers, start=self._watched)
 
-    def _watched(self, birth: WorkerConfig) -> subprocess.Popen[bytes]:
-        self.births.append(birth)
-        process = launch(birth)
+    def _watched(self, config: WorkerConfig) -> subprocess.Popen[bytes]:
+        self.configs.append(config)
+        process = launch(config)
         self.pids.append(process.pid)
         return process
 
@@ -93,15 +93,15 @@ def test_points_move_between_hosts_and_the_statistics_hold(
 
 @pytest.mark.processes
 def test_secrets_are_not_where_others_can_read_them(remote: Watched) -> None:
-    for birth, pid in zip(remote.births, remote.pids, strict=True):
-        assert birth.keys is not None
+    for config, pid in zip(remote.configs, remote.pids, strict=True):
+        assert config.keys is not None
         for file in ("cmdline", "environ"):
             shown = Path(f"/proc/{pid}/{file}").read_bytes()
-            for pair in (birth.keys.own, birth.keys.between):
+            for pair in (config.keys.own, config.keys.between):
                 assert pair.secret.encode() not in shown
 
 
-def heard(remote: RemoteCluster, seconds: float) -> list[Any]:
+def hellos(remote: RemoteCluster, seconds: float) -> list[Any]:
     until, got = clock.now() + seconds, []
     while clock.now() < until:
         got += [envelope.body for envelope, _ in remote.receive(0.05)]
@@ -110,41 +110,41 @@ def heard(remote: RemoteCluster, seconds: float) -> list[Any]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("who", ["nobody", "a stranger", "the job's key", "another worker", "another's name"])
-def test_nobody_speaks_for_a_worker(remote: Watched, who: str) -> None:
-    birth, other = remote.births[0], remote.births[1]
-    assert birth.keys is not None and other.keys is not None
+def test_nobody_can_send_in_the_name_of_a_worker(remote: Watched, who: str) -> None:
+    config, other = remote.configs[0], remote.configs[1]
+    assert config.keys is not None and other.keys is not None
     pairs: dict[str, KeyPair | None] = {
-        "nobody": None, "a stranger": new_key_pair(), "the job's key": birth.keys.between,
+        "nobody": None, "a stranger": new_key_pair(), "the job's key": config.keys.between,
         "another worker": other.keys.own, "another's name": other.keys.own,
     }  # fmt: skip
     context: zmq.Context[Any] = zmq.Context()
     forger = context.socket(zmq.DEALER)
-    name = identity(7, 0) if who == "another's name" else identity(birth.worker, birth.incarnation) + b"x"
+    name = identity(7, 0) if who == "another's name" else identity(config.worker, config.incarnation) + b"x"
     forger.setsockopt(zmq.IDENTITY, name)
     pair = pairs[who]
     if pair is not None:
-        secure_dialer(forger, pair, birth.keys.server)
-    forger.connect(birth.address)
-    voice = Sequencer(remote.token, 0, birth.worker, birth.incarnation)
+        secure_dialer(forger, pair, config.keys.server)
+    forger.connect(config.address)
+    sequencer = Sequencer(remote.token, 0, config.worker, config.incarnation)
     for _ in range(20):
-        forger.send_multipart(voice.wrap(Hello(1, "forged")), zmq.NOBLOCK)
+        forger.send_multipart(sequencer.wrap(Hello(1, "forged")), zmq.NOBLOCK)
     try:
-        assert heard(remote, 0.5) == []
+        assert hellos(remote, 0.5) == []
     finally:
         context.destroy(0)
 
 
 @pytest.mark.processes
-def test_a_former_life_may_not_come_in(remote: Watched) -> None:
+def test_a_former_incarnation_may_not_connect(remote: Watched) -> None:
     with Watched(workers=1) as single:
-        first = single.births[0]
-        process = single._processes[0]
+        first = single.configs[0]
+        process = single.registry.processes[0]
         process.kill()
         process.wait()
         single.start()
         single.wait_ready()
-        assert first.keys is not None and first.keys.own.public not in single._speakers
-        assert set(single._speakers.values()) == {identity(0, 1)}
+        assert first.keys is not None and first.keys.own.public not in single.endpoint.senders
+        assert set(single.endpoint.senders.values()) == {identity(0, 1)}
 
 
 def test_a_worker_watches_its_connection_from_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,19 +170,17 @@ def test_a_worker_whose_coordinator_vanished_ends(capfd: pytest.CaptureFixture[s
     try:
         cluster.start()
         cluster.wait_ready()
-        assert cluster._socket is not None
-        cluster._socket.close(linger=0)  # as when its host is gone; the worker's standard input stays open
-        cluster._socket = None
-        assert cluster._processes[0].wait(60) == 0
+        cluster.endpoint.close()  # as when its host is gone; the worker's standard input stays open
+        assert cluster.registry.processes[0].wait(60) == 0
     finally:
-        cluster._ready.clear()
+        cluster.registry.ready.clear()
         cluster.close()
     assert "connection to the coordinator broke" in capfd.readouterr().err
 
 
 @pytest.mark.processes
-def test_a_worker_can_be_told_by_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
-    file = tmp_path / "birth"
+def test_a_worker_reads_its_configuration_from_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    file = tmp_path / "config"
     file.write_bytes(msgspec.json.encode(WorkerConfig("tcp://127.0.0.1:1", "t", 0, 0)))
     file.chmod(0o644)
     words = [sys.executable, "-m", "flegel.runtime.worker.process", str(file)]
@@ -193,11 +191,13 @@ def test_a_worker_can_be_told_by_a_file_that_only_its_owner_can_read(tmp_path: P
     assert done.returncode == 0, done.stderr  # its standard input is closed, so it ends at once
 
 
-# -- arrays from afar ----------------------------------------------------------------------------------------
+# -- arrays of another host ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["keys", "one host"])
-def shelf(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[remote_arrays.ArrayServer]:
+def array_server(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[remote_arrays.ArrayServer]:
     between = new_key_pair()
     keys = job_sockets.JobKeys(new_key_pair(), new_key_pair().public, between) if request.param == "keys" else None
     ours, readers = job_sockets.JobSockets(keys), job_sockets.JobSockets(keys)
@@ -209,12 +209,12 @@ def shelf(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     readers.close()
 
 
-def test_indexing_a_far_array_is_indexing_the_array(
-    shelf: remote_arrays.ArrayServer, monkeypatch: pytest.MonkeyPatch
+def test_indexing_a_remote_array_is_indexing_the_array(
+    array_server: remote_arrays.ArrayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_arrays, "PIECE", 1000)
     values = np.random.default_rng(0).normal(size=(500, 3))
-    served = remote_arrays.ServedArray(shelf, values.shape, values.dtype)
+    served = remote_arrays.ServedArray(array_server, values.shape, values.dtype)
     served.array[...] = values
     there = remote_arrays.RemoteArray(served.describe())
     assert len(there) == 500 and there.dtype == values.dtype
@@ -240,14 +240,14 @@ def test_indexing_a_far_array_is_indexing_the_array(
         there[:]
 
 
-def test_shares_of_dense_and_sparse_rows_are_read_from_afar(shelf: remote_arrays.ArrayServer) -> None:
+def test_shards_of_dense_and_sparse_rows_are_read_remotely(array_server: remote_arrays.ArrayServer) -> None:
     rng = np.random.default_rng(0)
     dense, labels = rng.normal(size=(90, 4)), rng.normal(size=90)
     indptr = np.arange(0, 181, 2)
     sparse = Sparse(indptr, np.tile([1, 3], 90), rng.normal(size=180), 5)
     owners = [np.arange(0, 90, 2), np.arange(1, 90, 2)]
     for features in (dense, sparse):
-        rows = SharedRows(features, labels, owners, partial(remote_arrays.ServedArray, shelf))
+        rows = SharedRows(features, labels, owners, partial(remote_arrays.ServedArray, array_server))
         for index, mine in enumerate(owners):
             got = open_rows(rows.describe(), index, 2, 0)
             assert np.array_equal(got.ids, mine) and np.array_equal(got.labels, labels[mine])
@@ -259,8 +259,8 @@ def test_shares_of_dense_and_sparse_rows_are_read_from_afar(shelf: remote_arrays
         rows.close()
 
 
-def test_many_readers_at_once(shelf: remote_arrays.ArrayServer) -> None:
-    served = remote_arrays.ServedArray(shelf, (200_000, 8), np.dtype("f8"))
+def test_many_readers_at_once(array_server: remote_arrays.ArrayServer) -> None:
+    served = remote_arrays.ServedArray(array_server, (200_000, 8), np.dtype("f8"))
     served.array[...] = np.arange(1_600_000.0).reshape(200_000, 8)
     sums: list[float] = []
     readers = [
@@ -295,8 +295,8 @@ OTHER_USER = """
 import os, sys, zmq
 from flegel.runtime.transport.job_sockets import bind_here
 context = zmq.Context()
-door = context.socket(zmq.ROUTER)
-address = bind_here(door)
+router = context.socket(zmq.ROUTER)
+address = bind_here(router)
 child = os.fork()
 if child == 0:
     os.setuid(int(sys.argv[1]))
@@ -306,7 +306,7 @@ if child == 0:
     socket.send(b"hello")
     socket.poll(700)
     os._exit(0)
-came = door.poll(1000)
+came = router.poll(1000)
 os.kill(child, 9)
 os.waitpid(child, 0)
 sys.exit(7 if came else 0)

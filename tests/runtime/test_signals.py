@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from flegel.runtime.job.signals import DeferredSignals
-from flegel.runtime.processes.parent_death import nursery
+from flegel.runtime.processes.parent_death import process_starter
 
 pytestmark = pytest.mark.processes
 
@@ -142,7 +142,7 @@ def test_a_process_does_not_die_with_the_thread_that_asked_for_it() -> None:
     children: list[subprocess.Popen[bytes]] = []
 
     def ask() -> None:
-        child = nursery.start(lambda: subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        child = process_starter.start(lambda: subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         assert child.stdout is not None and child.stdout.readline() == b"born\n"
         children.append(child)
 
@@ -155,4 +155,4 @@ def test_a_process_does_not_die_with_the_thread_that_asked_for_it() -> None:
 
 def test_a_process_that_cannot_be_started_is_the_caller_s_error() -> None:
     with pytest.raises(FileNotFoundError):
-        nursery.start(lambda: subprocess.Popen(["/no/such/program"]))
+        process_starter.start(lambda: subprocess.Popen(["/no/such/program"]))

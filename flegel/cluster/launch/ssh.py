@@ -1,7 +1,7 @@
-"""Slaves on many hosts over SSH: brought up with their keys, and taken down. Runs `ssh`; keeps nothing.
+"""Slaves on many hosts over SSH: started with their keys, and stopped. Runs `ssh`; stores nothing.
 
 A line of the file of hosts is a host as ssh knows it, with options: `slots=8`, `name=NAME`, `flegel=PATH` (the program
-there), `home=FOLDER` (FLEGEL_HOME there). Lines that begin with # are left out.
+there), `home=FOLDER` (FLEGEL_HOME there). Lines that begin with # are ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Host:
 
     @property
     def folder(self) -> str:
-        """Where its slave writes down its number and what it says."""
+        """Where its slave's process number and log are."""
         return f"{self.home or '$HOME/.local/share/flegel'}/daemons/{self.name}"
 
     @property
@@ -45,29 +45,29 @@ class Host:
 
 
 def read_hosts(path: Path) -> list[Host]:
-    """The hosts of a file; a sentence that names the line where it is wrong."""
+    """The hosts of a file; an error names the line."""
     if not path.is_file():
         raise UsageError(f"There is no file {path}; write one host a line, such as `node1 slots=4`.")
     found: list[Host] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
+        fields = line.partition("#")[0].split()
+        if not fields:
             continue
         options = {}
-        for word in words[1:]:
-            key, equals, value = word.partition("=")
+        for option in fields[1:]:
+            key, equals, value = option.partition("=")
             if not equals or key not in _OPTIONS:
-                raise UsageError(f"{path}, line {number}: {word!r} is no option{nearest(key, _OPTIONS)}")
+                raise UsageError(f"{path}, line {number}: {option!r} is not an option{nearest(key, _OPTIONS)}")
             options[key] = value
-        if words[0].startswith("-"):
-            raise UsageError(f"{path}, line {number}: {words[0]!r} is no host.")
+        if fields[0].startswith("-"):
+            raise UsageError(f"{path}, line {number}: {fields[0]!r} is not a host.")
         slots = options.get("slots")
         if slots is not None and not (slots.isdigit() and 1 <= int(slots) <= 256):
             raise UsageError(f"{path}, line {number}: slots={slots} must be 1 to 256.")
-        name = options.get("name") or words[0].rpartition("@")[2].replace(":", "-")
+        name = options.get("name") or fields[0].rpartition("@")[2].replace(":", "-")
         found.append(
             Host(
-                words[0], check_name(name, "slave"), int(slots) if slots else None, options.get("flegel", "flegel"),
+                fields[0], check_name(name, "slave"), int(slots) if slots else None, options.get("flegel", "flegel"),
                 options.get("home", ""),
             )
         )  # fmt: skip
@@ -81,7 +81,7 @@ def read_hosts(path: Path) -> list[Host]:
 
 
 def up(hosts: list[Host], master: str, ssh: str = SSH, insecure: bool = False) -> dict[str, str]:
-    """Start a slave on each host; what went wrong, by name (nothing for those that started)."""
+    """Start a slave on each host; problems by name (empty for those that started)."""
     server = "" if insecure else keys.load(keys.MASTER).public
     registry = keys.KeyRegistry()
 
@@ -93,17 +93,17 @@ def up(hosts: list[Host], master: str, ssh: str = SSH, insecure: bool = False) -
                 own = json.loads(_run(ssh, host, f"{host.program} keys show --json"))["own"]
             registry.add(own["slave"], "slave", host.name)
             _run(ssh, host, f"{host.program} keys add {server} --role master --address {shlex.quote(master)}")
-        words = f"{host.program} slave --master {shlex.quote(master)} --name {host.name}"
-        words += f" --slots {host.slots}" if host.slots else ""
-        words += " --insecure" if insecure else ""
-        _run(ssh, host, START.format(folder=host.folder, words=words))
+        command = f"{host.program} slave --master {shlex.quote(master)} --name {host.name}"
+        command += f" --slots {host.slots}" if host.slots else ""
+        command += " --insecure" if insecure else ""
+        _run(ssh, host, START.format(folder=host.folder, command=command))
 
-    return _everywhere(hosts, start)
+    return _on_all(hosts, start)
 
 
 START = """mkdir -p {folder} && cd {folder} || exit 1
 if [ -f pid ] && kill -0 "$(cat pid)" 2>/dev/null; then exit 0; fi
-(setsid nohup env {words} > log 2>&1 < /dev/null & echo $! > pid)
+(setsid nohup env {command} > log 2>&1 < /dev/null & echo $! > pid)
 sleep 0.5
 kill -0 "$(cat pid)" 2>/dev/null || {{ tail -n 3 log >&2; exit 1; }}"""
 
@@ -117,15 +117,15 @@ rm -f pid"""
 
 
 def down(hosts: list[Host], ssh: str = SSH, seconds: float = 40.0) -> dict[str, str]:
-    """Stop the slaves; they drain first. What went wrong, by name."""
+    """Stop the slaves; they drain first. Problems by name."""
 
     def stop(host: Host) -> None:
         _run(ssh, host, STOP.format(folder=host.folder, tries=int(seconds * 5)), seconds + DEADLINE)
 
-    return _everywhere(hosts, stop)
+    return _on_all(hosts, stop)
 
 
-def _everywhere(hosts: list[Host], do: Callable[[Host], None]) -> dict[str, str]:
+def _on_all(hosts: list[Host], do: Callable[[Host], None]) -> dict[str, str]:
     def one(host: Host) -> str:
         try:
             do(host)
@@ -138,14 +138,14 @@ def _everywhere(hosts: list[Host], do: Callable[[Host], None]) -> dict[str, str]
 
 
 def _run(ssh: str, host: Host, script: str, seconds: float = DEADLINE) -> str:
-    words = [*shlex.split(ssh), host.target, "sh -c " + shlex.quote(script)]
+    command = [*shlex.split(ssh), host.target, "sh -c " + shlex.quote(script)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         raise FlegelError(f"{host.target} did not answer within {seconds:.0f} s.") from None
     except OSError as error:
         raise UsageError(f"{shlex.split(ssh)[0]} cannot be run: {error.strerror}.") from None
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise FlegelError(f"{host.target}: {said[-1] if said else f'exit code {done.returncode}'}")
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise FlegelError(f"{host.target}: {output[-1] if output else f'exit code {done.returncode}'}")
     return done.stdout

@@ -1,6 +1,7 @@
-"""`flegel master`: the shell around the master machine. Sockets, the journal, files of jobs; no decisions.
+"""`flegel master`: the daemon around the master machine. Sockets, the journal, files of jobs; no decisions.
 
-The order that makes it safe: facts of an event reach the disk first, then its orders and answers leave.
+Facts of an event are written to the disk first, then its orders and answers are sent: what a slave or a client has seen
+is never lost by a crash.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 
 import msgspec
 
+from flegel.cluster.master.actions import Action, Caller, RecordFact, RemoveFiles, ReplyTo, SendTo
 from flegel.cluster.master.facts import RUNNING
 from flegel.cluster.master.journal import Journal
-from flegel.cluster.master.master import Action, Caller, Master, RecordFact, RemoveFiles, ReplyTo, SendTo
+from flegel.cluster.master.master import Master
 from flegel.cluster.master.message_budget import listed
 from flegel.cluster.transport.protocol import (
     CHUNK,
@@ -46,66 +48,66 @@ from flegel.runtime import clock
 
 TICK = 0.5
 MAX_RESULT = 8 << 30
-"""Bytes that the files of one job may take here."""
+"""Bytes of a file of a job that are stored here."""
 ADMIN = "local-submit"
 """The key that the master's first start makes for its own user: it may change everybody's jobs."""
 LIST = 900 << 10
-"""Bytes of a list of jobs; the oldest are left out of a longer one."""
-TAKEN_ALL = 1 << 62
-"""Told to a slave whose bytes nobody wants any more."""
+"""Bytes of a list of jobs; the oldest are omitted from a longer one."""
+DISCARD = 1 << 62
+"""Size reported to a slave whose bytes are not wanted: larger than any file, so it sends no more."""
 
 
 class MasterDaemon:
-    """The daemon."""
+    """Owns the server socket, the journal and the folder of the master."""
 
-    def __init__(self, gate: SecureServer, folder: Path) -> None:
-        self.gate, self._folder = gate, folder
+    def __init__(self, server: SecureServer, folder: Path) -> None:
+        self.server, self._folder = server, folder
         self._journal = Journal(folder / "journal")
         if self._journal.cut:
-            self._say(f"the journal had a torn tail of {self._journal.cut} bytes, which was cut off")
-        books = self._journal.books
+            self._log(f"the journal had a torn tail of {self._journal.cut} bytes, which was removed")
+        table = self._journal.table
         now = clock.now()
-        self._machine = Master(books, now, clock.microseconds() / 1e6 - now)
+        self._machine = Master(table, now, clock.microseconds() / 1e6 - now)
         self._slaves: dict[str, Sender] = {}
-        self._over = False
-        self._trouble = ""
-        self._say(f"{len(books.jobs)} jobs in the books, {len(books.of_state(RUNNING))} of them running")
+        self._stopping = False
+        self._last_problem = ""
+        self._log(f"{len(table.jobs)} jobs in the journal, {len(table.of_state(RUNNING))} of them running")
 
     def run(self) -> None:
-        """Until a signal. Jobs go on without it."""
+        """Until a signal. Running jobs continue without it."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop())
-        self._say(f"listening at {self.gate.address}")
+        self._log(f"listening at {self.server.address}")
         tick_at = clock.now()
-        while not self._over:
+        while not self._stopping:
             now = clock.now()
             if now >= tick_at:
                 tick_at = now + TICK
                 self._tick(now)
-            for received in self.gate.receive(max(tick_at - clock.now(), 0.0)):
-                self._take(received)
-                if clock.now() >= tick_at or self._over:
+            for received in self.server.receive(max(tick_at - clock.now(), 0.0)):
+                self._handle(received)
+                if clock.now() >= tick_at or self._stopping:
                     break
         self._journal.close()
 
     def _stop(self) -> None:
-        self._over = True
+        self._stopping = True
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         print(f"flegel: {text}", file=sys.stderr, flush=True)
 
     # -- in --------------------------------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
         try:
-            self._carry_out(self._machine.tick(now))
+            self._execute(self._machine.tick(now))
         except StorageError:
             raise
-        except Exception as error:  # noqa: BLE001 - see `_take`
-            self._stumble("the look at all jobs", error)
+        except Exception as error:  # noqa: BLE001 - see `_handle`
+            self._report_failure("the periodic check", error)
 
-    def _take(self, received: Received) -> None:
-        """One message. Whatever is wrong with it, the next ones are heard; a journal that fails ends the master."""
+    def _handle(self, received: Received) -> None:
+        """One message. Whatever is wrong with it, later ones are handled; a journal that fails ends the master."""
         sender, body, _ = received
         try:
             self._dispatch(received, clock.now())
@@ -113,9 +115,9 @@ class MasterDaemon:
             raise
         except UsageError as error:
             self._deny(sender, body, str(error))
-        except Exception as error:  # noqa: BLE001 - one bad message must not be the end of everybody's jobs
-            what = f"{type(body).__name__} of {sender.name or sender.key[:8] or 'somebody'}"
-            self._stumble(what, error)
+        except Exception as error:  # noqa: BLE001 - one bad message must not end the master
+            what = f"{type(body).__name__} of {sender.name or sender.key[:8] or 'an unknown sender'}"
+            self._report_failure(what, error)
             short = f"{type(error).__name__}: {str(error)[:200]}"
             self._deny(sender, body, f"The master could not handle that ({short}); its log says more.", usage=False)
 
@@ -123,67 +125,67 @@ class MasterDaemon:
         sender, body, frames = received
         match body:
             case SlaveBeat():
-                self._take_beat(sender, body, now)
+                self._handle_beat(sender, body, now)
             case SlaveLeaving(slave=name, boot=boot):
                 known = self._machine.slaves.get(name)
-                if known is not None and known.beat.boot == boot and self._is(sender, name):
-                    self._carry_out(self._machine.left(name, now))
+                if known is not None and known.beat.boot == boot and self._owns_name(sender, name):
+                    self._execute(self._machine.slave_left(name, now))
             case FileChunk():
-                self._take_chunk(sender, body, frames)
+                self._handle_chunk(sender, body, frames)
             case ReadFile():
                 self._answer(sender, *self._read(body))
             case _:
-                self._take_request(sender, body, frames, now)
+                self._handle_request(sender, body, frames, now)
 
     def _deny(self, sender: Sender, body: Any, why: str, usage: bool = True) -> None:
         if not isinstance(body, SlaveBeat | SlaveLeaving | FileChunk):
             self._answer(sender, Denied(why[:2000], usage, number=body.number))
-        elif why != self._trouble:  # slaves are not answered, and would say the same again every second
-            self._trouble = why
-            self._say(f"{type(body).__name__} of slave {body.slave[:64]!r} was not taken: {why}")
+        elif why != self._last_problem:  # slaves are not answered, and would repeat it every second
+            self._last_problem = why
+            self._log(f"{type(body).__name__} of slave {body.slave[:64]!r} was refused: {why}")
 
-    def _stumble(self, what: str, error: Exception) -> None:
-        """A mistake of the master itself: kept for people to read. What had been decided before it is carried out."""
+    def _report_failure(self, what: str, error: Exception) -> None:
+        """A defect of the master itself: logged. What had been decided before it is executed."""
         text = "".join(traceback.format_exception(error))
-        known, self._trouble = text == self._trouble, text
-        self._say(f"{what} failed: {type(error).__name__}: {error}" + ("" if known else f"\n{text}"))
-        self._carry_out(self._machine.salvage())
+        known, self._last_problem = text == self._last_problem, text
+        self._log(f"{what} failed: {type(error).__name__}: {error}" + ("" if known else f"\n{text}"))
+        self._execute(self._machine.after_failure())
 
-    def _is(self, sender: Sender, name: str) -> bool:
+    def _owns_name(self, sender: Sender, name: str) -> bool:
         """A slave's name belongs to the key that used it first, as long as that slave is here."""
         known = self._slaves.get(name)
         return known is None or known.key == sender.key or name not in self._machine.slaves
 
-    def _take_beat(self, sender: Sender, beat: SlaveBeat, now: float) -> None:
+    def _handle_beat(self, sender: Sender, beat: SlaveBeat, now: float) -> None:
         check_name(beat.slave, "slave")
-        if not self._is(sender, beat.slave) or not 0 <= beat.slots <= 1024:
+        if not self._owns_name(sender, beat.slave) or not 0 <= beat.slots <= 1024:
             return
         known = self._machine.slaves.get(beat.slave)
-        if known is not None and known.present and known.beat.boot != beat.boot and self._newer(beat.slave, sender):
-            return  # an older process of that name, which has been replaced
+        if known is not None and known.present and known.beat.boot != beat.boot and self._replaced(beat.slave, sender):
+            return  # an older process of that name, which was replaced
         if known is None or not known.present:
-            self._say(f"slave {beat.slave} at {beat.address} with {beat.slots} slots")
+            self._log(f"slave {beat.slave} at {beat.address} with {beat.slots} slots")
         self._slaves[beat.slave] = sender
-        self._carry_out(self._machine.heard(beat, now))
+        self._execute(self._machine.beat_received(beat, now))
 
-    def _newer(self, name: str, sender: Sender) -> bool:
+    def _replaced(self, name: str, sender: Sender) -> bool:
         return self._slaves[name].session > sender.session
 
-    def _take_request(self, sender: Sender, body: Any, frames: tuple[bytes, ...], now: float) -> None:
+    def _handle_request(self, sender: Sender, body: Any, frames: tuple[bytes, ...], now: float) -> None:
         if isinstance(body, SubmitJob):
-            self._keep_code(body, frames)
-        actions = self._machine.asked(self._caller(sender, body), body, now)
+            self._store_code(body, frames)
+        actions = self._machine.request_received(self._caller(sender, body), body, now)
         if isinstance(body, SubmitJob | CancelJob | ScaleJob | ResumeJob):
-            self._say(f"{type(body).__name__.lower()} by {self._caller(sender, body).name}: {_told(actions)}")
-        self._carry_out(actions, sender, body)
+            self._log(f"{type(body).__name__.lower()} by {self._caller(sender, body).name}: {_summary(actions)}")
+        self._execute(actions, sender, body)
 
     def _caller(self, sender: Sender, body: Any) -> Caller:
         if sender.role == ANYBODY:
             return Caller(getattr(body, "user", "")[:MAX_NAME] or "anybody", admin=True)
         return Caller(sender.name or sender.key[:8], admin=sender.name == ADMIN)
 
-    def _keep_code(self, body: SubmitJob, frames: tuple[bytes, ...]) -> None:
-        """A user's source, under the hash of its content; run by nobody here."""
+    def _store_code(self, body: SubmitJob, frames: tuple[bytes, ...]) -> None:
+        """A user's source, under the hash of its content; never run here."""
         if not body.spec.code:
             return
         source = frames[0] if frames else b""
@@ -194,24 +196,24 @@ class MasterDaemon:
         path = self._folder / "code" / body.spec.code
         try:
             if not path.exists():
-                write_whole(path, source)
+                write_atomically(path, source)
         except StorageError as error:
-            raise UsageError(f"The master cannot keep the source of the class: {error}") from None
+            raise UsageError(f"The master cannot store the source of the class: {error}") from None
 
     def _drop_code(self) -> None:
-        """Source that no job in the books needs any more."""
-        needed = {job.spec.code for job in self._machine.books.jobs.values()}
+        """Remove source that no listed job needs."""
+        needed = {job.spec.code for job in self._machine.table.jobs.values()}
         for path in (self._folder / "code").glob("*"):
             if path.name not in needed:
                 path.unlink(missing_ok=True)
 
     # -- out -------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, actions: list[Action], client: Sender | None = None, request: Any = None) -> None:
+    def _execute(self, actions: list[Action], client: Sender | None = None, request: Any = None) -> None:
         facts = [a.fact for a in actions if isinstance(a, RecordFact)]
         self._journal.append(facts)
         for fact in facts:
-            self._tell_people(fact)
+            self._log_fact(fact)
         for action in actions:
             match action:
                 case SendTo(slave, order):
@@ -229,29 +231,33 @@ class MasterDaemon:
                     shutil.rmtree(self._folder / "jobs" / job, ignore_errors=True)
                     self._drop_code()
 
-    def _tell_people(self, fact: Any) -> None:
-        words = {"Placed": "is placed on {0.slave}", "Released": "waits again: {0.why}", "Ended": "{0.state}: {0.why}"}
-        text = words.get(type(fact).__name__)
+    def _log_fact(self, fact: Any) -> None:
+        formats = {
+            "Placed": "is placed on {0.slave}",
+            "Released": "waits again: {0.why}",
+            "Ended": "{0.state}: {0.why}",
+        }
+        text = formats.get(type(fact).__name__)
         if text:
-            self._say(f"job {fact.job} {text.format(fact)}")
+            self._log(f"job {fact.job} {text.format(fact)}")
 
     def _send(self, slave: str, order: Any) -> None:
         frames: tuple[bytes, ...] = ()
         try:
             if isinstance(order, LaunchCoordinator) and order.spec.code:
                 frames = ((self._folder / "code" / order.spec.code).read_bytes(),)
-            self.gate.send(self._slaves[slave], order, frames)
+            self.server.send(self._slaves[slave], order, frames)
         except (PeerRefused, PeerSlow):
-            pass  # it will be ordered again, or the slave is lost
+            pass  # the order is repeated later, or the slave is lost
         except (OSError, UsageError) as error:
             why = f"The master cannot send {type(order).__name__} to {slave}: {error}"
-            self._say(why)
+            self._log(why)
             if isinstance(order, LaunchCoordinator):
-                self._carry_out(self._machine.unstartable(order.job, order.attempt, why, clock.now()))
+                self._execute(self._machine.cannot_launch(order.job, order.attempt, why, clock.now()))
 
     def _answer(self, client: Sender, answer: Any, frames: tuple[bytes, ...] = ()) -> None:
-        with contextlib.suppress(PeerRefused, PeerSlow):  # a client that does not listen asks again
-            self.gate.send(client, answer, frames)
+        with contextlib.suppress(PeerRefused, PeerSlow):  # a client that missed its answer asks again
+            self.server.send(client, answer, frames)
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -261,33 +267,33 @@ class MasterDaemon:
             return self._folder / "jobs" / job / f"result.{attempt}" / check_name(file, "file")
         return self._folder / "jobs" / job / f"log.{attempt}.{check_name(slave, 'slave')}"
 
-    def _take_chunk(self, sender: Sender, body: FileChunk, frames: tuple[bytes, ...]) -> None:
+    def _handle_chunk(self, sender: Sender, body: FileChunk, frames: tuple[bytes, ...]) -> None:
         content = frames[0] if frames else b""
-        size = TAKEN_ALL
+        size = DISCARD
         if body.file:
             check_name(body.file, "file")
         if (
-            self._is(sender, body.slave)
-            and self._machine.knows(body.job, body.attempt, body.slave, body.file)
+            self._owns_name(sender, body.slave)
+            and self._machine.accepts_file(body.job, body.attempt, body.slave, body.file)
             and len(content) <= CHUNK
         ):
             path = self._job_file(body.job, body.attempt, body.file, body.slave)
             size = self._append(path, body.offset, content)
         with contextlib.suppress(PeerRefused, PeerSlow):
-            self.gate.send(sender, FileReceived(body.job, body.attempt, body.file, size))
+            self.server.send(sender, FileReceived(body.job, body.attempt, body.file, size))
 
     def _append(self, path: Path, offset: int, content: bytes) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         have = path.stat().st_size if path.exists() else 0
         if offset != have or have + len(content) > MAX_RESULT:
-            return have if have + len(content) <= MAX_RESULT else TAKEN_ALL
+            return have if have + len(content) <= MAX_RESULT else DISCARD
         try:
             with path.open("ab") as stream:
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
-            self._say(f"could not keep {path}: {error.strerror}")
+            self._log(f"could not store {path}: {error.strerror}")
             with contextlib.suppress(OSError):
                 os.truncate(path, have)
             return have
@@ -316,7 +322,7 @@ class MasterDaemon:
         return FileContent(size, number=request.number), (content,)
 
 
-def _told(actions: list[Action]) -> str:
+def _summary(actions: list[Action]) -> str:
     for action in actions:
         if isinstance(action, ReplyTo):
             answer: Any = action.answer
@@ -324,8 +330,8 @@ def _told(actions: list[Action]) -> str:
     return ""
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """A file that appears whole or not at all."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

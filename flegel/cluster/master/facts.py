@@ -1,7 +1,7 @@
-"""What has happened to jobs: the facts in the journal, and the books that they add up to. Pure.
+"""What has happened to jobs: the facts in the journal, and the table of jobs that they add up to. Pure.
 
-The books are a fold over the facts and nothing else, so a master that reads its journal again knows what it knew.
-A job's life:
+The table is a fold over the facts and nothing else, so a master that reads its journal again knows what it knew.
+The states of a job:
 
     queued ──Placed──▶ running ──Ended──▶ done | failed | cancelled
        ▲                  │                        │
@@ -21,7 +21,7 @@ OVER = (DONE, FAILED, CANCELLED)
 
 
 class _Fact(msgspec.Struct, forbid_unknown_fields=True, tag=True):
-    """`at` is in seconds since 1970, so that it means something after a restart."""
+    """`at` is in seconds since 1970, so that it is comparable after a restart."""
 
     job: str
     at: float
@@ -34,12 +34,12 @@ class Submitted(_Fact):
 
 
 class Placed(_Fact):
-    """The coordinator goes to `slave`, workers to `seats` (slave → how many)."""
+    """The coordinator goes to `slave`, workers to `slots` (slave → how many)."""
 
     attempt: int
     slave: str
     boot: str
-    seats: dict[str, int]
+    slots: dict[str, int]
 
 
 class Begun(_Fact):
@@ -49,10 +49,10 @@ class Begun(_Fact):
 
 
 class WorkersPlaced(_Fact):
-    """The seats have changed: a slave was lost, or the job was scaled."""
+    """The slots have changed: a slave was lost, or the job was scaled."""
 
     attempt: int
-    seats: dict[str, int]
+    slots: dict[str, int]
 
 
 class Scaled(_Fact):
@@ -64,8 +64,8 @@ class Released(_Fact):
 
     attempt: int
     why: str
-    strikes: int
-    """Attempts that were lost one after the other without a checkpoint in between."""
+    lost_attempts: int
+    """Attempts lost in a row without a checkpoint in between."""
 
 
 class Ended(_Fact):
@@ -81,7 +81,7 @@ class Requeued(_Fact):
 
 
 class Forgotten(_Fact):
-    """An old job whose story nobody needs any more."""
+    """An old job that is not listed any more."""
 
 
 Fact = Submitted | Placed | Begun | WorkersPlaced | Scaled | Released | Ended | Requeued | Forgotten
@@ -89,7 +89,7 @@ Fact = Submitted | Placed | Begun | WorkersPlaced | Scaled | Released | Ended | 
 
 @dataclass
 class JobEntry:
-    """A job in the books."""
+    """A job in the table."""
 
     id: str
     ticket: str
@@ -100,18 +100,18 @@ class JobEntry:
     attempt: int = 0
     slave: str = ""
     boot: str = ""
-    seats: dict[str, int] = field(default_factory=dict)
+    slots: dict[str, int] = field(default_factory=dict)
     begun: bool = False
-    strikes: int = 0
+    lost_attempts: int = 0
     started: float | None = None
     ended: float | None = None
     why: str = ""
     trace: str = ""
     usage: bool = False
-    home: str = ""
-    """The slave of the last attempt, where its checkpoints lie."""
+    last_slave: str = ""
+    """The slave of the last attempt, where its checkpoints are."""
     workers: int | None = None
-    """How many it should have now; None until somebody says so."""
+    """How many it should have now; None until it is scaled."""
 
     @property
     def wanted(self) -> int | None:
@@ -119,7 +119,7 @@ class JobEntry:
 
 
 @dataclass
-class Books:
+class JobTable:
     """All jobs, by name and by ticket."""
 
     jobs: dict[str, JobEntry] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Books:
     count: int = 0
     """Jobs that were ever submitted: no number is used twice."""
     served: dict[str, float] = field(default_factory=dict)
-    """When each user last got a place."""
+    """When a job of each user was last placed."""
 
     def apply(self, fact: Fact) -> None:
         if isinstance(fact, Submitted):
@@ -137,26 +137,26 @@ class Books:
             return
         job = self.jobs[fact.job]
         match fact:
-            case Placed(attempt=attempt, slave=slave, boot=boot, seats=seats):
-                job.state, job.attempt, job.slave, job.boot, job.seats = RUNNING, attempt, slave, boot, dict(seats)
-                job.begun, job.why, job.home = False, "", slave
+            case Placed(attempt=attempt, slave=slave, boot=boot, slots=slots):
+                job.state, job.attempt, job.slave, job.boot, job.slots = RUNNING, attempt, slave, boot, dict(slots)
+                job.begun, job.why, job.last_slave = False, "", slave
                 self.served[job.owner] = fact.at
                 job.started = fact.at if job.started is None else job.started
             case Begun():
                 job.begun = True
-            case WorkersPlaced(seats=seats):
-                job.seats = dict(seats)
+            case WorkersPlaced(slots=slots):
+                job.slots = dict(slots)
             case Scaled(workers=workers):
                 job.workers = workers
-            case Released(why=why, strikes=strikes):
-                job.state, job.slave, job.boot, job.seats, job.begun = QUEUED, "", "", {}, False
-                job.why, job.strikes = why, strikes
+            case Released(why=why, lost_attempts=lost_attempts):
+                job.state, job.slave, job.boot, job.slots, job.begun = QUEUED, "", "", {}, False
+                job.why, job.lost_attempts = why, lost_attempts
             case Ended(state=state, why=why, trace=trace, usage=usage):
                 job.state, job.why, job.trace, job.usage, job.ended = state, why, trace, usage, fact.at
-                job.seats = {}
+                job.slots = {}
             case Requeued():
                 job.state, job.why, job.trace, job.usage, job.ended = QUEUED, "", "", False, None
-                job.strikes, job.slave, job.boot, job.begun = 0, "", "", False
+                job.lost_attempts, job.slave, job.boot, job.begun = 0, "", "", False
             case Forgotten():
                 del self.jobs[fact.job]
                 self.tickets.pop(job.ticket, None)
@@ -165,18 +165,18 @@ class Books:
         return [job for job in self.jobs.values() if job.state in states]
 
 
-class BooksSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """The books in one record: what a compacted journal begins with."""
+class JobTableSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """The table in one record: a compacted journal begins with it."""
 
     count: int
     jobs: tuple[JobEntry, ...]
     served: dict[str, float]
 
 
-def snapshot(books: Books) -> BooksSnapshot:
-    return BooksSnapshot(books.count, tuple(books.jobs.values()), books.served)
+def snapshot(table: JobTable) -> JobTableSnapshot:
+    return JobTableSnapshot(table.count, tuple(table.jobs.values()), table.served)
 
 
-def restore(found: BooksSnapshot) -> Books:
+def restore(found: JobTableSnapshot) -> JobTable:
     jobs = {job.id: job for job in found.jobs}
-    return Books(jobs, {job.ticket: job.id for job in found.jobs}, found.count, dict(found.served))
+    return JobTable(jobs, {job.ticket: job.id for job in found.jobs}, found.count, dict(found.served))

@@ -1,15 +1,16 @@
-"""The master's memory on disk: an append-only file of facts, each with its length and checksum.
+"""The master's journal: an append-only file of facts, each with its length and checksum.
 
 A fact counts when `append` returns: it has then been flushed to the disk. A crash in the middle of a write leaves a
-torn tail, which the next start finds by its checksum and cuts off; nothing before it is touched. `compact` writes the
-books as one record into a new file and renames it over the old one, so there is one whole journal at every moment.
-Damage before the tail is not guessed around: the master refuses to start and says where.
+torn tail, which the next start finds by its checksum and removes; nothing before it is touched. `compact` writes the
+table of jobs as one record into a new file and renames it over the old one, so one whole journal exists at any time.
+Damage before the tail is not repaired: the master refuses to start and says where.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterable
@@ -17,67 +18,78 @@ from pathlib import Path
 
 import msgspec
 
-from flegel.cluster.master.facts import Books, BooksSnapshot, Fact, restore, snapshot
+from flegel.cluster.master.facts import Fact, JobTable, JobTableSnapshot, restore, snapshot
 from flegel.errors import StorageError, UsageError
 
-MAGIC = b"flegel journal 1\n"
+FORMAT = 2
+MAGIC = b"flegel journal %d\n" % FORMAT
+_ANY_FORMAT = re.compile(rb"flegel journal (\d+)\n")
 _HEAD = struct.Struct("<II")
+RESTORE = "Restore it from a copy, or move it away to start with an empty one."
 MAX_RECORD = 64 << 20
 COMPACT_ABOVE = 4 << 20
 """Bytes of facts after the last snapshot that are worth a compaction."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Fact | BooksSnapshot)
+_decoder = msgspec.msgpack.Decoder(Fact | JobTableSnapshot)
 
 
-def frame(record: Fact | BooksSnapshot) -> bytes:
+def frame(record: Fact | JobTableSnapshot) -> bytes:
     """Length, checksum, bytes."""
     content = _encoder.encode(record)
     return _HEAD.pack(len(content), zlib.crc32(content)) + content
 
 
-def read(content: bytes) -> tuple[Books, int]:
-    """The books, and how many bytes of `content` are whole; raises where damage lies before the tail."""
+def read(content: bytes) -> tuple[JobTable, int]:
+    """The table, and how many bytes of `content` are whole; raises where damage is before the tail."""
     if not content.startswith(MAGIC):
         if MAGIC.startswith(content):
-            return Books(), 0  # the very first write was torn
-        raise StorageError("This is no journal of a Flegel master.")
-    books, place = Books(), len(MAGIC)
-    while place < len(content):
-        record, end = _next(content, place)
+            return JobTable(), 0  # the very first write was torn
+        other = _ANY_FORMAT.match(content)
+        if other is not None:
+            raise StorageError(
+                f"The journal has format {int(other[1])}, but this version reads format {FORMAT} only; finish "
+                "its jobs with the version that wrote it, then move the file away."
+            )
+        raise StorageError(f"This is no journal of a Flegel master. {RESTORE}")
+    table, offset = JobTable(), len(MAGIC)
+    while offset < len(content):
+        record, end = _next(content, offset)
         if record is None:
-            if _whole_record_after(content, place):
-                raise StorageError(f"The journal is damaged at byte {place}, and there are good records after it.")
+            if _whole_record_after(content, offset):
+                raise StorageError(
+                    f"The journal is damaged at byte {offset}, and there are good records after it. {RESTORE}"
+                )
             break
-        if isinstance(record, BooksSnapshot):
-            books = restore(record)
+        if isinstance(record, JobTableSnapshot):
+            table = restore(record)
         else:
-            books.apply(record)
-        place = end
-    return books, place
+            table.apply(record)
+        offset = end
+    return table, offset
 
 
-def _next(content: bytes, place: int) -> tuple[Fact | BooksSnapshot | None, int]:
-    if place + _HEAD.size > len(content):
-        return None, place
-    size, checksum = _HEAD.unpack_from(content, place)
-    end = place + _HEAD.size + size
+def _next(content: bytes, offset: int) -> tuple[Fact | JobTableSnapshot | None, int]:
+    if offset + _HEAD.size > len(content):
+        return None, offset
+    size, checksum = _HEAD.unpack_from(content, offset)
+    end = offset + _HEAD.size + size
     if size > MAX_RECORD or end > len(content):
-        return None, place
-    body = content[place + _HEAD.size : end]
+        return None, offset
+    body = content[offset + _HEAD.size : end]
     if zlib.crc32(body) != checksum:
-        return None, place
+        return None, offset
     try:
         return _decoder.decode(body), end
     except (msgspec.DecodeError, msgspec.ValidationError):
-        return None, place
+        return None, offset
 
 
-def _whole_record_after(content: bytes, place: int) -> bool:
+def _whole_record_after(content: bytes, offset: int) -> bool:
     """Does the damaged record's own length lead to a good one? Then it is not a torn tail."""
-    if place + _HEAD.size > len(content):
+    if offset + _HEAD.size > len(content):
         return False
-    end = place + _HEAD.size + _HEAD.unpack_from(content, place)[0]
+    end = offset + _HEAD.size + _HEAD.unpack_from(content, offset)[0]
     return end < len(content) and _next(content, end)[0] is not None
 
 
@@ -100,10 +112,10 @@ class Journal:
         self._scratch.unlink(missing_ok=True)
         content = path.read_bytes() if path.exists() else b""
         try:
-            self.books, self._good = read(content)
+            self.table, self._good = read(content)
         except StorageError as error:
             os.close(self._lock)
-            raise StorageError(f"{path}: {error} Restore it from a copy, or move it away to begin anew.") from None
+            raise StorageError(f"{path}: {error}") from None
         self.cut = len(content) - self._good
         """Bytes of a torn tail that were cut off."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -118,7 +130,7 @@ class Journal:
         self._broken = False
 
     def append(self, facts: Iterable[Fact]) -> None:
-        """On the disk when this returns. The facts must have been applied to `books` by the caller."""
+        """On the disk when this returns. The facts must have been applied to `table` by the caller."""
         content = b"".join(map(frame, facts))
         if not content:
             return
@@ -135,15 +147,15 @@ class Journal:
             self.compact()
 
     def _write(self, content: bytes) -> None:
-        view, place = memoryview(content), self._good
+        view, offset = memoryview(content), self._good
         while view:
-            written = os.pwrite(self._fd, view, place)
-            view, place = view[written:], place + written
+            written = os.pwrite(self._fd, view, offset)
+            view, offset = view[written:], offset + written
 
     def compact(self) -> None:
-        """The books as one record in a new file, which then takes the place of the old one."""
-        content = MAGIC + frame(snapshot(self.books))
-        if len(content) > MAX_RECORD:  # more than would be read again: the facts stay as they are
+        """The table as one record in a new file, which then replaces the old one."""
+        content = MAGIC + frame(snapshot(self.table))
+        if len(content) > MAX_RECORD:  # more than would be read again: keep the facts
             self._compacted = self._good
             return
         fd = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -152,7 +164,7 @@ class Journal:
             self._write(content)
             os.fsync(fd)
             self._scratch.replace(self._path)
-        except OSError:  # no room, perhaps: the old file is as good as before, and it will be tried again
+        except OSError:  # the disk may be full: the old file is intact, and compaction is tried again later
             os.close(fd)
             self._fd, self._good, self._compacted = old, good, good
             self._scratch.unlink(missing_ok=True)

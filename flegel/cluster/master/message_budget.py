@@ -1,7 +1,7 @@
-"""What is said is made to fit into a message: the least needed goes first. Pure.
+"""Fits records into the largest size of a message: what is needed least is omitted first. Pure.
 
-A message has a largest size, and what jobs and user code put into one has none. What a machine decides by (which
-processes there are, how they ended) is never left out; what is for people, and what can follow later, is.
+Messages have a largest size, and what jobs and user code put into them has none. What decisions depend on (which
+processes there are, how they ended) is never omitted; what is for people, and what can follow later, is.
 """
 
 from __future__ import annotations
@@ -24,54 +24,56 @@ def size(record: object) -> int:
 
 
 def fitted(beat: SlaveBeat, most: int) -> SlaveBeat:
-    """The beat in at most so many bytes.
+    """The heartbeat in at most so many bytes.
 
-    A birth is needed once, before its worker runs, so those that do not fit go with a later beat: every job gets an
-    even part of half the room. A look at the job and tracebacks are left out where it does not fit otherwise.
+    The configuration of a worker is needed once, before it starts, so those that do not fit go with a later heartbeat:
+    every job gets an even part of half the space. Progress and tracebacks are omitted if that is not enough.
     """
-    needing = [door for door in beat.doors if door.births]
-    share = most // 2 // max(len(needing), 1)
-    beat.doors = tuple(_some_births(door, share) for door in beat.doors)
+    needing = [status for status in beat.coordinators if status.configs]
+    each = most // 2 // max(len(needing), 1)
+    beat.coordinators = tuple(_some_configs(status, each) for status in beat.coordinators)
     if size(beat) <= most:
         return beat
-    beat.doors = tuple(msgspec.structs.replace(door, glance={}, trouble=door.trouble[:LINE]) for door in beat.doors)
+    beat.coordinators = tuple(
+        msgspec.structs.replace(status, glance={}, last_loss=status.last_loss[:LINE]) for status in beat.coordinators
+    )
     if size(beat) <= most:
         return beat
-    beat.parts = tuple(msgspec.structs.replace(part, trace="", why=part.why[:LINE]) for part in beat.parts)
+    beat.processes = tuple(msgspec.structs.replace(p, trace="", why=p.why[:LINE]) for p in beat.processes)
     if size(beat) <= most:
         return beat
     raise UsageError(
-        f"What slave {beat.slave} runs takes {size(beat)} bytes to tell, and a message has {most}; start it with fewer "
+        f"The heartbeat of slave {beat.slave} takes {size(beat)} bytes, and a message has {most}; start it with fewer "
         "--slots."
     )
 
 
-def _some_births(door: CoordinatorStatus, most: int) -> CoordinatorStatus:
-    room, births = most, {}
-    for worker, birth in door.births.items():
-        room -= len(birth.encode()) + 16
-        if room < 0:
+def _some_configs(status: CoordinatorStatus, most: int) -> CoordinatorStatus:
+    left, configs = most, {}
+    for worker, config in status.configs.items():
+        left -= len(config.encode()) + 16
+        if left < 0:
             break
-        births[worker] = birth
-    return door if len(births) == len(door.births) else msgspec.structs.replace(door, births=births)
+        configs[worker] = config
+    return status if len(configs) == len(status.configs) else msgspec.structs.replace(status, configs=configs)
 
 
-def short(part: ProcessStatus) -> ProcessStatus:
-    """With words of a bounded length."""
-    return msgspec.structs.replace(part, why=part.why[:WHY], trace=part.trace[-TRACE:])
+def shortened(process: ProcessStatus) -> ProcessStatus:
+    """With texts of a bounded length."""
+    return msgspec.structs.replace(process, why=process.why[:WHY], trace=process.trace[-TRACE:])
 
 
 def listed(jobs: tuple[JobView, ...], most: int) -> tuple[JobView, ...]:
     """The newest jobs that fit, in their order, without what only `flegel status JOB` shows."""
     kept: list[JobView] = []
-    room = most
+    left = most
     for job in reversed(jobs):
         glance = {name: value for name, value in job.glance.items() if name != "workers"}
         line = msgspec.structs.replace(
             job, trace="", reason=job.reason[:LINE], data=job.data[:LINE], glance=glance if size(glance) < LINE else {}
         )
-        room -= size(line)
-        if room < 0:
+        left -= size(line)
+        if left < 0:
             break
         kept.append(line)
     return tuple(reversed(kept))

@@ -1,4 +1,4 @@
-"""Whose turn it is, and where a job's processes go. Pure functions of the books and of what slaves have said."""
+"""Which job is next, and where its processes go. Pure functions of the table of jobs and of heartbeats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from flegel.cluster.master.facts import JobEntry
 
-PATIENCE = 60.0
+OVERTAKING_LIMIT = 60.0
 """Seconds after which a job that does not fit is no longer overtaken by smaller ones."""
 
 
@@ -21,12 +21,11 @@ class SlaveCapacity:
     slots: int
     free: int
     load: float
-    """Runnable foreign processes a core."""
-    chiefs: int = 0
-    """Coordinators that it has."""
+    """Runnable processes of others per core."""
+    coordinators: int = 0
 
     def crowding(self, taken: int) -> float:
-        """How full it would be with so many more, counting what others do on that host as if it were ours."""
+        """How full it would be with so many more; processes of others on that host count like ours."""
         return (self.slots - self.free + taken + 1) / self.slots + self.load
 
 
@@ -35,11 +34,13 @@ class Placement:
     """Where a job goes, or why it waits."""
 
     slave: str = ""
-    seats: Mapping[str, int] | None = None
+    slots: Mapping[str, int] | None = None
     why: str = ""
 
 
-def turns(waiting: Iterable[JobEntry], running: Iterable[JobEntry], served: Mapping[str, float]) -> Iterator[JobEntry]:
+def queue_order(
+    waiting: Iterable[JobEntry], running: Iterable[JobEntry], served: Mapping[str, float]
+) -> Iterator[JobEntry]:
     """Priority first; among equals the user who holds the fewest slots, then who was served longest ago.
 
     A user's own waiting jobs count one after the other, so users take turns also when many jobs wait.
@@ -47,7 +48,7 @@ def turns(waiting: Iterable[JobEntry], running: Iterable[JobEntry], served: Mapp
     never = float("-inf")
     held: dict[str, int] = {}
     for job in running:
-        held[job.owner] = held.get(job.owner, 0) + sum(job.seats.values())
+        held[job.owner] = held.get(job.owner, 0) + sum(job.slots.values())
     queues: dict[int, dict[str, deque[JobEntry]]] = {}
     for job in sorted(waiting, key=lambda j: (j.submitted, j.id)):
         queues.setdefault(job.spec.priority, {}).setdefault(job.owner, deque()).append(job)
@@ -64,32 +65,32 @@ def turns(waiting: Iterable[JobEntry], running: Iterable[JobEntry], served: Mapp
             yield job
 
 
-def seat(
-    workers: int, rooms: Iterable[SlaveCapacity], already: Mapping[str, int] | None = None
+def allocate(
+    workers: int, capacities: Iterable[SlaveCapacity], already: Mapping[str, int] | None = None
 ) -> dict[str, int] | None:
-    """So many workers, one after the other onto the slave that is least crowded; None where there is no room.
+    """Slots for so many workers, one after the other on the least crowded slave; None where too few are free.
 
-    `already` counts seats that the job has: they are kept and counted as taken by it.
+    `already` are slots that the job has: they are kept.
     """
-    seats = dict(already or {})
-    found = {room.name: room for room in rooms}
-    taken = dict.fromkeys(found, 0)
-    for _ in range(workers - sum(seats.values())):
-        open_rooms = [r for r in found.values() if taken[r.name] < r.free]
-        if not open_rooms:
+    slots = dict(already or {})
+    slaves = {capacity.name: capacity for capacity in capacities}
+    taken = dict.fromkeys(slaves, 0)
+    for _ in range(workers - sum(slots.values())):
+        free = [slave for slave in slaves.values() if taken[slave.name] < slave.free]
+        if not free:
             return None
-        best = min(open_rooms, key=lambda r: (r.crowding(taken[r.name]), r.name))
+        best = min(free, key=lambda slave: (slave.crowding(taken[slave.name]), slave.name))
         taken[best.name] += 1
-        seats[best.name] = seats.get(best.name, 0) + 1
-    return seats
+        slots[best.name] = slots.get(best.name, 0) + 1
+    return slots
 
 
-def place(job: JobEntry, rooms: list[SlaveCapacity], competitors: int) -> Placement:
-    """A place for the job now, or a sentence that says what it waits for.
+def place(job: JobEntry, capacities: list[SlaveCapacity], competitors: int) -> Placement:
+    """Where the job runs, or a sentence that says what it waits for.
 
     A job that names no number of workers takes an even part of all slots, and less if less is free.
     """
-    total, free = sum(r.slots for r in rooms), sum(max(r.free, 0) for r in rooms)
+    total, free = sum(c.slots for c in capacities), sum(max(c.free, 0) for c in capacities)
     if not total:
         return Placement(why="waits for a slave: none has registered")
     wanted = job.wanted
@@ -97,13 +98,14 @@ def place(job: JobEntry, rooms: list[SlaveCapacity], competitors: int) -> Placem
         wanted = min(max(total // max(competitors, 1), 1), max(free, 1))
     if wanted > total:
         return Placement(why=f"needs {wanted} slots, but the cluster has {total}; it waits for more slaves")
-    seats = seat(wanted, rooms)
-    if seats is None:
+    slots = allocate(wanted, capacities)
+    if slots is None:
         return Placement(why=f"waits for {wanted} free slots; {free} of {total} are free")
-    chiefs = {room.name: room.chiefs for room in rooms}
-    return Placement(max(seats, key=lambda name: (name == job.home, seats[name], -chiefs[name], name)), seats)
+    coordinators = {capacity.name: capacity.coordinators for capacity in capacities}
+    best = max(slots, key=lambda name: (name == job.last_slave, slots[name], -coordinators[name], name))
+    return Placement(best, slots)
 
 
-def overtaken(job: JobEntry, now: float) -> bool:
-    """May smaller jobs still go first?"""
-    return now - job.submitted < PATIENCE
+def may_be_overtaken(job: JobEntry, now: float) -> bool:
+    """Whether smaller jobs may still go first."""
+    return now - job.submitted < OVERTAKING_LIMIT

@@ -1,4 +1,4 @@
-"""Jobs and slaves as people see them. Pure."""
+"""Jobs and slaves as clients see them. Pure."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from flegel.cluster.master.facts import QUEUED, RUNNING, JobEntry
 from flegel.cluster.transport.protocol import CoordinatorStatus, JobView, SlaveBeat, SlaveView
 
 
-def job_view(job: JobEntry, door: CoordinatorStatus | None, waits: str) -> JobView:
+def job_view(job: JobEntry, status: CoordinatorStatus | None, waits: str) -> JobView:
     """`waits`: what a waiting job waits for, where that is known."""
     reason = job.why
     if job.state == QUEUED:
         reason = "; ".join(filter(None, (job.why, waits or "waits for its turn")))
     elif job.state == RUNNING:
-        reason = door.phase if door is not None else "starting"
+        reason = status.phase if status is not None else "starting"
     return JobView(
-        job=job.id, owner=job.owner, state=job.state, algorithm=stem(job.spec.algorithm.name),
+        job=job.id, owner=job.owner, state=job.state, algorithm=short_name(job.spec.algorithm.name),
         data=job.spec.data, priority=job.spec.priority,
-        workers=sum(job.seats.values()) if job.state == RUNNING else job.wanted,
+        workers=sum(job.slots.values()) if job.state == RUNNING else job.wanted,
         submitted=job.submitted, reason=reason, started=job.started, ended=job.ended, attempt=job.attempt,
-        place=job.slave if job.state == RUNNING else "", seats=job.seats, trace=job.trace, usage=job.usage,
-        glance=door.glance if door is not None else {},
+        place=job.slave if job.state == RUNNING else "", slots=job.slots, trace=job.trace, usage=job.usage,
+        glance=status.glance if status is not None else {},
     )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def slave_view(beat: SlaveBeat, present: bool, used: int) -> SlaveView:
     return SlaveView(beat.slave, beat.address, beat.slots, used, beat.load, beat.memory, state)
 
 
-def stem(algorithm: str) -> str:
-    """`flegel.algorithms.kmeans:KMeans` is kmeans to people, and a user's class is its name."""
+def short_name(algorithm: str) -> str:
+    """`flegel.algorithms.kmeans:KMeans` is shown as kmeans, a user's class by its name."""
     module, colon, name = algorithm.partition(":")
     return (module.rpartition(".")[2] if colon else name or module)[:40]

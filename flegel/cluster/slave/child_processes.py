@@ -1,7 +1,7 @@
-"""A slave's children: started, listened to, measured, ended to the last grandchild. Decides nothing about jobs.
+"""A slave's child processes: started, read, measured, ended with all their descendants. Decides nothing about jobs.
 
-Each child leads a session of its own. Its end is noticed by its pidfd; before it is reaped, its whole group is killed,
-so nothing that user code has started outlives it. What it writes goes, line by line, into the log of its job.
+Each child leads a session of its own. Its end is noticed by its pidfd; before it is reaped, its whole process group is
+killed, so nothing that user code has started outlives it. Its output goes, line by line, into the log of its job.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from pathlib import Path
 
 import msgspec
 
-from flegel.cluster.slave.job_process import ProcessLimits
+from flegel.cluster.slave.process_limits import ProcessLimits
 from flegel.runtime import clock
+from flegel.runtime.processes import fork_server
 
-MARK = "FLEGEL_SLAVE"
-"""Environment variable that all processes of a slave's jobs carry: what is left of a killed slave is found by it."""
+OWNER_VARIABLE = "FLEGEL_SLAVE"
+"""Environment variable of all processes of a slave's jobs: processes that a killed slave has left are found by it."""
 GRACE = 2.0
-"""Seconds between asking a process to end and ending it."""
+"""Seconds between the request to end and the kill."""
 MAX_LINE = 4096
 _PR_SET_CHILD_SUBREAPER = 36
 MAX_LOG = 16 << 20
 READ = 64 << 10
 
 Name = tuple[str, int, int, int]
-"""Job, attempt, worker, life."""
+"""Job, attempt, worker, incarnation."""
 
 
 class JobLog:
-    """What the processes of one job say on this slave; bounded, and there even if somebody removes its name."""
+    """Output of the processes of one attempt on this slave; bounded, and readable even if its file is removed."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def write(self, who: str, text: bytes) -> None:
-        line = f"{clock.wall()} {who} | ".encode() + text[:MAX_LINE] + b"\n"
+    def write(self, source: str, text: bytes) -> None:
+        line = f"{clock.wall()} {source} | ".encode() + text[:MAX_LINE] + b"\n"
         if self.length + len(line) >= MAX_LOG:
-            line = f"{clock.wall()} slave | the log is full; what follows is not kept\n".encode()
+            line = f"{clock.wall()} slave | the log is full; later output is dropped\n".encode()
         if self.length < MAX_LOG - len(line):
-            with contextlib.suppress(OSError):  # a full disk must not end anybody
+            with contextlib.suppress(OSError):  # a full disk must not end the slave
                 os.write(self._fd, line)
 
     def read(self, offset: int, most: int) -> bytes:
@@ -64,28 +65,28 @@ class JobLog:
 
 @dataclass
 class ChildProcess:
-    """One process."""
+    """One process of an attempt."""
 
     name: Name
     process: subprocess.Popen[bytes]
     pidfd: int
-    voice: int
+    output: int
     """Read end of its standard output and error."""
     log: JobLog
     memory: int | None
     reports: int | None = None
     """Read end of a coordinator's reports."""
     used: int = 0
-    verdict: str = ""
-    """Why the slave itself ended it; empty where it did not."""
+    end_reason: str = ""
+    """Why the slave itself ended it; empty if it did not."""
     asked_at: float | None = None
     code: int | None = None
     inbox: bytearray = field(default_factory=bytearray, repr=False)
-    """What it has not read yet."""
+    """Bytes for its standard input that it has not read yet."""
     closed: set[int] = field(default_factory=set)
-    """Pipes that it has closed on its side: there is nothing to wait for any more."""
-    rest: bytes = b""
-    reported: bytes = field(default=b"", repr=False)
+    """Pipes that it has closed: nothing more will come."""
+    partial_line: bytes = b""
+    partial_report: bytes = field(default=b"", repr=False)
 
     @property
     def alive(self) -> bool:
@@ -93,21 +94,21 @@ class ChildProcess:
 
     @property
     def pipes(self) -> list[int]:
-        """What can be waited for."""
-        return [fd for fd in (self.pidfd, self.voice, self.reports) if fd is not None and fd not in self.closed]
+        """Descriptors to wait for."""
+        return [fd for fd in (self.pidfd, self.output, self.reports) if fd is not None and fd not in self.closed]
 
     @property
-    def who(self) -> str:
+    def source(self) -> str:
         return "coordinator" if self.name[2] < 0 else f"worker {self.name[2]}"
 
 
 @dataclass
 class SpareProcess:
-    """A process that has started and waits to be told what it is."""
+    """A process that has imported everything and waits for an assignment."""
 
     process: subprocess.Popen[bytes]
     pidfd: int
-    voice: int
+    output: int
     reports: int
 
     @property
@@ -115,67 +116,59 @@ class SpareProcess:
         return bool(select.select([self.pidfd], [], [], 0)[0])
 
     def drop(self) -> None:
-        """It is not needed."""
+        """End it unused."""
         self.process.kill()
         self.process.wait()
-        for fd in (self.pidfd, self.voice, self.reports):
+        for fd in (self.pidfd, self.output, self.reports):
             os.close(fd)
         assert self.process.stdin is not None
         self.process.stdin.close()
 
 
-def start_spare(role: str, mark: str, folder: Path) -> SpareProcess:
+def start_spare(role: str, owner: str, folder: Path) -> SpareProcess:
     """Start a process that can become a `worker`, a `coordinator`, or `any` of the two."""
-    voice, tongue = os.pipe()
-    reports, pen = os.pipe()
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "NUMBA_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path),
-        "FLEGEL_REPORTS": str(pen),
-        MARK: mark,
-    }
+    output, output_write = os.pipe()
+    reports, reports_write = os.pipe()
+    environment = {**fork_server.environment(), "FLEGEL_REPORTS": str(reports_write), OWNER_VARIABLE: owner}
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flegel.cluster.slave.job_process", str(os.getpid()), role],
             stdin=subprocess.PIPE,
-            stdout=tongue,
-            stderr=tongue,
+            stdout=output_write,
+            stderr=output_write,
             cwd=folder,
             env=environment,
             start_new_session=True,
-            pass_fds=(pen,),
+            pass_fds=(reports_write,),
         )
     except OSError:
-        os.close(voice)
+        os.close(output)
         os.close(reports)
         raise
     finally:
-        os.close(tongue)
-        os.close(pen)
+        os.close(output_write)
+        os.close(reports_write)
     assert process.stdin is not None
-    for fd in (voice, reports, process.stdin.fileno()):
+    for fd in (output, reports, process.stdin.fileno()):
         os.set_blocking(fd, False)
-    return SpareProcess(process, os.pidfd_open(process.pid), voice, reports)
+    return SpareProcess(process, os.pidfd_open(process.pid), output, reports)
 
 
 def assign(
-    egg: SpareProcess, name: Name, role: str, line: bytes, log: JobLog, scratch: Path, memory: int | None
+    spare: SpareProcess, name: Name, role: str, line: bytes, log: JobLog, scratch: Path, memory: int | None
 ) -> ChildProcess:
-    """It is this process of this job; `line` tells it the rest. Its standard input is open as long as it may live."""
+    """Make it this process of this job; `line` is its configuration. It ends when its standard input closes."""
     scratch.mkdir(parents=True, exist_ok=True)
-    child = ChildProcess(name, egg.process, egg.pidfd, egg.voice, log, memory, egg.reports)
+    child = ChildProcess(name, spare.process, spare.pidfd, spare.output, log, memory, spare.reports)
     if role == "worker":
-        os.close(egg.reports)
+        os.close(spare.reports)
         child.reports = None
-    tell(child, msgspec.json.encode(ProcessLimits(role, str(scratch), memory)) + b"\n" + line + b"\n")
+    write_input(child, msgspec.json.encode(ProcessLimits(role, str(scratch), memory)) + b"\n" + line + b"\n")
     return child
 
 
-def tell(child: ChildProcess, content: bytes = b"") -> None:
-    """Onto its standard input, as far as it reads; the rest when this is called again. Never waits for it."""
+def write_input(child: ChildProcess, content: bytes = b"") -> None:
+    """To its standard input, as far as it reads; what is left, in later calls. Never waits."""
     child.inbox += content
     assert child.process.stdin is not None
     with contextlib.suppress(OSError, ValueError):
@@ -183,20 +176,20 @@ def tell(child: ChildProcess, content: bytes = b"") -> None:
             del child.inbox[: os.write(child.process.stdin.fileno(), child.inbox)]
 
 
-def listen(child: ChildProcess) -> None:
-    """Take what it has written, as lines, into the log."""
+def read_output(child: ChildProcess) -> None:
+    """Append what it has written to the log, as lines."""
     _read_into_log(child)
 
 
 def _read_into_log(child: ChildProcess) -> bool:
-    content = _read(child, child.voice)
+    content = _read(child, child.output)
     if not content:
         return False
-    *lines, child.rest = (child.rest + content).split(b"\n")
-    if len(child.rest) > MAX_LINE:
-        lines, child.rest = [*lines, child.rest], b""
+    *lines, child.partial_line = (child.partial_line + content).split(b"\n")
+    if len(child.partial_line) > MAX_LINE:
+        lines, child.partial_line = [*lines, child.partial_line], b""
     for line in lines:
-        child.log.write(child.who, line)
+        child.log.write(child.source, line)
     return True
 
 
@@ -205,12 +198,12 @@ def reports(child: ChildProcess) -> Iterator[bytes]:
     if child.reports is None:
         return
     while content := _read(child, child.reports):
-        *lines, child.reported = (child.reported + content).split(b"\n")
+        *lines, child.partial_report = (child.partial_report + content).split(b"\n")
         yield from lines
 
 
 def _read(child: ChildProcess, fd: int) -> bytes:
-    """What there is; nothing where there is nothing now, or never will be."""
+    """What there is; empty if there is nothing now, or never will be."""
     try:
         content = os.read(fd, READ)
     except OSError:
@@ -220,11 +213,11 @@ def _read(child: ChildProcess, fd: int) -> bytes:
     return content
 
 
-def ask(child: ChildProcess, verdict: str, at_once: bool = False) -> None:
-    """To end: by a signal first, by force after a while (see `insist`)."""
+def request_end(child: ChildProcess, end_reason: str, at_once: bool = False) -> None:
+    """By a signal; by force `at_once`, or after a while (see `kill_overdue`)."""
     if not child.alive:
         return
-    child.verdict = child.verdict or verdict
+    child.end_reason = child.end_reason or end_reason
     if at_once or child.asked_at is not None:
         if at_once:
             _signal_group(child, signal.SIGKILL)
@@ -234,25 +227,25 @@ def ask(child: ChildProcess, verdict: str, at_once: bool = False) -> None:
     with contextlib.suppress(OSError):
         child.process.stdin.close()
     _signal_group(child, signal.SIGTERM)
-    _signal_group(child, signal.SIGCONT)  # one that was stopped must wake to hear it
+    _signal_group(child, signal.SIGCONT)  # a stopped process must continue to receive it
 
 
-def insist(child: ChildProcess) -> None:
-    """By force, where asking did not help."""
+def kill_overdue(child: ChildProcess) -> None:
+    """Kill it if it has not ended `GRACE` seconds after the request."""
     if child.alive and child.asked_at is not None and clock.now() - child.asked_at > GRACE:
         _signal_group(child, signal.SIGKILL)
 
 
 def clean_up(child: ChildProcess) -> None:
-    """After its end: kill what it has started, hear its last words, close everything."""
-    _signal_group(child, signal.SIGKILL)  # while it is not reaped, its number cannot be anybody else's
+    """After its end: kill what it has started, read its last output, close everything."""
+    _signal_group(child, signal.SIGKILL)  # until it is reaped, its pid cannot belong to another process
     child.code = child.process.wait()
-    for _ in range(1024):  # something of it may still hold the pipe, and write without end
+    for _ in range(1024):  # a descendant may still hold the pipe and write without end
         if not _read_into_log(child):
             break
-    if child.rest:
-        child.log.write(child.who, child.rest)
-    for fd in (child.voice, child.pidfd, child.reports):
+    if child.partial_line:
+        child.log.write(child.source, child.partial_line)
+    for fd in (child.output, child.pidfd, child.reports):
         if fd is not None:
             os.close(fd)
     if child.process.stdin is not None:
@@ -260,8 +253,8 @@ def clean_up(child: ChildProcess) -> None:
             child.process.stdin.close()
 
 
-def ended(child: ChildProcess) -> bool:
-    """Has the process ended, though nobody has reaped it yet?"""
+def has_ended(child: ChildProcess) -> bool:
+    """Whether the process has ended; it may not be reaped yet."""
     return bool(select.select([child.pidfd], [], [], 0)[0])
 
 
@@ -270,23 +263,14 @@ def _signal_group(child: ChildProcess, number: signal.Signals) -> None:
         os.killpg(child.process.pid, number)
 
 
-def how(code: int) -> tuple[str, bool]:
-    """The end of a process in words, and whether it was the job's own doing: others kill, code crashes."""
-    if code >= 0:
-        return f"ended with exit code {code}", True
-    number = -code
-    name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
-    return f"was killed by {name}", name not in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-
-
 def adopt_orphans() -> None:
-    """From now on processes whose parents have died become children of this one, however they hid (see `patrol`)."""
+    """From now on descendants whose parents have died become children of this process (see `measure_and_reap`)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def patrol(children: list[ChildProcess], spare: SpareProcess | None) -> None:
-    """Memory of each child with all that it has started; and an end to what has outlived the child that started it."""
+def measure_and_reap(children: list[ChildProcess], spare: SpareProcess | None) -> None:
+    """Measure the memory of each child with its descendants; kill descendants that have outlived their child."""
     used = {c.process.pid: 0 for c in children if c.alive}
     if spare is not None:
         used[spare.process.pid] = 0
@@ -316,10 +300,10 @@ def _resident(entry: Path) -> int:
     return total
 
 
-def sweep(mark: str) -> int:
-    """End processes that a killed slave with this mark has left; how many there were."""
+def kill_leftovers(owner: str) -> int:
+    """Kill processes that an earlier slave of this owner has left; how many there were."""
     found = 0
-    wanted = f"{MARK}={mark}".encode()
+    wanted = f"{OWNER_VARIABLE}={owner}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue

@@ -1,8 +1,8 @@
-"""How long a job's coordinator may take for what it does. Pure: told of its reports, asked now and then.
+"""How long a job's coordinator may take for each phase. Pure: it is told of reports and asked for exceeded limits.
 
-User code runs in the coordinator, and while a hook runs nothing is reported. So silence where the coordinator should
-speak is a hook that does not return, whatever that hook does; and `--max-seconds` is kept by somebody whom user code
-cannot hold up.
+User code runs in the coordinator, and while a hook runs nothing is reported. So a coordinator that is silent where it
+should report is held up by a hook that does not return; and `--max-seconds` is enforced here, outside the process that
+user code can hold up.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ COMPILING = 120.0
 
 @dataclass
 class CoordinatorDeadlines:
-    """Of one attempt. Reading has no limit here: the coordinator itself has one for what workers read."""
+    """Limits of one attempt. Reading has none here: the coordinator itself limits what workers read."""
 
     max_seconds: float | None = None
     hook_timeout: float = 30.0
     phase: str = ""
     hook: str = ""
-    """The one that was entered last, where that is known."""
+    """The hook that was entered last, if known."""
     since: float = 0.0
     """When the phase began."""
-    heard: float = 0.0
-    looped: bool = False
-    """Its loop has turned in this phase: from then on it is heard twice a second."""
+    last_report: float = 0.0
+    loops: bool = False
+    """Its loop runs in this phase: from then on it reports twice a second."""
 
-    def told(self, phase: str, hook: str, now: float) -> None:
-        """The coordinator begins something."""
+    def phase_changed(self, phase: str, hook: str, now: float) -> None:
+        """The coordinator has begun a phase or entered a hook."""
         if phase != self.phase:
-            self.since, self.looped = now, False
-        self.phase, self.hook, self.heard = phase, hook, now
+            self.since, self.loops = now, False
+        self.phase, self.hook, self.last_report = phase, hook, now
 
-    def turned(self, now: float) -> None:
-        """Its loop turns: no hook holds it up."""
-        self.heard, self.hook, self.looped = now, "", True
+    def progress_seen(self, now: float) -> None:
+        """Its loop runs: no hook holds it up."""
+        self.last_report, self.hook, self.loops = now, "", True
 
-    def verdict(self, now: float, trouble: str = "") -> str:
-        """Why it must end; empty while it may go on. `trouble`: how it lost a worker, which may be why it is late."""
-        silent, compiling = now - self.heard, self.phase == "compiling"
+    def exceeded(self, now: float, last_loss: str = "") -> str:
+        """Why it must end; empty while it may continue. `last_loss`: how it lost a worker, perhaps why it is late."""
+        silent, compiling = now - self.last_report, self.phase == "compiling"
         more = COMPILING if compiling else OVERTIME
-        watched = self.phase in ("init", "compiling", "training", "result") or self.looped
+        watched = self.phase in ("init", "compiling", "training", "result") or self.loops
         taken = silent if self.phase == "loading" else now - self.since
-        hint = f"before that, {trouble}" if trouble else "does every hook return?"
+        hint = f"before that, {last_loss}" if last_loss else "does every hook return?"
         where = f"phase: {self.phase}, in {self.hook}" if self.hook else f"phase: {self.phase}"
         if watched and self.max_seconds is not None and taken > self.max_seconds + more:
             return f"did not end within --max-seconds {self.max_seconds:g} and {more:.0f} s more ({where}); {hint}"

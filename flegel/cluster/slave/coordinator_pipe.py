@@ -1,4 +1,4 @@
-"""A coordinator's reports to its slave, from any thread."""
+"""Sends a coordinator's reports to its slave, from any thread. Reads nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CoordinatorPipe:
     def __init__(self, fd: int) -> None:
         self._fd, self._lock = fd, threading.Lock()
 
-    def tell(self, report: coordinator_protocol.Up) -> None:
+    def send(self, report: coordinator_protocol.Report) -> None:
         content = memoryview(coordinator_protocol.encode(report) + b"\n")
         with self._lock, contextlib.suppress(BrokenPipeError):
             while content:

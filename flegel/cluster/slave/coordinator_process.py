@@ -1,7 +1,7 @@
-"""A job's coordinator as a process of its own: trains with workers that slaves start for it, and tells its slave.
+"""A job's coordinator as a process of its own: trains with workers that slaves start, and reports to its slave.
 
-User code runs here and in the job's workers, nowhere else. Standard input brings the errand and then what happens to
-workers; when it closes, the slave is gone, and so is this process.
+User code runs here and in the job's workers, nowhere else. Standard input has the assignment and then what happens to
+workers; when it closes, the slave is gone and this process ends.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import msgspec
 
 from flegel.cluster.slave import coordinator_protocol
 from flegel.cluster.slave.coordinator_pipe import CoordinatorPipe
-from flegel.cluster.slave.job_process import read_line
+from flegel.cluster.slave.process_limits import read_line
 from flegel.cluster.transport.protocol import DrainWorkers, ResizeJob, WorkerEnded
 from flegel.errors import AlgorithmError, FlegelError, UsageError, own_traceback
 from flegel.runtime import clock
 
 GLANCE = 0.5
-"""Seconds between two looks for people who watch."""
+"""Seconds between two reports of progress."""
 CHECKPOINT = 15.0
-"""Seconds between two checkpoints; what a lost coordinator goes on from is the last commit, which is kept at once."""
+"""Seconds between two checkpoints; a lost coordinator continues from the last commit, which is saved at once."""
 
 
-def listen(cluster: Any) -> None:
-    """In a thread: what the slave says, until it is gone."""
+def listen_to_slave(cluster: Any) -> None:
+    """In a thread: execute what the slave sends, until it is gone."""
     with os.fdopen(0, "rb", closefd=False) as stream:
         for line in stream:
-            match coordinator_protocol.read_down(line):
-                case WorkerEnded(worker=worker, life=life, why=why, fault=fault):
-                    cluster.lose(worker, life, why, fault)
+            match coordinator_protocol.decode_command(line):
+                case WorkerEnded(worker=worker, incarnation=incarnation, why=why, fault=fault):
+                    cluster.report_lost(worker, incarnation, why, fault)
                 case ResizeJob(workers=workers):
                     cluster.scale(workers)
                 case DrainWorkers(workers=leaving):
@@ -50,12 +50,12 @@ def main() -> None:
     """Entry point of the process (by way of `flegel.cluster.slave.job_process`)."""
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # so that KeyboardInterrupt comes from user code alone
-    errand = msgspec.json.decode(read_line(), type=coordinator_protocol.JobAssignment)
-    pen = int(os.environ.pop("FLEGEL_REPORTS"))
-    os.set_inheritable(pen, False)
-    voice = CoordinatorPipe(pen)
+    assignment = msgspec.json.decode(read_line(), type=coordinator_protocol.JobAssignment)
+    descriptor = int(os.environ.pop("FLEGEL_REPORTS"))
+    os.set_inheritable(descriptor, False)
+    pipe = CoordinatorPipe(descriptor)
     try:
-        finished = carry_out(errand, voice)
+        finished = run_job(assignment, pipe)
     except AlgorithmError as error:
         finished = coordinator_protocol.JobFinished(False, str(error), error.trace)
     except FlegelError as error:
@@ -64,21 +64,21 @@ def main() -> None:
         finished = coordinator_protocol.JobFinished(
             False, "The coordinator ran out of memory; give the job more --memory, or less data."
         )
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the owner of the job must read it
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the owner of the job gets to read it
         finished = coordinator_protocol.JobFinished(False, f"{type(error).__name__}: {error}", own_traceback(error))
-    voice.tell(finished)
+    pipe.send(finished)
     print(finished.why, file=sys.stderr, flush=True)
-    os._exit(0 if finished.done else 1)  # threads of user code must not keep it
+    os._exit(0 if finished.done else 1)  # threads of user code must not keep the process alive
 
 
-def carry_out(errand: coordinator_protocol.JobAssignment, voice: CoordinatorPipe) -> coordinator_protocol.JobFinished:
-    """The job, from its errand to a saved result."""
+def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPipe) -> coordinator_protocol.JobFinished:
+    """Run the job and save its result."""
     from flegel.cluster.slave.slave_workers import SlaveWorkers
 
-    cluster = SlaveWorkers(errand.workers, errand.host, voice)
-    threading.Thread(target=listen, args=(cluster,), daemon=True).start()
-    cluster.start()  # slaves bring workers up while this process gets ready
-    voice.tell(coordinator_protocol.PhaseChanged("reading"))
+    cluster = SlaveWorkers(assignment.workers, assignment.host, pipe)
+    threading.Thread(target=listen_to_slave, args=(cluster,), daemon=True).start()
+    cluster.start()  # slaves start workers while this process imports
+    pipe.send(coordinator_protocol.PhaseChanged("reading"))
     from flegel.datasets import open_data
     from flegel.result import glance
     from flegel.runtime.checkpoint.reader import holds_job
@@ -89,55 +89,55 @@ def carry_out(errand: coordinator_protocol.JobAssignment, voice: CoordinatorPipe
     from flegel.runtime.job.run import Request, execute
     from flegel.runtime.worker.current_hook import MODULE
 
-    spec = errand.spec
-    ref = msgspec.structs.replace(spec.algorithm, source=Path(errand.source).read_text(encoding="utf-8"))
+    spec = assignment.spec
+    ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
     seen, phase = -GLANCE, "loading"
-    kept: tuple[float, int] | None = None
+    saved: tuple[float, int] | None = None
 
     def watch(machine: Any) -> None:
-        nonlocal seen, phase, kept
+        nonlocal seen, phase, saved
         if machine.phase != phase:
             phase = machine.phase
-            voice.tell(coordinator_protocol.PhaseChanged(phase, elastic=phase == "training"))
+            pipe.send(coordinator_protocol.PhaseChanged(phase, elastic=phase == "training"))
         if phase == "training":
-            kept = kept or (clock.now(), machine.iteration)
-            if clock.now() - kept[0] >= CHECKPOINT and machine.iteration > kept[1]:
-                kept = (clock.now(), machine.iteration)
-                voice.tell(coordinator_protocol.ProgressSaved())
+            saved = saved or (clock.now(), machine.iteration)
+            if clock.now() - saved[0] >= CHECKPOINT and machine.iteration > saved[1]:
+                saved = (clock.now(), machine.iteration)
+                pipe.send(coordinator_protocol.ProgressSaved())
         if clock.now() - seen >= GLANCE:
             seen = clock.now()
-            voice.tell(coordinator_protocol.ProgressSeen(msgspec.to_builtins(glance(machine))))
+            pipe.send(coordinator_protocol.ProgressSeen(msgspec.to_builtins(glance(machine))))
 
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def tell_phase(name: str, hook: str = "") -> None:
-        voice.tell(coordinator_protocol.PhaseChanged(name, hook=hook))
+    def report_phase(name: str, hook: str = "") -> None:
+        pipe.send(coordinator_protocol.PhaseChanged(name, hook=hook))
 
     try:
-        if errand.resume and holds_job(open_store(errand.checkpoints)):
+        if assignment.resume and holds_job(open_store(assignment.checkpoints)):
             result = replace(
-                errand.checkpoints,
-                workers=errand.workers,
+                assignment.checkpoints,
+                workers=assignment.workers,
                 cluster=cluster,
                 worker_timeout=spec.worker_timeout,
                 hook_timeout=spec.hook_timeout,
                 hire_again=spec.replace,
                 watch=watch,
-                say=say,
-                phase=tell_phase,
+                say=log,
+                phase=report_phase,
             )
-            return _saved(result, errand, voice)
-        tell_phase("init", MODULE)
+            return _saved(result, assignment, pipe)
+        report_phase("init", MODULE)
         algorithm = instantiate(ref)
-        tell_phase("reading")
+        report_phase("reading")
         dataset = open_data(spec.data, label=spec.label)
         result = execute(
             Request(
                 algorithm=algorithm,
                 data=dataset,
-                workers=errand.workers,
+                workers=assignment.workers,
                 sync=spec.sync,
                 criteria=spec.criteria,
                 seed=spec.seed,
@@ -148,24 +148,24 @@ def carry_out(errand: coordinator_protocol.JobAssignment, voice: CoordinatorPipe
                 hook_timeout=spec.hook_timeout,
                 replace=spec.replace,
                 cluster=cluster,
-                record=new_session(errand.checkpoints, CHECKPOINT, spec.data, spec.label),
+                record=new_session(assignment.checkpoints, CHECKPOINT, spec.data, spec.label),
                 watch=watch,
-                phase=tell_phase,
-                say=say,
+                phase=report_phase,
+                say=log,
             )
         )
-        return _saved(result, errand, voice)
+        return _saved(result, assignment, pipe)
     finally:
         cluster.close()
 
 
 def _saved(
-    result: Any, errand: coordinator_protocol.JobAssignment, voice: CoordinatorPipe
+    result: Any, assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPipe
 ) -> coordinator_protocol.JobFinished:
     from flegel.runtime.job import result_store
 
-    voice.tell(coordinator_protocol.PhaseChanged("saving"))
+    pipe.send(coordinator_protocol.PhaseChanged("saving"))
     for text in result.warnings:
         print(f"note: {text}", file=sys.stderr, flush=True)
-    result_store.save(result, Path(errand.result))
+    result_store.save(result, Path(assignment.result))
     return coordinator_protocol.JobFinished(True, f"{'converged' if result.converged else 'stopped'}: {result.reason}")

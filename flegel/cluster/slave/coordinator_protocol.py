@@ -1,4 +1,4 @@
-"""What a job's coordinator process and its slave tell each other, one JSON record a line. Nothing here acts."""
+"""Messages between a job's coordinator process and its slave, one JSON record a line. Nothing here acts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, tag=True):
 
 
 class JobAssignment(_Line):
-    """To the coordinator, first of all: the job, and where things lie."""
+    """To the coordinator, first of all: the job, and where its files are."""
 
     job: str
     attempt: int
@@ -25,22 +25,22 @@ class JobAssignment(_Line):
     host: str
     """The address of this host for workers elsewhere."""
     result: str
-    """Folder to be made for the result."""
+    """Folder to create for the result."""
     checkpoints: str
     resume: bool
 
 
 class WorkersWanted(_Line):
-    """These workers (→ life) should run, and what each that is not there yet must be told at its start."""
+    """These workers (→ incarnation) should run, and the configuration of each that is not ready yet."""
 
-    wants: dict[int, int]
-    births: dict[int, str]
-    trouble: str = ""
+    wanted: dict[int, int]
+    configs: dict[int, str]
+    last_loss: str = ""
     """How the last worker was lost."""
 
 
 class PhaseChanged(_Line):
-    """What the job does now; `elastic`: workers may join and leave from now on."""
+    """A phase has begun; `elastic`: workers may join and leave from now on."""
 
     name: str
     elastic: bool = False
@@ -49,17 +49,17 @@ class PhaseChanged(_Line):
 
 
 class ProgressSeen(_Line):
-    """For people who watch."""
+    """For people who watch the job."""
 
     glance: dict[str, Any]
 
 
 class ProgressSaved(_Line):
-    """The job has got on since the last time; what was reached is kept."""
+    """The job has made progress since the last such report, and a checkpoint has it."""
 
 
 class JobFinished(_Line):
-    """The last words: the result lies in its folder, or why there is none."""
+    """The last report: the result is in its folder, or why there is none."""
 
     done: bool
     why: str
@@ -67,9 +67,9 @@ class JobFinished(_Line):
     usage: bool = False
 
 
-Up = WorkersWanted | PhaseChanged | ProgressSeen | ProgressSaved | JobFinished
-Down = WorkerEnded | ResizeJob | DrainWorkers
+Report = WorkersWanted | PhaseChanged | ProgressSeen | ProgressSaved | JobFinished
+Command = WorkerEnded | ResizeJob | DrainWorkers
 
 encode = msgspec.json.Encoder().encode
-read_up = msgspec.json.Decoder(Up).decode
-read_down = msgspec.json.Decoder(Down).decode
+decode_report = msgspec.json.Decoder(Report).decode
+decode_command = msgspec.json.Decoder(Command).decode

@@ -1,4 +1,4 @@
-"""Where a slave keeps what it runs: its folder, what is left in it, what may be sent from it."""
+"""The folder of a slave: created, checked, cleaned up; and which files may be sent from it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from flegel.cluster.transport.protocol import check_name
 from flegel.errors import StorageError, UsageError
 
 KEEP_JOBS = 50
-"""Folders of jobs that ended badly, kept for their checkpoints."""
+"""Folders of failed jobs that are kept for their checkpoints."""
 
 
 def tidy(jobs: Path, busy: Container[str] = ()) -> None:
-    """What is left of jobs that do not run: nothing but the newest checkpoints."""
+    """Remove the files of jobs that do not run, except the newest checkpoints."""
     folders = [p for p in jobs.glob("*") if p.is_dir() and p.name not in busy]
     folders.sort(key=lambda p: p.stat().st_mtime, reverse=True)
     for number, folder in enumerate(folders):
@@ -28,21 +28,21 @@ def tidy(jobs: Path, busy: Container[str] = ()) -> None:
 
 
 def is_plain(path: Path) -> bool:
-    """A file, and neither a link nor a pipe, with a name that the master takes."""
+    """A file, and neither a link nor a pipe, with a name that the master accepts."""
     with contextlib.suppress(UsageError):
         return not path.is_symlink() and path.is_file() and bool(check_name(path.name, "file"))
     return False
 
 
 def default_folder(name: str) -> Path:
-    """Where a slave of this user keeps what it runs."""
+    """Where a slave of this user keeps its files."""
     home = os.environ.get("FLEGEL_HOME")
     base = Path(home) if home else Path.home() / ".local" / "share" / "flegel"
     return base / "slaves" / check_name(name, "slave")
 
 
 def check_folder(folder: Path) -> None:
-    """It is there afterwards, and can be written to."""
+    """Create it, and check that it can be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         os.close(os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -1,7 +1,7 @@
 """Workers that slaves start for a coordinator: the cluster that a job on several hosts trains with.
 
-`start` only says which workers are wanted, with what each of them must know; the slave passes it on to the master,
-which finds a seat. What becomes of them is told by `lose`, from the thread that listens to the slave.
+The launcher only says which workers are wanted, with the configuration of each; the slave passes this on to the master,
+which finds a slot. `report_lost` says what became of them, from the thread that listens to the slave.
 """
 
 from __future__ import annotations
@@ -12,86 +12,107 @@ import msgspec
 
 from flegel.cluster.slave import coordinator_protocol
 from flegel.cluster.slave.coordinator_pipe import CoordinatorPipe
-from flegel.messages import Envelope
 from flegel.runtime import clock
-from flegel.runtime.processes.remote_cluster import RemoteCluster
+from flegel.runtime.processes.endpoints import CurveEndpoint
+from flegel.runtime.processes.worker_cluster import WorkerCluster
+from flegel.runtime.transport.poller import Poller
 from flegel.runtime.worker.process import WorkerConfig
 
-RETELL = 0.5
-"""Seconds after which the slave is told that workers have come, whose births nobody needs any more."""
+UPDATE_DELAY = 0.5
+"""Seconds from a hello to the report that the worker's configuration is not needed any more; many share a report."""
 
 
 class RemoteProcess:
-    """A worker process on some host, as its coordinator knows it."""
+    """A worker process on some host, as its coordinator knows it. Its slave ends it, not this process."""
 
     stdin: IO[bytes] | None = None
 
-    def __init__(self, birth: WorkerConfig) -> None:
-        self.birth = birth
+    def __init__(self, config: WorkerConfig) -> None:
+        self.config = config
         self.why: str | None = None
+        """How it ended; None while it runs."""
         self.fault = False
 
     def poll(self) -> int | None:
         return None if self.why is None else 1
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its slave ends it, not this process."""
         return 1
 
     def terminate(self) -> None:
-        """See `wait`."""
+        """See the class."""
 
     def kill(self) -> None:
-        """See `wait`."""
+        """See the class."""
 
 
-class SlaveWorkers(RemoteCluster):
+class SlaveLauncher:
+    """Asks the slave for workers, by one record that lists all that are wanted."""
+
+    def __init__(self, pipe: CoordinatorPipe) -> None:
+        self._pipe = pipe
+        self._processes: dict[int, RemoteProcess] = {}
+        self._ready: set[int] = set()
+        self._last_loss = ""
+        self._update_at: float | None = None
+
+    def open(self, poller: Poller) -> None:
+        """Losses arrive in another thread; the driver looks ten times a second."""
+
+    def launch(self, config: WorkerConfig) -> RemoteProcess:
+        process = self._processes[config.worker] = RemoteProcess(config)
+        self._ready.discard(config.worker)
+        self._report()
+        return process
+
+    def _report(self) -> None:
+        self._update_at = None
+        configs = {worker: process.config for worker, process in list(self._processes.items()) if process.why is None}
+        ready = set(self._ready)
+        new = {worker: msgspec.json.encode(c).decode() for worker, c in configs.items() if worker not in ready}
+        wanted = {worker: config.incarnation for worker, config in configs.items()}
+        self._pipe.send(coordinator_protocol.WorkersWanted(wanted, new, self._last_loss))
+
+    def report_lost(self, worker: int, incarnation: int, why: str, fault: bool = False) -> None:
+        """A worker has ended; may be said more than once."""
+        process = self._processes.get(worker)
+        if process is not None and process.config.incarnation == incarnation and process.why is None:
+            process.fault, process.why = fault, why
+            self._last_loss = f"worker {worker} {why}"
+            self._report()
+
+    def prepare_spare(self) -> None:
+        """Slaves keep spare processes themselves."""
+
+    def update(self) -> None:
+        if self._update_at is not None and clock.now() >= self._update_at:
+            self._report()
+
+    def exit_cause(self, worker: int, code: int) -> tuple[str, bool]:
+        process = self._processes[worker]
+        return process.why or "", process.fault
+
+    def worker_ready(self, worker: int) -> None:
+        self._ready.add(worker)
+        if self._update_at is None:
+            self._update_at = clock.now() + UPDATE_DELAY
+
+    def worker_removed(self, worker: int) -> None:
+        """It is not wanted any more, so its slave ends it."""
+        process = self._processes.pop(worker, None)
+        self._ready.discard(worker)
+        if process is not None:
+            process.why = process.why or "has left"
+            self._report()
+
+    def close(self) -> None:
+        """Slaves end the workers of a coordinator that has ended."""
+
+
+class SlaveWorkers(WorkerCluster):
     """Workers on slaves."""
 
-    def __init__(self, workers: int, host: str, voice: CoordinatorPipe) -> None:
-        super().__init__(workers, host, start=self._want)
-        self._voice = voice
-        self._away: dict[int, RemoteProcess] = {}
-        self._trouble = ""
-        self._retell_at: float | None = None
-
-    def _want(self, birth: WorkerConfig) -> RemoteProcess:
-        away = self._away[birth.worker] = RemoteProcess(birth)
-        self._tell()
-        return away
-
-    def _tell(self) -> None:
-        self._retell_at = None
-        births = {worker: away.birth for worker, away in list(self._away.items()) if away.why is None}
-        here = set(self._ready)
-        told = {w: msgspec.json.encode(birth).decode() for w, birth in births.items() if w not in here}
-        lives = {worker: birth.incarnation for worker, birth in births.items()}
-        self._voice.tell(coordinator_protocol.WorkersWanted(lives, told, self._trouble))
-
-    def lose(self, worker: int, life: int, why: str, fault: bool = False) -> None:
-        """A worker has ended; may be said more than once."""
-        away = self._away.get(worker)
-        if away is not None and away.birth.incarnation == life and away.why is None:
-            away.why, away.fault = why, fault
-            self._trouble = f"worker {worker} {why}"
-            self._tell()
-
-    def expel(self, worker: int, gently: bool = False) -> None:
-        """Nobody wants it any more, so its slave ends it."""
-        away = self._away.pop(worker, None)
-        super().expel(worker, gently)
-        if away is not None:
-            away.why = away.why or "has left"
-            self._tell()
-
-    def greet(self, envelope: Envelope) -> bool:
-        came = super().greet(envelope)
-        if came and self._retell_at is None:
-            self._retell_at = clock.now() + RETELL
-        return came
-
-    def deaths(self) -> list[tuple[int, str, bool]]:
-        super().deaths()
-        if self._retell_at is not None and clock.now() >= self._retell_at:
-            self._tell()
-        return [(worker, away.why, away.fault) for worker, away in self._away.items() if away.why is not None]
+    def __init__(self, workers: int, host: str, pipe: CoordinatorPipe) -> None:
+        slaves = SlaveLauncher(pipe)
+        super().__init__(workers, CurveEndpoint(host), slaves)
+        self.report_lost = slaves.report_lost

@@ -1,6 +1,7 @@
-"""The outer shape of messages between hosts: limits before decoding, closed vocabularies, addresses. Keeps no state.
+"""Framing of messages between hosts: limits before decoding, closed vocabularies, addresses. Keeps no state.
 
-Whatever bytes come in, `DecodeError` is all that comes out; only typed MessagePack is decoded, nothing is unpickled.
+Whatever the bytes are, decoding raises `DecodeError` and nothing else; only typed MessagePack is decoded, nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from flegel.errors import DecodeError, UsageError
 from flegel.runtime.transport.codec import unpack
 
 SEND_COPIES_BELOW = 64 << 10
-ROOM = 1024  # bytes of a header around the message itself
+HEADER_SPACE = 1024  # bytes that are reserved for the header around a message
 NIL = msgspec.Raw(b"\xc0")
 encoder = msgspec.msgpack.Encoder()
-_slips = msgspec.msgpack.Decoder(MessageHeader)
+_headers = msgspec.msgpack.Decoder(MessageHeader)
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a message may be, checked before anything is decoded."""
+    """Largest sizes of a message, checked before anything is decoded."""
 
     header: int = 1 << 20
     frames: int = 64
@@ -46,7 +47,7 @@ _tags = msgspec.msgpack.Decoder(_Tag)
 
 
 class Vocabulary:
-    """A closed set of message types by tag (their class names), each with the roles that may say it."""
+    """A closed set of message types by tag (their class names), each with the roles that may send it."""
 
     def __init__(self, rights: Mapping[type[msgspec.Struct], Iterable[str]]) -> None:
         self.roles = {kind.__name__: frozenset(roles) for kind, roles in rights.items()}
@@ -71,10 +72,14 @@ class Vocabulary:
 
 
 def write_body(body: msgspec.Struct, frames: Sequence[Any], limits: Limits) -> bytes:
-    """The bytes of a message, refused here where the other side would drop it."""
+    """The bytes of a message; refused here if the other side would drop it."""
     packed = encoder.encode(body)
     sizes = [memoryview(f).nbytes for f in frames]
-    fits = len(packed) <= limits.header - ROOM and len(sizes) <= limits.frames and max(sizes, default=0) <= limits.frame
+    fits = (
+        len(packed) <= limits.header - HEADER_SPACE
+        and len(sizes) <= limits.frames
+        and max(sizes, default=0) <= limits.frame
+    )
     if not fits or sum(sizes) > limits.total - limits.header:
         raise UsageError(
             f"A {type(body).__name__} of {len(packed)} bytes with {len(sizes)} frames of {sum(sizes)} bytes is too "
@@ -88,18 +93,18 @@ def read_header(header: Any, limits: Limits) -> MessageHeader:
     size = memoryview(header).nbytes
     if size > limits.header:
         raise DecodeError(f"A header has at most {limits.header} bytes, not {size}.")
-    slip = unpack(_slips, header)
-    if min(slip.session, slip.life, slip.number, slip.base, slip.heard) < 0 or slip.base < 1:
+    found = unpack(_headers, header)
+    if min(found.session, found.server_id, found.number, found.base, found.received) < 0 or found.base < 1:
         raise DecodeError("A message has negative numbers.")
-    if max(slip.session, slip.life, slip.number, slip.base, slip.heard) >= 2**63:
+    if max(found.session, found.server_id, found.number, found.base, found.received) >= 2**63:
         raise DecodeError("A message has numbers that are too large.")
-    return slip
+    return found
 
 
-def take(socket: zmq.Socket[bytes], limits: Limits, skip: int) -> tuple[list[Any], str | None]:
-    """The frames of the next message, not copied; and why it is refused, where it breaks a limit.
+def receive_frames(socket: zmq.Socket[bytes], limits: Limits, skip: int) -> tuple[list[Any], str | None]:
+    """The frames of the next message, not copied; and why it is refused, if it breaks a limit.
 
-    `skip` frames at its beginning are not the sender's. Raises `zmq.Again` where there is none.
+    `skip` frames at its beginning are not the sender's. Raises `zmq.Again` if there is no message.
     """
     frame = socket.recv(zmq.NOBLOCK, copy=False)
     parts: list[Any] = [frame]
@@ -121,7 +126,7 @@ def take(socket: zmq.Socket[bytes], limits: Limits, skip: int) -> tuple[list[Any
 
 
 def is_loopback(host: str) -> bool:
-    """Can this address be reached from this host alone?"""
+    """Whether this address can be reached from this host alone."""
     if host == "localhost":
         return True
     try:

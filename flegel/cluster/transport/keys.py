@@ -1,8 +1,8 @@
-"""Key files and the list of keys that may come in, each bound to one role. Opens no socket.
+"""Key files and the list of keys that may connect, each bound to one role. Opens no socket.
 
-Everything lies in one folder, `$FLEGEL_HOME/keys` or `~/.config/flegel/keys`: own pairs as NAME.key (readable by the
+Everything is in one folder, `$FLEGEL_HOME/keys` or `~/.config/flegel/keys`: own pairs as NAME.key (readable by the
 owner alone) and allowed/KEY.json for each key that others may use. A list is a folder of files, so adding and revoking
-are single atomic steps, and a running master sees them without being told.
+are single atomic steps, and a running master sees them at once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from flegel.runtime.transport.curve import KeyPair, derive_public, new_key_pair,
 ROLES = ("submit", "slave", "read")
 """What a key may be added for; `master` beside them names masters that this host trusts."""
 MASTER, JOB = "master", "job"
-FRESH = 0.1  # seconds for which the list of keys is not looked up again
+CACHE_SECONDS = 0.1  # for which the list of keys is not read again
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LARGEST = 4096
 
 
 class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key that may come in (or, for role `master`, a master that is trusted)."""
+    """A key that may connect (or, for role `master`, a master that is trusted)."""
 
     key: str
     role: str
@@ -38,7 +38,7 @@ class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def folder() -> Path:
-    """Where this user's keys lie."""
+    """Where this user's keys are."""
     home = os.environ.get("FLEGEL_HOME")
     return (Path(home) if home else Path.home() / ".config" / "flegel") / "keys"
 
@@ -66,7 +66,7 @@ def create(name: str, where: Path | None = None) -> KeyPair:
 
 
 def load(name: str, where: Path | None = None) -> KeyPair:
-    """One's own pair; refused where others could have read it."""
+    """One's own pair; refused if others can read it."""
     return load_file(_own(name, where))
 
 
@@ -84,13 +84,13 @@ def load_file(path: Path) -> KeyPair:
 
 
 def ensure(name: str, where: Path | None = None) -> KeyPair:
-    """One's own pair, made where it is missing."""
+    """One's own pair, created if it is missing."""
     if _own(name, where).exists():
         return load(name, where)
     try:
         return create(name, where)
     except UsageError:
-        return load(name, where)  # somebody was faster
+        return load(name, where)  # another process was faster
 
 
 def write_file(path: Path, pair: KeyPair) -> None:
@@ -121,7 +121,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """Whole or not at all, 0600 from its first moment, never over something that exists."""
+    """Whole or not at all, mode 0600 from the start, never replacing an existing file."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -138,9 +138,9 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 class KeyRegistry:
-    """Who may come in as what. Safe to ask from any thread; changes on disk count within `FRESH` seconds.
+    """Which keys may connect, and in which role. Thread-safe; changes on disk count within `CACHE_SECONDS`.
 
-    `extra` are keys that live only in this process, such as those of a job's own workers.
+    `extra` are keys known to this process only, such as those of a job's own workers.
     """
 
     def __init__(self, where: Path | None = None, extra: dict[str, KeyEntry] | None = None) -> None:
@@ -149,10 +149,10 @@ class KeyRegistry:
         self._lock = threading.Lock()
         self._seen: tuple[tuple[str, int, int], ...] = ()
         self._entries: dict[str, KeyEntry] = {}
-        self._looked = float("-inf")
+        self._read_at = float("-inf")
 
     def find(self, key: str) -> KeyEntry | None:
-        """What this key is registered as, if it may come in."""
+        """What this key is registered as, if it may connect."""
         if key in self.extra:
             return self.extra[key]
         entry = self._current().get(key)
@@ -162,7 +162,7 @@ class KeyRegistry:
         return self.find(key) is not None
 
     def entries(self) -> list[KeyEntry]:
-        self._looked = float("-inf")
+        self._read_at = float("-inf")
         return sorted(self._current().values(), key=lambda e: (e.role, e.name, e.key))
 
     def master(self, address: str) -> str:
@@ -177,7 +177,7 @@ class KeyRegistry:
         return fitting[0].key
 
     def add(self, key: str, role: str, name: str = "", address: str = "") -> KeyEntry:
-        """From now on this key may come in; a key has one role, so a second one replaces the first."""
+        """From now on this key may connect; a key has one role, so a second one replaces the first."""
         raw(key)
         if role not in (*ROLES, MASTER):
             raise UsageError(f"There is no role {role!r}{nearest(role, [*ROLES, MASTER])}")
@@ -192,30 +192,30 @@ class KeyRegistry:
             scratch.unlink()
         _write_new(scratch, msgspec.json.encode(entry) + b"\n")
         scratch.replace(self.path / f"{entry.key}.json")
-        self._looked = float("-inf")
+        self._read_at = float("-inf")
         return entry
 
     def revoke(self, which: str) -> KeyEntry:
-        """No message of this key counts any more; `which` is the key, its first digits, or its name."""
+        """Messages of this key are refused from now on; `which` is the key, its first digits, or its name."""
         if not which:
-            raise UsageError("Name the key to shut out: the key, its first 8 or more digits, or its name.")
+            raise UsageError("Name the key to revoke: the key, its first 8 or more digits, or its name.")
         found = [e for e in self.entries() if which in (e.key, e.name) or (len(which) >= 8 and e.key.startswith(which))]
         if len(found) != 1:
             count = "no key" if not found else f"{len(found)} keys"
             raise UsageError(f"{which[:80]!r} fits {count}; `flegel keys show` lists them.")
         (self.path / f"{found[0].key}.json").unlink(missing_ok=True)
-        self._looked = float("-inf")
+        self._read_at = float("-inf")
         return found[0]
 
     def _current(self) -> dict[str, KeyEntry]:
         with self._lock:
             now = clock.now()
-            if now - self._looked >= FRESH:
-                self._look()
-                self._looked = now
+            if now - self._read_at >= CACHE_SECONDS:
+                self._read()
+                self._read_at = now
             return self._entries
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         """A list that cannot be read is an empty list."""
         try:
             with os.scandir(self.path) as files:

@@ -1,8 +1,8 @@
-"""One direction-pair of numbered messages between two processes: acknowledged, resent, never taken twice. Pure.
+"""Numbered messages between two processes: acknowledged, resent, accepted once and in order. Pure.
 
-What ZeroMQ accepted is not delivered: it vanishes with a connection. A `Channel` keeps what was not acknowledged, so
-that sent = acknowledged + pending at every moment, and refuses to take more than its window, so that a peer which
-stopped reading costs a bounded amount of memory. Numbers are taken strictly in order; a gap is filled by resending.
+A message that ZeroMQ accepted may still be lost with its connection. An `OrderedChannel` keeps what was not
+acknowledged, so that sent = acknowledged + pending at every moment, and refuses more than its window, so that a peer
+that stopped reading costs a bounded amount of memory. Numbers are accepted in order only; a gap is filled by resending.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ FIRST_RESEND, LAST_RESEND = 1.0, 30.0  # seconds without progress until the olde
 
 
 class MessageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The header of every message through a gate. `number` 0 carries nothing but the acknowledgement."""
+    """The header of every message between a client and a server. `number` 0 has an acknowledgement only."""
 
     session: int
-    """Which conversation; chosen by the side that dialed, larger than in its former processes."""
-    life: int
-    """Which process listens; 0 while the dialing side does not know."""
+    """Which conversation; chosen by the client, larger than in its earlier processes."""
+    server_id: int
+    """Which server process; 0 while the client does not know it."""
     number: int
     base: int
-    """The oldest number that the sender keeps: what is below was acknowledged by somebody."""
-    heard: int
-    """The highest number of the other side that was taken."""
+    """The oldest number that the sender keeps: lower ones were acknowledged."""
+    received: int
+    """The highest number of the other side that was accepted."""
     body: msgspec.Raw
     denied: str = ""
-    """Why a message was not taken, for the person on the other side."""
+    """Why a message was refused, for the person on the other side."""
 
 
 class UnacknowledgedMessage(NamedTuple):
@@ -45,18 +45,18 @@ class UnacknowledgedMessage(NamedTuple):
 
 
 class OrderedChannel:
-    """What one side knows of a conversation."""
+    """One side of a conversation."""
 
     def __init__(self, window: int = WINDOW, window_bytes: int = WINDOW_BYTES) -> None:
         self.window, self.window_bytes = window, window_bytes
         self.sent = 0
         self.acknowledged = 0
-        self.heard = 0
-        self.owes = 0
-        """Messages taken since the other side was last told."""
+        self.received = 0
+        self.unacknowledged = 0
+        """Messages accepted since the last acknowledgement was sent."""
         self._pending: deque[UnacknowledgedMessage] = deque()
         self._bytes = 0
-        self._patience = FIRST_RESEND
+        self._resend_after = FIRST_RESEND
         self._since = 0.0
         self._probed = 0
 
@@ -73,58 +73,58 @@ class OrderedChannel:
         return self.acknowledged + 1
 
     def put(self, body: bytes, frames: Sequence[Any], now: float) -> UnacknowledgedMessage:
-        """The next message, to be sent; refused where too much is under way."""
+        """The next message, to be sent; refused if too much is unacknowledged."""
         size = len(body) + sum(memoryview(f).nbytes for f in frames)
         if self._pending and (len(self._pending) >= self.window or self._bytes + size > self.window_bytes):
             raise PeerSlow(
                 f"{len(self._pending)} messages ({self._bytes} bytes) are not acknowledged yet; try again later."
             )
         if not self._pending:
-            self._since, self._patience = now, FIRST_RESEND
+            self._since, self._resend_after = now, FIRST_RESEND
         self.sent += 1
         message = UnacknowledgedMessage(self.sent, body, tuple(frames), size)
         self._pending.append(message)
         self._bytes += size
         return message
 
-    def acknowledge(self, heard: int, now: float) -> list[UnacknowledgedMessage]:
-        """The other side has all up to `heard`; returns what should be sent again at once."""
-        if not self.acknowledged < heard <= self.sent:
+    def acknowledge(self, received: int, now: float) -> list[UnacknowledgedMessage]:
+        """The other side has all up to `received`; returns what should be sent again at once."""
+        if not self.acknowledged < received <= self.sent:
             return []
-        while self._pending and self._pending[0].number <= heard:
+        while self._pending and self._pending[0].number <= received:
             self._bytes -= self._pending.popleft().size
-        self.acknowledged = heard
-        self._since, self._patience = now, FIRST_RESEND
-        gap = self._probed == heard
+        self.acknowledged = received
+        self._since, self._resend_after = now, FIRST_RESEND
+        gap = self._probed == received
         self._probed = 0
         return list(self._pending) if gap else []
 
     def overdue(self, now: float) -> UnacknowledgedMessage | None:
-        """The oldest message, where it should be sent again; the rest follows when that one is acknowledged."""
-        if not self._pending or now - self._since < self._patience:
+        """The oldest message, if it should be sent again; the others follow when that one is acknowledged."""
+        if not self._pending or now - self._since < self._resend_after:
             return None
-        self._since, self._patience = now, min(2 * self._patience, LAST_RESEND)
+        self._since, self._resend_after = now, min(2 * self._resend_after, LAST_RESEND)
         self._probed = self._pending[0].number
         return self._pending[0]
 
     def due(self) -> float:
         """When `overdue` should be asked next."""
-        return self._since + self._patience if self._pending else float("inf")
+        return self._since + self._resend_after if self._pending else float("inf")
 
-    def again(self, now: float) -> list[UnacknowledgedMessage]:
+    def resend_all(self, now: float) -> list[UnacknowledgedMessage]:
         """Everything pending, for a connection that is new."""
         self._since, self._probed = now, 0
         return list(self._pending)
 
-    def begin_hearing(self, base: int) -> None:
-        """A sender that this side hears for the first time, or that listens in a new life."""
-        self.heard = max(base - 1, 0)
+    def begin_receiving(self, base: int) -> None:
+        """Start with a new sender, or with a server that was restarted."""
+        self.received = max(base - 1, 0)
 
-    def takes(self, number: int) -> bool:
-        """Is this the message that comes next? Others were taken already, or come too early and will come again."""
-        if number != self.heard + 1:
-            self.owes += number > 0
+    def accept(self, number: int) -> bool:
+        """Whether this is the next message. Others were accepted already, or are early and will be sent again."""
+        if number != self.received + 1:
+            self.unacknowledged += number > 0
             return False
-        self.heard = number
-        self.owes += 1
+        self.received = number
+        self.unacknowledged += 1
         return True

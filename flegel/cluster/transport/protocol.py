@@ -1,8 +1,8 @@
-"""What master, slaves and clients say to each other: a closed set of typed records. Nothing here acts.
+"""Messages between master, slaves and clients: a closed set of typed records. Nothing here acts.
 
-Slaves speak in *levels*, not in edges: a `Beat` lists everything that a slave runs or has run and nobody has buried
-yet, so any message may be lost and the next one repairs it. Orders may be repeated: (job, attempt, worker, life)
-names a process for good.
+A slave reports its whole state, not changes: a `SlaveBeat` lists every process that it runs or that has ended without
+the master having recorded it, so a lost message is repaired by the next one. Orders may be repeated: (job, attempt,
+worker, incarnation) names a process for good.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from flegel.errors import UsageError
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 
 MAX_CODE = 512 << 10
-"""Bytes of source that a job may bring."""
+"""Largest source of a job's class, in bytes."""
 CHUNK = 512 << 10
-"""Bytes of a file that travel in one message."""
+"""Bytes of a file in one message."""
 MAX_SPEC = 64 << 10
-"""Bytes of a job's description, hyper-parameters and all."""
+"""Bytes of a job's description, including its hyper-parameters."""
 MAX_NAME = 64
 COORDINATOR = -1
-"""The number under which a job's coordinator stands among its workers."""
+"""The worker number of a job's coordinator."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -57,7 +57,7 @@ class ClusterJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job as its owner asks for it."""
 
     algorithm: AlgorithmRef
-    """Without its source, which travels and lies beside it, named by its hash."""
+    """Without its source, which is sent and stored separately, under its hash."""
     data: str
     code: str = ""
     """SHA-256 of the source; empty for built-in algorithms."""
@@ -72,11 +72,11 @@ class ClusterJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale: str = "none"
     straggler: str = ""
     worker_timeout: float = 10.0
-    """Seconds without a sign of life after which a worker is lost."""
+    """Seconds without a sign of incarnation after which a worker is lost."""
     hook_timeout: float = 30.0
-    """Seconds in one call of a hook after which it counts as endless."""
+    """Seconds in one call of a hook after which it is taken to be endless."""
     replace: bool = True
-    """A lost worker is replaced; else the others take its points over."""
+    """A lost worker is replaced; otherwise the others take over its points."""
     priority: int = 0
     memory: int | None = None
     """Bytes that each process of the job may use; None is the slave's own limit."""
@@ -93,7 +93,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     job: str
     attempt: int
     worker: int
-    life: int = 0
+    incarnation: int = 0
     alive: bool = True
     outcome: str = ""
     """Of one that has ended: `done`, `failed` (the job said so itself) or `lost` (the process died)."""
@@ -102,55 +102,55 @@ class ProcessStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     usage: bool = False
     """The request itself was wrong."""
     fault: bool = False
-    """The job's own doing, by all that can be seen (a crash, a limit); trying again would not help."""
+    """Caused by the job itself as far as is known (a crash, a limit); another attempt would not help."""
 
 
 class CoordinatorStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A running coordinator as its slave sees it: which workers it wants, how far it is."""
+    """A running coordinator as its slave sees it: which workers it wants, and its progress."""
 
     job: str
     attempt: int
-    wants: dict[int, int] = {}
-    """Worker → life, each of which should be running."""
-    births: dict[int, str] = {}
-    """What those that have not started yet must be told, as their coordinator made it; opaque to everybody in between.
-    One that is missing comes with a later beat."""
-    trouble: str = ""
+    wanted: dict[int, int] = {}
+    """Worker → incarnation, each of which should be running."""
+    configs: dict[int, str] = {}
+    """`WorkerConfig` of those that have not started yet, encoded by their coordinator and not decoded on the way. A
+    missing one comes with a later heartbeat."""
+    last_loss: str = ""
     """How the last worker was lost."""
     phase: str = "starting"
     saved: int = 0
-    """How often this attempt has got on and kept what it reached."""
+    """How often this attempt has made progress and saved it."""
     elastic: bool = False
     """Workers may join and leave."""
     glance: dict[str, Any] = {}
 
 
 class SlaveBeat(_Record):
-    """I am here, and this is all that I have."""
+    """Heartbeat: the whole state of a slave."""
 
     slave: str
     boot: str
-    """Made at the slave's start: another boot has lost all processes of the one before."""
+    """Random, chosen at the slave's start: processes of an earlier boot are lost."""
     slots: int
     address: str
-    """The host by which others reach this slave."""
+    """The address at which others reach this slave."""
     load: float = 0.0
-    """Runnable processes a core that are not this cluster's."""
+    """Runnable processes per core that are not this cluster's."""
     memory: int = 0
     draining: bool = False
-    parts: tuple[ProcessStatus, ...] = ()
-    doors: tuple[CoordinatorStatus, ...] = ()
+    processes: tuple[ProcessStatus, ...] = ()
+    coordinators: tuple[CoordinatorStatus, ...] = ()
 
 
 class SlaveLeaving(_Record):
-    """I stop, and so does all that I ran."""
+    """The slave stops, and with it all that it ran."""
 
     slave: str
     boot: str
 
 
 class FileChunk(_Record):
-    """A piece of a file of a job, beginning at `offset`: the slave's log, or a file of the result. Frame: the bytes."""
+    """Part of a file of a job, beginning at `offset`: the slave's log, or a file of the result. Frame: the bytes."""
 
     slave: str
     job: str
@@ -174,16 +174,16 @@ class LaunchCoordinator(_Record):
 
 
 class LaunchWorker(_Record):
-    """Start a worker, with what its coordinator wants it to know."""
+    """Start a worker, with the configuration that its coordinator made."""
 
     job: str
     attempt: int
     worker: int
-    life: int
-    birth: str
+    incarnation: int
+    config: str
     memory: int | None = None
     data: str = ""
-    """What it will read: each slave has its own rules about that."""
+    """What it will read: each slave has its own rules for that."""
 
 
 class EndProcesses(_Record):
@@ -192,13 +192,13 @@ class EndProcesses(_Record):
     job: str
     attempt: int
     worker: int | None = None
-    life: int | None = None
+    incarnation: int | None = None
 
 
 class ForgetProcesses(_Record):
-    """It is on record that these have ended: leave them out of the next beats, and drop their files."""
+    """It is recorded that these have ended: omit them from heartbeats, and remove their files."""
 
-    parts: tuple[tuple[str, int, int, int], ...]
+    processes: tuple[tuple[str, int, int, int], ...]
 
 
 class WorkerEnded(_Record):
@@ -207,7 +207,7 @@ class WorkerEnded(_Record):
     job: str
     attempt: int
     worker: int
-    life: int
+    incarnation: int
     why: str
     fault: bool = False
 
@@ -221,7 +221,7 @@ class ResizeJob(_Record):
 
 
 class DrainWorkers(_Record):
-    """To a coordinator: these workers will go away; move what they have."""
+    """To a coordinator: these workers will end; move their points first."""
 
     job: str
     attempt: int
@@ -261,7 +261,7 @@ class ScaleJob(_Request):
 
 
 class ResumeJob(_Request):
-    """Put a job that has failed or was cancelled back into the queue; it goes on from its last checkpoint."""
+    """Put a job that has failed or was cancelled back into the queue; it continues from its last checkpoint."""
 
     job: str
     user: str = ""
@@ -274,7 +274,7 @@ class ShowJobs(_Request):
 
 
 class ListSlaves(_Request):
-    """Who is in the cluster?"""
+    """All slaves."""
 
 
 class ReadFile(_Request):
@@ -288,7 +288,7 @@ class ReadFile(_Request):
 
 
 class JobView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job as people see it."""
+    """A job as clients see it."""
 
     job: str
     owner: str
@@ -303,7 +303,8 @@ class JobView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ended: float | None = None
     attempt: int = 0
     place: str = ""
-    seats: dict[str, int] = {}
+    slots: dict[str, int] = {}
+    """Slave → workers of this job there."""
     trace: str = ""
     usage: bool = False
     glance: dict[str, Any] = {}
@@ -311,7 +312,7 @@ class JobView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlaveView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A slave as people see it."""
+    """A slave as clients see it."""
 
     name: str
     address: str
@@ -336,7 +337,7 @@ class Accepted(_Answer):
 
 
 class Denied(_Answer):
-    """No, and why."""
+    """The request is refused, and why."""
 
     text: str
     usage: bool = True
@@ -386,4 +387,4 @@ RIGHTS: dict[type[msgspec.Struct], tuple[str, ...]] = {
     ListSlaves: ("submit", "read"),
     ReadFile: ("submit", "read"),
 }
-"""What a master lets in, and from whom."""
+"""Messages that a master accepts, and the roles that may send them."""

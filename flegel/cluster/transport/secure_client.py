@@ -1,4 +1,4 @@
-"""The dialing side of a gate: one conversation, resent and acknowledged, that survives a restart of the other side."""
+"""The client side of a secure connection: one conversation, acknowledged and resent, that survives server restarts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from flegel.cluster.transport.framing import (
     encoder,
     host_of,
     read_header,
+    receive_frames,
     send_frames,
-    take,
     write_body,
 )
 from flegel.cluster.transport.ordered_channel import (
@@ -35,7 +35,7 @@ from flegel.runtime.transport.curve import KeyPair, apply_limits, secure_dialer
 from flegel.runtime.transport.poller import Poller
 
 ACK_EVERY = 32
-BEAT = 2.0  # seconds between signs of life, so that a gate that restarted finds this line again
+BEAT = 2.0  # seconds between two acknowledgements at least, so that a restarted server learns of this client
 
 
 class SecureClient:
@@ -55,11 +55,11 @@ class SecureClient:
         self._vocabulary, self._limits = vocabulary, limits
         self.channel = OrderedChannel(window, window_bytes)
         self.session = (clock.microseconds() << 12) | secrets.randbits(12)
-        self._life = 0
-        self._beat_at = 0.0
+        self._server_id = 0
+        self._acknowledge_at = 0.0
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
-        """For `Sleeper` alone, where the caller waits for pipes as well."""
+        """For `Poller` alone, if the caller waits for pipes as well."""
         apply_limits(self.socket, limits.largest, 2 * window)
         if ":" in host_of(address):
             self.socket.setsockopt(zmq.IPV6, 1)
@@ -72,43 +72,43 @@ class SecureClient:
             | zmq.EVENT_HANDSHAKE_SUCCEEDED
         )
         self.socket.connect(address)
-        self._sleeper = Poller(self.socket)
+        self._poller = Poller(self.socket)
         self._failed = ""
 
     def send(self, body: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
-        """Numbered, and sent again until it is acknowledged; raises `PeerSlow` where too much is under way."""
-        self._put(self.channel.put(write_body(body, frames, self._limits), frames, clock.now()))
+        """Numbered, and sent again until it is acknowledged; raises `PeerSlow` if too much is unacknowledged."""
+        self._transmit(self.channel.put(write_body(body, frames, self._limits), frames, clock.now()))
 
     def receive(self, timeout: float) -> Iterator[tuple[Any, tuple[bytes, ...]]]:
-        """What the gate said, after waiting for the first message at most so long.
+        """Messages of the server, after waiting for the first one at most so long.
 
-        Raises `PeerRefused` where the gate does not know this key, or says that it may not say what it said.
+        Raises `PeerRefused` if the server does not know this key, or refuses what was sent with it.
         """
         until, waited = clock.now() + timeout, False
         while True:
             try:
-                parts, why = take(self.socket, self._limits, skip=0)
+                parts, why = receive_frames(self.socket, self._limits, skip=0)
             except zmq.Again:
-                self._look()
+                self._read_monitor()
                 now = clock.now()
                 self._upkeep(now)
                 if waited or now >= until:
                     return
-                self._sleeper.wait(min(until, self.channel.due(), self._beat_at) - now)
+                self._poller.wait(min(until, self.channel.due(), self._acknowledge_at) - now)
                 waited = clock.now() >= until or bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
                 continue
             waited = True
-            heard = self._judge(parts) if why is None else None
-            if heard is not None:
-                yield heard
+            message = self._check(parts) if why is None else None
+            if message is not None:
+                yield message
                 if self.socket.closed:
                     return
 
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Until the gate has answered; else one sentence that says what is wrong."""
+        """Until the server has answered; otherwise one sentence that says what is wrong."""
         until = clock.now() + timeout
-        self._beat()
-        while not self._life:
+        self._acknowledge()
+        while not self._server_id:
             if clock.now() > until:
                 raise FlegelError(f"No connection to {self.address} within {timeout:.0f} s: {self.trouble}")
             for _ in self.receive(0.05):
@@ -116,16 +116,16 @@ class SecureClient:
 
     @property
     def answered(self) -> bool:
-        """The gate has said something: address and keys are right."""
-        return bool(self._life)
+        """The server has sent something: address and keys are right."""
+        return bool(self._server_id)
 
     @property
     def trouble(self) -> str:
-        """Why it may be that nobody has answered yet."""
+        """The likely reason why nobody has answered yet."""
         return f"{self._failed}." if self._failed else "nobody answers there; is `flegel master` running?"
 
     def drain(self, timeout: float) -> bool:
-        """Until everything sent is acknowledged, at most so long; what comes in meanwhile is dropped."""
+        """Until everything sent is acknowledged, at most so long; what arrives meanwhile is dropped."""
         until = clock.now() + timeout
         while self.channel.pending and clock.now() < until:
             for _ in self.receive(0.05):
@@ -145,56 +145,56 @@ class SecureClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _judge(self, parts: list[Any]) -> tuple[Any, tuple[bytes, ...]] | None:
-        slip = read_header(parts[0].buffer, self._limits)
-        if slip.session != self.session:
+    def _check(self, parts: list[Any]) -> tuple[Any, tuple[bytes, ...]] | None:
+        header = read_header(parts[0].buffer, self._limits)
+        if header.session != self.session:
             return None
-        if slip.denied:
-            raise PeerRefused(f"{self.address}: {slip.denied[:500]}")
+        if header.denied:
+            raise PeerRefused(f"{self.address}: {header.denied[:500]}")
         now = clock.now()
-        if slip.life != self._life:
-            restarted, self._life = bool(self._life), slip.life
-            self.channel.begin_hearing(slip.base)
-            if restarted:  # what the former process had read and not acknowledged is lost
-                self._all(self.channel.again(now))
-        self._all(self.channel.acknowledge(slip.heard, now))
-        if not self.channel.takes(slip.number):
+        if header.server_id != self._server_id:
+            restarted, self._server_id = bool(self._server_id), header.server_id
+            self.channel.begin_receiving(header.base)
+            if restarted:  # what the former server process had received and not acknowledged is lost
+                self._transmit_all(self.channel.resend_all(now))
+        self._transmit_all(self.channel.acknowledge(header.received, now))
+        if not self.channel.accept(header.number):
             return None
-        if self.channel.owes >= ACK_EVERY:
-            self._beat()
-        body = self._vocabulary.decode(self._vocabulary.tag(slip.body), slip.body)
+        if self.channel.unacknowledged >= ACK_EVERY:
+            self._acknowledge()
+        body = self._vocabulary.decode(self._vocabulary.tag(header.body), header.body)
         return body, tuple(f.bytes for f in parts[1:])
 
-    def _put(self, message: UnacknowledgedMessage) -> None:
+    def _transmit(self, message: UnacknowledgedMessage) -> None:
         with contextlib.suppress(zmq.Again):
             send_frames(self.socket, [self._header(message.number, message.body), *message.frames])
-            self.channel.owes = 0
-            self._beat_at = clock.now() + BEAT
+            self.channel.unacknowledged = 0
+            self._acknowledge_at = clock.now() + BEAT
 
-    def _all(self, messages: list[UnacknowledgedMessage]) -> None:
+    def _transmit_all(self, messages: list[UnacknowledgedMessage]) -> None:
         for message in messages:
-            self._put(message)
+            self._transmit(message)
 
     def _header(self, number: int, body: bytes) -> bytes:
         channel = self.channel
-        slip = MessageHeader(self.session, self._life, number, channel.base, channel.heard, msgspec.Raw(body))
-        return encoder.encode(slip)
+        header = MessageHeader(self.session, self._server_id, number, channel.base, channel.received, msgspec.Raw(body))
+        return encoder.encode(header)
 
-    def _beat(self) -> None:
-        self._beat_at = clock.now() + BEAT
-        self.channel.owes = 0
+    def _acknowledge(self) -> None:
+        self._acknowledge_at = clock.now() + BEAT
+        self.channel.unacknowledged = 0
         with contextlib.suppress(zmq.Again):
             self.socket.send(self._header(0, bytes(NIL)), zmq.NOBLOCK)
 
     def _upkeep(self, now: float) -> None:
         message = self.channel.overdue(now)
         if message is not None:
-            self._put(message)
-        if self.channel.owes or now >= self._beat_at:
-            self._beat()
+            self._transmit(message)
+        if self.channel.unacknowledged or now >= self._acknowledge_at:
+            self._acknowledge()
 
-    def _look(self) -> None:
-        """What became of the handshake, where libzmq has something to tell."""
+    def _read_monitor(self) -> None:
+        """Results of handshakes, as libzmq reports them."""
         while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -203,12 +203,12 @@ class SecureClient:
                     "`flegel keys show` prints here."
                 )
             failed = event != zmq.EVENT_HANDSHAKE_SUCCEEDED
-            self._failed = "it has another key than the one known here, or talks without keys" if failed else ""
+            self._failed = "it has another key than the one known here, or uses no keys" if failed else ""
 
 
 def dial(
     address: str,
-    hears: Iterable[type[msgspec.Struct]],
+    accepts: Iterable[type[msgspec.Struct]],
     *,
     pair: KeyPair | None = None,
     server: str | None = None,
@@ -217,11 +217,11 @@ def dial(
     window: int = WINDOW,
     window_bytes: int = WINDOW_BYTES,
 ) -> SecureClient:
-    """A line to the gate at `tcp://HOST:PORT` whose key is `server`; `hears` are the messages it may answer with."""
+    """A client of the server at `tcp://HOST:PORT` whose key is `server`; `accepts` are the messages it may send."""
     host_of(address)
     if (pair is None) != (server is None):
-        raise TypeError("a line needs its own pair and the gate's key, or neither")
+        raise TypeError("a client needs its own pair and the server's key, or neither")
     if pair is None and not insecure:
-        raise UsageError(f"Speaking to {address} without keys can be read and changed on its way; type --insecure.")
-    vocabulary = Vocabulary(dict.fromkeys(hears, ()))
+        raise UsageError(f"Without keys, messages to {address} can be read and changed on their way; type --insecure.")
+    vocabulary = Vocabulary(dict.fromkeys(accepts, ()))
     return SecureClient(address, vocabulary, pair, server, limits or Limits(), window, window_bytes)

@@ -1,8 +1,8 @@
-"""The gate between the network and a daemon: who speaks is proven by CURVE, what it may say is looked up in a table.
+"""The server socket of a daemon: CURVE proves the sender, and a table says which messages its role may send.
 
-`listen` opens a gate, `dial` a line to one. A message reaches the caller only if its key is registered, its role may
-say this type, its number is the next one of its conversation, and all of it fits the limits; what fails is counted
-by its reason. Authority comes from the key alone. Only typed MessagePack is decoded, and nothing is ever unpickled.
+`listen` opens a server, `dial` connects a client. A message reaches the caller only if its key is registered, its role
+may send this type, its number is the next one of its conversation, and all of it is within the limits; refused messages
+are counted by reason. Rights come from the key alone. Only typed MessagePack is decoded, nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from flegel.cluster.transport.framing import (
     host_of,
     is_loopback,
     read_header,
+    receive_frames,
     send_frames,
-    take,
     write_body,
 )
 from flegel.cluster.transport.keys import KeyRegistry
@@ -46,14 +46,14 @@ from flegel.runtime.transport.poller import Poller
 __all__ = ["ANYBODY", "Limits", "Received", "SecureServer", "Sender", "listen"]
 
 MAX_SESSIONS = 4096
-MAX_PENDING = 512 << 20  # bytes that all conversations together may keep; the one silent for longest is given up
-IDLE = 3600.0  # seconds after which a conversation that fell silent is forgotten
+MAX_PENDING = 512 << 20  # bytes that all conversations together may keep; beyond that the longest silent one is dropped
+IDLE = 3600.0  # seconds without a message after which a conversation is forgotten
 ANYBODY = "anybody"
-"""The role of everybody where a gate is open without keys."""
+"""The role of every client of a server without keys."""
 
 
 class Sender(NamedTuple):
-    """Who said something, as proven by its key; also the address of an answer."""
+    """Who sent a message, as proven by its key; also the address for an answer."""
 
     key: str
     role: str
@@ -68,7 +68,7 @@ class Received(NamedTuple):
 
 
 class _Peer:
-    """A conversation as the listening side keeps it."""
+    """A conversation as the server keeps it."""
 
     def __init__(self, sender: Sender, now: float, window: int, window_bytes: int) -> None:
         self.sender, self.route, self.last = sender, b"", now
@@ -89,18 +89,18 @@ class SecureServer:
         window_bytes: int,
     ) -> None:
         self.refused: Counter[str] = Counter()
-        """How many messages were not let through, by reason."""
+        """Refused messages, by reason."""
         self._vocabulary, self._registry, self._limits = vocabulary, registry, limits
         self._window, self._window_bytes = window, window_bytes
         self._peers: OrderedDict[tuple[str, int], _Peer] = OrderedDict()
         self._floor: dict[str, int] = {}
-        self._owing: set[tuple[str, int]] = set()
-        self._life = secrets.randbits(62) + 1
-        self._swept = clock.now()
+        self._to_acknowledge: set[tuple[str, int]] = set()
+        self._server_id = secrets.randbits(62) + 1
+        self._expired_at = clock.now()
         self._context = zmq.Context()
-        self._doorman = ZapAuthenticator(self._context, registry.admit) if registry is not None else None
+        self._authenticator = ZapAuthenticator(self._context, registry.admit) if registry is not None else None
         self.socket = self._context.socket(zmq.ROUTER)
-        """For `Sleeper` alone, where the caller waits for pipes as well."""
+        """For `Poller` alone, if the caller waits for pipes as well."""
         try:
             apply_limits(self.socket, limits.largest, 2 * window)
             self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -110,59 +110,59 @@ class SecureServer:
         except BaseException:
             self.close()
             raise
-        self._sleeper = Poller(self.socket)
+        self._poller = Poller(self.socket)
 
     def receive(self, timeout: float) -> Iterator[Received]:
-        """What has come and may come in, after waiting for the first message at most so long."""
+        """Accepted messages, after waiting for the first one at most so long."""
         now = clock.now()
-        self._tidy(now)
+        self._expire(now)
         until, waited = now + timeout, False
         while True:
             try:
-                parts, why = take(self.socket, self._limits, skip=1)
+                parts, why = receive_frames(self.socket, self._limits, skip=1)
             except zmq.Again:
-                self._settle()
+                self._acknowledge()
                 now = clock.now()
                 if waited or now >= until:
                     return
                 due = min((p.channel.due() for p in self._peers.values()), default=until)
-                self._sleeper.wait(min(until, due) - now)
+                self._poller.wait(min(until, due) - now)
                 waited = clock.now() >= until or self._readable()
                 self._resend(clock.now())
                 continue
             waited = True
-            received = self._judge(parts, why)
+            received = self._check(parts, why)
             if received is not None:
                 yield received
                 if self.socket.closed:
                     return
 
     def send(self, to: Sender, body: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
-        """To the conversation that a message came from; raises `PeerSlow` where too much is under way already.
+        """To the conversation that a message came from; raises `PeerSlow` if too much is unacknowledged.
 
-        What the other side has not acknowledged is sent again when it comes back, as long as its conversation is known.
+        What the client has not acknowledged is sent again when it comes back, as long as its conversation is known.
         """
         peer = self._peers.get((to.key, to.session))
         if peer is None:
             raise PeerRefused(f"The conversation with {to.name or to.key[:8]} is over; it must dial again.")
         if self._registry is not None and not self._registry.admit(to.key):
             raise PeerRefused(f"The key of {to.name or to.key[:8]} was revoked.")
-        self._put(peer, peer.channel.put(write_body(body, frames, self._limits), frames, clock.now()))
+        self._transmit(peer, peer.channel.put(write_body(body, frames, self._limits), frames, clock.now()))
         if sum(p.channel.pending_bytes for p in self._peers.values()) > MAX_PENDING:
             self._forget(next(n for n, p in self._peers.items() if p.channel.pending_bytes))
 
-    def books(self, to: Sender) -> OrderedChannel | None:
-        """What was sent, acknowledged and is pending in a conversation."""
+    def channel(self, to: Sender) -> OrderedChannel | None:
+        """The numbers of a conversation: sent, acknowledged, pending."""
         peer = self._peers.get((to.key, to.session))
         return peer.channel if peer else None
 
     def close(self) -> None:
-        """Nothing gets in any more; what is pending is dropped."""
+        """Stop listening; what is pending is dropped."""
         if not self.socket.closed:
             self.socket.close(linger=0)
-        if self._doorman is not None:
-            self._doorman.stop()
-            self._doorman = None
+        if self._authenticator is not None:
+            self._authenticator.stop()
+            self._authenticator = None
         self._context.term()
 
     def __enter__(self) -> SecureServer:
@@ -173,63 +173,63 @@ class SecureServer:
 
     # -- in ------------------------------------------------------------------------------------------------
 
-    def _judge(self, parts: list[Any], why: str | None) -> Received | None:
-        """A message from the network: let through, or counted under the reason why not."""
+    def _check(self, parts: list[Any], why: str | None) -> Received | None:
+        """A message from the network: accepted, or counted under the reason for its refusal."""
         if why is not None or len(parts) < 2:
             return self._refuse(why or "not a message")
-        route, header = parts[0].bytes, parts[1]
-        entry_role, name, key = self._who(header)
+        route, frame = parts[0].bytes, parts[1]
+        role, name, key = self._identify(frame)
         try:
-            slip = read_header(header.buffer, self._limits)
+            header = read_header(frame.buffer, self._limits)
         except DecodeError:
             return self._refuse("not a message")
-        if not entry_role:
-            self._deny(route, slip, "This key is not known here any more; ask the owner of the master to add it.")
+        if not role:
+            self._deny(route, header, "This key is not known here any more; ask the owner of the master to add it.")
             return self._refuse("unknown key")
-        peer = self._peer(Sender(key, entry_role, name, slip.session), slip)
+        peer = self._peer(Sender(key, role, name, header.session), header)
         if peer is None:
-            self._deny(route, slip, "This conversation is over; dial again (and set the clock, if this repeats).")
+            self._deny(route, header, "This conversation is over; dial again (and set the clock, if this repeats).")
             return self._refuse("replay")
         now = clock.now()
         if peer.route != route:
             peer.route = route
-            self._all(peer, peer.channel.again(now))
-        if slip.life == self._life:
-            self._all(peer, peer.channel.acknowledge(slip.heard, now))
-        taken = peer.channel.takes(slip.number)
-        if peer.channel.owes or slip.number == 0:
-            self._owing.add((key, slip.session))
-        if peer.channel.owes >= ACK_EVERY:
-            self._settle()
-        if not taken:
-            return self._refuse("replay") if slip.number else None
-        return self._open(peer, slip, parts)
+            self._transmit_all(peer, peer.channel.resend_all(now))
+        if header.server_id == self._server_id:
+            self._transmit_all(peer, peer.channel.acknowledge(header.received, now))
+        accepted = peer.channel.accept(header.number)
+        if peer.channel.unacknowledged or header.number == 0:
+            self._to_acknowledge.add((key, header.session))
+        if peer.channel.unacknowledged >= ACK_EVERY:
+            self._acknowledge()
+        if not accepted:
+            return self._refuse("replay") if header.number else None
+        return self._open(peer, header, parts)
 
-    def _open(self, peer: _Peer, slip: MessageHeader, parts: list[Any]) -> Received | None:
+    def _open(self, peer: _Peer, header: MessageHeader, parts: list[Any]) -> Received | None:
         try:
-            tag = self._vocabulary.tag(slip.body)
+            tag = self._vocabulary.tag(header.body)
             allowed = self._vocabulary.roles[tag]
             if peer.sender.role != ANYBODY and peer.sender.role not in allowed:
                 self._deny(
-                    peer.route, slip, f"A key with role {peer.sender.role} may not say {tag}; that takes "
+                    peer.route, header, f"A key with role {peer.sender.role} may not send {tag}; that takes "
                     f"{' or '.join(sorted(allowed)) or 'no key at all'}."
                 )  # fmt: skip
                 return self._refuse("wrong role")
-            body = self._vocabulary.decode(tag, slip.body)
+            body = self._vocabulary.decode(tag, header.body)
         except DecodeError as error:
-            self._deny(peer.route, slip, str(error))
+            self._deny(peer.route, header, str(error))
             return self._refuse("not a message")
         return Received(peer.sender, body, tuple(f.bytes for f in parts[2:]))
 
-    def _who(self, header: Any) -> tuple[str, str, str]:
-        """Role, name and key of a sender; no role where it may not speak (any more)."""
+    def _identify(self, frame: Any) -> tuple[str, str, str]:
+        """Role, name and key of a sender; an empty role if it may not send (any more)."""
         if self._registry is None:
             return ANYBODY, "", ""
-        key = key_of(header)
+        key = key_of(frame)
         entry = self._registry.find(key) if key else None
         return (entry.role, entry.name, key) if entry else ("", "", key)
 
-    def _peer(self, sender: Sender, slip: MessageHeader) -> _Peer | None:
+    def _peer(self, sender: Sender, header: MessageHeader) -> _Peer | None:
         name = (sender.key, sender.session)
         peer = self._peers.get(name)
         now = clock.now()
@@ -237,7 +237,7 @@ class SecureServer:
             if sender.session <= self._floor.get(sender.key, -1):
                 return None
             peer = self._peers[name] = _Peer(sender, now, self._window, self._window_bytes)
-            peer.channel.begin_hearing(slip.base)
+            peer.channel.begin_receiving(header.base)
             while len(self._peers) > MAX_SESSIONS:
                 self._forget(next(iter(self._peers)))
         self._peers.move_to_end(name)
@@ -248,53 +248,55 @@ class SecureServer:
         self.refused[why] += 1
         return None
 
-    def _deny(self, route: bytes, slip: MessageHeader, why: str) -> None:
-        denial = MessageHeader(slip.session, self._life, 0, 1, 0, NIL, why)
+    def _deny(self, route: bytes, header: MessageHeader, why: str) -> None:
+        denial = MessageHeader(header.session, self._server_id, 0, 1, 0, NIL, why)
         with contextlib.suppress(zmq.ZMQError):
             self.socket.send_multipart([route, encoder.encode(denial)], zmq.NOBLOCK)
 
     # -- out -----------------------------------------------------------------------------------------------
 
-    def _all(self, peer: _Peer, messages: list[UnacknowledgedMessage]) -> None:
+    def _transmit_all(self, peer: _Peer, messages: list[UnacknowledgedMessage]) -> None:
         for message in messages:
-            self._put(peer, message)
+            self._transmit(peer, message)
 
-    def _put(self, peer: _Peer, message: UnacknowledgedMessage) -> None:
-        """What the socket does not take now stays pending."""
+    def _transmit(self, peer: _Peer, message: UnacknowledgedMessage) -> None:
+        """What the socket does not accept now stays pending."""
         with contextlib.suppress(zmq.ZMQError):
             header = self._header(peer, message.number, message.body)
             send_frames(self.socket, [peer.route, header, *message.frames])
-            peer.channel.owes = 0
+            peer.channel.unacknowledged = 0
 
     def _header(self, peer: _Peer, number: int, body: bytes) -> bytes:
         channel = peer.channel
-        slip = MessageHeader(peer.sender.session, self._life, number, channel.base, channel.heard, msgspec.Raw(body))
-        return encoder.encode(slip)
+        header = MessageHeader(
+            peer.sender.session, self._server_id, number, channel.base, channel.received, msgspec.Raw(body)
+        )
+        return encoder.encode(header)
 
-    def _settle(self) -> None:
-        """Acknowledge what was taken and not answered."""
-        for name in self._owing:
+    def _acknowledge(self) -> None:
+        """Acknowledge what was accepted and not answered."""
+        for name in self._to_acknowledge:
             peer = self._peers.get(name)
             if peer is not None:
-                peer.channel.owes = 0
+                peer.channel.unacknowledged = 0
                 with contextlib.suppress(zmq.ZMQError):
                     self.socket.send_multipart([peer.route, self._header(peer, 0, bytes(NIL))], zmq.NOBLOCK)
-        self._owing.clear()
+        self._to_acknowledge.clear()
 
     def _resend(self, now: float) -> None:
         for peer in list(self._peers.values()):
             message = peer.channel.overdue(now)
             if message is not None:
-                self._put(peer, message)
+                self._transmit(peer, message)
 
     def _readable(self) -> bool:
         return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
-    def _tidy(self, now: float) -> None:
-        if self._doorman is not None:
-            self._doorman.supervise()
-        if now - self._swept > 10.0:
-            self._swept = now
+    def _expire(self, now: float) -> None:
+        if self._authenticator is not None:
+            self._authenticator.supervise()
+        if now - self._expired_at > 10.0:
+            self._expired_at = now
             for name in [n for n, p in self._peers.items() if now - p.last > IDLE]:
                 self._forget(name)
 
@@ -315,13 +317,13 @@ def listen(
     window: int = WINDOW,
     window_bytes: int = WINDOW_BYTES,
 ) -> SecureServer:
-    """A gate at `tcp://HOST:PORT` (port 0: any that is free; see `.address`) for messages that `rights` lists.
+    """A server at `tcp://HOST:PORT` (port 0: any that is free; see `.address`) for the messages that `rights` lists.
 
-    Without `pair` and `registry` it is open to everybody who can reach it, which must be asked for by `insecure`.
+    Without `pair` and `registry` it is open to everybody who can reach it; `insecure` must say so.
     """
     host = host_of(address)
     if (pair is None) != (registry is None):
-        raise TypeError("a gate needs its own pair and a registry, or neither")
+        raise TypeError("a server needs its own pair and a registry, or neither")
     if pair is None and not insecure:
         where = "this host" if is_loopback(host) else "everybody who can reach this host"
         raise UsageError(

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from flegel.core.pytree import Array
@@ -23,11 +23,9 @@ from flegel.machine.coordinator.events import (
     Event,
     EvictWorker,
     FromWorker,
-    LeaveJob,
     Note,
     SaveCheckpointPart,
     SaveCommit,
-    ScaleTo,
     Send,
     SetTimer,
     StartWorker,
@@ -37,10 +35,11 @@ from flegel.machine.coordinator.events import (
     WorkerJoined,
 )
 from flegel.machine.fencing import Fence
-from flegel.messages import Envelope, Hello, Order
+from flegel.messages import Envelope, Hello
 from flegel.runtime import clock
 from flegel.runtime.job.signals import DeferredSignals
 from flegel.runtime.processes.blas_threads import by_one_thread
+from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
 
@@ -69,58 +68,6 @@ class CheckpointSink(Protocol):
     """Takes what belongs into checkpoints, and returns at once."""
 
     def take(self, command: BeginCheckpoint | SaveCheckpointPart | SaveCommit) -> None: ...
-
-
-class Cluster(Protocol):
-    """What a job needs of the processes that work for it, wherever they are."""
-
-    def new_job(self) -> str:
-        """A name that fences this job's messages from those of earlier ones."""
-        ...
-
-    def end_job(self) -> None:
-        """Workers forget their shares."""
-        ...
-
-    def incarnations(self) -> dict[int, int]:
-        """The present life of each worker that was ever started."""
-        ...
-
-    def send(self, worker: int, body: Order, parcel: PackedArrays = EMPTY) -> None:
-        """Raises `WorkerLost` where it cannot be reached."""
-        ...
-
-    def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
-        """Messages that have arrived; waits at most so long, and not beyond the end of a process."""
-        ...
-
-    def deaths(self) -> list[tuple[int, str, bool]]:
-        """Workers that are gone, how, and whether by their own fault; until they are expelled."""
-        ...
-
-    def greet(self, envelope: Envelope) -> bool:
-        """Is this the hello of a worker that was just started?"""
-        ...
-
-    def hire(self, worker: int) -> bool:
-        """Start this worker; True where it is up already. Raises `WorkerLost` where that cannot be."""
-        ...
-
-    def expel(self, worker: int, gently: bool = False) -> None:
-        """End this worker; whatever it says later is of a former life."""
-        ...
-
-    def dismiss(self, envelope: Envelope) -> None:
-        """Tell somebody who was expelled to end."""
-        ...
-
-    def keep_spare(self) -> None:
-        """Have a process ready for the next loss, where that is possible."""
-        ...
-
-    def requests(self) -> list[ScaleTo | LeaveJob]:
-        """What somebody wants of the crew since the last look."""
-        ...
 
 
 def drive(
@@ -262,7 +209,7 @@ class JobDriver:
     def _take(self, envelope: Envelope, arrays: tuple[Array, ...]) -> None:
         body = envelope.body
         if type(body) is Hello:
-            if self._cluster.greet(envelope) and envelope.worker in self._hired:
+            if self._cluster.accept_hello(envelope) and envelope.worker in self._hired:
                 self._admit(envelope.worker)
                 self._follow_up()
         elif self._fence.refuse(envelope) is None:
@@ -296,7 +243,7 @@ class JobDriver:
     def _bury(self, now: float) -> None:
         for worker, why, fault in self._cluster.deaths():
             self._fence.expel(worker)
-            self._cluster.expel(worker)
+            self._cluster.evict(worker)
             self._unreachable.pop(worker, None)
             self._tell(WorkerDied(worker, why, fault))
         for worker, (since, why) in list(self._unreachable.items()):
@@ -307,14 +254,14 @@ class JobDriver:
     def _look_around(self, now: float) -> None:
         if now - self._rested_at > NO_LONGER:
             self._rest(now)
-        for request in self._cluster.requests():
+        for request in self._cluster.take_requests():
             self._tell(request)
         if not self._told and (why := self._suspended()):
             self._told = True
             self._tell(Suspend(why))
         if self._spare_at is not None and now >= self._spare_at:
             self._spare_at = None
-            self._cluster.keep_spare()
+            self._cluster.prepare_spare()
         if self._watch:
             try:
                 self._signals.open = True  # it is the user's, as hooks are
@@ -349,7 +296,7 @@ class JobDriver:
                     self._hired.discard(worker)
                     self._unreachable.pop(worker, None)
                     self._fence.expel(worker)
-                    self._cluster.expel(worker, gently)
+                    self._cluster.evict(worker, gently)
                     self._machine.notes.append(f"worker {worker} {why}")
                 case Note(text):
                     self._machine.notes.append(text)
@@ -362,7 +309,7 @@ class JobDriver:
     def _hire(self, worker: int) -> None:
         self._hired.add(worker)
         try:
-            if self._cluster.hire(worker):
+            if self._cluster.start_worker(worker):
                 self._admit(worker)
         except (WorkerLost, OSError) as error:
             self._hired.discard(worker)

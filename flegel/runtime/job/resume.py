@@ -29,7 +29,7 @@ from flegel.sync import MODELS
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.coordinator import Coordinator
-    from flegel.runtime.processes.local_cluster import LocalCluster
+    from flegel.runtime.processes.cluster_protocol import Cluster
 
 UNSET: Any = object()
 
@@ -38,7 +38,7 @@ def replace(
     place: str | os.PathLike[str],
     *,
     workers: int | None = None,
-    cluster: LocalCluster | None = None,
+    cluster: Cluster | None = None,
     worker_timeout: float = WORKER_TIMEOUT,
     hook_timeout: float = HOOK_TIMEOUT,
     hire_again: bool = True,
@@ -72,7 +72,7 @@ def resume(
     exact: bool | None = None,
     trust_code: bool = False,
     checkpoint_every: float | None = None,
-    cluster: LocalCluster | None = None,
+    cluster: Cluster | None = None,
     worker_timeout: float = WORKER_TIMEOUT,
     hook_timeout: float = HOOK_TIMEOUT,
     hire_again: bool = True,

@@ -36,7 +36,9 @@ from flegel.runtime.job.checkpoint_session import CheckpointSession, fingerprint
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.signals import Signals
-from flegel.runtime.processes.local_cluster import MAX_WORKERS, LocalCluster
+from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.processes.local_cluster import LocalCluster
+from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.trainer import form_of
 from flegel.sync import balance_mode, make_policy
@@ -75,7 +77,7 @@ class Request:
     """Start another process in place of a lost worker; otherwise the others take its points over."""
     scale: str = "none"
     collect_state: bool = False
-    cluster: LocalCluster | None = None
+    cluster: Cluster | None = None
     record: CheckpointSession | None = None
     """Where its state is kept, and what it goes on from."""
     watch: Callable[[Coordinator], None] | None = None
@@ -97,7 +99,7 @@ def execute(request: Request) -> Result:
     policy = make_policy(request.sync)
     parse_stragglers(request.straggler, request.workers)
     own_cluster = request.cluster is None
-    cluster = request.cluster or LocalCluster(request.workers)
+    cluster: Cluster = request.cluster or LocalCluster(request.workers)
     record = request.record
     rows: SharedRows | None = None
     try:
@@ -195,7 +197,7 @@ def _drive_and_keep(
     plan: PreparedJob,
     scaling: scale.Scaling | None,
     parts: list[WorkerState],
-    cluster: LocalCluster,
+    cluster: Cluster,
 ) -> float:
     """Train with checkpoints, from where the job stood; returns how far its clock is ahead of this host's."""
     record.restore(machine, parts)
@@ -253,7 +255,7 @@ def check_data(request: Request) -> None:
         raise UsageError(f"{request.workers} workers are more than the {data.rows} points of {data.name}; use fewer.")
 
 
-def _scaling(request: Request, cluster: LocalCluster) -> scale.Scaling:
+def _scaling(request: Request, cluster: Cluster) -> scale.Scaling:
     """How to scale, from the moments of all rows; workers compute those of their own parts."""
     if request.record is not None and request.record.found and request.record.found.job.scaling:
         return scale.Scaling(*(np.array(column) for column in request.record.found.job.scaling))

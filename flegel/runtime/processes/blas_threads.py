@@ -1,8 +1,8 @@
-"""Linear algebra by one thread while a job is on its way, in the process of its coordinator.
+"""Limits the linear algebra of a coordinator's process to one thread while its job runs. Touches no other process.
 
-Libraries like OpenBLAS give a product of some thousand numbers to a thread for each processor, and these spin for tens
-of milliseconds when it is done, in case another one comes. A hook like `objective` comes at every barrier, so they
-would spin all the time, on the processors that belong to the workers.
+Libraries such as OpenBLAS split a product of some thousand numbers over one thread per processor, and these threads
+spin for tens of milliseconds afterwards in case another product follows. A hook such as `objective` runs at every
+barrier, so they would spin all the time, on processors that the workers need.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _limiting = threading.Lock()
 
 @contextlib.contextmanager
 def by_one_thread() -> Iterator[None]:
-    """Of jobs beside each other in one process the first one limits threads, until it ends: whoever sets a limit has to
-    take it back, and must not take back that of another."""
+    """Of several jobs in one process the first one sets the limit and restores it when it ends: a second one must not
+    restore what the first one still needs."""
     if not _limiting.acquire(blocking=False):
         yield
         return

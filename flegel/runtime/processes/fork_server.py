@@ -1,11 +1,11 @@
-"""A process that has imported and warmed what every worker needs, and forks workers from itself.
+"""A fork server: one process that has imported and warmed what every worker needs, and forks workers from itself.
 
-A worker from scratch costs more than a second of processor time, nearly all of it for imports and for the compiler's
-own tables; a fork of the nest costs some milliseconds, also when a lost worker is replaced. The nest has one thread,
-opens no socket and runs no user code. It ends with the process that started it, and its workers with it.
+A worker started from scratch costs more than a second of processor time, nearly all of it imports and the compiler's
+tables; a fork costs some milliseconds, also when a lost worker is replaced. The server has one thread, opens no socket
+and runs no user code. It ends with the process that started it, and its workers end with it.
 
-Requests, each with the read end of the worker's standard input, and answers (`BORN` with a pidfd, `ENDED`) are packets
-on a pair of local sockets. See docs/adr/workers-from-a-fork-server.md.
+Requests (each with the read end of the worker's standard input) and answers (`STARTED` with a pidfd, `ENDED` with an
+exit code) are packets on a pair of local sockets. The decision record is docs/adr/workers-from-a-fork-server.md.
 """
 
 from __future__ import annotations
@@ -26,48 +26,53 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from flegel.runtime import clock
-from flegel.runtime.processes.parent_death import die_with_parent, nursery
+from flegel.runtime.processes.parent_death import die_with_parent, process_starter
 
 AVAILABLE = sys.platform == "linux" and hasattr(os, "pidfd_open")
-UNDER_WAY = 64
-"""Requests without an answer: each holds a descriptor that is neither here nor there, and these are limited."""
-PATIENCE = 120.0
-BORN, ENDED = 1, 2
+MAX_PENDING = 64
+"""Requests without an answer. Each holds a descriptor in flight, and the kernel limits those."""
+START_TIMEOUT = 120.0
+"""Seconds to wait for an answer of the server."""
+STARTED, ENDED = 1, 2
 _REQUEST, _ANSWER = struct.Struct("!q"), struct.Struct("!bqq")
 
 
 def environment() -> dict[str, str]:
-    """Of a worker: one core, and this process's modules."""
+    """Environment of a worker: numeric libraries use one thread, modules are found as in this process."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
     return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path)}
 
 
 class ForkedProcess:
-    """A worker process; as a `Popen` to whoever ends it."""
+    """A worker process, with the methods of `Popen` that its owner needs."""
 
-    def __init__(self, nest: ForkServer, stdin: IO[bytes]) -> None:
-        self._nest = nest
+    def __init__(self, server: ForkServer, stdin: IO[bytes]) -> None:
+        self._server = server
         self.stdin: IO[bytes] | None = stdin
-        self.born: int | None = None
+        self.known_pid: int | None = None
+        """None until the server has answered."""
         self.pidfd: int | None = None
         self.returncode: int | None = None
 
     @property
     def pid(self) -> int:
         """Waits until it is known."""
-        if self.born is None:
-            self._nest.hear_until(lambda: self.born is not None or self.returncode is not None, PATIENCE)
-        if self.born is None:
-            raise ProcessLookupError("The process ended before it began.")
-        return self.born
+        if self.known_pid is None:
+            self._server.wait_until(
+                lambda: self.known_pid is not None or self.returncode is not None, START_TIMEOUT
+            )  # fmt: skip
+        if self.known_pid is None:
+            raise ProcessLookupError("The process ended before it started.")
+        return self.known_pid
 
     def poll(self) -> int | None:
-        """As far as the nest has been listened to."""
+        """The exit code, as far as answers of the server have been read (`ForkServer.receive`)."""
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if not self._nest.hear_until(lambda: self.returncode is not None, PATIENCE if timeout is None else timeout):
-            raise subprocess.TimeoutExpired("a worker", timeout or PATIENCE)
+        seconds = START_TIMEOUT if timeout is None else timeout
+        if not self._server.wait_until(lambda: self.returncode is not None, seconds):
+            raise subprocess.TimeoutExpired("a worker", timeout or START_TIMEOUT)
         assert self.returncode is not None
         return self.returncode
 
@@ -82,7 +87,7 @@ class ForkedProcess:
             if self.returncode is None and self.pid and self.pidfd is not None:
                 signal.pidfd_send_signal(self.pidfd, number)
 
-    def ended(self, code: int) -> None:
+    def set_ended(self, code: int) -> None:
         self.returncode = code
         if self.pidfd is not None:
             os.close(self.pidfd)
@@ -90,164 +95,168 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The nest as its owner sees it."""
+    """The server process as its owner sees it."""
 
     def __init__(self) -> None:
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = nursery.start(
+        self._socket, remote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with remote_end:
+            self._process = process_starter.start(
                 lambda: subprocess.Popen(
                     [sys.executable, "-P", "-m", "flegel.runtime.processes.fork_server"],
-                    stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment(), start_new_session=True,
+                    stdin=remote_end.fileno(), stdout=subprocess.DEVNULL, env=environment(), start_new_session=True,
                 )
             )  # fmt: skip
-        self._line.setblocking(False)
+        self._socket.setblocking(False)
         self._numbers = itertools.count()
-        self._brood: dict[int, ForkedProcess] = {}
+        self._children: dict[int, ForkedProcess] = {}
         self.alive = True
 
     def fileno(self) -> int:
-        """Readable when there is something to hear."""
-        return self._line.fileno()
+        """Readable when the server has answered something."""
+        return self._socket.fileno()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def hatch(self, line: bytes) -> ForkedProcess:
-        """A worker whose standard input begins with this line, and ends when ours does."""
-        self.hear_until(lambda: sum(h.born is None for h in self._brood.values()) < UNDER_WAY, PATIENCE)
+    def spawn(self, first_line: bytes) -> ForkedProcess:
+        """Fork a worker. Its standard input begins with this line, and closes when this process ends."""
+        self.wait_until(
+            lambda: sum(child.known_pid is None for child in self._children.values()) < MAX_PENDING, START_TIMEOUT
+        )
         read, write = os.pipe()
         stdin = os.fdopen(write, "wb")
         number = next(self._numbers)
-        hatched = self._brood[number] = ForkedProcess(self, stdin)
+        child = self._children[number] = ForkedProcess(self, stdin)
         try:
-            socket.send_fds(self._line, [_REQUEST.pack(number)], [read])
-            stdin.write(line)
+            socket.send_fds(self._socket, [_REQUEST.pack(number)], [read])
+            stdin.write(first_line)
             stdin.flush()
         except OSError:
-            self._die()
+            self._set_dead()
         finally:
             os.close(read)
-        return hatched
+        return child
 
-    def hear(self) -> None:
-        """What has become of the brood."""
+    def receive(self) -> None:
+        """Read the server's answers: which children have started, and which have ended."""
         while self.alive:
             try:
-                content, descriptors, _, _ = socket.recv_fds(self._line, _ANSWER.size, 1)
+                content, descriptors, _, _ = socket.recv_fds(self._socket, _ANSWER.size, 1)
             except BlockingIOError:
                 return
             except OSError:
                 content, descriptors = b"", []
             if not content:
-                self._die()
+                self._set_dead()
                 return
             kind, number, value = _ANSWER.unpack(content)
-            hatched = self._brood[number]
-            if kind == BORN:
-                hatched.born, hatched.pidfd = value, descriptors[0]
+            child = self._children[number]
+            if kind == STARTED:
+                child.known_pid, child.pidfd = value, descriptors[0]
             else:
-                hatched.ended(value)
-                del self._brood[number]
+                child.set_ended(value)
+                del self._children[number]
 
-    def hear_until(self, true: Callable[[], bool], seconds: float) -> bool:
-        """Listen until it is true, at most so long."""
+    def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Read answers until the condition holds; False after so many seconds, or when the server is dead."""
         deadline = clock.now() + seconds
         while True:
-            self.hear()
-            if true():
+            self.receive()
+            if condition():
                 return True
             left = deadline - clock.now()
             if left <= 0 or not self.alive:
                 return False
-            select.select([self._line], [], [], left)
+            select.select([self._socket], [], [], left)
 
-    def _die(self) -> None:
-        """The nest is gone, and the kernel has ended its workers."""
+    def _set_dead(self) -> None:
+        """The server has ended, and the kernel has killed its children."""
         self.alive = False
-        for hatched in self._brood.values():
-            hatched.ended(-signal.SIGKILL)
-        self._brood.clear()
+        for child in self._children.values():
+            child.set_ended(-signal.SIGKILL)
+        self._children.clear()
 
     def close(self) -> None:
-        """Whatever is left of the brood ends as well."""
+        """End the server and all its children."""
         self._process.kill()
         self._process.wait()
-        self._die()
-        self._line.close()
+        self._set_dead()
+        self._socket.close()
 
 
-_early: list[ForkServer] = []
+_prepared: list[ForkServer] = []
 
 
 @contextlib.contextmanager
 def prepared(wanted: bool = True) -> Iterator[None]:
-    """Have a nest come up while this process still imports; the first cluster inside takes it."""
+    """Start a fork server while this process still imports; the first cluster inside the block takes it."""
     if AVAILABLE and wanted:
-        _early.append(ForkServer())
+        _prepared.append(ForkServer())
     try:
         yield
     finally:
-        while _early:
-            _early.pop().close()
+        while _prepared:
+            _prepared.pop().close()
 
 
 def take() -> ForkServer:
-    """The one that was prepared, or a new one."""
-    nest = _early.pop() if _early else ForkServer()
-    return nest if nest.alive else ForkServer()
+    """The prepared server where there is one, else a new one."""
+    server = _prepared.pop() if _prepared else ForkServer()
+    return server if server.alive else ForkServer()
 
 
-# -- in the nest -------------------------------------------------------------------------------------------
+# -- in the server process ---------------------------------------------------------------------------------
 
 
-def serve(line: socket.socket) -> None:
-    """Fork on request and tell who ended, until the owner is gone."""
+def serve(owner: socket.socket) -> None:
+    """Fork on request and report exit codes, until the owner closes its end."""
     from flegel.runtime.backends.numba.compiler import wake_compiler
     from flegel.runtime.worker import process
 
     wake_compiler()
     gc.collect()
-    gc.freeze()  # so that workers leave these pages alone and share them
-    bell, ring = os.pipe()
-    os.set_blocking(bell, False)
-    os.set_blocking(ring, False)
-    signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
+    gc.freeze()  # so that collections in workers do not write to these pages, which stay shared
+    wakeup_read, wakeup_write = os.pipe()
+    os.set_blocking(wakeup_read, False)
+    os.set_blocking(wakeup_write, False)
+    signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    brood: dict[int, int] = {}
-    me = os.getpid()
+    children: dict[int, int] = {}
+    own_pid = os.getpid()
     while True:
-        readable, _, _ = select.select([line.fileno(), bell], [], [])
-        if bell in readable:
+        readable, _, _ = select.select([owner.fileno(), wakeup_read], [], [])
+        if wakeup_read in readable:
             with contextlib.suppress(BlockingIOError):
-                os.read(bell, 4096)
-            _reap(line, brood)
-        if line.fileno() in readable:
-            content, descriptors, _, _ = socket.recv_fds(line, _REQUEST.size, 1)
+                os.read(wakeup_read, 4096)
+            _reap(owner, children)
+        if owner.fileno() in readable:
+            content, descriptors, _, _ = socket.recv_fds(owner, _REQUEST.size, 1)
             if not content:
                 return
             (number,) = _REQUEST.unpack(content)
             pid = os.fork()
             if pid == 0:
-                _become_worker(process.main, me, line, number, descriptors[0], [bell, ring])
+                _become_worker(process.main, own_pid, owner, number, descriptors[0], [wakeup_read, wakeup_write])
             os.close(descriptors[0])
-            brood[pid] = number
+            children[pid] = number
 
 
-def _reap(line: socket.socket, brood: dict[int, int]) -> None:
-    while brood:
+def _reap(owner: socket.socket, children: dict[int, int]) -> None:
+    while children:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        line.send(_ANSWER.pack(ENDED, brood.pop(pid), os.waitstatus_to_exitcode(status)))
+        owner.send(_ANSWER.pack(ENDED, children.pop(pid), os.waitstatus_to_exitcode(status)))
 
 
 def _become_worker(
-    main: Callable[[], None], nest: int, line: socket.socket, number: int, stdin: int, others: list[int]
+    main: Callable[[], None], server_pid: int, owner: socket.socket, number: int, stdin: int, others: list[int]
 ) -> NoReturn:
-    """The new process, which must never come back into the nest's loop. It says itself that it is born: from then on
-    the kernel ends it with the nest, even if somebody stops it.
+    """The new process, which must never return into the server's loop.
+
+    It reports its own start, after `die_with_parent`: from then on the kernel ends it with the server, even while it
+    is stopped.
     """
     code = 1
     try:
@@ -256,20 +265,20 @@ def _become_worker(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         os.dup2(stdin, 0)
-        watch = os.pidfd_open(os.getpid())
-        socket.send_fds(line, [_ANSWER.pack(BORN, number, os.getpid())], [watch])
-        line.close()
-        for descriptor in (stdin, watch, *others):
+        pidfd = os.pidfd_open(os.getpid())
+        socket.send_fds(owner, [_ANSWER.pack(STARTED, number, os.getpid())], [pidfd])
+        owner.close()
+        for descriptor in (stdin, pidfd, *others):
             os.close(descriptor)
         import numpy as np
 
-        np.random.seed()  # else every worker would throw the nest's dice
-        if os.getppid() == nest:
+        np.random.seed()  # otherwise all workers would share the state of the server's global random generator
+        if os.getppid() == server_pid:
             main()
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - it is told, and ends this process only
+    except BaseException:  # noqa: BLE001 - printed, and ends this process only
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError, ValueError):
@@ -278,14 +287,14 @@ def _become_worker(
 
 
 def main() -> None:
-    """Entry point of the process; the line to its owner is its standard input."""
+    """Entry point of the process; standard input is the socket to its owner."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
-    line = socket.socket(fileno=os.dup(0))
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    serve(line)
+    owner = socket.socket(fileno=os.dup(0))
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
+    serve(owner)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What this machine is, and what else was running on it while something was measured. Reads /proc; changes nothing.
+"""What this machine is, and what else ran on it during a measurement. Reads /proc; changes nothing.
 
-Where there is no /proc, loads are unknown (None), never guessed.
+Without /proc, loads are unknown (None), never guessed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from flegel.runtime import clock
 
-FOREIGN = 0.10  # of the usable processor time: more of it spent by others disturbs a measurement
-STEAL = 0.02  # of the time: more of it taken away by the hypervisor does too
+FOREIGN = 0.10  # share of usable processor time; more of it used by other programs disturbs a measurement
+STEAL = 0.02  # share of time; more of it taken by the hypervisor disturbs a measurement
 PACKAGES = (
     "numpy", "numba", "pyzmq", "msgspec", "msgpack", "pandas", "scikit-learn", "dask", "ray", "torch",
 )  # fmt: skip
@@ -32,7 +32,7 @@ class Reading(NamedTuple):
 
 
 class HostLoad(NamedTuple):
-    """Between two readings."""
+    """Load between two readings."""
 
     foreign: float | None
     """Processor time of other programs, as a share of what all usable cores offer."""
@@ -42,7 +42,7 @@ class HostLoad(NamedTuple):
 
     @property
     def disturbance(self) -> str:
-        """Why a measurement should not be trusted; empty where it may be."""
+        """Why a measurement should not be trusted; empty if it can be."""
         if self.foreign is not None and self.foreign > FOREIGN:
             return f"other programs took {self.foreign:.0%} of the processors"
         if self.steal is not None and self.steal > STEAL:
@@ -58,13 +58,13 @@ def cores() -> list[int]:
 
 
 def io_threads() -> int:
-    """Threads that move a coordinator's bytes. Connections are dealt to them: with a large θ or with very many workers,
-    one thread that copies θ to them and their changes back would be most of a barrier."""
+    """I/O threads of a coordinator. Connections are distributed over them: with a large θ or very many workers, one
+    thread that copies θ to all of them and their reports back would take most of a barrier."""
     return max(min(2, len(cores())), min(4, len(cores()) // 4))
 
 
 def reading() -> Reading | None:
-    """The counters now; None where the system does not tell."""
+    """The counters now; None where the system does not provide them."""
     try:
         tick = os.sysconf("SC_CLK_TCK")
         busy = steal = 0.0
@@ -81,7 +81,7 @@ def reading() -> Reading | None:
 
 
 def _own_seconds() -> float:
-    """Ticks of this process and all its descendants, ended ones too where somebody waited for them."""
+    """Ticks of this process and all its descendants, including reaped ones."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -103,19 +103,19 @@ def _own_seconds() -> float:
 
 
 def load_since(before: Reading | None) -> HostLoad:
-    """What others did since then."""
+    """Load by other programs since then."""
     after = reading()
     average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if before is None or after is None:
         return HostLoad(None, None, average)
     usable = max(after.at - before.at, 1e-3) * len(cores())
     others = (after.busy - before.busy) - (after.own - before.own)
-    blur = 0.02 * len(cores())  # counters go in steps of a hundredth of a second
-    return HostLoad(max(0.0, others - blur) / usable, max(0.0, after.steal - before.steal) / usable, average)
+    resolution = 0.02 * len(cores())  # counters advance in steps of 0.01 s
+    return HostLoad(max(0.0, others - resolution) / usable, max(0.0, after.steal - before.steal) / usable, average)
 
 
 def machine() -> dict[str, str]:
-    """The machine in words."""
+    """Description of this machine for reports."""
     found = {
         "processor": _processor(),
         "cores": f"{len(cores())} usable of {os.cpu_count() or '?'}",
@@ -140,7 +140,7 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Flegel and the packages that speed depends on, where they are installed."""
+    """Versions of Flegel and of installed packages that affect speed."""
     from flegel import __version__
 
     found = {"flegel": __version__}
@@ -155,7 +155,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit that runs, with + where files differ from it; outside a checkout what `FLEGEL_COMMIT` says."""
+    """The commit that runs, with + if files differ from it; outside a checkout the value of `FLEGEL_COMMIT`."""
     here = Path(__file__).resolve().parent
     try:
         name = _git(here, "rev-parse", "--short=12", "HEAD")

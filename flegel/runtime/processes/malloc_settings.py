@@ -1,9 +1,8 @@
-"""The C library's allocator, told what it cannot guess. Where that is another library, nothing happens.
+"""Settings of glibc's allocator. With another C library nothing happens.
 
-One heap: glibc gives each thread a heap of its own, and what a thread of ZeroMQ allocates there is freed by another
-one; the gaps that this leaves are the likely reason why a master with little to do grew by some megabytes an hour,
-without holding more objects. With one heap it grew by less than we can measure in a minute; the soak run watches it for
-longer.
+glibc gives each thread a heap of its own, and what a thread of ZeroMQ allocates there is freed by another thread. The
+gaps that this leaves are the likely reason why an idle master grew by some megabytes an hour without holding more
+objects. With one heap its growth within a minute is too small to measure; the soak run watches it for longer.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 
 def share_heap() -> None:
-    """One heap for all threads: for daemons, before they start some."""
-    _tell(M_ARENA_MAX, 1)
+    """One heap for all threads. Daemons call this before they start threads."""
+    _mallopt(M_ARENA_MAX, 1)
 
 
-def keep_buffers(largest: int, together: int) -> None:
-    """Keep freed memory of up to `together` bytes, in pieces of up to `largest`, for the next time.
+def keep_buffers(largest: int, total: int) -> None:
+    """Keep up to `total` bytes of freed memory, in blocks of up to `largest`, for reuse.
 
-    Else every message that is received into fresh memory pays for its first touch.
+    Otherwise every received message is written to fresh pages and pays for their first touch.
     """
-    _tell(M_MMAP_THRESHOLD, largest)
-    _tell(M_TRIM_THRESHOLD, together)
+    _mallopt(M_MMAP_THRESHOLD, largest)
+    _mallopt(M_TRIM_THRESHOLD, total)
 
 
-def _tell(switch: int, value: int) -> None:
+def _mallopt(option: int, value: int) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError, OSError):
-            ctypes.CDLL(None).mallopt(switch, value)
+            ctypes.CDLL(None).mallopt(option, value)

@@ -1,8 +1,8 @@
-"""Processes that die with the one that started them, even while they are stopped and can notice nothing.
+"""Processes that die with the process that started them, even while they are stopped. Decides nothing about jobs.
 
-The kernel kills them when the *thread* that started them ends (`PR_SET_PDEATHSIG`), so all are started by one thread,
-which lives as long as this process. The setting survives `exec` and is not inherited: what a worker itself starts is
-not bound to it.
+The kernel kills them when the *thread* that started them ends (`PR_SET_PDEATHSIG`), so one thread that lives as long
+as this process starts them all. The setting survives `exec` and is not inherited: what a worker itself starts does not
+die with the worker.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ Start = Callable[[], "subprocess.Popen[bytes]"]
 
 
 def die_with_parent() -> None:
-    """In the new process. One whose parent died before this sees the end of its standard input instead."""
+    """Call in the new process. If the parent died before this call, the end of standard input tells it instead."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class ProcessStarter:
-    """The thread that starts processes; made when it is needed, and anew in a process that was forked."""
+    """The thread that starts processes; created on first use, and again in a forked process."""
 
     def __init__(self) -> None:
         self._pid = 0
-        self._wanted: SimpleQueue[tuple[Start, Future[subprocess.Popen[bytes]]]] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[Start, Future[subprocess.Popen[bytes]]]] = SimpleQueue()
         self._lock = threading.Lock()
 
     def start(self, start: Start) -> subprocess.Popen[bytes]:
-        """What `start` returns or raises, called in that thread."""
+        """Call `start` in that thread; returns or raises what it does."""
         with self._lock:
             if self._pid != os.getpid():
-                self._pid, self._wanted = os.getpid(), SimpleQueue()
-                threading.Thread(target=self._serve, args=(self._wanted,), name="nursery", daemon=True).start()
-        promise: Future[subprocess.Popen[bytes]] = Future()
-        self._wanted.put((start, promise))
-        return promise.result()
+                self._pid, self._requests = os.getpid(), SimpleQueue()
+                threading.Thread(target=self._serve, args=(self._requests,), name="starter", daemon=True).start()
+        future: Future[subprocess.Popen[bytes]] = Future()
+        self._requests.put((start, future))
+        return future.result()
 
-    def _serve(self, wanted: SimpleQueue[tuple[Start, Future[subprocess.Popen[bytes]]]]) -> None:
+    def _serve(self, requests: SimpleQueue[tuple[Start, Future[subprocess.Popen[bytes]]]]) -> None:
         while True:
-            start, promise = wanted.get()
+            start, future = requests.get()
             try:
-                promise.set_result(start())
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever wanted the process
-                promise.set_exception(error)
+                future.set_result(start())
+            except BaseException as error:  # noqa: BLE001 - raised where the process was requested
+                future.set_exception(error)
 
 
-nursery = ProcessStarter()
+process_starter = ProcessStarter()

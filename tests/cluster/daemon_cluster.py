@@ -20,7 +20,7 @@ from flegel.job import Criteria, SyncSpec
 from flegel.runtime.job.class_source import reference
 
 WAIT = 120.0
-"""Seconds after which something that should happen is taken for hanging."""
+"""Seconds after which a test that waits fails."""
 
 
 def free_port() -> int:
@@ -29,13 +29,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def die_with_the_test() -> None:
-    """In a daemon, before it begins: a test that is killed leaves none behind."""
+def end_with_the_test() -> None:
+    """In a daemon, before it starts: a test that is killed leaves no daemon behind."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-class Town:
-    """`with Town(folder) as town:` …; afterwards nothing of it is left."""
+class DaemonCluster:
+    """`with DaemonCluster(folder) as cluster:` …; afterwards nothing of it is left."""
 
     def __init__(self, folder: Path, slaves: int = 2, slots: int = 2, keys: bool = True) -> None:
         self.folder, self.slots = folder, slots
@@ -52,7 +52,6 @@ class Town:
         self.master: subprocess.Popen[bytes] | None = None
         self.slaves: dict[str, subprocess.Popen[bytes]] = {}
         self._names = [f"s{i}" for i in range(slaves)]
-        self.mark = f"FLEGEL_HOME={folder / 'home'}"
 
     # -- daemons -------------------------------------------------------------------------------------------
 
@@ -62,7 +61,7 @@ class Town:
             return subprocess.Popen(
                 [sys.executable, "-m", "flegel.cli.main", *words],
                 env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, preexec_fn=die_with_the_test,
+                start_new_session=True, preexec_fn=end_with_the_test,
             )  # fmt: skip
 
     def start_master(self) -> None:
@@ -82,7 +81,7 @@ class Town:
         self.slaves[name].kill()
         self.slaves.pop(name).wait()
 
-    def __enter__(self) -> Town:
+    def __enter__(self) -> DaemonCluster:
         (self.folder / "home").mkdir(parents=True, exist_ok=True)
         os.environ["FLEGEL_HOME"] = self.environment["FLEGEL_HOME"]
         self.start_master()
@@ -110,14 +109,14 @@ class Town:
         """Wait for something; the limit only guards against hanging."""
         limit = time.monotonic() + seconds
         while not holds():
-            assert time.monotonic() < limit, f"{what}: not within {seconds:.0f} s\n{self.story()}"
+            assert time.monotonic() < limit, f"{what}: not within {seconds:.0f} s\n{self.logs()}"
             time.sleep(0.05)
 
-    def story(self) -> str:
+    def logs(self) -> str:
         return "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}" for p in sorted(self.folder.glob("*.log")))
 
     def processes(self) -> list[psutil.Process]:
-        """Processes of jobs: everything that carries this town's mark and is no daemon."""
+        """Processes of jobs: everything that carries this cluster's environment and is not a daemon."""
         daemons = {p.pid for p in [*self.slaves.values(), *([self.master] if self.master else [])]}
         found = []
         for process in psutil.process_iter():
@@ -132,7 +131,7 @@ class Town:
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
         if Path(f"/proc/{process.pid}/cwd").readlink() in [self.folder / name for name in self.slaves]:
-            return False  # a spare process, which belongs to nobody yet
+            return False  # a spare process, which is not assigned yet
         return f"FLEGEL_HOME={self.environment['FLEGEL_HOME']}".encode() in (
             Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
         )
@@ -165,7 +164,7 @@ class Town:
             return seen[0].state == state or (over and not state) or (over and seen[0].state != state)
 
         self.until(there, f"job {job} is {state or 'over'}", seconds)
-        assert not state or seen[0].state == state, f"{seen[0]}\n{self.story()}"
+        assert not state or seen[0].state == state, f"{seen[0]}\n{self.logs()}"
         return seen[0]
 
     def training(self, client: Client, job: str) -> JobView:
@@ -174,7 +173,7 @@ class Town:
 
         def there() -> bool:
             seen[:] = [client.job(job)]
-            assert seen[0].state in ("queued", "running"), f"{seen[0]}\n{self.story()}"
+            assert seen[0].state in ("queued", "running"), f"{seen[0]}\n{self.logs()}"
             return bool(seen[0].glance.get("iteration"))
 
         self.until(there, f"job {job} trains")

@@ -13,7 +13,7 @@ from flegel.cluster.transport.ordered_channel import OrderedChannel, Unacknowled
 from flegel.errors import PeerSlow
 
 
-def books_hold(channel: OrderedChannel) -> bool:
+def numbers_are_consistent(channel: OrderedChannel) -> bool:
     return channel.sent == channel.acknowledged + channel.pending and channel.pending <= channel.window
 
 
@@ -38,12 +38,12 @@ def test_what_is_sent_arrives_once_and_in_order(seed: int, count: int, drop: flo
             if rng.random() < drop:
                 continue
             for _ in range(1 + (rng.random() < twice)):
-                if theirs.takes(message.number):
+                if theirs.accept(message.number):
                     taken.append(int(message.body))
         wire = []
         if rng.random() >= drop:
-            wire += ours.acknowledge(theirs.heard, now)
-        assert books_hold(ours)
+            wire += ours.acknowledge(theirs.received, now)
+        assert numbers_are_consistent(ours)
         now += rng.choice((0.01, 1.0, 5.0))
         late = ours.overdue(now)
         wire += [late] if late else []
@@ -74,11 +74,11 @@ def test_one_that_starts_late_begins_where_the_sender_is() -> None:
     for _ in range(5):
         ours.put(b"", [], 0.0)
     ours.acknowledge(3, 0.0)
-    fresh.begin_hearing(ours.base)
-    assert [m.number for m in ours.again(0.0) if fresh.takes(m.number)] == [4, 5]
+    fresh.begin_receiving(ours.base)
+    assert [m.number for m in ours.resend_all(0.0) if fresh.accept(m.number)] == [4, 5]
 
 
-def test_patience_doubles_while_nothing_is_acknowledged() -> None:
+def test_the_resend_interval_doubles_while_nothing_is_acknowledged() -> None:
     channel = OrderedChannel()
     channel.put(b"", [], 0.0)
     asked = [t for t in range(0, 200) if channel.overdue(float(t))]

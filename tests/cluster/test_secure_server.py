@@ -1,4 +1,4 @@
-"""The gate: who may say what, what never reaches the dispatcher, and conversations that survive restarts."""
+"""The secure server: which role may send what, what is never dispatched, conversations that survive restarts."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ RIGHTS = {Ask: ["submit", "read"], Quiet: ["slave"]}
 
 
 class Host:
-    """A gate that answers every `Ask` with `Tell`, in a thread."""
+    """A server that answers every `Ask` with `Tell`, in a thread."""
 
     def __init__(self, folder: Path, address: str = "tcp://127.0.0.1:0", **options: Any) -> None:
         self.pair, self.registry = keys.first_start(folder), keys.KeyRegistry(folder)
-        self.gate = listen(address, RIGHTS, pair=self.pair, registry=self.registry, **options)
+        self.server = listen(address, RIGHTS, pair=self.pair, registry=self.registry, **options)
         self.got: list[tuple[str, Any, tuple[bytes, ...]]] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._loop)
@@ -63,13 +63,13 @@ class Host:
 
     def _loop(self) -> None:
         while not self._over.is_set():
-            for sender, body, frames in self.gate.receive(0.05):
+            for sender, body, frames in self.server.receive(0.05):
                 self.got.append((sender.role, body, frames))
                 if isinstance(body, Ask):
-                    self.gate.send(sender, Tell(body.n), frames)
+                    self.server.send(sender, Tell(body.n), frames)
 
-    def line(self, name: str, **options: Any) -> SecureClient:
-        return dial(self.gate.address, [Tell], pair=keys.load(name, self.folder), server=self.pair.public, **options)
+    def client(self, name: str, **options: Any) -> SecureClient:
+        return dial(self.server.address, [Tell], pair=keys.load(name, self.folder), server=self.pair.public, **options)
 
     @property
     def folder(self) -> Path:
@@ -78,7 +78,7 @@ class Host:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-        self.gate.close()
+        self.server.close()
 
 
 @pytest.fixture
@@ -88,91 +88,91 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made.close()
 
 
-def until(condition: Callable[[], bool], line: SecureClient | None = None) -> None:
-    """Keeps a line going until something holds; a minute guards against hangs."""
+def until(condition: Callable[[], bool], client: SecureClient | None = None) -> None:
+    """Keeps a client going until a condition holds; a minute guards against hangs."""
     deadline = clock.now() + 60
     while not condition():
         assert clock.now() < deadline, "waited for a minute"
-        if line is None:
+        if client is None:
             clock.sleep(0.005)
         else:
-            list(line.receive(0.02))
+            list(client.receive(0.02))
 
 
-def answers(line: SecureClient, count: int) -> list[Any]:
+def answers(client: SecureClient, count: int) -> list[Any]:
     got: list[Any] = []
     deadline = clock.now() + 60
     while len(got) < count and clock.now() < deadline:
-        got += line.receive(0.1)
+        got += client.receive(0.1)
     return got
 
 
 def test_a_message_carries_the_role_of_its_key_and_its_frames(host: Host) -> None:
-    with host.line("submit") as line:
-        line.send(Ask(7), [b"abc", b"x" * 200_000])
-        [(body, frames)] = answers(line, 1)
+    with host.client("submit") as client:
+        client.send(Ask(7), [b"abc", b"x" * 200_000])
+        [(body, frames)] = answers(client, 1)
     assert body == Tell(7) and frames == (b"abc", b"x" * 200_000)
     assert host.got[0][0] == "submit"
 
 
 def test_a_wrong_role_is_told_so(host: Host) -> None:
-    with host.line("slave") as line:
-        line.send(Ask(1))
-        with pytest.raises(PeerRefused, match="role slave may not say Ask; that takes read or submit"):
-            until(lambda: False, line)
-    assert host.got == [] and host.gate.refused["wrong role"] == 1
+    with host.client("slave") as client:
+        client.send(Ask(1))
+        with pytest.raises(PeerRefused, match="role slave may not send Ask; that takes read or submit"):
+            until(lambda: False, client)
+    assert host.got == [] and host.server.refused["wrong role"] == 1
 
 
 def test_an_unknown_key_is_told_what_to_do(host: Host) -> None:
     with (
-        dial(host.gate.address, [Tell], pair=new_key_pair(), server=host.pair.public) as line,
+        dial(host.server.address, [Tell], pair=new_key_pair(), server=host.pair.public) as client,
         pytest.raises(PeerRefused, match="flegel keys add"),
     ):
-        line.wait_ready(30.0)
+        client.wait_ready(30.0)
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_no_key_and_another_gates_key_end_in_a_sentence(host: Host, plain: bool) -> None:
+def test_no_key_and_another_servers_key_end_in_a_sentence(host: Host, plain: bool) -> None:
     mine = keys.load("submit", host.folder)
     options = {"insecure": True} if plain else {"pair": mine, "server": new_key_pair().public}
     with (
-        dial(host.gate.address, [Tell], **options) as line,  # type: ignore[arg-type]
-        pytest.raises(FlegelError, match=r"another key|talks without keys"),
+        dial(host.server.address, [Tell], **options) as client,  # type: ignore[arg-type]
+        pytest.raises(FlegelError, match=r"another key|uses no keys"),
     ):
-        line.wait_ready(0.5)
+        client.wait_ready(0.5)
     assert host.got == []
 
 
-def test_a_key_is_shut_out_in_the_middle_of_its_conversation(host: Host) -> None:
-    with host.line("submit") as line:
-        line.send(Ask(1))
-        assert len(answers(line, 1)) == 1
+def test_a_key_is_revoked_in_the_middle_of_its_conversation(host: Host) -> None:
+    with host.client("submit") as client:
+        client.send(Ask(1))
+        assert len(answers(client, 1)) == 1
         keys.KeyRegistry(host.folder).revoke("local-submit")
-        clock.sleep(2 * keys.FRESH)
-        line.send(Ask(2))
+        clock.sleep(2 * keys.CACHE_SECONDS)
+        client.send(Ask(2))
         with pytest.raises(PeerRefused, match="not known here any more"):
-            until(lambda: False, line)
-        (sender,) = [p.sender for p in host.gate._peers.values()]
+            until(lambda: False, client)
+        (sender,) = [p.sender for p in host.server._peers.values()]
         with pytest.raises(PeerRefused, match="revoked"):
-            host.gate.send(sender, Tell(0))
+            host.server.send(sender, Tell(0))
     assert [body for _, body, _ in host.got] == [Ask(1)]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_authenticator_that_died_is_replaced(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
-    doorman = host.gate._doorman
-    assert doorman is not None
+    authenticator = host.server._authenticator
+    assert authenticator is not None
 
     def dies(question: list[bytes]) -> list[bytes]:
         raise SystemExit
 
-    first, doorman._answer = doorman._thread, dies  # type: ignore[method-assign]
-    with host.line("submit"):
-        until(lambda: doorman._thread is not first)
-    del doorman._answer  # type: ignore[method-assign]
-    with host.line("submit") as line:
-        line.send(Ask(1))
-        assert len(answers(line, 1)) == 1
+    first, authenticator._answer = authenticator._thread, dies  # type: ignore[method-assign]
+    with host.client("submit"):
+        until(lambda: authenticator._thread is not first)
+    del authenticator._answer  # type: ignore[method-assign]
+    with host.client("submit") as client:
+        client.send(Ask(1))
+        assert len(answers(client, 1)) == 1
     assert "authenticator died" in capsys.readouterr().err
 
 
@@ -195,52 +195,52 @@ def test_every_message_of_a_master_comes_from_the_roles_in_its_table_and_no_othe
     import random
 
     example, rng = chaos("decoder").example, random.Random(1)
-    fortress = chaos("intruder").Fortress(tmp_path)
+    target = chaos("intruder").AttackedServer(tmp_path)
     try:
-        with dial(fortress.address, [], pair=fortress.pairs[role], server=fortress.pair.public) as line:
+        with dial(target.address, [], pair=target.pairs[role], server=target.pair.public) as client:
             for kind in protocol.RIGHTS:
-                line.send(example(kind, rng))
+                client.send(example(kind, rng))
                 deadline = clock.now() + 60
-                while line.channel.pending and clock.now() < deadline:
+                while client.channel.pending and clock.now() < deadline:
                     try:
-                        list(line.receive(0.05))
+                        list(client.receive(0.05))
                     except PeerRefused as refused:
-                        assert f"role {role} may not say {kind.__name__}" in str(refused)
-                assert not line.channel.pending
+                        assert f"role {role} may not send {kind.__name__}" in str(refused)
+                assert not client.channel.pending
     finally:
-        fortress.close()
-    assert fortress.through == [(role, kind.__name__) for kind, roles in protocol.RIGHTS.items() if role in roles]
-    assert fortress.gate.refused["wrong role"] == sum(role not in roles for roles in protocol.RIGHTS.values())
+        target.close()
+    assert target.through == [(role, kind.__name__) for kind, roles in protocol.RIGHTS.items() if role in roles]
+    assert target.server.refused["wrong role"] == sum(role not in roles for roles in protocol.RIGHTS.values())
 
 
-def test_a_conversation_goes_on_after_the_gate_restarted(tmp_path: Path) -> None:
+def test_a_conversation_goes_on_after_the_server_restarted(tmp_path: Path) -> None:
     first = Host(tmp_path)
-    address = first.gate.address
-    line = first.line("submit")
-    line.send(Ask(1))
-    assert answers(line, 1) == [(Tell(1), ())]
+    address = first.server.address
+    client = first.client("submit")
+    client.send(Ask(1))
+    assert answers(client, 1) == [(Tell(1), ())]
     first.close()
-    line.send(Ask(2))
+    client.send(Ask(2))
     second = Host(tmp_path, address)
     try:
-        assert answers(line, 1) == [(Tell(2), ())]
-        line.send(Ask(3))
-        assert answers(line, 1) == [(Tell(3), ())]
+        assert answers(client, 1) == [(Tell(2), ())]
+        client.send(Ask(3))
+        assert answers(client, 1) == [(Tell(3), ())]
         assert [body for _, body, _ in second.got] == [Ask(2), Ask(3)]
     finally:
-        line.close()
+        client.close()
         second.close()
 
 
 def test_a_peer_that_reads_nothing_fills_a_window_and_no_more(host: Host) -> None:
-    with host.line("submit", window=5) as line:
+    with host.client("submit", window=5) as client:
         for n in range(5):
-            line.send(Ask(n))
+            client.send(Ask(n))
         with pytest.raises(PeerSlow, match="5 messages"):
-            line.send(Ask(5))
-        until(lambda: not line.channel.pending, line)
-        line.send(Ask(5))
-        until(lambda: len(host.got) == 6, line)
+            client.send(Ask(5))
+        until(lambda: not client.channel.pending, client)
+        client.send(Ask(5))
+        until(lambda: len(host.got) == 6, client)
     assert [body.n for _, body, _ in host.got] == [0, 1, 2, 3, 4, 5]
 
 
@@ -261,19 +261,19 @@ def test_a_frozen_process_costs_a_window_and_gets_everything_later(
 
 def test_conversations_beyond_the_most_are_forgotten_and_do_not_come_back(host: Host, monkeypatch: Any) -> None:
     monkeypatch.setattr("flegel.cluster.transport.secure_server.MAX_SESSIONS", 2)
-    lines = [host.line("submit") for _ in range(3)]
+    clients = [host.client("submit") for _ in range(3)]
     over: set[SecureClient] = set()
     try:
         deadline = clock.now() + 60
         while not over and clock.now() < deadline:
-            for n, line in enumerate(lines):
+            for n, client in enumerate(clients):
                 with contextlib.suppress(PeerSlow):
-                    line.send(Ask(n))
+                    client.send(Ask(n))
                 try:
-                    list(line.receive(0.05))
+                    list(client.receive(0.05))
                 except PeerRefused as refused:
                     assert "dial again" in str(refused)
-                    over.add(line)
+                    over.add(client)
         (first, *_) = over
         said, n = len(host.got), 100
         first.send(Ask(n))
@@ -281,8 +281,8 @@ def test_conversations_beyond_the_most_are_forgotten_and_do_not_come_back(host: 
             until(lambda: False, first)
         assert Ask(n) not in [body for _, body, _ in host.got[said:]]
     finally:
-        for line in lines:
-            line.close()
+        for client in clients:
+            client.close()
 
 
 def test_listening_without_keys_must_be_typed() -> None:
@@ -291,17 +291,20 @@ def test_listening_without_keys_must_be_typed() -> None:
             listen(address, RIGHTS)
     with pytest.raises(UsageError, match="--insecure"):
         dial("tcp://127.0.0.1:1", [Tell])
-    with listen("tcp://127.0.0.1:0", RIGHTS, insecure=True) as gate, dial(gate.address, [Tell], insecure=True) as line:
-        line.send(Ask(1))
-        (received,) = _first(gate, line)
+    with (
+        listen("tcp://127.0.0.1:0", RIGHTS, insecure=True) as server,
+        dial(server.address, [Tell], insecure=True) as client,
+    ):
+        client.send(Ask(1))
+        (received,) = _first(server, client)
         assert received.sender.role == ANYBODY and received.sender.key == ""
 
 
-def _first(gate: SecureServer, line: SecureClient) -> list[Any]:
+def _first(server: SecureServer, client: SecureClient) -> list[Any]:
     got: list[Any] = []
     deadline = clock.now() + 60
     while not got and clock.now() < deadline:
-        got += gate.receive(0.1)
+        got += server.receive(0.1)
     return got
 
 
@@ -316,7 +319,7 @@ def test_what_is_no_address_is_one_sentence(address: str) -> None:
 
 def test_an_address_that_is_taken_is_one_sentence(host: Host) -> None:
     with pytest.raises(UsageError, match="Cannot listen"):
-        listen(host.gate.address, RIGHTS, insecure=True)
+        listen(host.server.address, RIGHTS, insecure=True)
 
 
 def test_loopback_is_told_from_the_rest() -> None:
@@ -335,12 +338,12 @@ def test_a_table_with_loose_messages_or_roles_that_do_not_exist_is_refused() -> 
 
 
 @pytest.mark.parametrize("frames", [[b""] * 65, [b"x" * ((16 << 20) + 1)]])
-def test_what_the_gate_would_drop_is_refused_by_its_sender(host: Host, frames: list[bytes]) -> None:
-    with host.line("submit") as line:
+def test_what_the_server_would_drop_is_refused_by_its_sender(host: Host, frames: list[bytes]) -> None:
+    with host.client("submit") as client:
         with pytest.raises(UsageError, match="in pieces"):
-            line.send(Ask(1), frames)
-        line.send(Ask(2), [b"x" * (16 << 20)])
-        ((body, _),) = answers(line, 1)
+            client.send(Ask(1), frames)
+        client.send(Ask(2), [b"x" * (16 << 20)])
+        ((body, _),) = answers(client, 1)
     assert body == Tell(2) and [b.n for _, b, _ in host.got] == [2]
 
 

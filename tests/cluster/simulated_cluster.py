@@ -1,4 +1,4 @@
-"""A cluster without processes: slaves that do as they are told, messages that get lost, a master that crashes.
+"""A cluster without processes: slaves that execute orders, messages that get lost, a master that crashes.
 
 The master machine is the real one, and so are the bytes of its journal; everything else is a few lists.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from flegel.cluster.master.actions import Action, Caller, RecordFact, ReplyTo, SendTo
 from flegel.cluster.master.facts import OVER, RUNNING
 from flegel.cluster.master.journal import MAGIC, frame, read
-from flegel.cluster.master.master import Action, Caller, Master, RecordFact, ReplyTo, SendTo
+from flegel.cluster.master.master import Master
 from flegel.cluster.transport.protocol import (  # fmt: skip
     COORDINATOR,
     Accepted,
@@ -33,70 +34,72 @@ from flegel.job import AlgorithmRef
 Name = tuple[str, int, int, int]
 
 
-def newly(job: str, attempt: int, wants: dict[int, int]) -> CoordinatorStatus:
-    """A door whose coordinator still knows what to tell each worker."""
-    return CoordinatorStatus(job, attempt, wants, dict.fromkeys(wants, "birth"))
+def fresh_status(job: str, attempt: int, wanted: dict[int, int]) -> CoordinatorStatus:
+    """A status with the configuration of each wanted worker."""
+    return CoordinatorStatus(job, attempt, wanted, dict.fromkeys(wanted, "config"))
 
 
 @dataclass
 class FakeSlave:
-    """Runs parts; knows no more than a real one."""
+    """Reports processes as a real slave does, without running any."""
 
     name: str
     slots: int
     boot: int = 0
     up: bool = True
     draining: bool = False
-    parts: dict[Name, ProcessStatus] = field(default_factory=dict)
-    doors: dict[tuple[str, int], CoordinatorStatus] = field(default_factory=dict)
+    processes: dict[Name, ProcessStatus] = field(default_factory=dict)
+    coordinators: dict[tuple[str, int], CoordinatorStatus] = field(default_factory=dict)
     most: int = 0
 
     def beat(self) -> SlaveBeat:
-        doors = tuple(d for d in self.doors.values())
+        coordinators = tuple(d for d in self.coordinators.values())
         return SlaveBeat(
             self.name, f"{self.name}.{self.boot}", self.slots, "host", 0.0, 0, self.draining,
-            tuple(self.parts.values()), doors,
+            tuple(self.processes.values()), coordinators,
         )  # fmt: skip
 
-    def obey(self, order: ToSlave) -> None:
+    def execute(self, order: ToSlave) -> None:
         match order:
             case LaunchCoordinator(job=job, attempt=attempt, workers=workers):
                 name = (job, attempt, COORDINATOR, 0)
-                if name not in self.parts:
-                    self.parts[name] = ProcessStatus(*name)
-                    self.doors[job, attempt] = newly(job, attempt, dict.fromkeys(range(workers), 0))
-            case LaunchWorker(job=job, attempt=attempt, worker=worker, life=life):
-                self.parts.setdefault((job, attempt, worker, life), ProcessStatus(job, attempt, worker, life))
-            case EndProcesses(job=job, attempt=attempt, worker=worker, life=life):
-                for name in list(self.parts):
-                    if name[:2] == (job, attempt) and (worker is None or name[2:] == (worker, life)):
+                if name not in self.processes:
+                    self.processes[name] = ProcessStatus(*name)
+                    self.coordinators[job, attempt] = fresh_status(job, attempt, dict.fromkeys(range(workers), 0))
+            case LaunchWorker(job=job, attempt=attempt, worker=worker, incarnation=incarnation):
+                self.processes.setdefault(
+                    (job, attempt, worker, incarnation), ProcessStatus(job, attempt, worker, incarnation)
+                )
+            case EndProcesses(job=job, attempt=attempt, worker=worker, incarnation=incarnation):
+                for name in list(self.processes):
+                    if name[:2] == (job, attempt) and (worker is None or name[2:] == (worker, incarnation)):
                         self.end(name, "lost", "was dismissed")
-            case ForgetProcesses(parts=parts):
-                for name in parts:
-                    if name in self.parts and not self.parts[name].alive:
-                        del self.parts[name]
+            case ForgetProcesses(processes=processes):
+                for name in processes:
+                    if name in self.processes and not self.processes[name].alive:
+                        del self.processes[name]
                         if name[2] == COORDINATOR:
-                            self.doors.pop(name[:2], None)
-            case WorkerEnded(job=job, attempt=attempt, worker=worker, life=life):
-                door = self.doors.get((job, attempt))
-                if door is not None and door.wants.get(worker) == life and self.alive(job, attempt):
-                    wants = {**door.wants, worker: life + 1}  # the coordinator wants a new one
-                    self.doors[job, attempt] = newly(job, attempt, wants)
+                            self.coordinators.pop(name[:2], None)
+            case WorkerEnded(job=job, attempt=attempt, worker=worker, incarnation=incarnation):
+                status = self.coordinators.get((job, attempt))
+                if status is not None and status.wanted.get(worker) == incarnation and self.alive(job, attempt):
+                    wanted = {**status.wanted, worker: incarnation + 1}  # the coordinator wanted a new one
+                    self.coordinators[job, attempt] = fresh_status(job, attempt, wanted)
 
     def alive(self, job: str, attempt: int) -> bool:
-        part = self.parts.get((job, attempt, COORDINATOR, 0))
-        return part is not None and part.alive
+        process = self.processes.get((job, attempt, COORDINATOR, 0))
+        return process is not None and process.alive
 
     def end(self, name: Name, outcome: str, why: str, fault: bool = False) -> None:
-        if self.parts[name].alive:
-            self.parts[name] = ProcessStatus(*name, alive=False, outcome=outcome, why=why, fault=fault)
+        if self.processes[name].alive:
+            self.processes[name] = ProcessStatus(*name, alive=False, outcome=outcome, why=why, fault=fault)
 
     def living(self) -> list[Name]:
-        return [name for name, part in self.parts.items() if part.alive]
+        return [name for name, process in self.processes.items() if process.alive]
 
 
-class World:
-    """Everything there is."""
+class SimulatedCluster:
+    """Master, slaves, journal and messages under way, on virtual time."""
 
     def __init__(self, slaves: int = 2, slots: int = 2) -> None:
         self.now = 1000.0
@@ -114,10 +117,10 @@ class World:
 
     def restart(self, keep: int | None = None) -> None:
         """The master is killed; with `keep`, only so many bytes of what it wrote last have reached the disk."""
-        books, good = read(self.disk)
+        table, good = read(self.disk)
         self.disk = self.disk[:good]
         self.wire.clear()
-        self.master = Master(books, self.now, 0.0)
+        self.master = Master(table, self.now, 0.0)
 
     def do(self, actions: list[Action], crash: int | None = None) -> ToClient | None:
         """Carry actions out in the right order; `crash` kills the master after so many bytes of its facts."""
@@ -138,15 +141,15 @@ class World:
 
     def submit(self, ticket: str, workers: int | None, owner: str, crash: int | None = None, **more: int) -> None:
         spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=workers, **more)
-        answer = self.do(self.master.asked(Caller(owner), SubmitJob(ticket, spec), self.now), crash)
+        answer = self.do(self.master.request_received(Caller(owner), SubmitJob(ticket, spec), self.now), crash)
         if isinstance(answer, Accepted):
             assert self.tickets.setdefault(ticket, answer.job) == answer.job, "the same ticket is the same job"
 
     def cancel(self, job: str, crash: int | None = None) -> None:
-        self.do(self.master.asked(Caller("x", admin=True), CancelJob(job), self.now), crash)
+        self.do(self.master.request_received(Caller("x", admin=True), CancelJob(job), self.now), crash)
 
     def resume(self, job: str) -> None:
-        self.do(self.master.asked(Caller("x", admin=True), ResumeJob(job), self.now))
+        self.do(self.master.request_received(Caller("x", admin=True), ResumeJob(job), self.now))
 
     def tick(self, seconds: float, crash: int | None = None) -> None:
         self.now += seconds
@@ -157,7 +160,7 @@ class World:
     def beat(self, name: str, crash: int | None = None) -> None:
         slave = self.slaves[name]
         if slave.up:
-            self.do(self.master.heard(slave.beat(), self.now), crash)
+            self.do(self.master.beat_received(slave.beat(), self.now), crash)
 
     def deliver(self, lose: bool = False, twice: bool = False) -> None:
         """The oldest order under way."""
@@ -167,25 +170,27 @@ class World:
         if lose or not self.slaves[name].up:
             return
         for _ in range(2 if twice else 1):
-            self.slaves[name].obey(order)
+            self.slaves[name].execute(order)
 
     # -- what slaves do ------------------------------------------------------------------------------------
 
     def finish(self, name: str, pick: int) -> None:
         """A coordinator that has all its workers is done."""
         slave = self.slaves[name]
-        chiefs = [n for n in slave.living() if n[2] == COORDINATOR and self.staffed(n)]
-        if chiefs:
-            chosen = chiefs[pick % len(chiefs)]
+        coordinators = [n for n in slave.living() if n[2] == COORDINATOR and self.has_all_workers(n)]
+        if coordinators:
+            chosen = coordinators[pick % len(coordinators)]
             slave.end(chosen, "done", "converged")
             self.ran[chosen[0]] = self.ran.get(chosen[0], 0) + 1
 
-    def staffed(self, chief: Name) -> bool:
-        door = next(s.doors[chief[:2]] for s in self.slaves.values() if chief[:2] in s.doors)
-        running = {n[2:] for s in self.slaves.values() if s.up for n in s.living() if n[:2] == chief[:2]}
-        return set(door.wants.items()) <= running
+    def has_all_workers(self, coordinator: Name) -> bool:
+        status = next(
+            s.coordinators[coordinator[:2]] for s in self.slaves.values() if coordinator[:2] in s.coordinators
+        )
+        running = {n[2:] for s in self.slaves.values() if s.up for n in s.living() if n[:2] == coordinator[:2]}
+        return set(status.wanted.items()) <= running
 
-    def kill_part(self, name: str, pick: int, fault: bool) -> None:
+    def kill_process(self, name: str, pick: int, fault: bool) -> None:
         slave = self.slaves[name]
         living = slave.living()
         if living:
@@ -194,8 +199,8 @@ class World:
     def kill_slave(self, name: str) -> None:
         slave = self.slaves[name]
         slave.up = False
-        slave.parts.clear()
-        slave.doors.clear()
+        slave.processes.clear()
+        slave.coordinators.clear()
 
     def start_slave(self, name: str) -> None:
         slave = self.slaves[name]
@@ -206,17 +211,17 @@ class World:
     # -- what must hold ------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        books, good = read(self.disk)
-        assert good == len(self.disk) and books == self.master.books, "the journal tells the books exactly"
-        jobs = self.master.books.jobs
+        table, good = read(self.disk)
+        assert good == len(self.disk) and table == self.master.table, "the journal gives exactly this table"
+        jobs = self.master.table.jobs
         for ticket, job in self.tickets.items():
-            assert self.master.books.tickets[ticket] == job and job in jobs, "no job that was accepted is lost"
-        assert len(set(self.master.books.tickets.values())) == len(jobs), "and none is there twice"
+            assert self.master.table.tickets[ticket] == job and job in jobs, "no job that was accepted is lost"
+        assert len(set(self.master.table.tickets.values())) == len(jobs), "and none is there twice"
         for name, slave in self.slaves.items():
-            used = sum(j.seats.get(name, 0) for j in jobs.values() if j.state == RUNNING)
-            assert used <= slave.slots, f"{name} has {used} seats of {slave.slots}"
+            used = sum(j.slots.get(name, 0) for j in jobs.values() if j.state == RUNNING)
+            assert used <= slave.slots, f"{name} has {used} slots of {slave.slots}"
         for job in jobs.values():
-            assert (job.state == RUNNING) == bool(job.seats) or job.state == RUNNING
+            assert (job.state == RUNNING) == bool(job.slots) or job.state == RUNNING
 
     def settle(self) -> None:
         """No more faults: slaves come back, messages arrive, coordinators finish; then all must be over."""
@@ -232,13 +237,13 @@ class World:
                 for pick in range(4):
                     self.finish(name, pick)
             self.tick(1.0)
-            if all(j.state in OVER for j in self.master.books.jobs.values()) and not any(
-                s.parts for s in self.slaves.values()
+            if all(j.state in OVER for j in self.master.table.jobs.values()) and not any(
+                s.processes for s in self.slaves.values()
             ):
                 break
         self.check()
-        for job in self.master.books.jobs.values():
+        for job in self.master.table.jobs.values():
             assert job.state in OVER, f"{self.master.view(job)}"
             assert job.state != "done" or self.ran.get(job.id, 0) >= 1
         for slave in self.slaves.values():
-            assert not slave.parts, f"{slave.name} still has {slave.parts}"
+            assert not slave.processes, f"{slave.name} still has {slave.processes}"

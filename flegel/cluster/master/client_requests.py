@@ -1,0 +1,161 @@
+"""Requests of clients: submit, cancel, resume, scale, list. Checks each one and answers with a sentence. Pure."""
+
+from __future__ import annotations
+
+from flegel.cluster.master.actions import Caller
+from flegel.cluster.master.facts import (
+    CANCELLED,
+    FAILED,
+    OVER,
+    QUEUED,
+    RUNNING,
+    JobEntry,
+    Requeued,
+    Scaled,
+    Submitted,
+    WorkersPlaced,
+)
+from flegel.cluster.master.job_lifecycle import JobLifecycle
+from flegel.cluster.master.message_budget import size
+from flegel.cluster.master.placement import allocate
+from flegel.cluster.master.state import KnownSlave, MasterState
+from flegel.cluster.master.views import job_view, short_name, slave_view
+from flegel.cluster.transport.protocol import (
+    MAX_SPEC,
+    Accepted,
+    CancelJob,
+    FromClient,
+    JobList,
+    JobView,
+    ListSlaves,
+    ResizeJob,
+    ResumeJob,
+    ScaleJob,
+    ShowJobs,
+    SlaveList,
+    SlaveView,
+    SubmitJob,
+    ToClient,
+    check_name,
+)
+from flegel.errors import UsageError, nearest
+
+MAX_WAITING = 500
+"""Jobs of one user that may wait at a time."""
+
+
+class ClientRequests:
+    """Answers one request at a time; raises `UsageError` where it is wrong."""
+
+    def __init__(self, state: MasterState, lifecycle: JobLifecycle) -> None:
+        self._state, self._lifecycle = state, lifecycle
+
+    def answer(self, caller: Caller, request: FromClient) -> ToClient:
+        jobs = self._state.table.jobs
+        match request:
+            case SubmitJob():
+                return self._submit(caller, request)
+            case CancelJob(job=name):
+                return self._cancel(self._own(caller, name))
+            case ScaleJob(job=name, workers=workers):
+                return self._scale(self._own(caller, name), workers)
+            case ResumeJob(job=name):
+                return self._resume(self._own(caller, name))
+            case ShowJobs(job=name):
+                return JobList((self.view(self.find(name)),) if name else tuple(map(self.view, jobs.values())))
+            case ListSlaves():
+                return SlaveList(tuple(self._slave_view(s) for s in self._state.slaves.values()))
+        raise UsageError("The master cannot answer that.")
+
+    def find(self, name: str) -> JobEntry:
+        job = self._state.table.jobs.get(name)
+        if job is None:
+            known = list(self._state.table.jobs)[-20:]
+            raise UsageError(f"There is no job {name!r}{nearest(name, known) if known else '; none was submitted yet'}")
+        return job
+
+    def _own(self, caller: Caller, name: str) -> JobEntry:
+        job = self.find(name)
+        if job.owner != caller.name and not caller.admin:
+            raise UsageError(f"Job {name} belongs to {job.owner}, not to {caller.name}.")
+        return job
+
+    def _submit(self, caller: Caller, request: SubmitJob) -> ToClient:
+        table, spec = self._state.table, request.spec
+        if not 8 <= len(request.ticket) <= 128:
+            raise UsageError("A ticket has 8 to 128 characters.")
+        if request.ticket in table.tickets:
+            return Accepted(table.tickets[request.ticket], "was submitted before")
+        if size(spec) > MAX_SPEC:
+            raise UsageError(
+                f"The description of the job takes {size(spec)} bytes, more than {MAX_SPEC}; let large "
+                "hyper-parameters be read from a file or made by the class itself."
+            )
+        waiting = self._waiting(caller.name)
+        if waiting >= MAX_WAITING:
+            raise UsageError(
+                f"{waiting} jobs of {caller.name} are waiting, and no more than {MAX_WAITING} may; submit again when "
+                "some have begun, or cancel some."
+            )
+        name = spec.name or f"{short_name(spec.algorithm.name)}-{table.count + 1}"
+        check_name(name, "job")
+        if name in table.jobs:
+            if spec.name:
+                raise UsageError(f"There is a job {name} already; choose another --name.")
+            name = f"{name}-{request.ticket[:6]}"
+        if spec.workers is not None and not 1 <= spec.workers <= 1024:
+            raise UsageError(f"--workers {spec.workers} must be 1 to 1024.")
+        if not -1000 <= spec.priority <= 1000:
+            raise UsageError(f"--priority {spec.priority} must be -1000 to 1000.")
+        if not 0 <= spec.retries <= 100:
+            raise UsageError(f"--retries {spec.retries} must be 0 to 100.")
+        self._state.record(Submitted(name, self._state.at, request.ticket, caller.name, spec))
+        return Accepted(name)
+
+    def _waiting(self, owner: str) -> int:
+        return sum(job.owner == owner for job in self._state.table.of_state(QUEUED))
+
+    def _cancel(self, job: JobEntry) -> ToClient:
+        if job.state in OVER:
+            return Accepted(job.id, f"is {job.state} already")
+        self._lifecycle.end(job, CANCELLED, "cancelled by its owner")
+        return Accepted(job.id, "is cancelled")
+
+    def _resume(self, job: JobEntry) -> ToClient:
+        if job.state not in (FAILED, CANCELLED):
+            raise UsageError(f"Job {job.id} is {job.state}; only one that failed or was cancelled can be resumed.")
+        waiting = self._waiting(job.owner)
+        if waiting >= MAX_WAITING:
+            raise UsageError(f"{waiting} jobs of {job.owner} are waiting already; resume it when some have begun.")
+        self._state.record(Requeued(job.id, self._state.at))
+        return Accepted(job.id, "is in the queue again; it continues from its last checkpoint if it has one")
+
+    def _scale(self, job: JobEntry, workers: int) -> ToClient:
+        state = self._state
+        if not 1 <= workers <= 1024:
+            raise UsageError(f"A job has 1 to 1024 workers, not {workers}.")
+        if job.state in OVER:
+            raise UsageError(f"Job {job.id} is {job.state}.")
+        if job.state == QUEUED:
+            state.record(Scaled(job.id, state.at, workers))
+            return Accepted(job.id, f"will start with {workers} workers")
+        status = state.coordinators.get(job.id)
+        if status is None or not status.elastic:
+            raise UsageError(f"Job {job.id} is {status.phase if status else 'starting'}; try again when it trains.")
+        have = sum(job.slots.values())
+        slots = allocate(max(workers, have), state.capacities(), job.slots)
+        if slots is None:
+            free = sum(capacity.free for capacity in state.capacities())
+            raise UsageError(f"{workers - have} more slots are needed, but {free} are free.")
+        state.record(Scaled(job.id, state.at, workers))
+        if workers > have:
+            state.record(WorkersPlaced(job.id, state.at, job.attempt, slots))
+        state.send(job.slave, ResizeJob(job.id, job.attempt, workers))
+        return Accepted(job.id, f"goes from {have} to {workers} workers")
+
+    def view(self, job: JobEntry) -> JobView:
+        return job_view(job, self._state.coordinators.get(job.id), self._state.reasons.get(job.id, ""))
+
+    def _slave_view(self, slave: KnownSlave) -> SlaveView:
+        used = sum(job.slots.get(slave.name, 0) for job in self._state.table.of_state(RUNNING))
+        return slave_view(slave.beat, slave.present, used + self._state.ending_workers(slave))

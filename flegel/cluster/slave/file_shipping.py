@@ -1,0 +1,58 @@
+"""Sends logs and results of attempts to the master, one piece at a time. Deletes nothing.
+
+The master answers each piece with the number of bytes that it has, so a lost message is repaired by sending again from
+there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from flegel.cluster.slave.attempts import Attempts, JobAttempt
+from flegel.cluster.transport.protocol import CHUNK, FileChunk
+
+SEND_AGAIN = 5.0
+"""Seconds without an answer after which a piece is sent again."""
+
+Send = Callable[[FileChunk, tuple[bytes, ...]], bool]
+
+
+class FileShipping:
+    """One piece of each attempt is under way at a time."""
+
+    def __init__(self, slave: str, attempts: Attempts, send: Send) -> None:
+        self._slave, self._attempts, self._send = slave, attempts, send
+
+    def send_next(self, now: float) -> None:
+        for attempt in self._attempts:
+            if attempt.sent_at is not None and now - attempt.sent_at < SEND_AGAIN:
+                continue
+            for file, size in attempt.files().items():
+                offset = attempt.shipped.get(file, 0)
+                if offset < size:
+                    content = read_piece(attempt, file, offset)
+                    if content is None:
+                        attempt.shipped[file] = size
+                        continue
+                    chunk = FileChunk(self._slave, attempt.job, attempt.attempt, file, offset)
+                    if self._send(chunk, (content,)):
+                        attempt.sent_at = now
+                    break
+
+    def restart(self) -> None:
+        """A new connection: what was under way is sent again."""
+        for attempt in self._attempts:
+            attempt.sent_at = None
+
+
+def read_piece(attempt: JobAttempt, file: str, offset: int) -> bytes | None:
+    """None where the file cannot be read; links and pipes are not followed."""
+    if not file:
+        return attempt.log.read(offset, CHUNK)
+    try:
+        with os.fdopen(os.open(attempt.result / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            stream.seek(offset)
+            return stream.read(CHUNK)
+    except OSError:
+        return None

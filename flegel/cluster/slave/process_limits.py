@@ -1,0 +1,60 @@
+"""Limits that a job's process takes on in its first moments, and the lines it reads before anything else.
+
+It dies with its slave; it may use so much memory and no more; it leaves no core file; and when the host runs out of
+memory, the kernel kills it first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from flegel.runtime.processes.parent_death import die_with_parent
+
+
+class ProcessLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line on standard input."""
+
+    role: str
+    scratch: str
+    memory: int | None = None
+
+
+def bind_to_parent(parent: int) -> None:
+    """End with the slave, leave no core file, and be killed first when memory runs out."""
+    if sys.platform == "linux":
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)  # the slave died before that
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("800")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def apply_limits(limits: ProcessLimits) -> None:
+    """The job's folder for temporary files, and its limit of memory."""
+    os.chdir(limits.scratch)
+    os.environ["TMPDIR"] = tempfile.tempdir = limits.scratch
+    os.environ["FLEGEL_ROLE"] = limits.role
+    if limits.role == "worker":
+        os.close(int(os.environ.pop("FLEGEL_REPORTS")))  # for coordinators only
+    if limits.memory is not None:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_DATA, (limits.memory, limits.memory))
+
+
+def read_line() -> bytes:
+    """One line of standard input, byte by byte, so that no buffer takes what follows it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            os._exit(1)
+        line += byte
+    return line

@@ -1,0 +1,22 @@
+"""How a slave was started. Read by its parts, changed by none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class SlaveSettings:
+    """The options of `flegel slave`."""
+
+    name: str
+    slots: int
+    address: str
+    folder: Path
+    memory: int
+    """Bytes that a process may use if its job does not say."""
+    drain: float
+    """Seconds that running jobs have to leave when the slave is asked to stop."""
+    data: tuple[Path, ...] = ()
+    """Folders that files may be read from; empty for all."""

@@ -1,0 +1,16 @@
+"""Exit codes of processes in words. Asks no process."""
+
+from __future__ import annotations
+
+import signal
+
+EXTERNAL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Signals that come from outside; death by any other signal is the process's own fault."""
+
+
+def describe_exit(code: int) -> tuple[str, bool]:
+    """How a process ended, and whether by its own fault: a crash or an exit code, not a signal from outside."""
+    if code >= 0:
+        return f"ended with exit code {code}", True
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+    return f"was killed by {name}", -code not in EXTERNAL

@@ -1,0 +1,135 @@
+"""Messages between a coordinator and its workers: envelopes out, checked envelopes in, large arrays in shared memory.
+
+A message counts only if its sender is the worker and incarnation that its envelope names. Starts and ends no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import get_args
+
+import msgspec
+import zmq
+
+from flegel.core.pytree import Array
+from flegel.errors import DecodeError, UsageError, WorkerLost
+from flegel.messages import Answer, Envelope, Exit, LoadShard, Order, Train
+from flegel.runtime.processes.endpoints import Endpoint
+from flegel.runtime.processes.worker_registry import WorkerRegistry
+from flegel.runtime.transport import shared_buffers, zmq_frames
+from flegel.runtime.transport.codec import EMPTY, MissingSharedBuffer, PackedArrays, decode
+from flegel.runtime.transport.poller import Poller
+from flegel.runtime.transport.shared_buffers import SharedBuffers
+from flegel.runtime.worker.process import identity
+
+ANSWERS = frozenset(get_args(Answer))
+
+
+class JobMailbox:
+    """The coordinator's side of all its connections."""
+
+    def __init__(self, endpoint: Endpoint, registry: WorkerRegistry) -> None:
+        self._endpoint, self._registry = endpoint, registry
+        self._socket: zmq.Socket[bytes] | None = None
+        self._poller: Poller | None = None
+        self._buffers: SharedBuffers | None = None
+        self._job = ""
+        self._workers = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
+
+    def open(self) -> Poller:
+        """Listen; returns what `receive` waits with, for descriptors of others."""
+        self._socket = self._endpoint.open()
+        self._poller = Poller(self._socket)
+        return self._poller
+
+    def close(self) -> None:
+        if self._poller is not None:
+            self._poller.close()
+            self._poller = None
+        self._socket = None
+        self._endpoint.close()
+
+    def begin_job(self, job: str, workers: int) -> None:
+        self._job, self._workers, self._buffers = job, workers, None
+
+    def end_job(self) -> None:
+        self._buffers = None
+
+    def forget(self, worker: int) -> None:
+        """Its shared buffers belong to an incarnation that is over."""
+        if self._buffers is not None:
+            self._buffers.forget(worker)
+
+    def _opened(self) -> zmq.Socket[bytes]:
+        if self._socket is None:
+            raise UsageError("This cluster is closed; create a new one.")
+        return self._socket
+
+    # -- out -------------------------------------------------------------------------------------------------------
+
+    def send(self, worker: int, body: Order, arrays: PackedArrays = EMPTY) -> None:
+        socket, sequencer = self._opened(), self._registry.sequencers[worker]
+        if type(body) is LoadShard:
+            body = self._with_buffers(worker, body, arrays)
+        elif type(body) is Train and self._buffers is not None:
+            arrays = self._buffers.order(worker, body, arrays)
+        try:
+            zmq_frames.send(socket, sequencer.wrap(body, arrays), identity(worker, sequencer.incarnation))
+        except zmq.ZMQError as error:
+            deaths = self._registry.deaths()
+            why = next((death.why for death in deaths if death.worker == worker), f"cannot be reached ({error})")
+            raise WorkerLost(f"Worker {worker} {why}.", why) from None
+
+    def send_exit(self, worker: int, incarnation: int) -> None:
+        """To an evicted incarnation, as far as it can be reached."""
+        sequencer = self._registry.former.get((worker, incarnation))
+        if sequencer is not None:
+            with contextlib.suppress(zmq.ZMQError):
+                zmq_frames.send(self._opened(), sequencer.wrap(Exit()), identity(worker, incarnation))
+
+    def _with_buffers(self, worker: int, load: LoadShard, arrays: PackedArrays) -> LoadShard:
+        """Workers of this host read a large θ in shared memory and write large reports there."""
+        if not self._endpoint.same_host:
+            return load
+        if self._buffers is None:
+            self._buffers = shared_buffers.for_job(load, arrays, self._workers)
+        if self._buffers is None:
+            return load
+        name = identity(worker, self._registry.sequencers[worker].incarnation)
+        return msgspec.structs.replace(load, board=self._buffers.describe(worker, name))
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
+        """Messages that have arrived, after waiting for the first one at most so long."""
+        socket, take, poller = self._opened(), self._endpoint.receive, self._poller
+        assert poller is not None
+        waited = False
+        while True:
+            try:
+                sender, parts = take(socket)
+            except zmq.Again:
+                if waited:
+                    return
+                poller.wait(timeout)
+                waited = True
+                continue
+            waited = True
+            try:
+                message = decode(parts, self._buffers.rooms(sender) if self._buffers else ())
+            except DecodeError as error:
+                # the shared buffers of a former job are gone, and so is the use of its messages
+                if not isinstance(error, MissingSharedBuffer) or error.job == self._job:
+                    print(f"flegel: dropped a message: {error}", file=sys.stderr)
+                continue
+            envelope = message[0]
+            if sender == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
+                if self._buffers is not None and envelope.job == self._job:
+                    self._buffers.hear(sender, envelope.body)
+                yield message

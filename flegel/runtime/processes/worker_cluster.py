@@ -1,0 +1,231 @@
+"""A cluster made of parts: endpoint, launcher, registry of workers, mailbox. Decides nothing about training.
+
+Where the workers are and who starts them is in the endpoint and the launcher alone. `LocalCluster`, `RemoteCluster` and
+`SlaveWorkers` choose these two; all of them are this class otherwise. Implements `cluster_protocol.Cluster`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zmq
+
+from flegel.core.pytree import Array
+from flegel.errors import FlegelError, UsageError, WorkerLost
+from flegel.machine.coordinator.events import LeaveJob, ScaleTo
+from flegel.messages import Envelope, Exit, Order, ReleaseJob
+from flegel.runtime import clock
+from flegel.runtime.job.signals import DeferredSignals
+from flegel.runtime.processes.cluster_protocol import WorkerDeath
+from flegel.runtime.processes.endpoints import Endpoint
+from flegel.runtime.processes.host import cores
+from flegel.runtime.processes.job_mailbox import JobMailbox
+from flegel.runtime.processes.worker_processes import Launcher
+from flegel.runtime.processes.worker_registry import WorkerRegistry
+from flegel.runtime.transport.codec import EMPTY, PackedArrays
+from flegel.runtime.transport.remote_arrays import ServedArray
+from flegel.runtime.transport.shared_memory import SharedArray
+from flegel.runtime.worker.process import WorkerConfig
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from flegel.runtime.processes.cluster_protocol import Cluster
+
+START_DEADLINE = 120.0
+MAX_WORKERS = 1024
+MAX_EARLY_DEATHS = 3
+"""Workers that may die before their hello; then the start has failed."""
+
+
+class WorkerCluster:
+    """Workers at an endpoint, started by a launcher."""
+
+    def __init__(self, workers: int, endpoint: Endpoint, launcher: Launcher) -> None:
+        _check_count(workers)
+        self.workers = workers
+        self.token = secrets.token_hex(16)
+        """What workers present in their hello."""
+        self.endpoint, self.launcher = endpoint, launcher
+        self.registry = WorkerRegistry(launcher)
+        self._mailbox = JobMailbox(endpoint, self.registry)
+        self._job = self.token
+        self._jobs = 0
+        self._busy = False
+        self._requests: deque[ScaleTo | LeaveJob] = deque()
+
+    # -- life cycle ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every worker that is not running, also in place of dead ones, and return; `wait_ready` waits."""
+        if not self._mailbox.is_open:
+            self.launcher.open(self._mailbox.open())
+        for death in self.deaths():
+            self.evict(death.worker)
+        for worker in range(self.workers):
+            if worker not in self.registry.processes:
+                self._launch(worker)
+
+    def _launch(self, worker: int) -> None:
+        incarnation = self.registry.new_incarnation(worker, self._job)
+        keys = self.endpoint.admit(worker, incarnation)
+        config = WorkerConfig(self.endpoint.address, self.token, worker, incarnation, keys)
+        self.registry.processes[worker] = self.launcher.launch(config)
+
+    def wait_ready(self) -> None:
+        """Until every worker has said hello; a worker that dies or is late is named."""
+        deadline = clock.now() + START_DEADLINE
+        deaths = 0
+        while not self.registry.ready >= set(range(self.workers)):
+            for worker, why, _ in self.deaths():
+                deaths += 1
+                if deaths >= MAX_EARLY_DEATHS:
+                    raise WorkerLost(f"Worker {worker} {why} while it started.")
+                self.evict(worker)
+                self._launch(worker)
+            if clock.now() > deadline:
+                late = sorted(set(self.registry.processes) - self.registry.ready)
+                raise WorkerLost(f"Workers {late} did not start within {START_DEADLINE:.0f} s.")
+            for envelope, _ in self.receive(0.1):
+                self.accept_hello(envelope)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ask workers to end, then force them; afterwards no process, socket or memory of the cluster is left."""
+        with DeferredSignals():
+            self._busy = False
+            for worker, process in self.registry.processes.items():
+                if process.poll() is None and worker in self.registry.ready:
+                    with contextlib.suppress(zmq.ZMQError, FlegelError):
+                        self.send(worker, Exit())
+            self.registry.close()
+            self.launcher.close()
+            self._mailbox.close()
+
+    # -- one job ---------------------------------------------------------------------------------------------------
+
+    def new_job(self) -> str:
+        """A name that fences this job's messages from those of earlier ones."""
+        self._jobs += 1
+        self._busy = True
+        self._job = f"{self.token}/{self._jobs}"
+        self._mailbox.begin_job(self._job, self.workers)
+        self.registry.set_job(self._job)
+        return self._job
+
+    def end_job(self) -> None:
+        """Workers drop the data of the job."""
+        self._busy = False
+        self._mailbox.end_job()
+        self._requests.clear()
+        for worker, process in self.registry.processes.items():
+            if process.poll() is None:
+                with contextlib.suppress(FlegelError):
+                    self.send(worker, ReleaseJob())
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
+        """An array that all workers can read."""
+        return self.endpoint.new_array(shape, dtype)
+
+    def crowded(self, workers: int) -> bool:
+        """Whether so many workers have to share processors; on other hosts each is assumed to have its own."""
+        return self.endpoint.same_host and workers > len(cores())
+
+    def send(self, worker: int, body: Order, arrays: PackedArrays = EMPTY) -> None:
+        """Raises `WorkerLost` where the worker cannot be reached."""
+        self._mailbox.send(worker, body, arrays)
+
+    def receive(self, timeout: float) -> Iterator[tuple[Envelope, tuple[Array, ...]]]:
+        """Messages that have arrived, after waiting for the first one at most so long."""
+        return self._mailbox.receive(timeout)
+
+    # -- membership ------------------------------------------------------------------------------------------------
+
+    def incarnations(self) -> dict[int, int]:
+        """The current incarnation of each worker that was ever started."""
+        return self.registry.incarnations()
+
+    def start_worker(self, worker: int) -> bool:
+        """Start a process for this worker unless it has one; True if it is ready, otherwise it will say hello."""
+        if not 0 <= worker < MAX_WORKERS:
+            raise WorkerLost(f"Worker {worker} is one too many; {MAX_WORKERS} is the most.", "is one too many")
+        if worker not in self.registry.processes:
+            self._launch(worker)
+        return worker in self.registry.ready
+
+    def accept_hello(self, envelope: Envelope) -> bool:
+        """Whether this is the hello of a worker that was just started; it is ready from then on."""
+        return self.registry.accept_hello(envelope, self.token)
+
+    def deaths(self) -> list[WorkerDeath]:
+        """Workers whose process has ended, how, and whether by its own fault; until they are evicted."""
+        self.endpoint.supervise()
+        return self.registry.deaths()
+
+    def evict(self, worker: int, gently: bool = False) -> None:
+        """End this worker's process, even a stopped one, and forget it: its next start is another incarnation."""
+        ready = worker in self.registry.ready
+        process = self.registry.remove(worker)
+        if process is None:
+            return
+        self._mailbox.forget(worker)
+        if gently and ready:
+            with contextlib.suppress(FlegelError):
+                self.send(worker, Exit())
+        self.registry.end(worker, process, gently)
+
+    def dismiss(self, envelope: Envelope) -> None:
+        """Tell the sender, which was evicted, to end."""
+        self._mailbox.send_exit(envelope.worker, envelope.incarnation)
+
+    def prepare_spare(self) -> None:
+        """Make the next start quick, where that is possible."""
+        self.launcher.prepare_spare()
+
+    def scale(self, workers: int) -> None:
+        """From any thread: so many workers from now on, for the job that runs and for those that follow.
+
+        Points are handed over while the job pauses for a moment; workers that have to go hand theirs over first.
+        """
+        _check_count(workers)
+        self.workers = workers
+        if self._busy:
+            self._requests.append(ScaleTo(workers))
+
+    def drain(self, worker: int) -> None:
+        """From any thread: this worker, for instance one whose host is about to go, hands its points over and ends."""
+        if not self._busy:
+            raise UsageError(f"No job is running, so worker {worker} has nothing to hand over.")
+        self._requests.append(LeaveJob(worker))
+
+    def take_requests(self) -> list[ScaleTo | LeaveJob]:
+        """Calls of `scale` and `drain` since the last look."""
+        found = []
+        while self._requests:
+            found.append(self._requests.popleft())
+        return found
+
+
+def _check_count(workers: int) -> None:
+    if not 1 <= workers <= MAX_WORKERS:
+        raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {workers}.")
+
+
+if TYPE_CHECKING:
+    _implements: type[Cluster] = WorkerCluster

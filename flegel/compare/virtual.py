@@ -27,8 +27,9 @@ from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.ledger import Ledger
+from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.messages import LoadShard, TreeLayout
+from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime.job.run import PreparedJob, Request, check_data, remarks
@@ -157,8 +158,8 @@ class Stage:
         form = TreeLayout("array", ())
         load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.contest.seed, form, form)
         return Coordinator(
-            algorithm, make_policy(sync), criteria, as_float64(parameter), Ledger(algorithm, zero),
-            dict.fromkeys(range(workers), load), patience=FOR_EVER, balancing=balancing,
+            algorithm, make_policy(sync), criteria, LocalStore(algorithm, as_float64(parameter), zero),
+            dict.fromkeys(range(workers), load), timeouts=FOR_EVER, balance=balancing,
         )  # fmt: skip
 
     def run(
@@ -167,7 +168,7 @@ class Stage:
         criteria: Criteria,
         straggler: str,
         dice: int,
-        watch: Callable[[Coordinator], None] | None = None,
+        watch: Callable[[JobSnapshot], None] | None = None,
     ) -> Result:
         """One job to its end. `dice` decides speeds, stragglers and the network's jitter."""
         sync = SyncSpec(contender.sync, **contender.options)
@@ -231,7 +232,7 @@ class Stage:
             rows=[vars(row) for row in job.trace],
             worker=workers,
             utilization=utilization(workers),
-            staleness=dict(sorted(job.staleness.items())),
+            staleness=dict(sorted(job.commits.staleness.items())),
             parameter=job.parameter,
             kernel="simulated",
             warnings=remarks(job) if self.real else [],
@@ -352,7 +353,7 @@ class VirtualContest(Contest):
     """A contest and the world in which it is held."""
 
     world: World = field(default_factory=World)
-    watch: Callable[[str], Callable[[Coordinator], None] | None] = lambda label: None
+    watch: Callable[[str], Callable[[JobSnapshot], None] | None] = lambda label: None
     """Given a contender, what to call now and then with its coordinator."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.errors import ProtocolError, UsageError, WorkerLost
-from flegel.machine.coordinator.coordinator import (
+from flegel.machine.coordinator.events import (
     Done,
     EvictWorker,
     FromWorker,

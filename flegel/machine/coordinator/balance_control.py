@@ -1,4 +1,4 @@
-"""The coordinator's side of balancing: measures speeds, asks the plan, keeps the book of moves. Pure.
+"""The coordinator's side of balancing: measures speeds, asks the plan, records the migrations. Pure.
 
 Called at each barrier, when every worker has committed: `settle` and `note` before anybody trains again, `plan` when
 everybody does, because to think takes a good part of a barrier. Decides nothing about synchronization and touches no
@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from flegel.job import Criteria
+from flegel.machine.checkpoint.plain_data import register
 from flegel.machine.coordinator.migrations import Migrations, OwnershipChange
-from flegel.machine.ledger import Ledger
 from flegel.messages import MoveReady, MoveRefused, MoveSent, Order, WindowArrived
+from flegel.params.protocol import ParameterStore
 from flegel.plan.balance.planner import Balance, MoveCost
-from flegel.plan.balance.remaining_time import RemainingTime
+from flegel.plan.balance.remaining_time import ProgressSample, RemainingTime
 from flegel.plan.balance.settings import SPARING, BalanceSettings
-from flegel.plan.balance.speed_estimate import DutyCycle, Speed
+from flegel.plan.balance.speed_estimate import DecayingMean, DutyCycle, Speed
 from flegel.plan.balance.target_level import WorkerLoad
-from flegel.sync.policy import View
+from flegel.sync.policy import Updated, View
 
 Orders = list[tuple[int, Order]]
 Round = tuple[int, int, float, bool]
@@ -33,14 +34,14 @@ class BalanceControl:
     """`async`: points move while everybody trains. `sync`: everybody waits until they have moved, the paper's rival."""
 
     def __init__(
-        self, mode: str, criteria: Criteria, rules: BalanceSettings | None = None, patience: float = 60.0,
+        self, mode: str, criteria: Criteria, rules: BalanceSettings | None = None, timeout: float = 60.0,
         plan: Balance | None = None, crowded: bool = False,
     ) -> None:  # fmt: skip
         """`crowded`: there are more workers than processors for them."""
         self.mode = mode
         self._look_from = 0.0
         self._crowded = crowded
-        self.moves = Migrations(patience)
+        self.migrations = Migrations(timeout)
         self.reason = ""
         self._balance = plan or Balance(rules or (SPARING if crowded or mode == "sync" else BalanceSettings()))
         self._horizon = RemainingTime(criteria)
@@ -53,6 +54,8 @@ class BalanceControl:
         self._rounds: list[tuple[float, list[Round]]] = []
         """When they ended and what workers reported, until `plan` thinks about it; nobody, where it was no round."""
         self._told: set[str] = set()
+        self.waiting: Updated | None = None
+        """What the model will hear when points have moved, where nobody trains meanwhile."""
 
     def start(self, view: View, now: float) -> None:
         self._speeds = {w: Speed(self._balance.rules) for w in view.workers}
@@ -60,31 +63,31 @@ class BalanceControl:
         self._look_from = now + (CROWDED if self._crowded else 0.0)
 
     def go_on(self, now: float) -> None:
-        """Until now nobody was to train: points moved, the crew changed, a job was resumed. That says nothing about
+        """Until now nobody was to train: points moved, workers came or went, a job was resumed. That says nothing about
         anybody's speed."""
         self._rounds.append((now, []))
 
     def waits(self) -> bool:
         """Nobody trains while points move."""
-        return self.mode == "sync" and bool(self.moves.open)
+        return self.mode == "sync" and bool(self.migrations.open)
 
     def answer(self, worker: int, body: MoveReady | MoveRefused | WindowArrived | MoveSent, now: float) -> Orders:
-        return self.moves.answer(worker, body, now)
+        return self.migrations.answer(worker, body, now)
 
-    def settle(self, view: View, ledger: Ledger, committed: Collection[int], now: float) -> Orders:
+    def settle(self, view: View, store: ParameterStore, committed: Collection[int], now: float) -> Orders:
         """Windows change hands between workers that have both committed: points, passes, accounts, in one step."""
         waited = self.waits()
-        changes, settles = self.moves.settle(committed, now)
+        changes, settles = self.migrations.settle(committed, now)
         if waited and not self.waits():
             self.go_on(now)
         for change in changes:
             _hand_over(view, change)
-            ledger.join(change.source, change.target)
+            store.join(change.source, change.target)
         return list(settles.items())
 
     def abandon(self, why: str) -> Orders:
-        """Call every move off; what has not changed hands stays where it was."""
-        return [told for number in sorted(self.moves.open) for told in self.moves.cancel(number, why)]
+        """Cancel every migration; what has not changed hands stays where it was."""
+        return [told for number in sorted(self.migrations.open) for told in self.migrations.cancel(number, why)]
 
     def note(
         self, view: View, now: float, seconds: float, iteration: int, objective: float | None, slowest_pass: float
@@ -120,29 +123,29 @@ class BalanceControl:
         if self._barriers < WARM_UP or now < self._look_from or not self._balance.due(now):
             return []
         left = self._horizon.remaining()
-        plan = self._balance.plan(self._loads(view), left, now, self._carriage())
+        plan = self._balance.plan(self._loads(view), left, now, self._move_cost())
         kind = "".join(c for c in plan.reason if not c.isdigit())
         if plan.proposals or kind not in self._told:
             self.reason = f"{plan.reason} (T by {left.why})"
         self._told = {kind}
         orders: Orders = []
         for proposal in plan.proposals:
-            orders += self.moves.begin(proposal, now)
-            self.moves.notes.append(
-                f"move {self.moves.count - 1}: {proposal.points} points from worker {proposal.source} "
+            orders += self.migrations.begin(proposal, now)
+            self.migrations.notes.append(
+                f"move {self.migrations.count - 1}: {proposal.points} points from worker {proposal.source} "
                 f"to {proposal.target}: {proposal.reason}"
             )
         return orders
 
-    def _carriage(self) -> MoveCost:
+    def _move_cost(self) -> MoveCost:
         """Before the first move is over, as if it took a round, because windows change hands at barriers, and two where
         whoever carries them has to wait for a processor."""
-        known = self.moves.carriage
+        known = self.migrations.cost
         return known if known.lag or known.each else MoveCost(lag=(2 if self._crowded else 1) * self._round)
 
     def _loads(self, view: View) -> list[WorkerLoad]:
         """V is what a point takes of the time that passes: computing, stretched by what barriers cost that worker."""
-        busy = self.moves.busy()
+        busy = self.migrations.busy()
         return [
             WorkerLoad(
                 worker=w.id,
@@ -151,10 +154,21 @@ class BalanceControl:
                 passes=w.passes,
                 doubt=self._speeds[w.id].doubt,
                 busy=w.id in busy,
-                full=self.moves.full.get(w.id, ""),
+                full=self.migrations.full.get(w.id, ""),
             )
             for w in view.workers.values()
         ]
+
+
+register(
+    {
+        BalanceControl: ("_crowded", "waiting"), Migrations: ("open",), Balance: ("rules", "even"),
+        RemainingTime: ("_criteria",), ProgressSample: (), Speed: (), DutyCycle: (), DecayingMean: (), MoveCost: (),
+        BalanceSettings: (),
+    }
+)  # fmt: skip
+"""For checkpoints. Points under way stay with their source; criteria may change when a job is resumed; what a migration
+costs depends on the host on which the job continues."""
 
 
 def _hand_over(view: View, change: OwnershipChange) -> None:

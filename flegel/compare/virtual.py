@@ -227,7 +227,7 @@ class Stage:
             reason=job.verdict.reason,
             objective=next((v for v in values if v is not None), None),
             iterations=job.iteration,
-            seconds=job.seconds,
+            seconds=job.state.seconds,
             load_seconds=0.0,
             rows=[vars(row) for row in job.trace],
             worker=workers,

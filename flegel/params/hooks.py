@@ -19,4 +19,6 @@ def call_hook(algorithm: Algorithm, place: str, name: str, *args: Any) -> Any:
         raise
     except Exception as error:
         where = f"coordinator, {place}"
-        raise AlgorithmError(f"{name} raised {type(error).__name__}: {error} ({where})", own_traceback(error)) from error
+        raise AlgorithmError(
+            f"{name} raised {type(error).__name__}: {error} ({where})", own_traceback(error)
+        ) from error

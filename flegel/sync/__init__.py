@@ -1,4 +1,4 @@
-"""Synchronization models, one file each. A new one is one file with a class derived from `policy.SyncModel`, and a test.
+"""Synchronization models, one file each. A new one is one file with a subclass of `policy.SyncModel`, and a test.
 
 The class registers itself; `models` imports every file of this package, so nothing is listed by hand.
 """

@@ -6,6 +6,8 @@ improves faster per second, barriers and waiting included. Afterwards it is fixe
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from flegel.plan.interval.search import Search
 from flegel.sync.policy import (
     NOTHING,
@@ -28,7 +30,7 @@ class BSPMini(SyncModel):
 
     name = "bsp-mini"
     summary = "a barrier after each mini-batch; its size is searched at the start"
-    stored = {Search: ()}
+    stored: ClassVar = {Search: ()}
 
     def __init__(self, batches: int | None = None, factor: float = 2.0) -> None:
         self._search = Search(1.0 / (batches or SMALLEST), factor, grow=True, most=1.0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
+from typing import ClassVar
 
 from flegel.plan.interval.multi_stage import MultiStage, Recent
 from flegel.plan.interval.search import FixedInterval, Interval, Round, Step
@@ -139,7 +140,7 @@ class FSP(FlexibleBarrier):
 
     name = "fsp"
     summary = "flexible barriers by time; finds its own interval, stage by stage (the default)"
-    stored = {LocalTimers: (), MultiStage: (), Recent: (), FixedInterval: (), Step: ()}
+    stored: ClassVar = {LocalTimers: (), MultiStage: (), Recent: (), FixedInterval: (), Step: ()}
 
     def __init__(
         self, interval: Seconds | None = None, first_interval: Seconds | None = None, coordination: str = "semi"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from flegel.plan.interval.search import BinarySearch, Search, Step
 from flegel.sync.fsp import FlexibleBarrier
 from flegel.sync.local_timers import LocalTimers
@@ -13,9 +15,7 @@ class FSPBinary(FlexibleBarrier):
 
     name = "fsp-binary"
     summary = "flexible barriers by time; halves the interval while that pays"
-    stored = {LocalTimers: (), BinarySearch: (), Search: (), Step: ()}
+    stored: ClassVar = {LocalTimers: (), BinarySearch: (), Search: (), Step: ()}
 
-    def __init__(
-        self, first_interval: Seconds | None = None, coordination: str = "semi", factor: float = 2.0
-    ) -> None:
+    def __init__(self, first_interval: Seconds | None = None, coordination: str = "semi", factor: float = 2.0) -> None:
         super().__init__(BinarySearch(first_interval, factor), coordination)

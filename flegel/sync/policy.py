@@ -206,9 +206,13 @@ NOTHING = Decision()
 class Policy(Protocol):
     """What the coordinator needs of a synchronization model."""
 
-    name: str
-    flexible: bool
-    """A round may end at any time; else only when every worker has done what it was told."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def flexible(self) -> bool:
+        """A round may end at any time; else only when every worker has done what it was told."""
+        ...
 
     def decide(self, event: Event, view: View, now: float) -> Decision: ...
 

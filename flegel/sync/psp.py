@@ -28,8 +28,8 @@ NEARLY = 0.005  # of utilization: a shorter horizon is worth that much
 
 
 class PSP(SyncModel):
-    """Iteration counts from predicted speeds. Its batches are finer than those of other models, so that whole numbers of
-    them fit."""
+    """Iteration counts from predicted speeds. Its batches are finer than those of other models, so that whole numbers
+    of them fit."""
 
     name = "psp"
     summary = "predicts how many iterations fit; who is early goes on training"

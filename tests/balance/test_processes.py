@@ -13,7 +13,7 @@ import pytest
 
 import flegel
 from flegel import Algorithm, LocalCluster
-from flegel.machine.coordinator.migrations import Migrations
+from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveSent, WindowArrived
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
 from flegel.plan.termination import Progress, Termination, Verdict

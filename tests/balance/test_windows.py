@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flegel.core.shard import TILE
-from flegel.machine.coordinator.migrations import Migrations
 from flegel.machine.migration.endpoints import (
     AIM,
     GROWTH,
@@ -19,6 +18,7 @@ from flegel.machine.migration.endpoints import (
     SendWindow,
     StoreWindow,
 )
+from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveRefused, MoveSent, WindowArrived
 from flegel.plan.balance.planner import Proposal
 

@@ -105,8 +105,8 @@ def test_every_model_goes_on_where_it_stood_under_bsp_to_the_last_bit() -> None:
         assert again.iteration == whole.iteration == 25
         for mine, other in zip(pytree.flatten(again.parameter), pytree.flatten(whole.parameter), strict=True):
             assert np.array_equal(mine, other), f"resumed from iteration {save.iteration}"
-        for mine, other in zip(pytree.flatten(again.store.statistics), pytree.flatten(whole.store.statistics), strict=True):
-            assert np.array_equal(mine, other)
+        mine, other = pytree.flatten(again.store.statistics), pytree.flatten(whole.store.statistics)
+        assert all(np.array_equal(a, b) for a, b in zip(mine, other, strict=True))
         assert objectives(again) == objectives(whole)[len(objectives(whole)) - len(objectives(again)) :]
 
 

@@ -10,6 +10,7 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Command, Done, FromWorker, Send, SetTimer, Timeouts, Timer
 from flegel.messages import LoadShard, Report, ShardLoaded, Stop, Train, TreeLayout
@@ -51,6 +52,8 @@ class Scene:
         coordination: str | None = None,
         replace: bool = True,
         balance: BalanceControl | None = None,
+        checkpoints: CheckpointSchedule | None = None,
+        store: type[LocalStore] = LocalStore,
     ) -> None:
         self.algorithm = algorithm or Mean()
         self.count, self.points = workers, points
@@ -58,13 +61,14 @@ class Scene:
             algorithm=self.algorithm,
             policy=make_policy(SyncSpec(sync, interval, coordination=coordination)),
             criteria=criteria or Criteria(max_iterations=100, tolerance=0),
-            store=LocalStore(self.algorithm, np.zeros(2), np.zeros(2)),
+            store=store(self.algorithm, np.zeros(2), np.zeros(2)),
             loads={w: load(w, workers) for w in range(workers)},
             collect=collect,
             timeouts=timeouts or Timeouts(),
             debug=True,
             replace=replace,
             balance=balance,
+            checkpoints=checkpoints,
         )
 
     def start(self, now: float = 0.0) -> list[Command]:

@@ -138,7 +138,7 @@ def test_the_largest_number_of_iterations_ends_without_convergence() -> None:
     assert done(scene.report(0, 3.0)) is not None
     assert scene.machine.verdict is not None
     assert not scene.machine.verdict.converged and scene.machine.verdict.reason == "reached 2 iterations"
-    assert scene.machine.seconds == 2.0
+    assert scene.machine.state.seconds == 2.0
 
 
 def test_a_target_counts_once_every_point_was_seen() -> None:
@@ -198,7 +198,7 @@ def test_the_time_limit_stops_in_the_middle_of_a_pass_and_commits_what_was_done(
     np.testing.assert_array_equal(scene.total, [7.0, 2.0])
     assert scene.machine.verdict is not None and scene.machine.verdict.reason == "reached 3 s"
     assert scene.machine.trace[-1].objective is None, "seven points are unseen"
-    assert scene.machine.seconds == pytest.approx(3.1)
+    assert scene.machine.state.seconds == pytest.approx(3.1)
 
 
 def test_all_points_halted_is_convergence() -> None:
@@ -242,7 +242,7 @@ def test_states_are_collected_before_the_end_where_they_are_wanted() -> None:
     assert [type(c.body) for c in said if isinstance(c, Send)] == [FetchStates, FetchStates]
     assert not scene.say(1, States(), 2.1, (np.zeros((10, 1)), np.arange(10)))
     assert done(scene.say(0, States(), 2.2, (np.zeros((10, 1)), np.arange(10))))
-    assert scene.machine.seconds == 1.0, "collecting is not training"
+    assert scene.machine.state.seconds == 1.0, "collecting is not training"
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from flegel.machine.coordinator.events import (
     WorkerDied,
     WorkerJoined,
 )
-from flegel.machine.coordinator.scaling_moments import MomentsCollector
+from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import MeasureMoments, MomentsMeasured, WorkerFailed
 
 

@@ -92,7 +92,9 @@ class World:
         sync: SyncSpec,
         criteria: Criteria,
         seed: int = 0,
+        store: type[LocalStore] = LocalStore,
     ) -> None:
+        """`store`: one that puts its folds off has a method `answer`, and is asked for it a while later."""
         self.now, self.rng = 0.0, np.random.default_rng(seed)
         self.algorithm, self.rows = algorithm, rows
         sample = Sample(rows, None, len(rows), rows.shape[1])
@@ -111,7 +113,7 @@ class World:
             algorithm=algorithm,
             policy=make_policy(sync),
             criteria=criteria,
-            store=LocalStore(algorithm, self.parameter, self.zero),
+            store=store(algorithm, self.parameter, self.zero),
             loads=loads,
             debug=True,
         )
@@ -119,6 +121,7 @@ class World:
         for w in self.workers:
             self.fence.admit(w.number, 0)
         self.done: events.Done | None = None
+        self._answering = False
 
     def _parts(self, speeds: list[float]) -> list[tuple[np.ndarray, float]]:
         order = self.rng.permutation(len(self.rows))
@@ -154,7 +157,14 @@ class World:
 
         self._deliver(("up", worker.number), arrive)
 
+    def _answer_fold(self) -> None:
+        self._answering = False
+        self._execute(self.machine.handle(self.machine.store.answer(), self.now))  # type: ignore[attr-defined]
+
     def _execute(self, commands: list[events.Command]) -> None:
+        if getattr(self.machine.store, "asked", None) is not None and not self._answering:
+            self._answering = True
+            self.later(2e-3, self._answer_fold)
         for command in commands:
             match command:
                 case events.Send(worker, body, arrays):

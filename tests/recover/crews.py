@@ -413,10 +413,10 @@ class World:
             if self.done is not None:
                 break
             self.step(random, faults=False)
-        machine = self.machine
+        machine, points = self.machine, self.machine.membership.redistribution
         assert self.done is not None, (
-            f"the job hangs: {machine.phase}, crew {machine.membership.redistribution.phase!r}, hired {machine.membership.roster.hired}, "
-            f"owed {machine.membership.redistribution._owed}, {[(w.id, w.phase, w.stopping) for w in machine.view.workers.values()]}"
+            f"the job hangs: {machine.phase}, change {points.phase!r}, hired {machine.membership.roster.hired}, "
+            f"owed {points._owed}, {[(w.id, w.phase, w.stopping) for w in machine.view.workers.values()]}"
         )
 
     # -- laws ----------------------------------------------------------------------------------------------

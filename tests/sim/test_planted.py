@@ -16,11 +16,11 @@ from flegel.machine.coordinator.commits import Commits
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Send
 from flegel.machine.coordinator.membership import Membership
-from flegel.machine.coordinator.migrations import Migrations
 from flegel.machine.coordinator.orders import WorkerOrders
 from flegel.machine.coordinator.redistribution import Redistribution
 from flegel.machine.fencing import Fence
 from flegel.machine.migration.endpoints import MigrationTarget
+from flegel.machine.migration.migrations import Migrations
 from flegel.machine.worker import reassignment
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.visit_schedule import VisitSchedule

@@ -30,9 +30,7 @@ def take(
 ) -> dict[str, Any]:
     """At a moment when every worker has committed, and `event` is what the model hears next. `objects` are stored
     whole."""
-    whole = {
-        name: value.model if isinstance(value, RebuildStatistics) else value for name, value in objects.items()
-    }
+    whole = {name: value.model if isinstance(value, RebuildStatistics) else value for name, value in objects.items()}
     return {
         "version": VERSION,
         "now": now,

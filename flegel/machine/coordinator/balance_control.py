@@ -11,7 +11,9 @@ from collections.abc import Collection
 
 from flegel.job import Criteria
 from flegel.machine.checkpoint.plain_data import register
-from flegel.machine.coordinator.migrations import Migrations, OwnershipChange
+from flegel.machine.coordinator.events import SetTimer, Timer
+from flegel.machine.coordinator.state import JobState
+from flegel.machine.migration.migrations import Migrations, OwnershipChange
 from flegel.messages import MoveReady, MoveRefused, MoveSent, Order, WindowArrived
 from flegel.params.protocol import ParameterStore
 from flegel.plan.balance.planner import Balance, MoveCost
@@ -19,9 +21,11 @@ from flegel.plan.balance.remaining_time import ProgressSample, RemainingTime
 from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.balance.speed_estimate import DecayingMean, DutyCycle, Speed
 from flegel.plan.balance.target_level import WorkerLoad
+from flegel.plan.termination import Progress
 from flegel.sync.policy import Updated, View
 
 Orders = list[tuple[int, Order]]
+MoveAnswer = MoveReady | MoveRefused | WindowArrived | MoveSent
 Round = tuple[int, int, float, bool]
 """Of a worker: its number, visits, seconds of training, and whether it ran out of points."""
 
@@ -54,7 +58,7 @@ class BalanceControl:
         self._rounds: list[tuple[float, list[Round]]] = []
         """When they ended and what workers reported, until `plan` thinks about it; nobody, where it was no round."""
         self._told: set[str] = set()
-        self.waiting: Updated | None = None
+        self._waiting: Updated | None = None
         """What the model will hear when points have moved, where nobody trains meanwhile."""
 
     def start(self, view: View, now: float) -> None:
@@ -71,9 +75,6 @@ class BalanceControl:
         """Nobody trains while points move."""
         return self.mode == "sync" and bool(self.migrations.open)
 
-    def answer(self, worker: int, body: MoveReady | MoveRefused | WindowArrived | MoveSent, now: float) -> Orders:
-        return self.migrations.answer(worker, body, now)
-
     def settle(self, view: View, store: ParameterStore, committed: Collection[int], now: float) -> Orders:
         """Windows change hands between workers that have both committed: points, passes, accounts, in one step."""
         waited = self.waits()
@@ -85,9 +86,56 @@ class BalanceControl:
             store.join(change.source, change.target)
         return list(settles.items())
 
-    def abandon(self, why: str) -> Orders:
+    # -- events of the job ---------------------------------------------------------------------------------
+
+    def after_commit(
+        self, job: JobState, updated: Updated, workers: tuple[int, ...], progress: Progress, now: float
+    ) -> bool:
+        """Between commit and the next order windows change hands. New moves begin when everybody trains again, unless
+        nobody is to train while points move: then True, and `updated` waits until they have moved."""
+        job.send_all(self.settle(job.view, job.store, workers, now))
+        self.note(job.view, now, progress.seconds, progress.iteration, job.trace[-1].estimate, progress.slowest_pass)
+        if self.mode == "sync":
+            self.plan_moves(job, now)
+        else:
+            job.out.append(SetTimer(now, Timer("balance")))
+        if not self.waits():
+            return False
+        self._waiting = updated
+        return True
+
+    def plan_moves(self, job: JobState, now: float) -> None:
+        """Begin new moves where the plan wants some; the reason enters the trace."""
+        job.send_all(self.plan(job.view, now))
+        if self.reason:
+            job.reason = "; ".join(filter(None, (job.reason, f"balance: {self.reason}")))
+
+    def on_answer(self, job: JobState, worker: int, body: MoveAnswer, now: float) -> Updated | None:
+        """What a worker says about a move. Where everybody waited and all points have moved: what the model hears."""
+        job.send_all(self.migrations.answer(worker, body, now))
+        if self._waiting is None:
+            return None
+        job.send_all(self.settle(job.view, job.store, tuple(job.view.workers), now))
+        return self._released()
+
+    def check_deadlines(self, job: JobState, now: float) -> Updated | None:
+        """Cancel what is late. Where everybody waited for that only: what the model hears."""
+        job.send_all(self.migrations.late(now))
+        return self._released()
+
+    def _released(self) -> Updated | None:
+        if self.waits():
+            return None
+        event, self._waiting = self._waiting, None
+        return event
+
+    def abandon(self, job: JobState, why: str) -> None:
         """Cancel every migration; what has not changed hands stays where it was."""
-        return [told for number in sorted(self.migrations.open) for told in self.migrations.cancel(number, why)]
+        self._waiting = None
+        told = [order for number in sorted(self.migrations.open) for order in self.migrations.cancel(number, why)]
+        job.send_all([(worker, order) for worker, order in told if worker in job.view.workers])
+
+    # -- windows and plans ---------------------------------------------------------------------------------
 
     def note(
         self, view: View, now: float, seconds: float, iteration: int, objective: float | None, slowest_pass: float
@@ -162,7 +210,7 @@ class BalanceControl:
 
 register(
     {
-        BalanceControl: ("_crowded", "waiting"), Migrations: ("open",), Balance: ("rules", "even"),
+        BalanceControl: ("_crowded", "_waiting"), Migrations: ("open",), Balance: ("rules", "even"),
         RemainingTime: ("_criteria",), ProgressSample: (), Speed: (), DutyCycle: (), DecayingMean: (), MoveCost: (),
         BalanceSettings: (),
     }

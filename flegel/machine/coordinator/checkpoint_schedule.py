@@ -32,7 +32,7 @@ class CheckpointSchedule:
         """Everybody was stopped for a checkpoint; the model is not asked before it is taken."""
         self.suspending = ""
         """Why the job is to stop after the next checkpoint; empty while it is not."""
-        self.suspended = self.gave_up = False
+        self.suspended = self._gave_up = False
         """That checkpoint has begun, or could not be taken in time."""
         self._due = False
         self._number = number
@@ -60,22 +60,25 @@ class CheckpointSchedule:
         self._awaited = set()
         self.forced = self.suspended = False
 
-    def heard(self, job: JobState, event: Timer | Suspend, now: float) -> None:
-        """It is time, or the job is to be suspended."""
+    def heard(self, job: JobState, event: Timer | Suspend, now: float, steady: bool) -> bool:
+        """It is time, or the job is to be suspended. True: the job ends at once, without that checkpoint. Unless
+        workers are `steady`, nobody is stopped for it: everybody comes to rest anyway."""
         flexible = job.policy.flexible
+        force = flexible and bool(job.view.training())
         match event:
             case Timer("checkpoint"):
                 self._due = True
                 job.out.append(SetTimer(now + self.every, Timer("checkpoint")))
                 if flexible:
                     job.out.append(SetTimer(now + min(GRACE, self.every / 2), Timer("force")))
-                return
+                force = self.forced  # one already under way goes on; this one waits for its grace
             case Suspend(why):
                 self._due, self.suspending = True, why
                 job.out.append(SetTimer(now + LEAVE, Timer("leave")))
             case Timer("leave"):
-                self.gave_up = not self.suspended
-        self.forced = self._due and flexible and bool(job.view.training())
+                self._gave_up = not self.suspended
+        self.forced = steady and self._due and force
+        return self._gave_up or bool(self.suspending and job.phase == "loading")
 
     def at_rest(self, job: JobState, event: Updated, now: float, snapshot: Snapshot) -> None:
         """A commit is done, and the model has not been asked yet what comes next."""

@@ -10,6 +10,7 @@ simulator. It never reads a clock, opens a socket or starts a thread; when to sy
     checkpoints  when state is stored; suspending                       checkpoint_schedule.py
     balance      points that move to faster workers                     balance_control.py
     liveness     who is silent, who does not progress                   liveness.py
+    collection   hidden states at the end                               state_collection.py
     state        what all of them share                                 state.py
 
 An update has two phases: the coordinator asks the parameter store for a fold, and continues when that is done, in the
@@ -18,83 +19,31 @@ same event or in a later one. Events that come in between are handled after it, 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
+from flegel import messages
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array, Tree
-from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError
+from flegel.errors import FlegelError, ProtocolError
 from flegel.job import Criteria
 from flegel.machine.checkpoint import snapshot
+from flegel.machine.coordinator import events
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.coordinator.commits import Commits
-from flegel.machine.coordinator.events import (
-    Command,
-    Done,
-    Event,
-    EvictWorker,
-    FoldFinished,
-    FromWorker,
-    LeaveJob,
-    Milestone,
-    Note,
-    SaveCheckpointPart,
-    ScaleTo,
-    SetTimer,
-    Suspend,
-    Timeouts,
-    Timer,
-    TraceRow,
-    WorkerDied,
-    WorkerJoined,
-)
-from flegel.machine.coordinator.liveness import Liveness
+from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Milestone, Note, SetTimer, Timer
+from flegel.machine.coordinator.fold_queue import TICK, FoldQueue
+from flegel.machine.coordinator.liveness import Liveness, OverdueCheck, failure
 from flegel.machine.coordinator.membership import Membership, Next
 from flegel.machine.coordinator.orders import WorkerOrders
 from flegel.machine.coordinator.state import JobState
-from flegel.messages import (
-    Answer,
-    CheckpointPart,
-    FetchStates,
-    LoadShard,
-    MoveReady,
-    MoveRefused,
-    MoveSent,
-    PointsAssigned,
-    PointsGivenUp,
-    PointsListed,
-    Report,
-    ShardLoaded,
-    States,
-    WindowArrived,
-    WorkerBeat,
-    WorkerFailed,
-)
+from flegel.machine.coordinator.state_collection import StateCollection
+from flegel.messages import Answer, LoadShard, Report, WorkerBeat
 from flegel.params.hooks import call_hook
 from flegel.params.protocol import Fold, Folded, ParameterStore
-from flegel.plan.termination import Progress, Termination, Verdict
+from flegel.plan.termination import Termination, Verdict
 from flegel.sync import policy as sync
-from flegel.sync.policy import (
-    NOTHING,
-    Decision,
-    Policy,
-    Regrouped,
-    Reported,
-    Started,
-    StopWorkers,
-    TrainWorkers,
-    Update,
-    Updated,
-    View,
-    Wake,
-    Woken,
-)
-
-TICK = 1.0  # seconds between two looks at who is silent
-
-AfterFold = Callable[[Fold, Folded, float], None]
+from flegel.sync.policy import NOTHING, Decision, Policy, Reported, Updated, View
 
 
 class Coordinator:
@@ -109,7 +58,7 @@ class Coordinator:
         loads: dict[int, LoadShard],
         *,
         collect: bool = False,
-        timeouts: Timeouts | None = None,
+        timeouts: events.Timeouts | None = None,
         debug: bool = False,
         balance: BalanceControl | None = None,
         checkpoints: CheckpointSchedule | None = None,
@@ -121,7 +70,7 @@ class Coordinator:
     ) -> None:
         """`collect`: fetch the points' hidden states at the end. `debug`: check the conservation laws at each commit.
         `attribute`: the store attributes progress to single workers. The last four are those of `Membership`."""
-        self.state = JobState(algorithm, policy, criteria, store, timeouts or Timeouts(), attribute)
+        self.state = JobState(algorithm, policy, criteria, store, timeouts or events.Timeouts(), attribute)
         self.liveness = Liveness(self.state.timeouts)
         self.orders = WorkerOrders(self.state, self.liveness)
         self.commits = Commits(self.state, self.orders, debug)
@@ -131,17 +80,12 @@ class Coordinator:
         self.balance, self.checkpoints = balance, checkpoints
         self.termination = Termination(criteria, algorithm.maximize)
         self.notes: list[str] = []
-        self.hidden_states: dict[int, tuple[Array, Array]] = {}
-        """By worker, where they were collected: states of its points and their numbers."""
-        self._collect = collect
+        self.collection = StateCollection(self.state, self.liveness, collect)
         self._owed_verdict: Verdict | None = None
         """The job was to end for this reason, as soon as all points count again."""
         self._resumed: tuple[Updated, float, bool] | None = None
         """Of a resumed job: what the model hears first, the time at which the job stood, is its balance new?"""
-        self._pending: tuple[Fold, AfterFold, float] | None = None
-        """The fold under way, what comes after it, and when it was asked for."""
-        self._deferred: deque[Event] = deque()
-        """What happened since then."""
+        self._folds = FoldQueue(self.state, self.liveness)
 
     # -- what others read ----------------------------------------------------------------------------------
 
@@ -154,7 +98,7 @@ class Coordinator:
         return self.state.phase
 
     @property
-    def trace(self) -> list[TraceRow]:
+    def trace(self) -> list[events.TraceRow]:
         return self.state.trace
 
     @property
@@ -173,11 +117,6 @@ class Coordinator:
     def parameter(self) -> Tree:
         return self.state.store.parameter
 
-    @property
-    def seconds(self) -> float:
-        """Of training."""
-        return self.state.ended - self.state.began
-
     # -- entry points --------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Command]:
@@ -192,8 +131,8 @@ class Coordinator:
         state.out = []
         if state.phase == "over":
             return state.out
-        if self._pending is not None:
-            self._while_folding(self._pending, event, now)
+        if self._folds.pending is not None:
+            self._while_folding(event, now)
         elif type(event) is FromWorker:
             self._from_worker(event, now)
         else:
@@ -225,88 +164,55 @@ class Coordinator:
         match event:
             case Timer("policy", tag):
                 if steady:
-                    self._decide(Woken(tag), now)
+                    self._decide(sync.Woken(tag), now)
             case Timer("balance"):
                 if self.balance is not None and steady:
-                    self._plan_moves(self.balance, now)
+                    self.balance.plan_moves(state, now)
             case Timer("watch"):
                 self._check_deadlines(now)
-            case Timer("checkpoint" | "force" | "leave") | Suspend():
+            case Timer("checkpoint" | "force" | "leave") | events.Suspend():
                 self._on_checkpoint_event(event, now)
             case Timer("limit"):
                 self._end(Verdict(False, f"reached {state.criteria.max_seconds:g} s"), now)
             case Timer("hire"):
                 self.membership.roster.stop_waiting(now, state.timeouts.hire)
                 self._step(now)
-            case WorkerDied(worker, why, fault):
+            case events.WorkerDied(worker, why, fault):
                 self._lost(worker, why, fault, now)
-            case WorkerJoined(worker):
+            case events.WorkerJoined(worker):
                 self.membership.joined(worker, now)
-            case ScaleTo(workers):
+            case events.ScaleTo(workers):
                 self._do(self.membership.scale(workers, now), now)
-            case LeaveJob(worker):
+            case events.LeaveJob(worker):
                 self._do(self.membership.leave((worker,), now), now)
-            case FoldFinished(folded):
-                state.out.append(Note(f"the parameter store answered fold {folded.number} again; ignored"))
+            case events.FoldFinished():
+                self._folds.repeated(event)
 
     # -- folds ---------------------------------------------------------------------------------------------
 
-    def _fold(self, request: Fold, then: AfterFold, now: float) -> None:
-        """Phase one of an update; `then` is phase two."""
-        folded = self.state.store.fold(request)
-        if folded is None:
-            self._pending = request, then, now
-        else:
-            then(request, folded, now)
+    def _while_folding(self, event: Event, now: float) -> None:
+        """Events wait until the fold is done."""
+        error = self._folds.hear(event, now)
+        if error is not None:
+            self._finish(error)
+        while (deferred := self._folds.next_deferred()) is not None and self.state.phase != "over":
+            self.state.totals.stale = True
+            if type(deferred) is FromWorker:
+                self._from_worker(deferred, now)
+            else:
+                self._route(deferred, now)
 
-    def _while_folding(self, pending: tuple[Fold, AfterFold, float], event: Event, now: float) -> None:
-        """Events wait until the fold is done, except its answer and signs of life."""
-        request, then, asked_at = pending
-        match event:
-            case FoldFinished(folded) if folded.number == request.number:
-                self._pending = None
-                if folded.error is not None:
-                    self._finish(folded.error)
-                    return
-                then(request, folded, now)
-                while self._deferred and self._pending is None and self.state.phase != "over":
-                    again = self._deferred.popleft()
-                    self.state.totals.stale = True
-                    self._from_worker(again, now) if type(again) is FromWorker else self._route(again, now)
-            case FoldFinished(folded):
-                self.state.out.append(Note(f"the parameter store answered fold {folded.number} again; ignored"))
-            case Timer("watch"):
-                self.liveness.look(now)
-                if now - asked_at > self.state.timeouts.report:
-                    waited = f"{now - asked_at:.0f} s"
-                    text = f"The parameter store did not fold the reports of {request.place} within {waited}."
-                    self._finish(ProtocolError(text))
-                    return
-                self.state.out.append(SetTimer(now + TICK, Timer("watch")))
-            case FromWorker(worker, body):
-                self.liveness.hear(worker, body, now)
-                if type(body) is not WorkerBeat:
-                    self._deferred.append(event)
-            case _:
-                self._deferred.append(event)
-
-    def _update(self, workers: tuple[int, ...], now: float) -> None:
-        """A new θ from the reports of these workers, and on."""
+    def _update(self, workers: tuple[int, ...], now: float, last: bool = False) -> None:
+        """A new θ from the reports of these workers, and on; or the `last` one, and the end."""
 
         def updated(request: Fold, folded: Folded, now: float) -> None:
-            self._judge(workers, self._commit(request, workers, folded, now), now)
+            event = self._commit(request, workers, folded, now)
+            if last:
+                self._over(now)
+            else:
+                self._judge(workers, event, now)
 
-        self._fold(self.commits.request(workers), updated, now)
-
-    def _update_last(self, now: float) -> None:
-        """The job ends: a last θ from all reports."""
-        workers = tuple(self.commits.held)
-
-        def updated(request: Fold, folded: Folded, now: float) -> None:
-            self._commit(request, workers, folded, now)
-            self._over(now)
-
-        self._fold(self.commits.request(workers), updated, now)
+        self._folds.ask(self.commits.request(workers), updated, now)
 
     def _close_accounts(self, now: float) -> None:
         """Workers change: reports that count enter the statistics, and θ stays."""
@@ -316,7 +222,7 @@ class Coordinator:
             self.commits.finish_accounts(request, folded)
             self._do(self.membership.accounts_closed(again, now), now)
 
-        self._fold(self.commits.request_accounts(again), closed, now)
+        self._folds.ask(self.commits.request_accounts(again), closed, now)
 
     def _commit(self, request: Fold, workers: tuple[int, ...], folded: Folded, now: float) -> Updated:
         moves = self.balance.migrations if self.balance is not None else None
@@ -336,11 +242,8 @@ class Coordinator:
         if state.verdict is not None:
             self._end(state.verdict, now)
             return
-        if self.balance is not None:
-            self._rebalance(self.balance, workers, progress, now)
-            if self.balance.waits():
-                self.balance.waiting = updated
-                return
+        if self.balance is not None and self.balance.after_commit(state, updated, workers, progress, now):
+            return
         self._proceed(updated, now)
 
     # -- answers -------------------------------------------------------------------------------------------
@@ -349,27 +252,30 @@ class Coordinator:
         """Everything but reports and beats."""
         state = self.state
         match body:
-            case ShardLoaded() if state.phase == "loading":
+            case messages.ShardLoaded() if state.phase == "loading":
                 self.membership.has_loaded(worker, body)
                 self._begin(now)
-            case ShardLoaded() if worker in self.membership.roster.hired:
+            case messages.ShardLoaded() if worker in self.membership.roster.hired:
                 self._do(self.membership.welcome(worker, body, now), now)
-            case PointsListed() | PointsGivenUp() | PointsAssigned() if worker in state.view.workers:
+            case messages.PointsListed() | messages.PointsGivenUp() | messages.PointsAssigned() if (
+                worker in state.view.workers
+            ):
                 self.membership.answer(worker, body, arrays)
                 self._step(now)
-            case MoveReady() | MoveRefused() | WindowArrived() | MoveSent() if self.balance is not None:
-                if state.phase == "training":
-                    self._on_move(self.balance, worker, body, now)
-            case CheckpointPart() if self.checkpoints is not None:
-                state.out.append(SaveCheckpointPart(worker, body, arrays))
+            case messages.MoveReady() | messages.MoveRefused() | messages.WindowArrived() | messages.MoveSent() if (
+                self.balance is not None
+            ):
+                if state.phase == "training" and (moved := self.balance.on_answer(state, worker, body, now)):
+                    self._proceed(moved, now)
+            case messages.CheckpointPart() if self.checkpoints is not None:
+                state.out.append(events.SaveCheckpointPart(worker, body, arrays))
                 took = self.checkpoints.took(worker, body)
                 if took and self.checkpoints.complete and state.phase == "checkpointing":
-                    self._finish() if self.checkpoints.suspended else self._collect_states(now)
-            case States() if state.phase == "collecting":
-                self.hidden_states[worker] = (arrays[0], arrays[1])
-                if len(self.hidden_states) == len(state.view.workers):
+                    self._finish() if self.checkpoints.suspended else self._collect(now)
+            case messages.States() if state.phase == "collecting":
+                if self.collection.took(worker, arrays):
                     self._finish()
-            case WorkerFailed():
+            case messages.WorkerFailed():
                 self._finish(failure(worker, body))
             case _:
                 state.out.append(Note(f"worker {worker} sent {type(body).__name__} while {state.phase}; ignored"))
@@ -399,7 +305,7 @@ class Coordinator:
         elif state.verdict is not None:
             self._over(now)
         else:
-            self._decide(resumed or Started(), now)
+            self._decide(resumed or sync.Started(), now)
         if self.membership.wanted:
             self._do(self.membership.scale(self.membership.wanted, now), now)
 
@@ -415,7 +321,7 @@ class Coordinator:
             self._step(now)
         elif membership.catching_up:
             if membership.catch_up(worker, reported.exhausted, now):
-                self._decide(Regrouped(), now)
+                self._decide(sync.Regrouped(), now)
                 self._update(tuple(state.view.workers), now)
         elif state.verdict is None and not (self.checkpoints is not None and self.checkpoints.forced):
             self._decide(reported, now)
@@ -424,7 +330,7 @@ class Coordinator:
             if not state.view.training():
                 self._update(tuple(self.commits.held), now)
         elif not state.view.training():
-            self._update_last(now)
+            self._update(tuple(self.commits.held), now, last=True)
 
     # -- decisions -----------------------------------------------------------------------------------------
 
@@ -438,16 +344,18 @@ class Coordinator:
         for action in decision.actions:
             if state.phase != "training" or state.verdict is not None:
                 return
-            if self._pending is not None:
-                raise ProtocolError(f"{state.policy.name} decided {type(action).__name__} after Update; Update is last.")
+            if self._folds.pending is not None:
+                raise ProtocolError(
+                    f"{state.policy.name} decided {type(action).__name__} after Update; Update is last."
+                )
             match action:
-                case TrainWorkers():
+                case sync.TrainWorkers():
                     self.orders.train(action, now)
-                case StopWorkers(workers=workers):
+                case sync.StopWorkers(workers=workers):
                     self.orders.stop(workers, now)
-                case Update(workers=workers):
+                case sync.Update(workers=workers):
                     self._update(workers, now)
-                case Wake(at=at, tag=tag):
+                case sync.Wake(at=at, tag=tag):
                     state.out.append(SetTimer(at, Timer("policy", tag)))
 
     def _proceed(self, event: Updated, now: float) -> None:
@@ -469,7 +377,7 @@ class Coordinator:
             self.checkpoints.lost()
         redone = self.commits.forget(worker)
         self.orders.forget(worker)
-        self.hidden_states.pop(worker, None)
+        self.collection.forget(worker)
         outcome = self.membership.lose(worker, why, fault, silent, redone, now)
         if isinstance(outcome, FlegelError):
             self._finish(outcome)
@@ -493,7 +401,7 @@ class Coordinator:
                 self.state.out.append(Milestone("workers changed"))
                 self._do(self.membership.resume(now), now)
             case Next.START:
-                self._decide(Started(), now)
+                self._decide(sync.Started(), now)
 
     def _change_workers(self, now: float) -> None:
         """Everybody commits and rests; no points are on their way any more."""
@@ -502,72 +410,30 @@ class Coordinator:
         if state.verdict is not None:
             self._owed_verdict, state.verdict = state.verdict, None
         state.phase = "training"
-        self.hidden_states.clear()
+        self.collection.clear()
         if self.balance is not None:
-            self.balance.waiting = None
-            orders = self.balance.abandon("workers come or go")
-            state.send_all([(worker, order) for worker, order in orders if worker in state.view.workers])
+            self.balance.abandon(state, "workers come or go")
         self.orders.stop_all(now)
         self._step(now)
 
     def _step(self, now: float) -> None:
         self._do(self.membership.step(now), now)
 
-    # -- balance -------------------------------------------------------------------------------------------
-
-    def _rebalance(self, balance: BalanceControl, workers: tuple[int, ...], progress: Progress, now: float) -> None:
-        """Between commit and the next order: windows change hands. New moves begin when everybody trains again, unless
-        nobody is to train while points move."""
-        state = self.state
-        state.send_all(balance.settle(state.view, state.store, workers, now))
-        estimate, slowest = state.trace[-1].estimate, progress.slowest_pass
-        balance.note(state.view, now, progress.seconds, progress.iteration, estimate, slowest)
-        if balance.mode == "sync":
-            self._plan_moves(balance, now)
-        else:
-            state.out.append(SetTimer(now, Timer("balance")))
-
-    def _plan_moves(self, balance: BalanceControl, now: float) -> None:
-        state = self.state
-        state.send_all(balance.plan(state.view, now))
-        if balance.reason:
-            state.reason = "; ".join(filter(None, (state.reason, f"balance: {balance.reason}")))
-
-    def _on_move(
-        self, balance: BalanceControl, worker: int, body: MoveReady | MoveRefused | WindowArrived | MoveSent, now: float
-    ) -> None:
-        state = self.state
-        state.send_all(balance.answer(worker, body, now))
-        if balance.waiting is not None:
-            state.send_all(balance.settle(state.view, state.store, tuple(state.view.workers), now))
-            self._after_waiting(balance, now)
-
-    def _after_waiting(self, balance: BalanceControl, now: float) -> None:
-        """Everybody waited for points to move; is that over?"""
-        if balance.waiting is not None and not balance.waits():
-            event, balance.waiting = balance.waiting, None
-            self._proceed(event, now)
-
     # -- checkpoints and endings ---------------------------------------------------------------------------
 
     def snapshot(self, event: Updated, now: float) -> dict[str, Any]:
         """The coordinator's side of a checkpoint; `event` is what the model hears next."""
         state = self.state
-        parts = {"job": state, "commits": self.commits, "store": state.store}
-        objects = {
-            "view": state.view, "policy": state.policy, "balance": self.balance, "termination": self.termination,
-        }  # fmt: skip
+        parts: dict[str, snapshot.StatefulPart] = {"job": state, "commits": self.commits, "store": state.store}
+        objects = {"view": state.view, "policy": state.policy, "balance": self.balance, "termination": self.termination}
         return snapshot.take(parts, objects, state.algorithm, event, now)
 
-    def _on_checkpoint_event(self, event: Timer | Suspend, now: float) -> None:
+    def _on_checkpoint_event(self, event: Timer | events.Suspend, now: float) -> None:
         state, checkpoints = self.state, self.checkpoints
         if checkpoints is None or state.phase not in ("loading", "training") or state.verdict is not None:
             return
-        checkpoints.heard(state, event, now)
-        if checkpoints.gave_up or (checkpoints.suspending and state.phase == "loading"):
+        if checkpoints.heard(state, event, now, steady=self.membership.steady):
             self._finish()
-        elif not self.membership.steady:
-            checkpoints.forced = False  # everybody comes to rest anyway
         elif checkpoints.forced:
             self.orders.stop_all(now)
 
@@ -589,20 +455,16 @@ class Coordinator:
         """Training is over; a last checkpoint where there are any."""
         self.state.ended = now
         if self.checkpoints is None or self.commits.last is None:
-            self._collect_states(now)
+            self._collect(now)
             return
         self.state.phase = "checkpointing"
         self.checkpoints.begin(self.state, self.commits.last, now, self.snapshot)
 
-    def _collect_states(self, now: float) -> None:
-        if not self._collect:
+    def _collect(self, now: float) -> None:
+        if self.collection.wanted:
+            self.collection.start(now)
+        else:
             self._finish()
-            return
-        self.state.phase = "collecting"
-        self.state.out.append(Milestone("collecting"))
-        for worker in self.state.view.workers:
-            self.liveness.expect(worker, now)
-            self.state.send(worker, FetchStates())
 
     def _finish(self, error: FlegelError | None = None) -> None:
         self.state.phase = "over"
@@ -619,36 +481,18 @@ class Coordinator:
             self._lost(worker, why, loading, now, silent=loading)
         for worker in self.membership.roster.late(now, start):
             self._lost(worker, f"did not start within {start:.0f} s", False, now)
-        if self.balance is not None:
-            state.send_all(self.balance.migrations.late(now))
-            self._after_waiting(self.balance, now)
+        if self.balance is not None and (moved := self.balance.check_deadlines(state, now)):
+            self._proceed(moved, now)
         if state.phase == "over":
             return
-        late = self._overdue(now) or self.liveness.stuck(state.place, now)
+        checks: list[OverdueCheck] = [self.membership.overdue, self.orders.overdue, self.collection.overdue]
+        if (last := self.checkpoints) is not None and state.phase == "checkpointing":
+            checks.append(lambda worker, _: last.overdue(worker, state.timeouts.report, now))
+        late = self.liveness.overdue(now, checks) or self.liveness.stuck(state.place, now)
         if late:
-            state.out.append(EvictWorker(late[0], "does not progress"))  # the next job should not have to wait for it
+            state.out.append(
+                events.EvictWorker(late[0], "does not progress")
+            )  # the next job should not have to wait for it
             self._finish(ProtocolError(late[1]))
             return
         state.out.append(SetTimer(now + TICK, Timer("watch")))
-
-    def _overdue(self, now: float) -> tuple[int, str] | None:
-        """The first worker that has kept the job waiting for too long, and what it did not do."""
-        phase, timeout = self.state.phase, self.state.timeouts.report
-        for worker, asked in self.liveness.asked_at.items():
-            waited = now - asked
-            text = self.membership.overdue(worker, waited) or self.orders.overdue(worker, waited)
-            if phase == "checkpointing" and self.checkpoints is not None:
-                text = text or self.checkpoints.overdue(worker, timeout, now)
-            if phase == "collecting" and worker not in self.hidden_states and waited > timeout:
-                text = text or f"Worker {worker} did not send its state within {waited:.0f} s."
-            if text:
-                return worker, text
-        return None
-
-
-def failure(worker: int, body: WorkerFailed) -> FlegelError:
-    """A worker's failure as the caller should see it."""
-    if body.usage:
-        return UsageError(body.error)
-    place = f"worker {worker}, round {body.round}" if body.round >= 0 else f"worker {worker}"
-    return AlgorithmError(f"{body.where} raised {body.error} ({place})", body.trace)

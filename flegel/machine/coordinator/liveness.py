@@ -8,13 +8,18 @@ worker would do better. That holds whenever hooks run: while shards are loaded, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from flegel.errors import AlgorithmError, FlegelError, UsageError
 from flegel.machine.coordinator.events import Timeouts
-from flegel.messages import Answer, WorkerBeat
+from flegel.messages import Answer, WorkerBeat, WorkerFailed
 
 AWAY = 3.0  # seconds between two looks: longer, and it was the coordinator itself that was away
 BEATS = 0.5  # beats a second that a worker must have given all the time: one that was frozen meanwhile has not
+
+OverdueCheck = Callable[[int, float], str]
+"""Gets a worker and the seconds since it was last told to do something; answers a sentence, or nothing where all is
+well."""
 
 NOWHERE: tuple[tuple[str, int], float, int] = (("", -1), 0.0, 0)
 
@@ -78,3 +83,20 @@ class Liveness:
                     "A longer --hook-timeout gives it more time."
                 )
         return None
+
+    def overdue(self, now: float, checks: Iterable[OverdueCheck]) -> tuple[int, str] | None:
+        """The first worker that has kept the job waiting for too long, and what it did not do."""
+        asked = list(checks)
+        for worker, at in self.asked_at.items():
+            for check in asked:
+                if text := check(worker, now - at):
+                    return worker, text
+        return None
+
+
+def failure(worker: int, body: WorkerFailed) -> FlegelError:
+    """A worker's failure as the caller should see it."""
+    if body.usage:
+        return UsageError(body.error)
+    place = f"worker {worker}, round {body.round}" if body.round >= 0 else f"worker {worker}"
+    return AlgorithmError(f"{body.where} raised {body.error} ({place})", body.trace)

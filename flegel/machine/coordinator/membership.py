@@ -50,7 +50,7 @@ class Membership:
         parts: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
         replace: bool = True,
     ) -> None:  # fmt: skip
-        """`parts`, of a resumed job: what travels behind each worker's load. `scaling`: shift and factor of each column.
+        """`parts`, of a resumed job: what follows each worker's load. `scaling`: shift and factor of each column.
         `rows`: points of the whole data; 0 is the sum of what workers load. `replace`: start another process where a
         worker is lost; otherwise the others take its points over."""
         self._job, self._orders, self._liveness = job, orders, liveness
@@ -125,8 +125,8 @@ class Membership:
         return worker in present or worker in self.roster.hired
 
     def lose(self, worker: int, why: str, fault: bool, silent: bool, redone: int, now: float) -> Next | FlegelError:
-        """Nothing that the worker has not committed counts, and what it committed is subtracted. `redone`: visits of its
-        report that do not count. The error, where the job cannot go on."""
+        """Nothing that the worker has not committed counts, and what it committed is subtracted. `redone`: visits of
+        its report that do not count. The error, where the job cannot go on."""
         job, roster = self._job, self.roster
         place, hired = job.place, worker in roster.hired
         job.out.append(EvictWorker(worker, why))
@@ -139,9 +139,7 @@ class Membership:
         seen = job.view.workers.pop(worker, None)
         if seen is not None:
             self._former[worker] = seen
-            self.incidents.append(
-                Incident("lost", worker, why, now - job.began, redone=redone, unvisited=seen.points)
-            )
+            self.incidents.append(Incident("lost", worker, why, now - job.began, redone=redone, unvisited=seen.points))
             self._detached.add(job.store.detach(worker))
             self.redistribution.orphans = True
         self.loaded.pop(worker, None)

@@ -162,7 +162,9 @@ class Redistribution:
                 self._need[newcomer] -= points
                 left -= points
         others = [w for w in self._roster.staying(view) if w != source and w not in self._roster.newcomers]
-        heirs = others or sorted(self._roster.newcomers - {source}) or [w for w in view.workers if w != source] or [source]
+        heirs = (
+            others or sorted(self._roster.newcomers - {source}) or [w for w in view.workers if w != source] or [source]
+        )
         parts = _split(np.arange(left), _weights(view, heirs))
         takers += [(heir, len(part)) for heir, part in zip(heirs, parts, strict=True) if len(part)]
         commands = []

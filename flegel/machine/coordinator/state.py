@@ -1,4 +1,4 @@
-"""What the parts of a coordinator share: the job's view of its workers, its figures and marks, and the commands to come.
+"""What the parts of a coordinator share: the view of the workers, figures and marks of the job, commands to come.
 
 A part reads and writes this record and its own state, and no other part. It decides nothing.
 """
@@ -55,6 +55,11 @@ class JobState:
     @property
     def points(self) -> int:
         return self.view.points
+
+    @property
+    def seconds(self) -> float:
+        """Of training."""
+        return self.ended - self.began
 
     @property
     def place(self) -> str:

@@ -24,6 +24,7 @@ from flegel.machine.coordinator.events import (
     EvictWorker,
     FromWorker,
     LeaveJob,
+    Milestone,
     Note,
     SaveCheckpointPart,
     SaveCommit,
@@ -133,7 +134,8 @@ def drive(
     suspended: Callable[[], str] = lambda: "",
     shift: float = 0.0,
 ) -> None:
-    """Until the machine is done; raises what made it fail. `watch` is called now and then, for displays.
+    """Until the machine is done; raises what made it fail. `watch` is called ten times a second and at
+    milestones, for observers.
 
     Unless this is the `last` machine of a job, the workers keep what they have read. `suspended` says why the job
     should stop, if it should. The machine's clock is this one's plus `shift`: a resumed job's goes on where it stood.
@@ -353,6 +355,8 @@ class JobDriver:
                     self._machine.notes.append(f"worker {worker} {why}")
                 case Note(text):
                     self._machine.notes.append(text)
+                case Milestone():
+                    self._look_at = -math.inf  # observers see it at once, and not at their next turn
                 case BeginCheckpoint() | SaveCheckpointPart() | SaveCommit():
                     assert self._keeper is not None, "only a job with checkpoints keeps anything"
                     self._keeper.take(command)

@@ -27,7 +27,7 @@ from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import JobSnapshot, observe
-from flegel.machine.coordinator.scaling_moments import MomentsCollector
+from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
@@ -398,7 +398,7 @@ def _result(
         reason=machine.verdict.reason,
         objective=next((value for value in values if value is not None), None),
         iterations=machine.iteration,
-        seconds=machine.seconds,
+        seconds=machine.state.seconds,
         load_seconds=load_seconds,
         rows=[vars(row) for row in machine.trace],
         worker=workers,
@@ -409,7 +409,7 @@ def _result(
         warnings=remarks(machine),
         classes=data.classes,
         scaling=tuple(scaling) if scaling is not None else None,
-        state=_in_data_order(machine) if machine.hidden_states else None,
+        state=_in_data_order(machine) if machine.collection.states else None,
         balance=balance_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
     )
@@ -417,7 +417,8 @@ def _result(
 
 def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
-    found = machine.state.algorithm.warnings(pytree.present(machine.store.statistics), pytree.present(machine.parameter))
+    statistics, parameter = pytree.present(machine.store.statistics), pytree.present(machine.parameter)
+    found = machine.state.algorithm.warnings(statistics, parameter)
     unseen = sum(w.unseen for w in machine.view.workers.values())
     if unseen and machine.trace and machine.trace[-1].estimate is not None:
         found = [*found, f"the objective is an estimate: {unseen} of {machine.state.points} points were never visited"]
@@ -426,7 +427,7 @@ def remarks(machine: Coordinator) -> list[str]:
 
 def _in_data_order(machine: Coordinator) -> Array:
     """Workers own the rows in shuffled order; users know them in the order of the data."""
-    states, numbers = zip(*machine.hidden_states.values(), strict=True)
+    states, numbers = zip(*machine.collection.states.values(), strict=True)
     shuffled, ids = np.concatenate(states), np.concatenate(numbers)
     restored = np.empty_like(shuffled)
     restored[ids] = shuffled

@@ -207,7 +207,8 @@ class FaultyJob:
         job = self.machine
         workers = ", ".join(f"{w.id} {w.phase}{' (stopping)' if w.stopping else ''}" for w in job.view.workers.values())
         return (
-            f"{self.events.now:.3f} s, {job.phase}, round {job.view.round}, change {job.membership.redistribution.phase or 'none'}, "
+            f"{self.events.now:.3f} s, {job.phase}, round {job.view.round}, "
+            f"change {job.membership.redistribution.phase or 'none'}, "
             f"hired {sorted(job.membership.roster.hired)}, workers {workers}"
         )
 
@@ -421,7 +422,7 @@ class FaultyJob:
         if job.verdict is None or job.iteration < self.scenario.iterations:
             raise Violation(f"the job ended after {job.iteration} of {self.scenario.iterations} iterations")
         if self.scenario.collect:
-            ids = np.concatenate([found[1] for found in job.hidden_states.values()])
+            ids = np.concatenate([found[1] for found in job.collection.states.values()])
             if not self._each_once(ids):
                 raise Violation(f"{len(ids)} states were collected, of {len(self.rows)} points")
 

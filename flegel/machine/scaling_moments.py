@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from flegel.core.pytree import Array
 from flegel.errors import FlegelError, ProtocolError, WorkerLost
-from flegel.machine.coordinator.coordinator import TICK, failure
 from flegel.machine.coordinator.events import (
     Command,
     Done,
@@ -24,7 +23,8 @@ from flegel.machine.coordinator.events import (
     WorkerDied,
     WorkerJoined,
 )
-from flegel.machine.coordinator.liveness import Liveness
+from flegel.machine.coordinator.fold_queue import TICK
+from flegel.machine.coordinator.liveness import Liveness, failure
 from flegel.machine.coordinator.roster import Roster
 from flegel.messages import MeasureMoments, MomentsMeasured, WorkerFailed
 

@@ -17,7 +17,7 @@ from flegel.runtime.job.run import HOOK_TIMEOUT, WORKER_TIMEOUT, Request, defaul
 from flegel.runtime.processes.cluster_protocol import Cluster
 
 if TYPE_CHECKING:
-    from flegel.machine.coordinator.coordinator import Coordinator
+    from flegel.machine.coordinator.observation import JobSnapshot
 
 
 def run(
@@ -51,7 +51,7 @@ def run(
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: float | str = EVERY,
     cluster: Cluster | None = None,
-    watch: Callable[[Coordinator], None] | None = None,
+    watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Train `algorithm` on `data` and return the result.
@@ -69,7 +69,7 @@ def run(
     The first of `target`, `tolerance` (relative change of the objective over a full pass; 0 switches it off),
     `max_iterations` and `max_seconds` ends the job. `attribute` keeps what each worker's reports did for the objective
     (`gain`; it costs an evaluation of the objective per report). `out` is a folder for model, result and trace.
-    `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers
+    `watch` is called several times a second with a `JobSnapshot`, `say` with remarks. With a `LocalCluster` workers
     stay warm between runs, and `cluster.scale(n)` from another thread changes their number while a job runs.
 
     A worker that dies, or gives no sign of life for `worker_timeout`, is replaced by a new process; without `replace`
@@ -138,7 +138,7 @@ def resume(
     checkpoint_every: float | str | None = None,
     out: str | os.PathLike[str] | None = None,
     cluster: Cluster | None = None,
-    watch: Callable[[Coordinator], None] | None = None,
+    watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Go on with a job from its checkpoints in `place`, and keep further ones there.

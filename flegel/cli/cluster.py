@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from flegel.errors import AlgorithmError, FlegelError, UsageError
@@ -270,7 +271,7 @@ def submit_to(
 
 def _follow(client: Client, job: str, folder: Path | None, json_to: str | None) -> None:
     from flegel.cli.display import make_display, summary
-    from flegel.result import Glance
+    from flegel.machine.coordinator.observation import JobSnapshot
 
     display = make_display(sys.stderr)
     said = ""
@@ -282,7 +283,7 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None) 
                     display.say(f"job {job} is {text}")
                     said = text
                 if view.glance and view.state == "running":
-                    display.show(Glance(**view.glance))
+                    display.show(msgspec.convert(view.glance, JobSnapshot))
     except KeyboardInterrupt:
         print(f"\nflegel: detached; the job goes on. Come back with: flegel attach {job}", file=sys.stderr)
         raise typer.Exit(130) from None

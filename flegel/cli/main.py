@@ -452,10 +452,10 @@ def _shown(value: Any) -> str:
 def models() -> None:
     """List the synchronization models."""
     with sentences():
-        from flegel.sync import MODELS
+        from flegel import sync
 
-        for name, model in MODELS.items():
-            print(f"{name:11} {model.text}")
+        for name, model in sync.models().items():
+            print(f"{name:11} {model.summary}")
 
 
 @app.command()

@@ -19,7 +19,7 @@ from flegel.errors import UsageError
 if TYPE_CHECKING:
     from flegel.compare.record import Comparison
     from flegel.compare.simulation import ClusterModel
-    from flegel.machine.coordinator.coordinator import Coordinator
+    from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.result import Result
 
 EVERY = 2.0  # seconds between two lines about a long run
@@ -271,19 +271,18 @@ def _quantity(text: str, units: dict[str, float], what: str) -> float:
     raise UsageError(f"{text!r} is not {what}.")
 
 
-def _watch(label: str) -> Callable[[Coordinator], None]:
+def _watch(label: str) -> Callable[[JobSnapshot], None]:
     """A line now and then, so that nobody thinks it hangs."""
     from flegel.runtime import clock
 
     next_at = [clock.now() + EVERY]
 
-    def look(job: Coordinator) -> None:
+    def look(seen: JobSnapshot) -> None:
         now = clock.now()
-        if now >= next_at[0] and job.trace:
+        if now >= next_at[0] and seen.iteration:
             next_at[0] = now + EVERY
-            last = job.trace[-1]
-            value = "–" if last.estimate is None else f"{last.estimate:.6g}"
-            _say(f"{label}: {last.seconds:.4g} virtual seconds, {last.iteration} updates of θ, objective {value}")
+            value = "–" if seen.estimate is None else f"{seen.estimate:.6g}"
+            _say(f"{label}: {seen.seconds:.4g} virtual seconds, {seen.iteration} updates of θ, objective {value}")
 
     return look
 

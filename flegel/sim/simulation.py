@@ -25,6 +25,7 @@ from flegel.machine.coordinator.events import (
     SetTimer,
     Timer,
 )
+from flegel.machine.coordinator.observation import JobSnapshot, observe
 from flegel.sim.coordinator_cost import CoordinatorCost, Costs, TreeCost
 from flegel.sim.event_queue import EventQueue, no_collections
 from flegel.sim.network import Network, NetworkSpec
@@ -63,7 +64,7 @@ class Simulation:
         self._size = size
         self._sized: tuple[object, int] = ((), HEADER)
         self._done: Done | None = None
-        holds = job.balancing is not None or job.keeping is not None or bool(job.parts)
+        holds = job.balance is not None or job.checkpoints is not None or bool(job.membership.parts)
         self.workers = {
             id: SimWorker(id, paces[id], learners[id], self.events, self.costs, job.parameter, holds) for id in paces
         }
@@ -72,7 +73,7 @@ class Simulation:
             if worker.mover is not None:
                 worker.mover.peers = {w.id: w.mover for w in self.workers.values() if w.mover is not None}
 
-    def run(self, limit: int | None = None, watch: Callable[[Coordinator], None] | None = None) -> Coordinator:
+    def run(self, limit: int | None = None, watch: Callable[[JobSnapshot], None] | None = None) -> Coordinator:
         """To its end; raises what made it fail. `watch` is called every few thousand events."""
         with no_collections():
             self._run(limit, watch)
@@ -84,7 +85,7 @@ class Simulation:
             raise self._done.error
         return self.job
 
-    def _run(self, limit: int | None, watch: Callable[[Coordinator], None] | None) -> None:
+    def _run(self, limit: int | None, watch: Callable[[JobSnapshot], None] | None) -> None:
         self._execute(self.job.start(self.events.now), self.events.now)
         left = limit if limit is not None else 1 << 62
         while left > 0 and self._done is None:
@@ -92,7 +93,7 @@ class Simulation:
             self.events.run(min(left, 20_000))
             left -= 20_000
             if watch is not None:
-                watch(self.job)
+                watch(observe(self.job))
             if self.events.count == before and self.events.idle:
                 break
 
@@ -130,7 +131,8 @@ class Simulation:
 
     def _forbearing(self) -> bool:
         """Nobody looks at who is silent: simulated workers do not beat."""
-        return self.job.balancing is None and math.isinf(self.job.patience.silence + self.job.patience.report)
+        timeouts = self.job.state.timeouts
+        return self.job.balance is None and math.isinf(timeouts.silence + timeouts.report)
 
     def _timer(self, timer: Timer) -> None:
         now = self._desk.idle_at(self.events.now)

@@ -16,10 +16,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from flegel.algorithm import Algorithm
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
-from flegel.machine.coordinator.migrations import Migrations
-from flegel.machine.ledger import Ledger
 from flegel.machine.migration import endpoints
 from flegel.machine.migration.endpoints import MigrationSource, MigrationTarget
+from flegel.machine.migration.migrations import Migrations
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
 from flegel.messages import (
     MoveReady,
@@ -33,6 +32,7 @@ from flegel.messages import (
     Window,
     WindowArrived,
 )
+from flegel.params.ledger import Ledger
 from flegel.plan.balance.planner import Proposal
 
 SOMEWHERE = SharedMemoryRef(0, 0, "", 0, "<f8", ())

@@ -30,7 +30,7 @@ from flegel.algorithms.nmf import NMF
 from flegel.cli.main import app
 from flegel.core import pytree
 from flegel.errors import Interrupted, UsageError
-from flegel.machine.coordinator.snapshot import freeze, thaw
+from flegel.machine.checkpoint.plain_data import freeze, thaw
 from flegel.messages import TreeLayout
 from flegel.runtime.checkpoint.reader import StoredJob, read
 from flegel.runtime.checkpoint.store import FolderStore

@@ -13,14 +13,16 @@ from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator import snapshot
+from flegel.machine.checkpoint import shard_states, snapshot
+from flegel.machine.checkpoint.plain_data import pack, unpack
+from flegel.machine.checkpoint.resume import NewerCommit, restore
+from flegel.machine.checkpoint.shard_states import WorkerState, worker_state_from
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit, Timeouts
-from flegel.machine.coordinator.snapshot import NewerCommit, WorkerState, worker_state_from
-from flegel.machine.ledger import Ledger
 from flegel.messages import LoadShard, TreeLayout
+from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime.backends.numba.compiler import build_kernel
 from flegel.sim.simulation import Costs, simulate
@@ -56,7 +58,7 @@ class Shelf:
 
     def stored(self, save: BeginCheckpoint) -> dict[str, Any]:
         """As it comes back from a file."""
-        return snapshot.check(snapshot.unpack(snapshot.pack(save.state)))
+        return snapshot.check(unpack(pack(save.state)))
 
 
 def job(
@@ -85,10 +87,10 @@ def job(
     if save is not None:
         assert shelf is not None
         held = [shelf.parts[save.number][w] for w in save.workers]
-        parts = held if len(held) == workers else snapshot.redeal(held, workers)
+        parts = held if len(held) == workers else shard_states.redeal(held, workers)
         if anew:
             fresh = np.random.default_rng(1)
-            parts = [snapshot.unvisited(p, algorithm.initState(p.points, COLUMNS, fresh)) for p in parts]
+            parts = [shard_states.unvisited(p, algorithm.initState(p.points, COLUMNS, fresh)) for p in parts]
         owners = [p.ids for p in parts]
     learners = {}
     for w, ids in enumerate(owners):
@@ -104,16 +106,16 @@ def job(
     limits = criteria or Criteria(max_iterations=60, tolerance=0)
     mode = balance_mode(spec, workers)
     made = Coordinator(
-        algorithm, make_policy(spec), limits, theta, Ledger(algorithm, zero), loads,
-        patience=FOR_EVER, debug=True, keeping=CheckpointSchedule(every) if every else None,
-        balancing=None if mode == "off" else BalanceControl(mode, limits),
+        algorithm, make_policy(spec), limits, LocalStore(algorithm, theta, zero), loads,
+        timeouts=FOR_EVER, debug=True, checkpoints=CheckpointSchedule(every) if every else None,
+        balance=None if mode == "off" else BalanceControl(mode, limits),
         parts={w: p.frames() for w, p in enumerate(parts)},
     )  # fmt: skip
     now = 0.0
     if save is not None and shelf is not None:
         stored = shelf.stored(save)
         now = stored["now"]
-        snapshot.restore(made, stored, dict(enumerate(parts)), newer, redealt=workers != len(save.workers))
+        restore(made, stored, dict(enumerate(parts)), newer, redealt=workers != len(save.workers))
     slow = parse_stragglers(straggler, workers)
     paces = {w: Pace(100_000.0, slow, w, workers) for w in range(workers)}
     return simulate(made, paces, dict(learners), Costs(), save=shelf or Shelf(), now=now)

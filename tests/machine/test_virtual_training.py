@@ -47,7 +47,7 @@ def test_the_objective_never_gets_worse(seed: int, sync: str) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_statistics_are_those_of_a_recomputation_from_scratch(seed: int, sync: str) -> None:
     world = trained(seed, sync)
-    total, origin = world.machine.ledger.total, world.machine.parameter.origin
+    total, origin = world.machine.store.statistics, world.machine.parameter.origin
     sums, counts = np.zeros_like(total.sums), np.zeros_like(total.counts)
     for worker in world.workers:
         assigned = worker.share.state_rows()[:, 0]
@@ -72,7 +72,7 @@ def test_flexible_barriers_reach_the_same_optimum_as_bsp(seed: int) -> None:
     strict, flexible = trained(seed, "bsp").machine, trained(seed, "fsp").machine
     assert strict.verdict is not None and strict.verdict.converged
     assert flexible.verdict is not None and flexible.verdict.converged
-    assert flexible.objective == pytest.approx(strict.objective, rel=1e-9)
+    assert flexible.state.objective == pytest.approx(strict.state.objective, rel=1e-9)
     np.testing.assert_allclose(flexible.parameter.centroids, strict.parameter.centroids, rtol=1e-6, atol=1e-6)
 
 

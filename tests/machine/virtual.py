@@ -18,11 +18,12 @@ from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator import coordinator as boss
+from flegel.machine.coordinator import events
+from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.fencing import Fence
-from flegel.machine.ledger import Ledger
 from flegel.machine.worker import worker as hand
 from flegel.messages import Envelope, LoadShard, ShardLoaded, TreeLayout
+from flegel.params.local import LocalStore
 from flegel.runtime.backends.numba.compiler import build_kernel
 from flegel.sync import make_policy
 
@@ -91,7 +92,9 @@ class World:
         sync: SyncSpec,
         criteria: Criteria,
         seed: int = 0,
+        store: type[LocalStore] = LocalStore,
     ) -> None:
+        """`store`: one that puts its folds off has a method `answer`, and is asked for it a while later."""
         self.now, self.rng = 0.0, np.random.default_rng(seed)
         self.algorithm, self.rows = algorithm, rows
         sample = Sample(rows, None, len(rows), rows.shape[1])
@@ -106,19 +109,19 @@ class World:
             w.number: LoadShard(AlgorithmRef("x", {}), {}, w.number, len(speeds), seed, form, form)
             for w in self.workers
         }
-        self.machine = boss.Coordinator(
+        self.machine = Coordinator(
             algorithm=algorithm,
             policy=make_policy(sync),
             criteria=criteria,
-            parameter=self.parameter,
-            ledger=Ledger(algorithm, self.zero),
+            store=store(algorithm, self.parameter, self.zero),
             loads=loads,
             debug=True,
         )
         self.fence = Fence("job")
         for w in self.workers:
             self.fence.admit(w.number, 0)
-        self.done: boss.Done | None = None
+        self.done: events.Done | None = None
+        self._answering = False
 
     def _parts(self, speeds: list[float]) -> list[tuple[np.ndarray, float]]:
         order = self.rng.permutation(len(self.rows))
@@ -150,24 +153,31 @@ class World:
 
         def arrive() -> None:
             if self.fence.refuse(envelope) is None:
-                self._execute(self.machine.handle(boss.FromWorker(worker.number, body, arrays), self.now))
+                self._execute(self.machine.handle(events.FromWorker(worker.number, body, arrays), self.now))
 
         self._deliver(("up", worker.number), arrive)
 
-    def _execute(self, commands: list[boss.Command]) -> None:
+    def _answer_fold(self) -> None:
+        self._answering = False
+        self._execute(self.machine.handle(self.machine.store.answer(), self.now))  # type: ignore[attr-defined]
+
+    def _execute(self, commands: list[events.Command]) -> None:
+        if getattr(self.machine.store, "asked", None) is not None and not self._answering:
+            self._answering = True
+            self.later(2e-3, self._answer_fold)
         for command in commands:
             match command:
-                case boss.Send(worker, body, arrays):
+                case events.Send(worker, body, arrays):
                     self._deliver(
                         ("down", worker),
                         lambda w=worker, b=body, a=arrays: self.workers[w].handle(hand.OrderReceived(b, a)),
                     )
-                case boss.SetTimer(at, timer):
+                case events.SetTimer(at, timer):
                     self.later(max(at - self.now, 0.0), lambda t=timer: self._timer(t))
-                case boss.Done():
+                case events.Done():
                     self.done = command
 
-    def _timer(self, timer: boss.Timer) -> None:
+    def _timer(self, timer: events.Timer) -> None:
         if timer.name != "watch":  # virtual workers do not beat
             self._execute(self.machine.handle(timer, self.now))
 

@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from flegel import messages
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.shard import TILE, Shard, make_shard
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator import coordinator as boss
+from flegel.machine.coordinator import events
 from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import EvictWorker, StartWorker, Timeouts, WorkerDied, WorkerJoined
 from flegel.machine.fencing import Fence
-from flegel.machine.ledger import Ledger
 from flegel.machine.migration import endpoints
 from flegel.machine.migration.endpoints import MigrationSource, MigrationTarget
 from flegel.machine.migration.window_codec import put_states, take_states
@@ -48,6 +49,7 @@ from flegel.messages import (
     Window,
     WindowArrived,
 )
+from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import BalancePlan, Proposal
 from flegel.plan.balance.settings import BalanceSettings
 from flegel.sync import make_policy
@@ -126,7 +128,7 @@ class Site:
                 self.move(order)
             case hand.SendState():
                 found, ids = self.holdings.collect()
-                self.say(boss.States(), (np.array(found), np.array(ids)))
+                self.say(messages.States(), (np.array(found), np.array(ids)))
             case hand.Quit():
                 self.world.end(self)
 
@@ -259,13 +261,13 @@ class World:
         self.parts = {w: np.arange(w * size, (w + 1) * size) for w in range(workers)}
         self.mail: dict[tuple[int, int], deque[tuple[Envelope, tuple[Any, ...]]]] = {}
         self.network: list[tuple[int, int, Any, tuple[Any, ...]]] = []
-        self.timers: list[tuple[float, boss.Timer]] = []
+        self.timers: list[tuple[float, events.Timer]] = []
         self.hires: list[int] = []
         self.sites: dict[int, Site] = {}
         self.zombies: list[Site] = []
         self.lives: dict[int, int] = {}
         self.wish = Wish()
-        self.done: boss.Done | None = None
+        self.done: events.Done | None = None
         self.stale = self.commits = 0
         criteria = Criteria(max_iterations=iterations, tolerance=0)
         balancing = None
@@ -275,15 +277,14 @@ class World:
         form = TreeLayout("array", ())
         self.algorithm = Sum()
         policy = make_policy(SyncSpec(sync, interval=1.0 if sync == "fsp" else None))
-        self.machine = boss.Coordinator(
+        self.machine = Coordinator(
             algorithm=self.algorithm,
             policy=policy,
             criteria=criteria,
-            parameter=np.zeros(1),
-            ledger=Ledger(self.algorithm, np.zeros(1)),
+            store=LocalStore(self.algorithm, np.zeros(1), np.zeros(1)),
             loads={w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
-            patience=FOR_EVER,
-            balancing=balancing,
+            timeouts=FOR_EVER,
+            balance=balancing,
             collect=collect,
             debug=True,
             rows=self.rows,
@@ -341,13 +342,13 @@ class World:
             self.check()
         self.execute(commands)
 
-    def execute(self, commands: list[boss.Command]) -> None:
+    def execute(self, commands: list[events.Command]) -> None:
         for command in list(commands):
             match command:
-                case boss.Send(worker, body, arrays):
+                case events.Send(worker, body, arrays):
                     if worker in self.sites:
                         self.sites[worker].inbox.append((body, tuple(np.array(a) for a in arrays)))
-                case boss.SetTimer(at, timer):
+                case events.SetTimer(at, timer):
                     if timer.name != "watch":
                         self.timers.append((at, timer))
                 case StartWorker(worker):
@@ -357,7 +358,7 @@ class World:
                     self.sites.pop(worker, None)
                     if worker in self.hires:
                         self.hires.remove(worker)
-                case boss.Done():
+                case events.Done():
                     self.done = command
 
     def arrive(self, sender: tuple[int, int]) -> None:
@@ -365,7 +366,7 @@ class World:
         if not self.mail[sender]:
             del self.mail[sender]
         if self.fence.refuse(envelope) is None:
-            self.tell(boss.FromWorker(envelope.worker, envelope.body, arrays))
+            self.tell(events.FromWorker(envelope.worker, envelope.body, arrays))
         else:
             self.stale += 1
 
@@ -412,10 +413,10 @@ class World:
             if self.done is not None:
                 break
             self.step(random, faults=False)
-        machine = self.machine
+        machine, points = self.machine, self.machine.membership.redistribution
         assert self.done is not None, (
-            f"the job hangs: {machine.phase}, crew {machine.crew.phase!r}, hired {machine.crew.hired}, "
-            f"owed {machine.crew._owed}, {[(w.id, w.phase, w.stopping) for w in machine.view.workers.values()]}"
+            f"the job hangs: {machine.phase}, change {points.phase!r}, hired {machine.membership.roster.hired}, "
+            f"owed {points._owed}, {[(w.id, w.phase, w.stopping) for w in machine.view.workers.values()]}"
         )
 
     # -- laws ----------------------------------------------------------------------------------------------
@@ -428,19 +429,19 @@ class World:
         ids = np.concatenate([c[1] for c in collected.values()])
         assert len(ids) == self.rows and len(np.unique(ids)) == self.rows, "a point is missing or doubled"
         expected = sum(float(c[0].sum()) for c in collected.values()) - self.uncommitted(crew)
-        total = float(pytree.flatten(self.machine.ledger.total)[0][0])
+        total = float(pytree.flatten(self.machine.store.statistics)[0][0])
         assert abs(total - expected) <= 1e-10 * max(abs(expected), 1.0), f"statistics are {total}, not {expected}"
-        assert self.machine.ledger.discrepancy() <= 1e-10
-        assert self.machine.points == self.rows, "the view is off"
+        assert self.machine.store.discrepancy() <= 1e-10
+        assert self.machine.state.points == self.rows, "the view is off"
 
     def uncommitted(self, crew: dict[int, Site]) -> float:
         """Changes that are made, and not yet part of the total: on their way, held, or kept for the next report."""
-        held = sum(float(pytree.flatten(change)[0][0]) for change in self.machine._held.values())
+        held = sum(float(pytree.flatten(change)[0][0]) for change in self.machine.commits.held.values())
         mail = sum(
             float(arrays[0][0])
             for (number, life), letters in self.mail.items()
             for envelope, arrays in letters
-            if isinstance(envelope.body, boss.Report) and number in crew and crew[number].life == life
+            if isinstance(envelope.body, messages.Report) and number in crew and crew[number].life == life
         )
         kept = sum(float(s.change[0]) for s in crew.values() if s.machine._extra_visits)
         return held + mail + kept

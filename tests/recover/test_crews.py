@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
+from flegel.sync import models
 
-MODELS = ["bsp", "bsp-mini", "ssp", "asp", "psp", "fsp-binary", "fsp"]
+MODELS = list(models())
 
 
 class Crews(RuleBasedStateMachine):

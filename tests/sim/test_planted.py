@@ -11,20 +11,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from flegel.machine import ledger
-from flegel.machine.coordinator import coordinator
+from flegel.core import pytree
+from flegel.machine.coordinator.commits import Commits
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Send
 from flegel.machine.coordinator.membership import Membership
-from flegel.machine.coordinator.membership_protocol import MembershipProtocol
-from flegel.machine.coordinator.migrations import Migrations
+from flegel.machine.coordinator.orders import WorkerOrders
+from flegel.machine.coordinator.redistribution import Redistribution
 from flegel.machine.fencing import Fence
-from flegel.machine.ledger import Ledger
 from flegel.machine.migration.endpoints import MigrationTarget
+from flegel.machine.migration.migrations import Migrations
 from flegel.machine.worker import reassignment
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.visit_schedule import VisitSchedule
 from flegel.messages import ResetPoints, Train
+from flegel.params import ledger
+from flegel.params.ledger import Ledger
 from flegel.sim.faults.faulty_job import Violation, run
 from flegel.sim.faults.reliable_channel import Packet, ReliableChannel
 from flegel.sim.faults.scenarios import Scenario, anything, losing
@@ -98,10 +100,10 @@ def doubles_are_applied(patch: Patch) -> None:
         return hear(self, packet, now) or ([packet.item] if packet.number <= self.heard else [])
 
     def report(self: Coordinator, worker: int, body: Any, arrays: Any, now: float) -> None:
-        held = self._held.get(worker)
+        held = self.commits.held.get(worker)
         on_report(self, worker, body, arrays, now)
-        if held is not None and worker in self._held:
-            coordinator.pytree.add(held, coordinator.pytree.unflatten(held, arrays))
+        if held is not None and worker in self.commits.held:
+            pytree.add(held, pytree.unflatten(held, arrays))
 
     patch.setattr(ReliableChannel, "_hear", again)
     patch.setattr(Fence, "refuse", lambda self, envelope: None)
@@ -176,13 +178,13 @@ def a_copy_is_revived_twice(patch: Patch) -> None:
 
 def a_commit_is_dropped_before_it_is_posted(patch: Patch) -> None:
     """Somebody is lost while the accounts lag behind the total, and what they lack is never made up."""
-    bury = Ledger.bury
+    detach = Ledger.detach
 
     def broken(self: Ledger, owner: int) -> int:
-        self._unposted = ledger.NOTHING
-        return bury(self, owner)
+        self._not_in_accounts = ledger.NOTHING
+        return detach(self, owner)
 
-    patch.setattr(Ledger, "bury", broken)
+    patch.setattr(Ledger, "detach", broken)
 
 
 def a_lost_account_stays(patch: Patch) -> None:
@@ -192,32 +194,35 @@ def a_lost_account_stays(patch: Patch) -> None:
 
 def partners_do_not_begin_again(patch: Patch) -> None:
     """Who shared an account with the lost worker is not told that its points count as unvisited."""
-    close = MembershipProtocol._close_books
+    closed = Membership.accounts_closed
 
-    def silent(self: Any) -> None:
-        close(self)
-        self._out = [c for c in self._out if not (isinstance(c, Send) and isinstance(c.body, ResetPoints))]
+    def silent(self: Any, again: set[int], now: float) -> Any:
+        found = closed(self, again, now)
+        job = self._job
+        job.out[:] = [c for c in job.out if not (isinstance(c, Send) and isinstance(c.body, ResetPoints))]
+        return found
 
-    patch.setattr(MembershipProtocol, "_close_books", silent)
+    patch.setattr(Membership, "accounts_closed", silent)
 
 
 def a_lost_workers_report_counts(patch: Patch) -> None:
     """What a fenced worker reported last is folded in all the same."""
-    lost = MembershipProtocol._lost
+    forget = Commits.forget
 
-    def kept(self: Any, worker: int, why: str, fault: bool, now: float) -> None:
-        change = self._held.get(worker)
-        lost(self, worker, why, fault, now)
-        others = sorted(self.view.workers)
-        if change is not None and others and others[0] in self._held:
-            coordinator.pytree.add(self.ledger.total, change)
+    def kept(self: Any, worker: int) -> int:
+        change = self.held.get(worker)
+        visits = forget(self, worker)
+        others = sorted(w for w in self._job.view.workers if w != worker)
+        if change is not None and others and others[0] in self.held:
+            pytree.add(self._job.store.statistics, change)
+        return visits
 
-    patch.setattr(MembershipProtocol, "_lost", kept)
+    patch.setattr(Commits, "forget", kept)
 
 
 def orphans_are_forgotten(patch: Patch) -> None:
     """Points of a lost worker get no new owner."""
-    patch.setattr(Membership, "_place_orphans", lambda self, view: [])
+    patch.setattr(Redistribution, "_place_orphans", lambda self, view: [])
 
 
 def adopted_points_keep_old_labels(patch: Patch) -> None:
@@ -233,18 +238,19 @@ def adopted_points_keep_old_labels(patch: Patch) -> None:
 
 def theta_of_the_round_before(patch: Patch) -> None:
     """One worker gets the θ of the round before."""
-    train = Coordinator._train
+    train = WorkerOrders.train
 
     def late(self: Any, action: Any, now: float) -> None:
-        before = len(self._out)
+        out = self._job.out
+        before = len(out)
         train(self, action, now)
         old = getattr(self, "_old", None)
-        self._old = tuple(coordinator.pytree.flatten(self.parameter))
-        last = len(self._out) - 1
-        if old is not None and last > before and isinstance(self._out[last].body, Train):
-            self._out[last] = msgspec.structs.replace(self._out[last], arrays=old)
+        self._old = tuple(pytree.flatten(self._job.store.parameter))
+        last = len(out) - 1
+        if old is not None and last > before and isinstance(out[last].body, Train):
+            out[last] = msgspec.structs.replace(out[last], arrays=old)
 
-    patch.setattr(Coordinator, "_train", late)
+    patch.setattr(WorkerOrders, "train", late)
 
 
 def a_barrier_without_one(patch: Patch) -> None:

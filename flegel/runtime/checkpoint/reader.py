@@ -16,9 +16,10 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.errors import StorageError, UsageError
-from flegel.machine.coordinator import snapshot
+from flegel.machine.checkpoint import snapshot
+from flegel.machine.checkpoint.plain_data import thaw, unpack
+from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.events import TraceRow
-from flegel.machine.coordinator.snapshot import WorkerState, thaw, unpack
 from flegel.runtime.checkpoint.store import CheckpointStore
 from flegel.runtime.checkpoint.writer import FILE, FORMAT, KEPT, CheckpointManifest, JobRecord, read_part, stem, unseal
 

@@ -2,7 +2,7 @@
 
 Files of checkpoint 12 of epoch 0 (a job's epoch grows each time it is resumed):
 
-    00000012-e0.state       the coordinator's side (machine/coordinator/snapshot.py)
+    00000012-e0.state       the coordinator's side (machine/checkpoint/snapshot.py)
     00000012-e0.worker-3    states and votes of the points of worker 3
     00000012-e0.ids-3       their numbers in the data (workers send them only when they change)
     00000012-e0.trace       lines of the trace, in pieces that later checkpoints share; a damaged one costs lines only
@@ -29,8 +29,8 @@ from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.errors import StorageError
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.checkpoint.plain_data import freeze, pack, unpack
 from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit, TraceRow
-from flegel.machine.coordinator.snapshot import freeze, pack, unpack
 from flegel.messages import CheckpointPart, TreeLayout
 from flegel.runtime import clock
 from flegel.runtime.checkpoint.store import Buffer, CheckpointStore

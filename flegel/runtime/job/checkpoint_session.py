@@ -23,11 +23,13 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.errors import StorageError, UsageError
-from flegel.machine.coordinator import snapshot
+from flegel.machine.checkpoint import shard_states, snapshot
+from flegel.machine.checkpoint.plain_data import GeneratorState
+from flegel.machine.checkpoint.resume import NewerCommit, continue_from, restore
+from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
-from flegel.machine.coordinator.snapshot import NewerCommit, WorkerState
 from flegel.messages import TreeLayout
 from flegel.runtime import clock
 from flegel.runtime.checkpoint.reader import StoredJob, holds_job
@@ -121,10 +123,10 @@ class CheckpointSession:
             return []
         parts, algorithm = self.found.parts, request.algorithm
         if self.redealt(request.workers):
-            parts = snapshot.redeal(parts, request.workers)
+            parts = shard_states.redeal(parts, request.workers)
         if self.newer and algorithm.remakes_state:
             rng, columns = np.random.default_rng(request.seed), request.data.columns
-            parts = [snapshot.unvisited(p, algorithm.initState(p.points, columns, rng)) for p in parts]
+            parts = [shard_states.unvisited(p, algorithm.initState(p.points, columns, rng)) for p in parts]
         return parts
 
     def redealt(self, workers: int) -> bool:
@@ -140,7 +142,7 @@ class CheckpointSession:
 
     # -- training ------------------------------------------------------------------------------------------
 
-    def keeping(self) -> CheckpointSchedule:
+    def schedule(self) -> CheckpointSchedule:
         return CheckpointSchedule(self.every, self.found.number if self.found else 0)
 
     def restore(self, machine: Coordinator, parts: list[WorkerState]) -> None:
@@ -153,14 +155,14 @@ class CheckpointSession:
             c = found.commit
             newer = NewerCommit(c.round, c.iteration, c.seconds, machine.parameter)
         if found.manifest is not None:
-            _remember(machine.algorithm, snapshot.algorithm_of(found.state))
+            _remember(machine.state.algorithm, snapshot.algorithm_of(found.state))
             held = dict(enumerate(parts))
-            snapshot.restore(machine, found.state, held, newer, redealt=self.redealt(len(parts)))
+            restore(machine, found.state, held, newer, redealt=self.redealt(len(parts)))
             machine.trace.extend(found.rows)
-            if machine.criteria != found.job.criteria:
-                machine.verdict = None
+            if machine.state.criteria != found.job.criteria:
+                machine.state.verdict = None
         elif newer is not None:
-            snapshot.go_on_from(machine, newer, clock.now(), started=False)
+            continue_from(machine, newer, clock.now(), started=False)
 
     def begin(
         self,
@@ -295,7 +297,7 @@ def _difference(what: str, there: dict[str, Any], here: dict[str, Any]) -> str:
 def _remember(algorithm: Algorithm, memory: dict[str, Any]) -> None:
     """What the algorithm held beside its hyper-parameters; dice go on where they lay."""
     for name, value in memory.items():
-        if isinstance(value, snapshot.GeneratorState):
+        if isinstance(value, GeneratorState):
             kind = getattr(np.random, str(value.state.get("bit_generator")), None)
             if not (isinstance(kind, type) and issubclass(kind, np.random.BitGenerator)):
                 raise StorageError(f"The checkpoint holds dice of an unknown kind in {name}.")

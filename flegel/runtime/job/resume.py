@@ -25,10 +25,10 @@ from flegel.runtime.job.class_source import in_json, instantiate, made, plain_hy
 from flegel.runtime.job.find_algorithm import find_algorithm
 from flegel.runtime.job.run import HOOK_TIMEOUT, WORKER_TIMEOUT, Request, execute
 from flegel.runtime.worker.current_hook import MODULE
-from flegel.sync import MODELS
+from flegel.sync import models
 
 if TYPE_CHECKING:
-    from flegel.machine.coordinator.coordinator import Coordinator
+    from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.runtime.processes.cluster_protocol import Cluster
 
 UNSET: Any = object()
@@ -42,7 +42,7 @@ def replace(
     worker_timeout: float = WORKER_TIMEOUT,
     hook_timeout: float = HOOK_TIMEOUT,
     hire_again: bool = True,
-    watch: Callable[[Coordinator], None] | None = None,
+    watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
     phase: Callable[[str, str], None] = lambda name, hook: None,
 ) -> Result:
@@ -76,7 +76,7 @@ def resume(
     worker_timeout: float = WORKER_TIMEOUT,
     hook_timeout: float = HOOK_TIMEOUT,
     hire_again: bool = True,
-    watch: Callable[[Coordinator], None] | None = None,
+    watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
     phase: Callable[[str, str], None] = lambda name, hook: None,
     take_over: bool = False,
@@ -97,7 +97,7 @@ def resume(
         dataset, spec, label = _data(job, data, label, vault.place)
         given = {"target": target, "tolerance": tolerance, "max_iterations": max_iterations, "max_seconds": max_seconds}
         criteria = msgspec.structs.replace(job.criteria, **{k: v for k, v in given.items() if v is not UNSET})
-        precise = exact if exact is not None else MODELS[job.sync.name].repeatable
+        precise = exact if exact is not None else models()[job.sync.name].repeatable
         record = CheckpointSession(vault, checkpoint_every or job.every, spec, label, found, precise)
         request = Request(
             algorithm=chosen,

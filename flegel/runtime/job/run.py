@@ -16,18 +16,20 @@ import numpy as np
 
 from flegel.algorithm import Algorithm, Sample
 from flegel.core import pytree
+from flegel.core.parallel_sums import add_fields
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse, check_state, make_shard
 from flegel.datasets import Dataset, scale
 from flegel.errors import AlgorithmError, DataError, FlegelError, Interrupted, UsageError, own_traceback
 from flegel.job import Criteria, SyncSpec, check_seed
+from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.coordinator.scaling_moments import MomentsCollector
-from flegel.machine.coordinator.snapshot import WorkerState
-from flegel.machine.ledger import Ledger
+from flegel.machine.coordinator.observation import JobSnapshot, observe
+from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
+from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
@@ -80,7 +82,7 @@ class Request:
     cluster: Cluster | None = None
     record: CheckpointSession | None = None
     """Where its state is kept, and what it goes on from."""
-    watch: Callable[[Coordinator], None] | None = None
+    watch: Callable[[JobSnapshot], None] | None = None
     say: Callable[[str], None] = lambda text: None
     phase: Callable[[str, str], None] = lambda name, hook: None
     """Told what the job does now: reading, init (and which hook), compiling, loading, training."""
@@ -151,17 +153,16 @@ def execute(request: Request) -> Result:
             algorithm=algorithm,
             policy=policy,
             criteria=request.criteria,
-            parameter=plan.parameter,
-            ledger=Ledger(algorithm, plan.zero),
+            store=LocalStore(algorithm, plan.parameter, plan.zero, add_fields, request.attribute),
             loads=loads,
             collect=request.collect_state or algorithm.keep_state,
             scaling=tuple(scaling or ()),
             debug=bool(os.environ.get("FLEGEL_DEBUG")),
-            balancing=_balancing(request, cluster.crowded(request.workers)),
+            balance=_balancing(request, cluster.crowded(request.workers)),
             attribute=request.attribute,
-            keeping=record.keeping() if record else None,
+            checkpoints=record.schedule() if record else None,
             parts={index: part.frames() for index, part in enumerate(parts)},
-            patience=_patience(request),
+            timeouts=_patience(request),
             rows=request.data.rows,
             replace=request.replace,
         )
@@ -170,7 +171,7 @@ def execute(request: Request) -> Result:
             drive(machine, cluster, _watching(request, machine))
         else:
             shift = _drive_and_keep(request, record, machine, plan, scaling, parts, cluster)
-        return _result(request, machine, built, machine.ready_at - shift - began, scaling)
+        return _result(request, machine, built, machine.state.ready_at - shift - began, scaling)
     finally:
         if record is not None:
             record.close()
@@ -185,7 +186,7 @@ def _watching(request: Request, machine: Coordinator) -> Callable[[], None]:
         if request.record is not None:
             request.record.tell()
         if request.watch is not None:
-            request.watch(machine)
+            request.watch(observe(machine))
 
     return watch
 
@@ -399,35 +400,36 @@ def _result(
         reason=machine.verdict.reason,
         objective=next((value for value in values if value is not None), None),
         iterations=machine.iteration,
-        seconds=machine.seconds,
+        seconds=machine.state.seconds,
         load_seconds=load_seconds,
         rows=[vars(row) for row in machine.trace],
         worker=workers,
         utilization=utilization(workers),
-        staleness=dict(sorted(machine.staleness.items())),
+        staleness=dict(sorted(machine.commits.staleness.items())),
         parameter=pytree.present(machine.parameter),
         kernel=built.kind,
         warnings=remarks(machine),
         classes=data.classes,
         scaling=None if scaling is None else (scaling.shift, scaling.factor),
-        state=_in_data_order(machine) if machine.states else None,
+        state=_in_data_order(machine) if machine.collection.states else None,
         balance=balance_row(machine),
-        incidents=[vars(incident) for incident in machine.crew.incidents],
+        incidents=[vars(incident) for incident in machine.membership.incidents],
     )
 
 
 def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
-    found = machine.algorithm.warnings(pytree.present(machine.ledger.total), pytree.present(machine.parameter))
+    statistics, parameter = pytree.present(machine.store.statistics), pytree.present(machine.parameter)
+    found = machine.state.algorithm.warnings(statistics, parameter)
     unseen = sum(w.unseen for w in machine.view.workers.values())
     if unseen and machine.trace and machine.trace[-1].estimate is not None:
-        found = [*found, f"the objective is an estimate: {unseen} of {machine.points} points were never visited"]
+        found = [*found, f"the objective is an estimate: {unseen} of {machine.state.points} points were never visited"]
     return found
 
 
 def _in_data_order(machine: Coordinator) -> Array:
     """Workers own the rows in shuffled order; users know them in the order of the data."""
-    states, numbers = zip(*machine.states.values(), strict=True)
+    states, numbers = zip(*machine.collection.states.values(), strict=True)
     shuffled, ids = np.concatenate(states), np.concatenate(numbers)
     restored = np.empty_like(shuffled)
     restored[ids] = shuffled

@@ -46,8 +46,8 @@ from flegel.machine.coordinator.events import (
     WorkerJoined,
 )
 from flegel.machine.fencing import Fence
-from flegel.machine.ledger import Ledger
 from flegel.messages import LoadShard, Report, TreeLayout, WorkerBeat
+from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import Balance, BalancePlan, MoveCost, Proposal
 from flegel.plan.balance.remaining_time import TimeLeft
 from flegel.plan.balance.settings import BalanceSettings
@@ -162,20 +162,17 @@ class FaultyJob:
         scenario = self.scenario
         criteria = Criteria(max_iterations=scenario.iterations, tolerance=0)
         algorithm = Clusters()
-        balancing = (
-            BalanceControl("async", criteria, patience=5.0, plan=RandomMoves(scenario)) if scenario.whims else None
-        )
+        balance = BalanceControl("async", criteria, timeout=5.0, plan=RandomMoves(scenario)) if scenario.whims else None
         form = TreeLayout("array", ())
         workers = range(scenario.workers)
         return Coordinator(
             algorithm=algorithm,
             policy=make_policy(SyncSpec(scenario.sync, interval=0.01 if scenario.sync == "fsp" else None)),
             criteria=criteria,
-            parameter=theta,
-            ledger=Ledger(algorithm, nothing()),
+            store=LocalStore(algorithm, theta, nothing()),
             loads={w: LoadShard(AlgorithmRef("x", {}), {}, w, len(workers), 0, form, form) for w in workers},
-            patience=Timeouts(load=60.0, silence=2.0, report=60.0, hook=60.0, hire=0.5, start=10.0),
-            balancing=balancing,
+            timeouts=Timeouts(load=60.0, silence=2.0, report=60.0, hook=60.0, hire=0.5, start=10.0),
+            balance=balance,
             collect=scenario.collect,
             debug=scenario.seed % 2 == 0,  # of the others accounts are looked at when somebody is lost, and at the end
             rows=len(self.rows),
@@ -208,8 +205,9 @@ class FaultyJob:
         job = self.machine
         workers = ", ".join(f"{w.id} {w.phase}{' (stopping)' if w.stopping else ''}" for w in job.view.workers.values())
         return (
-            f"{self.events.now:.3f} s, {job.phase}, round {job.view.round}, crew {job.crew.phase or 'steady'}, "
-            f"hired {sorted(job.crew.hired)}, workers {workers}"
+            f"{self.events.now:.3f} s, {job.phase}, round {job.view.round}, "
+            f"change {job.membership.redistribution.phase or 'none'}, "
+            f"hired {sorted(job.membership.roster.hired)}, workers {workers}"
         )
 
     def _outcome(self, done: Done) -> Outcome:
@@ -228,8 +226,8 @@ class FaultyJob:
             again=self._again + sum(line.channel.again for line in self._lines.values()),
             stale=self.stale,
             commits=len(job.trace),
-            moved=job.balancing.moves.points if job.balancing else 0,
-            incidents=len(job.crew.incidents),
+            moved=job.balance.migrations.points if job.balance else 0,
+            incidents=len(job.membership.incidents),
             error=error,
             theta=b"".join(a.tobytes() for a in pytree.flatten(job.parameter)),
             objectives=tuple(row.objective for row in job.trace),
@@ -380,8 +378,8 @@ class FaultyJob:
         crew = [self.sites[w] for w in job.view.workers if w in self.sites]
         if len(crew) != len(job.view.workers):
             raise Violation(f"workers {sorted(job.view.workers)} count, {sorted(self.sites)} are there")
-        if job.points != len(self.rows):
-            raise Violation(f"the coordinator counts {job.points} points of {len(self.rows)}")
+        if job.state.points != len(self.rows):
+            raise Violation(f"the coordinator counts {job.state.points} points of {len(self.rows)}")
         held = [s.holdings.collect() for s in crew if s.holdings is not None]
         ids = np.concatenate([h[1] for h in held])
         if not self._each_once(ids):
@@ -390,7 +388,7 @@ class FaultyJob:
         expected = statistics(self.rows[ids], labels)
         for change in self._open_changes(crew):
             pytree.subtract(expected, change)
-        for name, total, wanted in zip(expected._fields, pytree.flatten(job.ledger.total), expected, strict=True):
+        for name, total, wanted in zip(expected._fields, pytree.flatten(job.store.statistics), expected, strict=True):
             if np.abs(total - wanted).max() > 1e-10 * max(np.abs(wanted).max(), 1.0):
                 raise Violation(f"{name} is {total.tolist()}, not {wanted.tolist()} ({self._where()})")
         self._check_objective()
@@ -403,13 +401,13 @@ class FaultyJob:
     def _open_changes(self, crew: list[FaultyWorker]) -> list[Any]:
         """Made, and not yet part of the total: on their way, held, or kept for the next report."""
         found = [change for site in crew for change in site.in_flight.values()]
-        found += list(self.machine._held.values())
+        found += list(self.machine.commits.held.values())
         found += [site.change for site in crew if site.machine._extra_visits]
         return found
 
     def _check_objective(self) -> None:
         job = self.machine
-        if self.scenario.sync in ("ssp", "asp", "psp") or job.crew.incidents or len(job.trace) < 2:
+        if self.scenario.sync in ("ssp", "asp", "psp") or job.membership.incidents or len(job.trace) < 2:
             return
         old, new = job.trace[-2].objective, job.trace[-1].objective
         if old is not None and new is not None and new > old + 1e-9 * abs(old):
@@ -417,12 +415,12 @@ class FaultyJob:
 
     def _check_end(self) -> None:
         job = self.machine
-        if (gap := job.ledger.discrepancy()) > 1e-10:
+        if (gap := job.store.discrepancy()) > 1e-10:
             raise Violation(f"statistics and the sum over owners differ by {gap:.2g} at the end")
         if job.verdict is None or job.iteration < self.scenario.iterations:
             raise Violation(f"the job ended after {job.iteration} of {self.scenario.iterations} iterations")
         if self.scenario.collect:
-            ids = np.concatenate([found[1] for found in job.states.values()])
+            ids = np.concatenate([found[1] for found in job.collection.states.values()])
             if not self._each_once(ids):
                 raise Violation(f"{len(ids)} states were collected, of {len(self.rows)} points")
 

@@ -1,4 +1,4 @@
-"""The statistics of a job by owner: the conservation laws live here. Arrays only, no decisions.
+"""The statistics of a job by owner: the conservation laws live here. Arrays only, no decisions, no thread.
 
 Law 1: the sum over owners is what a recomputation from scratch would give. Law 3: losing an owner is a
 subtraction, and a commit is applied exactly once. Fields that an algorithm calls `spent` (gradients) belong to
@@ -18,17 +18,27 @@ import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
-from flegel.core.parallel_sums import add_fields
 from flegel.core.pytree import Array, Tree
 from flegel.errors import AlgorithmError, FlegelError, own_traceback
 
 NOTHING: tuple[Sequence[int], Sequence[Sequence[Array]]] = ((), ())
 
+Adder = Callable[[Sequence[Array], Sequence[Sequence[Array]]], None]
+"""Adds to each array its column of arrays, in that order. However it is done, by threads too, no bit may differ."""
+
+
+def add_in_order(intos: Sequence[Array], columns: Sequence[Sequence[Array]]) -> None:
+    """The plain `Adder`."""
+    for into, column in zip(intos, columns, strict=True):
+        for extra in column:
+            np.add(into, extra, into)
+
 
 class Ledger:
     """Cumulative statistics per owner, and their total."""
 
-    def __init__(self, algorithm: Algorithm, zero: Tree) -> None:
+    def __init__(self, algorithm: Algorithm, zero: Tree, adder: Adder = add_in_order) -> None:
+        self._add = adder
         self._algorithm = algorithm
         self._zero = zero
         self._names = pytree.names(zero)
@@ -40,7 +50,7 @@ class Ledger:
         self._account_of: dict[int, int] = {}
         self._next = 0
         """The number of the next account."""
-        self._unposted: tuple[Sequence[int], Sequence[Sequence[Array]]] = NOTHING
+        self._not_in_accounts: tuple[Sequence[int], Sequence[Sequence[Array]]] = NOTHING
         """Changes that the accounts do not hold yet, field by field, and whose they are."""
         self.total = pytree.copy(zero)
 
@@ -56,18 +66,19 @@ class Ledger:
         """A barrier's changes, in this order. Done for every report of a job, so no tree is walked.
 
         The next θ needs the total alone, and everybody waits for it. So the accounts follow later: when somebody asks
-        for them, or when the coordinator has nothing else to do (`post`). Nobody may write to a change meanwhile.
+        for them, or when the coordinator has nothing else to do (`update_accounts`). Nobody may write to a change until
+        then.
         """
         if not owners:
             return
-        self.post()
+        self.update_accounts()
         columns = [changes] if self._single else list(zip(*changes, strict=True))
         self._check(owners, columns)
-        self._unposted = (owners, columns)
+        self._not_in_accounts = (owners, columns)
         if self._plain:
-            add_fields(pytree.flatten(self.total), columns)
+            self._add(pytree.flatten(self.total), columns)
         else:
-            self.post()
+            self.update_accounts()
             for change in changes:
                 self.total = merge(self._algorithm, self.total, change)
 
@@ -78,12 +89,12 @@ class Ledger:
                 if extra.shape != shape:
                     raise ValueError(f"worker {owners[at]} committed {name} in the shape {extra.shape}, not {shape}")
 
-    def post(self) -> None:
+    def update_accounts(self) -> None:
         """Bring the accounts up to date."""
-        owners, columns = self._unposted
+        owners, columns = self._not_in_accounts
         if not owners:
             return
-        self._unposted = NOTHING
+        self._not_in_accounts = NOTHING
         accounts = [self._open(owner) for owner in owners]
         for keep, intos, column in zip(self._keeps, zip(*accounts, strict=True), columns, strict=True):
             if keep:
@@ -100,7 +111,7 @@ class Ledger:
 
     def join(self, one: int, other: int) -> None:
         """Points moved between these two at this barrier: their accounts become one."""
-        self.post()
+        self.update_accounts()
         kept, gone = self._account(one), self._account(other)
         if kept == gone:
             return
@@ -112,7 +123,7 @@ class Ledger:
 
     def together(self, owner: int) -> tuple[int, ...]:
         """All owners that share an account with this one, itself included."""
-        self.post()
+        self.update_accounts()
         mine = self._account_of.get(owner)
         return tuple(sorted({owner, *(o for o, a in self._account_of.items() if a == mine)}))
 
@@ -138,30 +149,30 @@ class Ledger:
             self._account_of.pop(member, None)
         return tuple(member for member in group if member != owner)
 
-    def books(self) -> tuple[dict[int, Tree], dict[int, int]]:
+    def accounts(self) -> tuple[dict[int, Tree], dict[int, int]]:
         """Accounts by their first owner, and which account each owner has."""
-        self.post()
+        self.update_accounts()
         return self._accounts, self._account_of
 
-    def reopen(self, accounts: dict[int, Tree], account_of: dict[int, int]) -> None:
-        """Go on with books that were kept; the total is set by the caller."""
-        self._unposted = NOTHING
+    def restore_accounts(self, accounts: dict[int, Tree], account_of: dict[int, int]) -> None:
+        """Continue with accounts that were stored; the caller sets the total."""
+        self._not_in_accounts = NOTHING
         self._accounts, self._account_of = accounts, account_of
 
-    def bury(self, owner: int) -> int:
+    def detach(self, owner: int) -> int:
         """The owner is lost, but its account cannot be closed yet: the number under which to `forget` it.
 
-        Another one may take the owner's number meanwhile, and has nothing to do with that account.
+        Meanwhile a new worker may get the owner's number; it has nothing to do with that account.
         """
-        self.post()
-        ghost = min([0, *self._account_of]) - 1
-        self._account_of[ghost] = self._account(owner)
+        self.update_accounts()
+        number = min([0, *self._account_of]) - 1
+        self._account_of[number] = self._account(owner)
         del self._account_of[owner]
-        return ghost
+        return number
 
     def retire(self, owner: int) -> None:
         """The owner has handed its points over and leaves; what it contributed stays in the account of its heirs."""
-        self.post()
+        self.update_accounts()
         self._account_of.pop(owner, None)
 
     def _rebuild(self) -> None:
@@ -179,7 +190,7 @@ class Ledger:
 
     def discrepancy(self) -> float:
         """Largest relative difference between the total and the sum over owners, kept fields only."""
-        self.post()
+        self.update_accounts()
         accounts = [pytree.flatten(account) for account in self._accounts.values()]
         worst = 0.0
         fields = zip(self._keeps, pytree.flatten(self.total), pytree.flatten(self._zero), strict=True)

@@ -1,9 +1,9 @@
-"""The coordinator's book of migrations: who owns which points, and when that changes. Pure.
+"""The migrations of a job as the coordinator records them: who owns which points, and when that changes. Pure.
 
 Life of a move:   asked (the target is getting ready) → giving → sent (all windows known) → over
 A window changes hands only at a barrier at which both workers have committed: then, and in one step, the points leave
 one worker's count and enter the other's, the two accounts of the ledger become one, and both workers are told before
-they train again. A move that is refused, late or called off leaves everything that did not change hands where it was.
+they train again. A move that is refused, late or cancelled leaves everything that did not change hands where it was.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class OwnershipChange:
 class Migrations:
     """All migrations of a job."""
 
-    def __init__(self, patience: float = 60.0) -> None:
-        self.patience = patience
+    def __init__(self, timeout: float = 60.0) -> None:
+        self._timeout = timeout
         self.open: dict[int, Migration] = {}
         self.full: dict[int, str] = {}
         """Workers that refused to take more, and why."""
@@ -72,8 +72,8 @@ class Migrations:
         """Points that changed hands so far."""
         self.count = 0
         self.notes: list[str] = []
-        self.carriage = MoveCost()
-        """What the moves that are over took."""
+        self.cost = MoveCost()
+        """What the finished migrations took."""
         self._next = 0
 
     def busy(self) -> set[int]:
@@ -158,22 +158,22 @@ class Migrations:
             return
         lag, whole = move.first_at - move.asked_at, now - move.asked_at
         each = (whole - lag) / move.moved
-        known = self.carriage
+        known = self.cost
         fresh = not (known.lag or known.each)
-        self.carriage = MoveCost(*((lag, each) if fresh else ((known.lag + lag) / 2, (known.each + each) / 2)))
+        self.cost = MoveCost(*((lag, each) if fresh else ((known.lag + lag) / 2, (known.each + each) / 2)))
 
     def cancel(self, number: int, why: str) -> list[tuple[int, Order]]:
-        """Call a move off: what has not changed hands stays with the source."""
+        """Cancel a move: what has not changed hands stays with the source."""
         move = self.open.pop(number, None)
         if move is None:
             return []
-        self.notes.append(f"move {number} from worker {move.source} to {move.target} was called off: {why}")
+        self.notes.append(f"move {number} from worker {move.source} to {move.target} was cancelled: {why}")
         return [(worker, TransferOwnership(closed=(number,))) for worker in (move.source, move.target)]
 
     def late(self, now: float) -> list[tuple[int, Order]]:
-        """Call off what has not been heard of for too long."""
+        """Cancel migrations of which nothing was heard for longer than the timeout."""
         orders: list[tuple[int, Order]] = []
         for move in list(self.open.values()):
-            if now - move.heard_at > self.patience:
+            if now - move.heard_at > self._timeout:
                 orders += self.cancel(move.number, f"nothing was heard of it for {now - move.heard_at:.0f} s")
         return orders

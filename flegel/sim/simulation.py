@@ -69,8 +69,7 @@ class Simulation:
         }
         for worker in self.workers.values():
             worker.answer = self._answered
-            if worker.mover is not None:
-                worker.mover.peers = {w.id: w.mover for w in self.workers.values() if w.mover is not None}
+            worker.peers = self.workers
 
     def run(self, limit: int | None = None, watch: Callable[[Coordinator], None] | None = None) -> Coordinator:
         """To its end; raises what made it fail. `watch` is called every few thousand events."""

@@ -71,6 +71,8 @@ class PointStore:
         self._copies: set[Parcel] = set()
         self.version = 0
         """How often points came or went."""
+        self.known_version = -1
+        """The version whose points the coordinator knows by number."""
 
     # -- what is here --------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -16,9 +17,51 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
 from flegel.machine.migration.window_codec import put_states, take_states
 from flegel.machine.worker.point_store import PointStore
+from flegel.machine.worker.worker import PointsReassigned
+from flegel.messages import (
+    AssignPoints,
+    GiveUpPoints,
+    ListPoints,
+    PointsAssigned,
+    PointsGivenUp,
+    PointsListed,
+    ResetPoints,
+    Tending,
+)
 
 States = Callable[[int], Array]
 """Hidden states of so many points that were never visited."""
+
+
+class RowReader(Protocol):
+    """Reads rows by their numbers and makes shards of them."""
+
+    def unvisited(self, ids: Array) -> Shard:
+        """These rows with fresh states, in any order."""
+
+    def visited(self, ids: Array, states: Array) -> Shard:
+        """These rows with these states, in this order."""
+
+    def fresh_states(self, points: int) -> Array: ...
+
+
+def carry_out(store: PointStore, order: Tending, arrays: tuple[Array, ...], rows: RowReader) -> PointsReassigned:
+    """One order of the coordinator, to the end."""
+    match order:
+        case ListPoints(rows=total):
+            return PointsReassigned(PointsListed(**summary(store)), (census(store, total),))
+        case ResetPoints():
+            reset(store, rows.fresh_states)
+            return PointsReassigned(None)
+        case GiveUpPoints(points=points):
+            gone = part(store, points)
+            return PointsReassigned(PointsGivenUp(**summary(store)), gone)
+        case AssignPoints(visited=True):
+            ids, states, halted, passes, anew = arrays
+            inherit(store, rows.visited(ids, states), halted, passes, anew)
+        case AssignPoints(passes=passed):
+            adopt(store, rows.unvisited(arrays[0]), passed)
+    return PointsReassigned(PointsAssigned(**summary(store)))
 
 
 def summary(holdings: PointStore) -> dict[str, int]:

@@ -92,6 +92,7 @@ class BeginMoments(msgspec.Struct, frozen=True):
 
 class BeginLoad(msgspec.Struct, frozen=True):
     load: LoadShard
+    arrays: tuple[Array, ...] = ()
 
 
 class BeginTrain(msgspec.Struct, frozen=True):
@@ -241,7 +242,7 @@ class Worker:
                 self._extra_visits, self._extra_compute, self._next = 0, 0.0, []
                 if body.kept is not None:  # overtime of a former life belongs to the coming report
                     self._extra_visits, self._extra_compute = body.kept.visits, body.kept.compute
-                return [BeginLoad(body)]
+                return [BeginLoad(body, arrays)]
             case Stop() if self.phase == "turning":
                 self._next.append((body, arrays, now))
             case Train() | FetchStates() | ListPoints() | ResetPoints() | GiveUpPoints() | AssignPoints() if (

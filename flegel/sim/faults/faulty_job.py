@@ -382,7 +382,7 @@ class FaultyJob:
             raise Violation(f"workers {sorted(job.view.workers)} count, {sorted(self.sites)} are there")
         if job.points != len(self.rows):
             raise Violation(f"the coordinator counts {job.points} points of {len(self.rows)}")
-        held = [s.holdings.collect() for s in crew if s.holdings is not None]
+        held = [s.store.collect() for s in crew if s.store is not None]
         ids = np.concatenate([h[1] for h in held])
         if not self._each_once(ids):
             raise Violation(f"{len(ids)} points are held, {len(np.unique(ids))} different ones, of {len(self.rows)}")
@@ -404,7 +404,7 @@ class FaultyJob:
         """Made, and not yet part of the total: on their way, held, or kept for the next report."""
         found = [change for site in crew for change in site.in_flight.values()]
         found += list(self.machine._held.values())
-        found += [site.change for site in crew if site.machine._extra_visits]
+        found += [site.change for site in crew if site.executor.machine._extra_visits]
         return found
 
     def _check_objective(self) -> None:

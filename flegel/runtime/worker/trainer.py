@@ -27,6 +27,7 @@ from flegel.datasets import Rows, scale
 from flegel.errors import UsageError, own_traceback
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.machine.worker.point_store import PointStore
+from flegel.machine.worker.reassignment import carry_out
 from flegel.machine.worker.worker import (
     ApplyOwnership,
     BeginLoad,
@@ -41,7 +42,6 @@ from flegel.machine.worker.worker import (
     TrainerFailed,
 )
 from flegel.messages import (
-    CheckpointPart,
     LoadShard,
     MeasureMoments,
     ShardLoaded,
@@ -64,13 +64,13 @@ SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is b
 AT_FIRST = 2048  # points that built-in kernels take in one call all the same: a small job gives the same bits anywhere
 
 
-class Errands:
+class InterruptRequested:
     """Wakes the trainer when it has nothing to train."""
 
 
 @dataclass(frozen=True)
-class Afterwards:
-    holdings: PointStore
+class AtRest:
+    store: PointStore
     work: Callable[[PointStore], None]
 
 
@@ -84,11 +84,11 @@ class Trainer:
         )
         self.wakeup, self._bell = os.pipe()
         self._orders: SimpleQueue[Any] = SimpleQueue()
-        self.holdings: PointStore | None = None
+        self.store: PointStore | None = None
         self.aggregator: Tree = None
         self._parameter: Tree = None
         self._kernel: Any = None
-        self._errands: SimpleQueue[tuple[PointStore, Callable[[PointStore], None]]] = SimpleQueue()
+        self._interruptions: SimpleQueue[tuple[PointStore, Callable[[PointStore], None]]] = SimpleQueue()
         self._halted = False
         """The flag is up because the round is over, not only because of an errand."""
         self.visits = 0
@@ -96,52 +96,48 @@ class Trainer:
         self._pace = 0.0
         self._at_first = 1
         self._foresight = DeadlineEstimate(0)
-        self._tender: PointReassigner | None = None
-        self._drag: StragglerInjection | None = None
+        self._reassigner: PointReassigner | None = None
+        self._injection: StragglerInjection | None = None
         self._surveyed: tuple[Any, Rows] | None = None
         self._overtime: tuple[int, float] | None = None
         """Visits and seconds whose changes are in the aggregator and were not reported."""
-        self._told_ids = -1
-        """Version of the holdings whose points' numbers the coordinator knows."""
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
     def order(
-        self,
-        command: BeginMoments | BeginLoad | BeginTrain | ApplyOwnership | ReassignPoints | DropShard,
-        arrays: tuple[Array, ...] = (),
+        self, command: BeginMoments | BeginLoad | BeginTrain | ApplyOwnership | ReassignPoints | DropShard
     ) -> None:
         if isinstance(command, BeginTrain):
             self._halted = False
             self.flag[0] = 0
-        self._orders.put((command, arrays))
+        self._orders.put(command)
 
     def halt(self) -> None:
         """The round is over: return from the kernel and report."""
         self._halted = True  # first, so that `_look_up` cannot take this signal for an errand's
         self.flag[0] = 1
 
-    def errand(self, holdings: PointStore, work: Callable[[PointStore], None]) -> None:
-        """Have something done to the holdings by the thread that owns them, now: it is called away from its kernel.
+    def interrupt(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
+        """Have something done to the store by the thread that owns them, now: it is called away from its kernel.
 
-        Nothing is done where they have been forgotten meanwhile: the next job's holdings are others.
+        Nothing is done where they have been forgotten meanwhile: the next job's store are others.
         """
-        self._errands.put((holdings, work))
-        self._orders.put((Errands(), ()))
+        self._interruptions.put((store, work))
+        self._orders.put(InterruptRequested())
         self.flag[0] = 1
 
-    def afterwards(self, holdings: PointStore, work: Callable[[PointStore], None]) -> None:
-        """As `errand`, but behind everything that was ordered before, above all behind a change of ownership."""
-        self._orders.put((Afterwards(holdings, work), ()))
+    def at_rest(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
+        """As `interrupt`, but behind everything that was ordered before, above all behind a change of ownership."""
+        self._orders.put(AtRest(store, work))
 
-    def ring(self) -> None:
+    def wake_io(self) -> None:
         """Wake the I/O thread."""
         with contextlib.suppress(OSError):
             os.write(self._bell, b"!")
 
     def quit(self) -> None:
         self.halt()
-        self._orders.put((None, ()))
+        self._orders.put(None)
         self._thread.join(timeout=1.0)
 
     @property
@@ -149,35 +145,40 @@ class Trainer:
         """The thread did not end when it was told to: it compiles, or a hook does not return."""
         return self._thread.is_alive()
 
+    @property
+    def unreported(self) -> tuple[int, float]:
+        """Visits and seconds whose changes are in the aggregator and were not reported. For the trainer thread."""
+        return self._overtime or (0, 0.0)
+
     # -- in the trainer thread -----------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        while self._carry_out(*self._orders.get()):
+        while self._carry_out(self._orders.get()):
             pass  # what an order was about is not kept beyond it
 
-    def _carry_out(self, command: Any, arrays: tuple[Array, ...]) -> bool:
+    def _carry_out(self, command: Any) -> bool:
         """False: the thread is to end."""
         match command:
             case None:
                 return False
-            case Errands():
+            case InterruptRequested():
                 self._doing = "moving points"
-                self._guarded(-1, self._run_errands)
-            case Afterwards(holdings, work):
+                self._guarded(-1, self._run_interruptions)
+            case AtRest(store, work):
                 self._doing = "moving points"
-                self._guarded(-1, partial(self._run, holdings, work))
+                self._guarded(-1, partial(self._run, store, work))
             case ApplyOwnership(settle):
                 self._doing = "moving points"
                 self._guarded(-1, partial(self._rebook, settle))
             case ReassignPoints():
                 self._doing = "taking over points"
-                self._guarded(-1, partial(self._tend, command))
+                self._guarded(-1, partial(self._reassign, command))
             case DropShard():
                 self._forget()
             case BeginMoments(survey):
                 self._doing = "loading"
                 self._guarded(-1, partial(self._survey, survey))
-            case BeginLoad(load):
+            case BeginLoad(load, arrays):
                 self._doing = "loading"
                 self._guarded(-1, partial(self._load, load, arrays))
             case BeginTrain():
@@ -195,15 +196,15 @@ class Trainer:
             result = TrainerFailed(WorkerFailed(self._doing, round_, text, own_traceback(error), usage))
         if result is not None:
             self.results.put(result)
-            self.ring()
+            self.wake_io()
 
     def _forget(self) -> None:
         """Give the memory of a job back now: to free a gigabyte takes tenths of a second, and the collector would
         come to it in the middle of the next job."""
-        self.holdings = self.aggregator = self._surveyed = self._tender = self._kernel = self._parameter = None
-        if self._drag is not None:
-            self._drag.close()
-            self._drag = None
+        self.store = self.aggregator = self._surveyed = self._reassigner = self._kernel = self._parameter = None
+        if self._injection is not None:
+            self._injection.close()
+            self._injection = None
         gc.collect()
 
     def _look_up(self) -> None:
@@ -211,39 +212,28 @@ class Trainer:
         self.flag[0] = 0
         if self._halted:
             self.flag[0] = 1
-        self._run_errands()
+        self._run_interruptions()
 
-    def _run_errands(self) -> None:
-        while not self._errands.empty():
-            self._run(*self._errands.get())
+    def _run_interruptions(self) -> None:
+        while not self._interruptions.empty():
+            self._run(*self._interruptions.get())
 
-    def _run(self, holdings: PointStore, work: Callable[[PointStore], None]) -> None:
-        if self.holdings is holdings:
-            work(holdings)
+    def _run(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
+        if self.store is store:
+            work(store)
 
     def _rebook(self, settle: TransferOwnership) -> None:
-        if self.holdings is not None:
-            self.holdings.settle(settle.given, settle.taken)
+        if self.store is not None:
+            self.store.settle(settle.given, settle.taken)
 
     def _survey(self, survey: MeasureMoments) -> MomentsReady:
         rows = open_rows(survey.source, survey.index, survey.count, survey.seed)
         self._surveyed = ((survey.source, survey.index, survey.count, survey.seed), rows)
         return MomentsReady(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
-    def keep(self, number: int) -> tuple[CheckpointPart, tuple[Array, ...]]:
-        """What this worker holds, copied; for the trainer thread, between two rounds."""
-        holdings = self.holdings
-        assert holdings is not None
-        state, halted, ids = holdings.keep()
-        visits, compute = self._overtime or (0, 0.0)
-        pending = [a.copy() for a in pytree.flatten(self.aggregator)] if visits else []
-        known, self._told_ids = self._told_ids == holdings.version, holdings.version
-        kept = CheckpointPart(number, holdings.agenda.runs(), visits, compute, holdings.version)
-        return kept, (state, halted, ids[:0] if known else ids, *pending)
-
-    def _tend(self, command: ReassignPoints) -> PointsReassigned:
-        assert self.holdings is not None and self._tender is not None
-        return self._tender.tend(self.holdings, command.order, command.arrays)
+    def _reassign(self, command: ReassignPoints) -> PointsReassigned:
+        assert self.store is not None and self._reassigner is not None
+        return carry_out(self.store, command.order, command.arrays, self._reassigner)
 
     def _rows(self, load: LoadShard, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
         """The rows of a share: those that were just surveyed, or read now; scaled where that was asked for."""
@@ -289,25 +279,25 @@ class Trainer:
         built = build_kernel(algorithm, share, self._parameter, self.aggregator, load.interpret)
         self._kernel = built.kernel
         self._at_first = AT_FIRST if built.kind == "hand-written" else 1
-        self.holdings, self.visits = PointStore(share, owned=not load.empty), 0
-        self._tender = PointReassigner(load, algorithm, layout, scaling)
-        self._overtime, self._told_ids, self._foresight = None, -1, DeadlineEstimate(load.count - 1)
+        self.store, self.visits = PointStore(share, owned=not load.empty), 0
+        self._reassigner = PointReassigner(load, algorithm, layout, scaling, columns)
+        self._overtime, self._foresight = None, DeadlineEstimate(load.count - 1)
         if kept is not None:
-            self.holdings.resume(kept.runs, halted, kept.version)
+            self.store.resume(kept.runs, halted, kept.version)
             if kept.visits:
                 self._overtime = (kept.visits, kept.compute)
                 pytree.add(pytree.clear(self.aggregator), pytree.unflatten(self.aggregator, pending))
-        self._drag = None
+        self._injection = None
         if load.straggler:
             workers = max(load.count, load.index + 1)
             stragglers = parse_stragglers(load.straggler, workers, load.seed)
-            self._drag = StragglerInjection(stragglers, load.index, workers, load.elapsed)
-        return ShardReady(ShardLoaded(self.holdings.agenda.owned, columns, built.kind, built.note, clock.now() - began))
+            self._injection = StragglerInjection(stragglers, load.index, workers, load.elapsed)
+        return ShardReady(ShardLoaded(self.store.agenda.owned, columns, built.kind, built.note, clock.now() - began))
 
     def _train(self, order: BeginTrain) -> TrainerDone:
-        holdings = self.holdings
-        assert holdings is not None
-        agenda, shares = holdings.agenda, holdings.shares
+        store = self.store
+        assert store is not None
+        agenda, shares = store.agenda, store.shares
         began = clock.now()
         if order.arrays:
             self._parameter = pytree.unflatten(self._parameter, order.arrays)
@@ -317,7 +307,7 @@ class Trainer:
             pytree.clear(self.aggregator)
         left, visits, exhausted = min(order.points, agenda.active), 0, False
         least = TILE if shares[0].layout == "tiles" else 1
-        drag = self._drag if self._drag is not None and self._drag.look(began).injected else None
+        injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         if left > 0 and self._halted:  # the signal overtook the order: one step all the same, or short rounds never end
             run = agenda.next(least)
             if run is not None:
@@ -328,8 +318,8 @@ class Trainer:
                 visits += reached - run.start
                 self.visits += reached - run.start
         while left > 0 and not self._halted:
-            if drag:
-                drag.pay(0, 0.0, self.flag)
+            if injection:
+                injection.pay(0, 0.0, self.flag)
             if self.flag[0]:
                 self._look_up()
                 continue
@@ -345,7 +335,7 @@ class Trainer:
                 exhausted = True
                 break
             entered = clock.now()
-            end = drag.slice(run.start, run.end - run.start, run.end, least) if drag else run.end
+            end = injection.slice(run.start, run.end - run.start, run.end, least) if injection else run.end
             share = shares[run.share]
             reached = self._kernel(share, parameter, self.aggregator, run.start, end, order.round, self.flag)
             agenda.advance(run, reached)
@@ -354,16 +344,16 @@ class Trainer:
             self.visits += reached - run.start
             if reached - run.start == most:
                 self._pace = max(most / max(clock.now() - entered, 1e-9), self._pace / 2)
-            if drag:
-                drag.pay(reached - run.start, clock.now() - entered, self.flag)
-            self._foresight.add(reached - run.start, clock.now() - entered, away=drag is not None)
+            if injection:
+                injection.pay(reached - run.start, clock.now() - entered, self.flag)
+            self._foresight.add(reached - run.start, clock.now() - entered, away=injection is not None)
         ended = clock.now()
         self._overtime = None if order.arrays else (visits, ended - began)
         return TrainerDone(
             visits=visits,
             exhausted=exhausted or left <= 0,
             unseen=agenda.unseen,
-            halted=holdings.halted,
+            halted=store.halted,
             compute=ended - began,
             began=began,
             ended=ended,

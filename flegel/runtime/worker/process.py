@@ -21,7 +21,6 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, FlegelError
 from flegel.machine.worker import worker as machine
@@ -204,7 +203,7 @@ class WorkerProcess:
             self._mover.post(self._sequencer.job, order)
 
     def statistics(self) -> tuple[Array, ...]:
-        return tuple(pytree.flatten(self._trainer.aggregator))
+        return self._trainer.statistics()
 
     def unreported(self) -> tuple[int, float]:
         return self._trainer.unreported

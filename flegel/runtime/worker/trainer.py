@@ -51,7 +51,8 @@ from flegel.messages import (
 )
 from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.protocol import ShardKernel
+from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.class_source import instantiate
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker import shared_points
@@ -61,7 +62,6 @@ from flegel.runtime.worker.row_sources import open_ids, open_rows
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
-AT_FIRST = 2048  # points that built-in kernels take in one call all the same: a small job gives the same bits anywhere
 
 
 class InterruptRequested:
@@ -77,7 +77,8 @@ class AtRest:
 class Trainer:
     """Call `load`, `train`, `forget` from the I/O thread; take results from `results` when the pipe is readable."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        self._backend = choose(device)
         self.flag = new_flag()
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
             SimpleQueue()
@@ -85,16 +86,13 @@ class Trainer:
         self.wakeup, self._bell = os.pipe()
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self.store: PointStore | None = None
-        self.aggregator: Tree = None
-        self._parameter: Tree = None
-        self._kernel: Any = None
+        self._kernel: ShardKernel | None = None
         self._interruptions: SimpleQueue[tuple[PointStore, Callable[[PointStore], None]]] = SimpleQueue()
         self._halted = False
         """The flag is up because the round is over, not only because of an errand."""
         self.visits = 0
         """Grows while the kernel runs: the sign that it gets on."""
         self._pace = 0.0
-        self._at_first = 1
         self._foresight = DeadlineEstimate(0)
         self._reassigner: PointReassigner | None = None
         self._injection: StragglerInjection | None = None
@@ -144,6 +142,10 @@ class Trainer:
     def busy(self) -> bool:
         """The thread did not end when it was told to: it compiles, or a hook does not return."""
         return self._thread.is_alive()
+
+    def statistics(self) -> tuple[Array, ...]:
+        """The changes since the last report. For the I/O thread after `TrainerDone`, and for the trainer thread."""
+        return self._kernel.statistics() if self._kernel is not None else ()
 
     @property
     def unreported(self) -> tuple[int, float]:
@@ -201,7 +203,9 @@ class Trainer:
     def _forget(self) -> None:
         """Give the memory of a job back now: to free a gigabyte takes tenths of a second, and the collector would
         come to it in the middle of the next job."""
-        self.store = self.aggregator = self._surveyed = self._reassigner = self._kernel = self._parameter = None
+        if self._kernel is not None:
+            self._kernel.close()
+        self.store = self._surveyed = self._reassigner = self._kernel = None
         if self._injection is not None:
             self._injection.close()
             self._injection = None
@@ -219,12 +223,14 @@ class Trainer:
             self._run(*self._interruptions.get())
 
     def _run(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
-        if self.store is store:
+        if self.store is store and self._kernel is not None:
+            self._kernel.fetch_states(store.shares)
             work(store)
+            self._kernel.put_states(store.shares)
 
     def _rebook(self, settle: TransferOwnership) -> None:
         if self.store is not None:
-            self.store.settle(settle.given, settle.taken)
+            self._run(self.store, lambda store: store.settle(settle.given, settle.taken))
 
     def _survey(self, survey: MeasureMoments) -> MomentsReady:
         rows = open_rows(survey.source, survey.index, survey.count, survey.seed)
@@ -232,8 +238,11 @@ class Trainer:
         return MomentsReady(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
     def _reassign(self, command: ReassignPoints) -> PointsReassigned:
-        assert self.store is not None and self._reassigner is not None
-        return carry_out(self.store, command.order, command.arrays, self._reassigner)
+        assert self.store is not None and self._reassigner is not None and self._kernel is not None
+        self._kernel.fetch_states(self.store.shares)
+        done = carry_out(self.store, command.order, command.arrays, self._reassigner)
+        self._kernel.put_states(self.store.shares)
+        return done
 
     def _rows(self, load: LoadShard, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
         """The rows of a share: those that were just surveyed, or read now; scaled where that was asked for."""
@@ -267,18 +276,16 @@ class Trainer:
         with inside("initState"):
             state = algorithm.initState(points, columns, rng) if kept is None else np.array(old_state)
         self._doing = "loading"
-        layout = "rows" if load.interpret else algorithm.layout
+        layout = self._backend.layout(algorithm, load.interpret)
         lend = load.lend and shared_points.wanted()
         empty = shared_memory.empty if lend else np.empty
         share = make_shard(features, labels if algorithm.supervised else None, state, layout, ids, empty)
         if lend:
             shared_points.make_shareable(share)
         split = max(len(load.parameter.fields), 1)
-        self._parameter = build(load.parameter, arrays[:split], algorithm)
-        self.aggregator = pytree.copy(build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm))
-        built = build_kernel(algorithm, share, self._parameter, self.aggregator, load.interpret)
-        self._kernel = built.kernel
-        self._at_first = AT_FIRST if built.kind == "hand-written" else 1
+        parameter = build(load.parameter, arrays[:split], algorithm)
+        empty_statistics = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
+        self._kernel = kernel = self._backend.build(algorithm, share, parameter, empty_statistics, load.interpret)
         self.store, self.visits = PointStore(share, owned=not load.empty), 0
         self._reassigner = PointReassigner(load, algorithm, layout, scaling, columns)
         self._overtime, self._foresight = None, DeadlineEstimate(load.count - 1)
@@ -286,25 +293,25 @@ class Trainer:
             self.store.resume(kept.runs, halted, kept.version)
             if kept.visits:
                 self._overtime = (kept.visits, kept.compute)
-                pytree.add(pytree.clear(self.aggregator), pytree.unflatten(self.aggregator, pending))
+                kernel.clear_statistics()
+                kernel.add_statistics(pending)
         self._injection = None
         if load.straggler:
             workers = max(load.count, load.index + 1)
             stragglers = parse_stragglers(load.straggler, workers, load.seed)
             self._injection = StragglerInjection(stragglers, load.index, workers, load.elapsed)
-        return ShardReady(ShardLoaded(self.store.agenda.owned, columns, built.kind, built.note, clock.now() - began))
+        return ShardReady(ShardLoaded(self.store.agenda.owned, columns, kernel.kind, kernel.note, clock.now() - began))
 
     def _train(self, order: BeginTrain) -> TrainerDone:
-        store = self.store
-        assert store is not None
+        store, kernel = self.store, self._kernel
+        assert store is not None and kernel is not None
         agenda, shares = store.agenda, store.shares
         began = clock.now()
         if order.arrays:
-            self._parameter = pytree.unflatten(self._parameter, order.arrays)
+            kernel.set_parameter(order.arrays)
             agenda.begin()
-        parameter = self._parameter
         if not order.keep:
-            pytree.clear(self.aggregator)
+            kernel.clear_statistics()
         left, visits, exhausted = min(order.points, agenda.active), 0, False
         least = TILE if shares[0].layout == "tiles" else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
@@ -312,7 +319,7 @@ class Trainer:
             run = agenda.next(least)
             if run is not None:
                 share = shares[run.share]
-                reached = self._kernel(share, parameter, self.aggregator, run.start, run.end, order.round, new_flag())
+                reached = kernel.run(share, run.start, run.end, order.round, new_flag())
                 agenda.advance(run, reached)
                 left -= reached - run.start
                 visits += reached - run.start
@@ -324,7 +331,7 @@ class Trainer:
                 self._look_up()
                 continue
             # Points done so far are the sign of life that beats carry, also in a pass of an hour.
-            most = min(left, max(int(self._pace * SIGN_OF_LIFE), least, self._at_first))
+            most = min(left, max(int(self._pace * SIGN_OF_LIFE), least, kernel.least_points))
             if order.until is not None and visits:
                 fit = self._foresight.fitting(order.until - clock.now(), least)
                 if fit == 0:
@@ -337,7 +344,7 @@ class Trainer:
             entered = clock.now()
             end = injection.slice(run.start, run.end - run.start, run.end, least) if injection else run.end
             share = shares[run.share]
-            reached = self._kernel(share, parameter, self.aggregator, run.start, end, order.round, self.flag)
+            reached = kernel.run(share, run.start, end, order.round, self.flag)
             agenda.advance(run, reached)
             left -= reached - run.start
             visits += reached - run.start

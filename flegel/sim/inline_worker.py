@@ -1,4 +1,4 @@
-"""A worker in one thread: the part of the ports that all simulated workers share. No process, no thread, no clock.
+"""A worker in one thread: the part of the ports that simulated workers have in common. No process, no thread, no clock.
 
 The executors of a real job carry out commands; this class keeps the points and postpones work on them while training
 is under way. Subclasses say what time it is, how messages travel, and what training means.

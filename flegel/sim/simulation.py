@@ -59,7 +59,7 @@ class Simulation:
         self.events.now = now
         self._save = save
         self.network = network or Network(NetworkSpec(latency=self.costs.message), len(paces))
-        self._desk = (TreeCost if self.costs.tree else CoordinatorCost)(self.costs, len(paces))
+        self._cost = (TreeCost if self.costs.tree else CoordinatorCost)(self.costs, len(paces))
         self._size = size
         self._sized: tuple[object, int] = ((), HEADER)
         self._done: Done | None = None
@@ -107,11 +107,11 @@ class Simulation:
         return self._sized[1]
 
     def _execute(self, commands: list[Command], now: float) -> None:
-        desk, network, wake = self._desk, self.network, self.costs.wake
+        cost, network, wake = self._cost, self.network, self.costs.wake
         for command in commands:
             if type(command) is Send:
                 size = self._bytes(command.arrays)
-                left = desk.give(command.worker, size if command.arrays else 0, command.arrays, now)
+                left = cost.give(command.worker, size if command.arrays else 0, command.arrays, now)
                 arrives = network.down(command.worker, size, left)
                 to = self.workers[command.worker]
                 self.events.at(arrives + wake, to.order, command.body, command.arrays)
@@ -132,7 +132,7 @@ class Simulation:
         return self.job.balancing is None and math.isinf(self.job.patience.silence + self.job.patience.report)
 
     def _timer(self, timer: Timer) -> None:
-        now = self._desk.idle_at(self.events.now)
+        now = self._cost.idle_at(self.events.now)
         self._execute(self.job.handle(timer, now), now)
 
     def _answered(self, worker: int, body: Any, arrays: tuple[Array, ...], when: float) -> None:
@@ -140,7 +140,7 @@ class Simulation:
         self.events.at(self.network.up(worker, size, when), self._arrived, worker, body, arrays, size)
 
     def _arrived(self, worker: int, body: Any, arrays: tuple[Array, ...], size: int) -> None:
-        taken = self._desk.take(worker, size, self.events.now)
+        taken = self._cost.take(worker, size, self.events.now)
         if self.costs.tree:
             self.events.at(taken, self._taken, worker, body, arrays, taken)
         else:
@@ -150,7 +150,7 @@ class Simulation:
         job, iteration = self.job, self.job.iteration
         commands = job.handle(FromWorker(worker, body, arrays), now)
         if job.iteration != iteration and self.costs.update:
-            self._desk.work(self.costs.update)
+            self._cost.work(self.costs.update)
         if commands:
             self._execute(list(commands), now)
 

@@ -47,7 +47,7 @@ class SimWorker(InlineWorker):
         self.id, self.pace, self.learner = id, pace, learner
         self._events, self._costs, self._template = events, costs, template
         self._cursor = self.visits = 0
-        shard = getattr(learner, "share", None)
+        shard = getattr(learner, "shard", None)
         if holds and shard is not None:
             self.hold(PointStore(shard))
         self.peers: dict[int, SimWorker] = {}
@@ -82,10 +82,10 @@ class SimWorker(InlineWorker):
         assert order.kept is not None
         behind = 3 + (len(self.learner.changes()) if order.kept.visits else 0)
         state, halted, _, *pending = arrays[-behind:]
-        shard = store.shares[0]
+        shard = store.shards[0]
         put_states(shard, np.arange(shard.points), state)
         store.resume(order.kept.runs, halted, order.kept.version)
-        self.visits = store.agenda.traversed
+        self.visits = store.schedule.traversed
         if pending:
             assert isinstance(self.learner, KernelLearner)
             self.learner.add(tuple(pending))
@@ -117,7 +117,7 @@ class SimWorker(InlineWorker):
             super().transfer(order)
 
     def new_source(self, order: SendPoints) -> MigrationSource:
-        window = max(self.points.shares[0].points // WINDOW_PART // TILE * TILE, TILE)
+        window = max(self.points.shards[0].points // WINDOW_PART // TILE * TILE, TILE)
         return MigrationSource(order.move, order.points, window)
 
     def address(self) -> str:
@@ -144,13 +144,13 @@ class SimWorker(InlineWorker):
     @property
     def _trainable(self) -> int:
         """Points that can be trained now."""
-        return self.store.agenda.active if self.store is not None else self.learner.points
+        return self.store.schedule.active if self.store is not None else self.learner.points
 
     def train(self, order: machine.BeginTrain, now: float) -> None:
         if order.arrays:
             self._arrays = order.arrays
             if self.store is not None:
-                self.store.agenda.begin()
+                self.store.schedule.begin()
         if not order.keep:
             self.learner.clear()
         began = now + self._costs.react
@@ -205,7 +205,7 @@ class SimWorker(InlineWorker):
         self._learn(points, order.round)
         self._overtime = (0, 0.0) if order.arrays else (points, ended - began)
         self.visits += points
-        unseen = max(self.learner.points - self.visits, 0) if self.store is None else self.store.agenda.unseen
+        unseen = max(self.learner.points - self.visits, 0) if self.store is None else self.store.schedule.unseen
         self.finish_postponed()
         done = machine.TrainerDone(points, points >= asked, unseen, 0, ended - began, began, ended)
         if self._costs.wake and self.store is not None:

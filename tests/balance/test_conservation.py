@@ -38,7 +38,7 @@ from flegel.plan.balance.planner import Proposal
 from flegel.sim.inline_worker import InlineWorker
 
 SOMEWHERE = SharedMemoryRef(0, 0, "", 0, "<f8", ())
-"""The test hands lent shares over by themselves; where they lie is the runtime's business."""
+"""The test hands lent shards over by themselves; where they lie is the runtime's business."""
 
 
 class Sum(Algorithm):
@@ -132,7 +132,7 @@ class StoringWorker(InlineWorker):
                 self.world.passes[number] += 1
             return end
 
-        self.points.agenda.begin()
+        self.points.schedule.begin()
         visit(self.points, points, learn)
 
     def load(self, order: LoadShard, arrays: tuple[np.ndarray, ...]) -> None:
@@ -300,17 +300,17 @@ class World(RuleBasedStateMachine):
         lost = np.setdiff1d(np.arange(self.all), held)
         if len(lost):
             worker = self.pick(heir)
-            worker.points.shares.append(self.shard(lost))
-            worker.points.agenda.admit(None, len(worker.points.shares) - 1, len(lost), 0)
+            worker.points.shards.append(self.shard(lost))
+            worker.points.schedule.admit(None, len(worker.points.shards) - 1, len(lost), 0)
             self.passes.update(dict.fromkeys(lost.tolist(), 0))
         self.check()
 
     def begin_again(self, worker: StoringWorker) -> None:
         """Every point of a worker that shared the lost account is unviworkerd again; passes stay what they were."""
         worker.take_all_orders()
-        for segment in worker.points.agenda.held():
-            share = worker.points.shares[segment.share]
-            put_states(share, np.arange(segment.start, segment.end), np.zeros((segment.points, 1)))
+        for segment in worker.points.schedule.held():
+            shard = worker.points.shards[segment.shard]
+            put_states(shard, np.arange(segment.start, segment.end), np.zeros((segment.points, 1)))
 
     # -- laws ----------------------------------------------------------------------------------------------
 
@@ -328,16 +328,16 @@ class World(RuleBasedStateMachine):
         if not hasattr(self, "workers"):
             return
         for worker in self.workers.values():
-            for s in worker.points.agenda.segments:
-                share = worker.points.shares[s.share]
-                first, last = share.ids[s.start], share.ids[s.end - 1]
+            for s in worker.points.schedule.segments:
+                shard = worker.points.shards[s.shard]
+                first, last = shard.ids[s.start], shard.ids[s.end - 1]
                 if s.status == "active":
                     assert s.passes == self.passes[int(first)] == self.passes[int(last)]
-                features = share.part(s.start // TILE * TILE, s.end).features if s.status == "active" else None
+                features = shard.part(s.start // TILE * TILE, s.end).features if s.status == "active" else None
                 if isinstance(features, Sparse):
                     assert features.values[-1] == float(last)
-                elif features is not None and share.layout == "rows":
-                    assert features[-1, 0] == float(last) == share.labels[s.end - 1]
+                elif features is not None and shard.layout == "rows":
+                    assert features[-1, 0] == float(last) == shard.labels[s.end - 1]
 
 
 TestConservation = World.TestCase

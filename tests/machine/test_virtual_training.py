@@ -93,8 +93,8 @@ def test_statistics_are_those_of_a_recomputation_from_scratch(seed: int, sync: s
     total, origin = world.machine.ledger.total, world.machine.parameter.origin
     sums, counts = np.zeros_like(total.sums), np.zeros_like(total.counts)
     for learner in world.learners.values():
-        assigned = learner.share.state_rows()[:, 0]
-        rows = world.rows[learner.share.ids]
+        assigned = learner.shard.state_rows()[:, 0]
+        rows = world.rows[learner.shard.ids]
         np.add.at(counts, assigned, 1)
         np.add.at(sums, assigned, rows - origin)
     np.testing.assert_array_equal(total.counts, counts)
@@ -105,7 +105,7 @@ def test_statistics_are_those_of_a_recomputation_from_scratch(seed: int, sync: s
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_point_has_one_owner(seed: int, sync: str) -> None:
     world = trained(seed, sync)
-    owned = np.concatenate([learner.share.ids for learner in world.learners.values()])
+    owned = np.concatenate([learner.shard.ids for learner in world.learners.values()])
     np.testing.assert_array_equal(np.sort(owned), np.arange(len(world.rows)))
     assert sum(w.visits for w in world.machine.view.workers.values()) == sum(
         w.visits for w in world.simulation.workers.values()

@@ -84,7 +84,7 @@ class SteppedWorker(InlineWorker):
     def load(self, order: LoadShard, arrays: tuple[Any, ...]) -> None:
         ids = np.zeros(1, np.int64) if order.empty else self.world.parts[order.index]
         self.hold(PointStore(self.world.shard(ids), owned=not order.empty))
-        loaded = ShardLoaded(self.points.agenda.owned, 1, "test", "", 0.0)
+        loaded = ShardLoaded(self.points.schedule.owned, 1, "test", "", 0.0)
         self.executor.handle(machine.ShardReady(loaded), self.now)
 
     def unvisited(self, ids: Any) -> Shard:
@@ -107,7 +107,7 @@ class SteppedWorker(InlineWorker):
         if not order.keep:
             self.change = np.zeros(1)
         if order.arrays:
-            self.points.agenda.begin()
+            self.points.schedule.begin()
 
     def halt(self, now: float) -> None:
         self.flag = True
@@ -119,7 +119,7 @@ class SteppedWorker(InlineWorker):
         """The kernel returns: at the end of its work, or somewhere before where the flag is up."""
         assert self.work is not None
         order, self.work = self.work, None
-        schedule = self.points.agenda
+        schedule = self.points.schedule
         asked = points = min(order.points, schedule.active)
         if self.flag:
             points = random.randint(0, points)

@@ -147,15 +147,15 @@ class WorkerExecutor:
         visits, compute = self._port.unreported()
         pending = tuple(a.copy() for a in self._port.statistics()) if visits else ()
         known, store.known_version = store.known_version == store.version, store.version
-        part = CheckpointPart(number, store.agenda.runs(), visits, compute, store.version)
+        part = CheckpointPart(number, store.schedule.runs(), visits, compute, store.version)
         self._port.post(part, (state, halted, ids[:0] if known else ids, *pending))
 
 
 def visit(store: PointStore, points: int, train: Callable[[Shard, int, int], int]) -> int:
     """Train so many points in the order of the schedule; `train` returns where it stopped. Points that were trained."""
-    left, agenda = points, store.agenda
-    while left > 0 and (run := agenda.next(left)) is not None:
-        reached = train(store.shares[run.share], run.start, run.end)
-        agenda.advance(run, reached)
+    left, schedule = points, store.schedule
+    while left > 0 and (run := schedule.next(left)) is not None:
+        reached = train(store.shards[run.shard], run.start, run.end)
+        schedule.advance(run, reached)
         left -= reached - run.start
     return points - left

@@ -67,7 +67,7 @@ class TrainerDone(msgspec.Struct, frozen=True):
 
 
 class PointsReassigned(msgspec.Struct, frozen=True):
-    """The holdings are as was ordered."""
+    """The points were reassigned as ordered."""
 
     body: PointsSummary | None
     arrays: tuple[Array, ...] = ()
@@ -146,14 +146,14 @@ class ApplyOwnership(msgspec.Struct, frozen=True):
 
 
 class ReassignPoints(msgspec.Struct, frozen=True):
-    """Look after the holdings while nobody trains: count, begin again, give up or take over points."""
+    """Count, reset, give up or take over points while nothing trains."""
 
     order: Tending
     arrays: tuple[Array, ...]
 
 
 class DropShard(msgspec.Struct, frozen=True):
-    """Drop the share."""
+    """Drop the shard."""
 
 
 class Quit(msgspec.Struct, frozen=True):
@@ -306,7 +306,7 @@ class Worker:
         left = self._points - done.visits
         if not (self._linger and done.exhausted and left > 0):
             return [SendReply(report, with_changes=True)]
-        self.phase = "overtime"  # points of this share that θ has not seen yet
+        self.phase = "overtime"  # points of this shard that θ has not seen yet
         return [SendReply(report, with_changes=True), BeginTrain(self.round, left, ())]
 
     def _end_overtime(self, done: TrainerDone, now: float) -> list[Command]:

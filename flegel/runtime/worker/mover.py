@@ -184,7 +184,7 @@ class Mover:
         return self._address
 
     def prepare(self, store: PointStore, order: ReceivePoints) -> str:
-        needed = order.points * bytes_per_point(store.shares[0])
+        needed = order.points * bytes_per_point(store.shards[0])
         free = shared_memory.free()
         if needed > SPARE * free:
             return f"{order.points} points need {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free"
@@ -194,7 +194,7 @@ class Mover:
     def new_source(self, order: SendPoints) -> MigrationSource:
         assert self._executor is not None
         link = self._links.use(order.address)
-        native = self._executor.store.shares[0]
+        native = self._executor.store.shards[0]
         near = self._shares_memory(order.address)
         each = bytes_per_state(native) if near else bytes_per_point(native)
         largest = min(WINDOW_BYTES / each, native.points / (SHARED_PART if near else WINDOW_PART))
@@ -267,7 +267,7 @@ class Mover:
     def _open_shared(self, window: Window, store: PointStore) -> tuple[Shard | None, tuple[Array, ...], bool]:
         """The shard that a window refers to, where this worker has no copy; its states; False where it refers to memory
         that cannot be opened from here."""
-        native = store.shares[0]
+        native = store.shards[0]
         if window.lent is None:
             return None, (), True
         try:

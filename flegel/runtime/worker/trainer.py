@@ -1,7 +1,7 @@
-"""The trainer thread of a worker: loads the share, runs the kernel, notes how far it came. Owns no socket.
+"""The trainer thread of a worker: loads the shard, runs the kernel, notes how far it came. Owns no socket.
 
 It sleeps on a queue of orders and wakes the I/O thread through a pipe. While the kernel runs, the GIL is released,
-and the only thing the two threads share is the stop flag, one byte. The flag also makes the trainer look up when a
+and the only thing the two threads shard is the stop flag, one byte. The flag also makes the trainer look up when a
 point is to be cut out of its data: it does that and goes on.
 """
 
@@ -224,9 +224,9 @@ class Trainer:
 
     def _run(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
         if self.store is store and self._kernel is not None:
-            self._kernel.fetch_states(store.shares)
+            self._kernel.fetch_states(store.shards)
             work(store)
-            self._kernel.put_states(store.shares)
+            self._kernel.put_states(store.shards)
 
     def _rebook(self, settle: TransferOwnership) -> None:
         if self.store is not None:
@@ -239,13 +239,13 @@ class Trainer:
 
     def _reassign(self, command: ReassignPoints) -> PointsReassigned:
         assert self.store is not None and self._reassigner is not None and self._kernel is not None
-        self._kernel.fetch_states(self.store.shares)
+        self._kernel.fetch_states(self.store.shards)
         done = carry_out(self.store, command.order, command.arrays, self._reassigner)
-        self._kernel.put_states(self.store.shares)
+        self._kernel.put_states(self.store.shards)
         return done
 
     def _rows(self, load: LoadShard, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
-        """The rows of a share: those that were just surveyed, or read now; scaled where that was asked for."""
+        """The rows of a shard: those that were just surveyed, or read now; scaled where that was asked for."""
         if load.empty:
             rows = open_ids(load.source, np.zeros(1, np.int64))  # one row, to show what rows look like
         elif self._surveyed is not None and self._surveyed[0] == (load.source, load.index, load.count, load.seed):
@@ -279,14 +279,14 @@ class Trainer:
         layout = self._backend.layout(algorithm, load.interpret)
         lend = load.lend and shared_points.wanted()
         empty = shared_memory.empty if lend else np.empty
-        share = make_shard(features, labels if algorithm.supervised else None, state, layout, ids, empty)
+        shard = make_shard(features, labels if algorithm.supervised else None, state, layout, ids, empty)
         if lend:
-            shared_points.make_shareable(share)
+            shared_points.make_shareable(shard)
         split = max(len(load.parameter.fields), 1)
         parameter = build(load.parameter, arrays[:split], algorithm)
         empty_statistics = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
-        self._kernel = kernel = self._backend.build(algorithm, share, parameter, empty_statistics, load.interpret)
-        self.store, self.visits = PointStore(share, owned=not load.empty), 0
+        self._kernel = kernel = self._backend.build(algorithm, shard, parameter, empty_statistics, load.interpret)
+        self.store, self.visits = PointStore(shard, owned=not load.empty), 0
         self._reassigner = PointReassigner(load, algorithm, layout, scaling, columns)
         self._overtime, self._foresight = None, DeadlineEstimate(load.count - 1)
         if kept is not None:
@@ -300,27 +300,29 @@ class Trainer:
             workers = max(load.count, load.index + 1)
             stragglers = parse_stragglers(load.straggler, workers, load.seed)
             self._injection = StragglerInjection(stragglers, load.index, workers, load.elapsed)
-        return ShardReady(ShardLoaded(self.store.agenda.owned, columns, kernel.kind, kernel.note, clock.now() - began))
+        return ShardReady(
+            ShardLoaded(self.store.schedule.owned, columns, kernel.kind, kernel.note, clock.now() - began)
+        )
 
     def _train(self, order: BeginTrain) -> TrainerDone:
         store, kernel = self.store, self._kernel
         assert store is not None and kernel is not None
-        agenda, shares = store.agenda, store.shares
+        schedule, shards = store.schedule, store.shards
         began = clock.now()
         if order.arrays:
             kernel.set_parameter(order.arrays)
-            agenda.begin()
+            schedule.begin()
         if not order.keep:
             kernel.clear_statistics()
-        left, visits, exhausted = min(order.points, agenda.active), 0, False
-        least = TILE if shares[0].layout == "tiles" else 1
+        left, visits, exhausted = min(order.points, schedule.active), 0, False
+        least = TILE if shards[0].layout == "tiles" else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         if left > 0 and self._halted:  # the signal overtook the order: one step all the same, or short rounds never end
-            run = agenda.next(least)
+            run = schedule.next(least)
             if run is not None:
-                share = shares[run.share]
-                reached = kernel.run(share, run.start, run.end, order.round, new_flag())
-                agenda.advance(run, reached)
+                shard = shards[run.shard]
+                reached = kernel.run(shard, run.start, run.end, order.round, new_flag())
+                schedule.advance(run, reached)
                 left -= reached - run.start
                 visits += reached - run.start
                 self.visits += reached - run.start
@@ -337,15 +339,15 @@ class Trainer:
                 if fit == 0:
                     break
                 most = min(most, fit or most)
-            run = agenda.next(most)
+            run = schedule.next(most)
             if run is None:
                 exhausted = True
                 break
             entered = clock.now()
             end = injection.slice(run.start, run.end - run.start, run.end, least) if injection else run.end
-            share = shares[run.share]
-            reached = kernel.run(share, run.start, end, order.round, self.flag)
-            agenda.advance(run, reached)
+            shard = shards[run.shard]
+            reached = kernel.run(shard, run.start, end, order.round, self.flag)
+            schedule.advance(run, reached)
             left -= reached - run.start
             visits += reached - run.start
             self.visits += reached - run.start
@@ -359,7 +361,7 @@ class Trainer:
         return TrainerDone(
             visits=visits,
             exhausted=exhausted or left <= 0,
-            unseen=agenda.unseen,
+            unseen=schedule.unseen,
             halted=store.halted,
             compute=ended - began,
             began=began,

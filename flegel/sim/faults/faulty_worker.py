@@ -1,7 +1,8 @@
 """A worker process in a simulated job with faults: the real machines, real points, a speed, a clock that may be off.
 
-It may die, freeze and thaw, be cut off, or live on after it was replaced without knowing. Whatever it says goes through
-a `Channel`, as do the orders that it gets. Training is k-means on integers, in numpy: every sum is exact.
+It may die, freeze and thaw, be cut off, or live on after it was replaced without knowing. Its answers
+go through a `ReliableChannel`, as do the orders that it gets. Training is k-means on integers, in numpy: every sum is
+exact.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from flegel.messages import (
 )
 from flegel.sim.event_queue import EventQueue
 from flegel.sim.faults.reliable_channel import Packet, ReliableChannel
-from flegel.sim.faults.scenarios import HUB, LossyNetwork, Scenario
+from flegel.sim.faults.scenarios import COORDINATOR, LossyNetwork, Scenario
 from flegel.sim.inline_worker import InlineWorker
 
 CLUSTERS, COLUMNS = 3, 2
@@ -65,13 +66,13 @@ class Clusters(Algorithm):
         return float(within + aggregator.counts @ (parameter**2).sum(axis=1))
 
 
-def nothing() -> ClusterSums:
+def empty_statistics() -> ClusterSums:
     return ClusterSums(np.zeros((CLUSTERS, COLUMNS)), np.zeros(CLUSTERS), np.zeros(1))
 
 
 def statistics(rows: Array, labels: Array) -> ClusterSums:
     """From scratch; label −1: never visited."""
-    total = nothing()
+    total = empty_statistics()
     seen = labels >= 0
     rows, labels = rows[seen], labels[seen]
     total.counts[:] = np.bincount(labels, minlength=CLUSTERS)
@@ -90,10 +91,10 @@ class ChannelEnd:
         self._armed = math.inf
         self.asleep_until = 0.0
 
-    def say(self, item: Any) -> None:
+    def send(self, item: Any) -> None:
         self._out(self.channel.put(item, self._events.now))
 
-    def hear(self, packet: Packet) -> list[Any]:
+    def receive(self, packet: Packet) -> list[Any]:
         items, packets = self.channel.take(packet, self._events.now)
         self._out(packets)
         return items
@@ -121,18 +122,18 @@ class ChannelEnd:
 
 
 class FaultyWorld(Protocol):
-    """What a site needs of the world around it."""
+    """What a worker needs of the world around it."""
 
     scenario: Scenario
     events: EventQueue
-    wires: LossyNetwork
+    network: LossyNetwork
     rows: Array
     parts: dict[int, Array]
-    sites: dict[int, FaultyWorker]
+    workers: dict[int, FaultyWorker]
     logged: bool
     """Somebody reads what is logged."""
 
-    def from_site(self, site: FaultyWorker, packet: Packet) -> None: ...
+    def from_worker(self, site: FaultyWorker, packet: Packet) -> None: ...
 
     def beat(self, site: FaultyWorker, visits: int) -> None: ...
 
@@ -149,7 +150,7 @@ class FaultyWorker(InlineWorker):
         self.world, self.number, self.life = world, number, life
         self.in_flight: dict[int, ClusterSums] = {}
         """Reported changes, by number, that the coordinator has not been told yet."""
-        self.change = nothing()
+        self.change = empty_statistics()
         self.dead = False
         self.visits = 0
         scenario = world.scenario
@@ -211,21 +212,21 @@ class FaultyWorker(InlineWorker):
         self._awake(self._received, packet)
 
     def _received(self, packet: Packet) -> None:
-        for body, arrays in self._end.hear(packet):
+        for body, arrays in self._end.receive(packet):
             if self.world.logged:
                 self.world.log(f"worker {self.name} is ordered {body}")
             self.executor.order(body, arrays, self.now)
 
     def _transmit(self, packet: Packet) -> None:
         if not self.dead:
-            self.world.wires.send(self.number, HUB, packet, self.world.from_site, self, packet)
+            self.world.network.send(self.number, COORDINATOR, packet, self.world.from_worker, self, packet)
 
     def send(self, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
         envelope = Envelope("job", 0, self.number, self.life, self._sequence, body)
         if isinstance(body, Report):
             self.in_flight[self._sequence] = ClusterSums(*arrays)
         self._sequence += 1
-        self._end.say((envelope, arrays))
+        self._end.send((envelope, arrays))
 
     def set_timer(self, at: float, round_: int) -> None:
         self._later(at - self.now, self._timer, round_)
@@ -248,7 +249,7 @@ class FaultyWorker(InlineWorker):
     def _load(self, order: LoadShard) -> None:
         ids = np.zeros(1, np.int64) if order.empty else self.world.parts[order.index]
         self.hold(PointStore(self.unvisited(ids), owned=not order.empty))
-        loaded = ShardLoaded(self.points.agenda.owned, COLUMNS, "simulated", "", 0.0)
+        loaded = ShardLoaded(self.points.schedule.owned, COLUMNS, "simulated", "", 0.0)
         self.executor.handle(machine.ShardReady(loaded), self.now)
 
     def reassign(self, order: Tending, arrays: tuple[Array, ...]) -> None:
@@ -272,11 +273,11 @@ class FaultyWorker(InlineWorker):
     def train(self, order: machine.BeginTrain, now: float) -> None:
         if order.arrays:
             self._theta = order.arrays
-            self.points.agenda.begin()
+            self.points.schedule.begin()
         if not order.keep:
             pytree.clear(self.change)
         self._work, self._began = order, self.now
-        points = min(order.points, self.points.agenda.active)
+        points = min(order.points, self.points.schedule.active)
         self._later(REACT + points / self.speed, self._finish, order, False)
 
     def halt(self, now: float) -> None:
@@ -288,7 +289,7 @@ class FaultyWorker(InlineWorker):
         if self._work is not order or self.store is None:
             return
         self._work = None
-        asked = points = min(order.points, self.store.agenda.active)
+        asked = points = min(order.points, self.store.schedule.active)
         if stopped:
             points = min(points, max(int((self.now - self._began) * self.speed), 1))
 
@@ -299,7 +300,7 @@ class FaultyWorker(InlineWorker):
 
         visits = visit(self.store, points, learn)
         self.visits += visits
-        spent, unseen = self.now - self._began, self.store.agenda.unseen
+        spent, unseen = self.now - self._began, self.store.schedule.unseen
         done = machine.TrainerDone(visits, visits >= asked, unseen, 0, spent, self._began, self.now)
         postponed, self._postponed = self._postponed, []
         self.executor.handle(done, self.now)
@@ -352,9 +353,9 @@ class FaultyWorker(InlineWorker):
         self._to_peer(order.target, body, tuple(np.array(a) for a in arrays))
 
     def _to_peer(self, target: int, body: Window | WindowReceived, arrays: tuple[Array, ...] = ()) -> None:
-        peer = self.world.sites.get(target)
+        peer = self.world.workers.get(target)
         if peer is not None:
-            self.world.wires.send(self.number, target, body, peer.receive_from_peer, self.number, body, arrays)
+            self.world.network.send(self.number, target, body, peer.receive_from_peer, self.number, body, arrays)
 
     def receive_from_peer(self, source: int, body: Window | WindowReceived, arrays: tuple[Array, ...]) -> None:
         """From the network between workers. Sizes are not simulated: every window counts one byte."""

@@ -1,8 +1,8 @@
-"""The trainer thread of a worker: loads the shard, runs the kernel, notes how far it came. Owns no socket.
+"""The trainer thread of a worker: loads the shard, runs the kernel, counts how far it came. Owns no socket.
 
-It sleeps on a queue of orders and wakes the I/O thread through a pipe. While the kernel runs, the GIL is released,
-and the only thing the two threads shard is the stop flag, one byte. The flag also makes the trainer look up when a
-point is to be cut out of its data: it does that and goes on.
+It sleeps on a queue of orders and wakes the I/O thread through a pipe. While the kernel runs the GIL is released, and
+the two threads share only the stop flag, one byte. The flag is also raised to interrupt the kernel when a window of
+points has to be cut: the trainer does that and goes on.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from typing import Any
 
 import numpy as np
 
+from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, make_shard
+from flegel.core.shard import TILE, Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
 from flegel.errors import UsageError, own_traceback
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
+from flegel.machine.worker.visit_schedule import VisitRun
 from flegel.machine.worker.worker import (
     ApplyOwnership,
     BeginLoad,
@@ -42,6 +44,7 @@ from flegel.machine.worker.worker import (
     TrainerFailed,
 )
 from flegel.messages import (
+    CheckpointPart,
     LoadShard,
     MeasureMoments,
     ShardLoaded,
@@ -70,12 +73,14 @@ class InterruptRequested:
 
 @dataclass(frozen=True)
 class AtRest:
+    """Work on the points between two rounds."""
+
     store: PointStore
     work: Callable[[PointStore], None]
 
 
 class Trainer:
-    """Call `load`, `train`, `forget` from the I/O thread; take results from `results` when the pipe is readable."""
+    """Give it orders from the I/O thread; take results from `results` when the pipe `wakeup` is readable."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._backend = choose(device)
@@ -83,22 +88,21 @@ class Trainer:
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
             SimpleQueue()
         )
-        self.wakeup, self._bell = os.pipe()
+        self.wakeup, self._wakeup_writer = os.pipe()
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self.store: PointStore | None = None
         self._kernel: ShardKernel | None = None
         self._interruptions: SimpleQueue[tuple[PointStore, Callable[[PointStore], None]]] = SimpleQueue()
         self._halted = False
-        """The flag is up because the round is over, not only because of an errand."""
+        """The flag is up because the round is over, not only to interrupt the kernel."""
         self.visits = 0
-        """Grows while the kernel runs: the sign that it gets on."""
-        self._pace = 0.0
-        self._foresight = DeadlineEstimate(0)
+        """Grows while the kernel runs; heartbeats report it as progress."""
+        self._speed = 0.0
+        self._deadline = DeadlineEstimate(0)
         self._reassigner: PointReassigner | None = None
         self._injection: StragglerInjection | None = None
-        self._surveyed: tuple[Any, Rows] | None = None
-        self._overtime: tuple[int, float] | None = None
-        """Visits and seconds whose changes are in the aggregator and were not reported."""
+        self._measured: tuple[Any, Rows] | None = None
+        self._unreported = (0, 0.0)
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
@@ -112,26 +116,26 @@ class Trainer:
 
     def halt(self) -> None:
         """The round is over: return from the kernel and report."""
-        self._halted = True  # first, so that `_look_up` cannot take this signal for an errand's
+        self._halted = True  # first, so that `_serve_interruptions` cannot take this signal for an interruption
         self.flag[0] = 1
 
     def interrupt(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
-        """Have something done to the store by the thread that owns them, now: it is called away from its kernel.
+        """Call `work` in the trainer thread as soon as possible: the kernel is interrupted for it.
 
-        Nothing is done where they have been forgotten meanwhile: the next job's store are others.
+        Nothing is done where the points were dropped meanwhile: the next job has another store.
         """
         self._interruptions.put((store, work))
         self._orders.put(InterruptRequested())
         self.flag[0] = 1
 
     def at_rest(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
-        """As `interrupt`, but behind everything that was ordered before, above all behind a change of ownership."""
+        """Call `work` in the trainer thread after everything that was ordered before, such as a change of ownership."""
         self._orders.put(AtRest(store, work))
 
     def wake_io(self) -> None:
         """Wake the I/O thread."""
         with contextlib.suppress(OSError):
-            os.write(self._bell, b"!")
+            os.write(self._wakeup_writer, b"!")
 
     def quit(self) -> None:
         self.halt()
@@ -149,8 +153,8 @@ class Trainer:
 
     @property
     def unreported(self) -> tuple[int, float]:
-        """Visits and seconds whose changes are in the aggregator and were not reported. For the trainer thread."""
-        return self._overtime or (0, 0.0)
+        """Visits and seconds whose changes are in the statistics and were not reported. For the trainer thread."""
+        return self._unreported
 
     # -- in the trainer thread -----------------------------------------------------------------------------
 
@@ -171,15 +175,15 @@ class Trainer:
                 self._guarded(-1, partial(self._run, store, work))
             case ApplyOwnership(settle):
                 self._doing = "moving points"
-                self._guarded(-1, partial(self._rebook, settle))
+                self._guarded(-1, partial(self._transfer, settle))
             case ReassignPoints():
                 self._doing = "taking over points"
                 self._guarded(-1, partial(self._reassign, command))
             case DropShard():
-                self._forget()
+                self._drop()
             case BeginMoments(survey):
                 self._doing = "loading"
-                self._guarded(-1, partial(self._survey, survey))
+                self._guarded(-1, partial(self._measure, survey))
             case BeginLoad(load, arrays):
                 self._doing = "loading"
                 self._guarded(-1, partial(self._load, load, arrays))
@@ -200,19 +204,19 @@ class Trainer:
             self.results.put(result)
             self.wake_io()
 
-    def _forget(self) -> None:
+    def _drop(self) -> None:
         """Give the memory of a job back now: to free a gigabyte takes tenths of a second, and the collector would
         come to it in the middle of the next job."""
         if self._kernel is not None:
             self._kernel.close()
-        self.store = self._surveyed = self._reassigner = self._kernel = None
+        self.store = self._measured = self._reassigner = self._kernel = None
         if self._injection is not None:
             self._injection.close()
             self._injection = None
         gc.collect()
 
-    def _look_up(self) -> None:
-        """The flag is up: see to errands, and take it down unless the round is over."""
+    def _serve_interruptions(self) -> None:
+        """The flag is up: do what the kernel was interrupted for, and lower the flag unless the round is over."""
         self.flag[0] = 0
         if self._halted:
             self.flag[0] = 1
@@ -228,13 +232,13 @@ class Trainer:
             work(store)
             self._kernel.put_states(store.shards)
 
-    def _rebook(self, settle: TransferOwnership) -> None:
+    def _transfer(self, settle: TransferOwnership) -> None:
         if self.store is not None:
             self._run(self.store, lambda store: store.settle(settle.given, settle.taken))
 
-    def _survey(self, survey: MeasureMoments) -> MomentsReady:
-        rows = open_rows(survey.source, survey.index, survey.count, survey.seed)
-        self._surveyed = ((survey.source, survey.index, survey.count, survey.seed), rows)
+    def _measure(self, order: MeasureMoments) -> MomentsReady:
+        rows = open_rows(order.source, order.index, order.count, order.seed)
+        self._measured = ((order.source, order.index, order.count, order.seed), rows)
         return MomentsReady(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
     def _reassign(self, command: ReassignPoints) -> PointsReassigned:
@@ -248,125 +252,136 @@ class Trainer:
         """The rows of a shard: those that were just surveyed, or read now; scaled where that was asked for."""
         if load.empty:
             rows = open_ids(load.source, np.zeros(1, np.int64))  # one row, to show what rows look like
-        elif self._surveyed is not None and self._surveyed[0] == (load.source, load.index, load.count, load.seed):
-            rows = self._surveyed[1]
+        elif self._measured is not None and self._measured[0] == (load.source, load.index, load.count, load.seed):
+            rows = self._measured[1]
         else:
             moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
             if moved and ids is not None:
                 rows = open_ids(load.source, ids)
             else:
                 rows = open_rows(load.source, load.index, load.count, load.seed, ids)
-        self._surveyed = None
+        self._measured = None
         return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
 
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
         began = clock.now()
         with inside(MODULE):
             algorithm = instantiate(load.algorithm)
-        kept, wanted, pending = load.kept, None, list[Array]()
-        if kept is not None:
-            behind = 3 + (max(len(load.statistics.fields), 1) if kept.visits else 0)
-            arrays, (old_state, halted, wanted, *pending) = arrays[:-behind], arrays[-behind:]
+        resumed: tuple[Array, ...] = ()
+        if load.kept is not None:
+            behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
+            arrays, resumed = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
-        features, labels, ids = self._rows(load, scaling, wanted)
-        points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
-        columns = features.columns if hasattr(features, "columns") else features.shape[1]
-        rng = np.random.default_rng([load.seed, load.index])
-        self._doing = "initState"
-        with inside("initState"):
-            state = algorithm.initState(points, columns, rng) if kept is None else np.array(old_state)
-        self._doing = "loading"
         layout = self._backend.layout(algorithm, load.interpret)
-        lend = load.lend and shared_points.wanted()
-        empty = shared_memory.empty if lend else np.empty
-        shard = make_shard(features, labels if algorithm.supervised else None, state, layout, ids, empty)
-        if lend:
-            shared_points.make_shareable(shard)
+        shard = self._make_shard(load, algorithm, layout, scaling, resumed)
         split = max(len(load.parameter.fields), 1)
         parameter = build(load.parameter, arrays[:split], algorithm)
-        empty_statistics = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
-        self._kernel = kernel = self._backend.build(algorithm, shard, parameter, empty_statistics, load.interpret)
+        empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
+        self._kernel = kernel = self._backend.build(algorithm, shard, parameter, empty, load.interpret)
         self.store, self.visits = PointStore(shard, owned=not load.empty), 0
-        self._reassigner = PointReassigner(load, algorithm, layout, scaling, columns)
-        self._overtime, self._foresight = None, DeadlineEstimate(load.count - 1)
-        if kept is not None:
-            self.store.resume(kept.runs, halted, kept.version)
-            if kept.visits:
-                self._overtime = (kept.visits, kept.compute)
-                kernel.clear_statistics()
-                kernel.add_statistics(pending)
+        self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns)
+        self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
+        if load.kept is not None:
+            self._resume(load.kept, kernel, self.store, resumed)
         self._injection = None
         if load.straggler:
             workers = max(load.count, load.index + 1)
             stragglers = parse_stragglers(load.straggler, workers, load.seed)
             self._injection = StragglerInjection(stragglers, load.index, workers, load.elapsed)
-        return ShardReady(
-            ShardLoaded(self.store.schedule.owned, columns, kernel.kind, kernel.note, clock.now() - began)
-        )
+        owned = self.store.schedule.owned
+        return ShardReady(ShardLoaded(owned, shard.columns, kernel.kind, kernel.note, clock.now() - began))
+
+    def _make_shard(
+        self,
+        load: LoadShard,
+        algorithm: Algorithm,
+        layout: str,
+        scaling: tuple[Array, ...],
+        resumed: tuple[Array, ...],
+    ) -> Shard:
+        """Rows and hidden states, those of a checkpoint where the job is `resumed`."""
+        features, labels, ids = self._rows(load, scaling, resumed[2] if resumed else None)
+        points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
+        columns = features.columns if hasattr(features, "columns") else features.shape[1]
+        rng = np.random.default_rng([load.seed, load.index])
+        self._doing = "initState"
+        with inside("initState"):
+            state = np.array(resumed[0]) if resumed else algorithm.initState(points, columns, rng)
+        self._doing = "loading"
+        shared = load.lend and shared_points.wanted()
+        empty = shared_memory.empty if shared else np.empty
+        shard = make_shard(features, labels if algorithm.supervised else None, state, layout, ids, empty)
+        if shared:
+            shared_points.make_shareable(shard)
+        return shard
+
+    def _resume(self, kept: CheckpointPart, kernel: ShardKernel, store: PointStore, resumed: tuple[Array, ...]) -> None:
+        """Votes, passes and unreported changes of a checkpoint."""
+        store.resume(kept.runs, resumed[1], kept.version)
+        kernel.put_states(store.shards)
+        if kept.visits:
+            self._unreported = (kept.visits, kept.compute)
+            kernel.clear_statistics()
+            kernel.add_statistics(resumed[3:])
 
     def _train(self, order: BeginTrain) -> TrainerDone:
         store, kernel = self.store, self._kernel
         assert store is not None and kernel is not None
-        schedule, shards = store.schedule, store.shards
-        began = clock.now()
+        schedule, began = store.schedule, clock.now()
         if order.arrays:
             kernel.set_parameter(order.arrays)
             schedule.begin()
         if not order.keep:
             kernel.clear_statistics()
-        left, visits, exhausted = min(order.points, schedule.active), 0, False
-        least = TILE if shards[0].layout == "tiles" else 1
+        points, exhausted = min(order.points, schedule.active), False
+        least = TILE if store.shards[0].layout == "tiles" else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
-        if left > 0 and self._halted:  # the signal overtook the order: one step all the same, or short rounds never end
+        visits = 0
+        if points > 0 and self._halted:  # the signal overtook the order: one step, or short rounds would never end
             run = schedule.next(least)
             if run is not None:
-                shard = shards[run.shard]
-                reached = kernel.run(shard, run.start, run.end, order.round, new_flag())
-                schedule.advance(run, reached)
-                left -= reached - run.start
-                visits += reached - run.start
-                self.visits += reached - run.start
-        while left > 0 and not self._halted:
+                visits += self._step(kernel, store, run, run.end, order.round, new_flag())
+        while visits < points and not self._halted:
             if injection:
                 injection.pay(0, 0.0, self.flag)
             if self.flag[0]:
-                self._look_up()
+                self._serve_interruptions()
                 continue
-            # Points done so far are the sign of life that beats carry, also in a pass of an hour.
-            most = min(left, max(int(self._pace * SIGN_OF_LIFE), least, kernel.least_points))
-            if order.until is not None and visits:
-                fit = self._foresight.fitting(order.until - clock.now(), least)
-                if fit == 0:
-                    break
-                most = min(most, fit or most)
-            run = schedule.next(most)
+            most = self._step_size(order, points - visits, visits, max(least, kernel.least_points), least)
+            run = schedule.next(most) if most else None
             if run is None:
-                exhausted = True
+                exhausted = most > 0
                 break
             entered = clock.now()
             end = injection.slice(run.start, run.end - run.start, run.end, least) if injection else run.end
-            shard = shards[run.shard]
-            reached = kernel.run(shard, run.start, end, order.round, self.flag)
-            schedule.advance(run, reached)
-            left -= reached - run.start
-            visits += reached - run.start
-            self.visits += reached - run.start
-            if reached - run.start == most:
-                self._pace = max(most / max(clock.now() - entered, 1e-9), self._pace / 2)
+            done = self._step(kernel, store, run, end, order.round, self.flag)
+            visits += done
+            if done == most:
+                self._speed = max(most / max(clock.now() - entered, 1e-9), self._speed / 2)
             if injection:
-                injection.pay(reached - run.start, clock.now() - entered, self.flag)
-            self._foresight.add(reached - run.start, clock.now() - entered, away=injection is not None)
+                injection.pay(done, clock.now() - entered, self.flag)
+            self._deadline.add(done, clock.now() - entered, away=injection is not None)
         ended = clock.now()
-        self._overtime = None if order.arrays else (visits, ended - began)
-        return TrainerDone(
-            visits=visits,
-            exhausted=exhausted or left <= 0,
-            unseen=schedule.unseen,
-            halted=store.halted,
-            compute=ended - began,
-            began=began,
-            ended=ended,
-        )
+        self._unreported = (0, 0.0) if order.arrays else (visits, ended - began)
+        exhausted = exhausted or visits >= points
+        return TrainerDone(visits, exhausted, schedule.unseen, store.halted, ended - began, began, ended)
+
+    def _step(self, kernel: ShardKernel, store: PointStore, run: VisitRun, end: int, round_: int, flag: Array) -> int:
+        """One call of the kernel; points that it trained."""
+        reached = kernel.run(store.shards[run.shard], run.start, end, round_, flag)
+        store.schedule.advance(run, reached)
+        done = reached - run.start
+        self.visits += done
+        return done
+
+    def _step_size(self, order: BeginTrain, left: int, visits: int, first: int, least: int) -> int:
+        """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
+        0: the worker's own clock would end the round before the call returns."""
+        most = min(left, max(int(self._speed * SIGN_OF_LIFE), first))
+        if order.until is not None and visits:
+            fitting = self._deadline.fitting(order.until - clock.now(), least)
+            most = most if fitting is None else min(most, fitting)
+        return most
 
 
 def build(form: TreeLayout, arrays: tuple[Array, ...], algorithm: Any) -> Tree:

@@ -131,7 +131,7 @@ def test_memory_outlives_the_process_that_made_it(tmp_path: Path) -> None:
     """The lender ends; whoever has the memory open keeps it, and others cannot open it any more."""
     code = (
         "import numpy as np, sys, msgspec\n"
-        "from flegel.runtime import memory\n"
+        "from flegel.runtime.transport import shared_memory as memory\n"
         "a = memory.empty((1000,), 'f8'); a[:] = np.arange(1000)\n"
         "sys.stdout.buffer.write(msgspec.json.encode(memory.place_of(a)) + b'\\n'); sys.stdout.flush()\n"
         "sys.stdin.read()\n"

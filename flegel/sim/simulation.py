@@ -60,7 +60,7 @@ class Simulation:
         self.events.now = now
         self._save = save
         self.network = network or Network(NetworkSpec(latency=self.costs.message), len(paces))
-        self._desk = (TreeCost if self.costs.tree else CoordinatorCost)(self.costs, len(paces))
+        self._cost = (TreeCost if self.costs.tree else CoordinatorCost)(self.costs, len(paces))
         self._size = size
         self._sized: tuple[object, int] = ((), HEADER)
         self._done: Done | None = None
@@ -70,8 +70,7 @@ class Simulation:
         }
         for worker in self.workers.values():
             worker.answer = self._answered
-            if worker.mover is not None:
-                worker.mover.peers = {w.id: w.mover for w in self.workers.values() if w.mover is not None}
+            worker.peers = self.workers
 
     def run(self, limit: int | None = None, watch: Callable[[JobSnapshot], None] | None = None) -> Coordinator:
         """To its end; raises what made it fail. `watch` is called every few thousand events."""
@@ -109,11 +108,11 @@ class Simulation:
         return self._sized[1]
 
     def _execute(self, commands: list[Command], now: float) -> None:
-        desk, network, wake = self._desk, self.network, self.costs.wake
+        cost, network, wake = self._cost, self.network, self.costs.wake
         for command in commands:
             if type(command) is Send:
                 size = self._bytes(command.arrays)
-                left = desk.give(command.worker, size if command.arrays else 0, command.arrays, now)
+                left = cost.give(command.worker, size if command.arrays else 0, command.arrays, now)
                 arrives = network.down(command.worker, size, left)
                 to = self.workers[command.worker]
                 self.events.at(arrives + wake, to.order, command.body, command.arrays)
@@ -135,7 +134,7 @@ class Simulation:
         return self.job.balance is None and math.isinf(timeouts.silence + timeouts.report)
 
     def _timer(self, timer: Timer) -> None:
-        now = self._desk.idle_at(self.events.now)
+        now = self._cost.idle_at(self.events.now)
         self._execute(self.job.handle(timer, now), now)
 
     def _answered(self, worker: int, body: Any, arrays: tuple[Array, ...], when: float) -> None:
@@ -143,7 +142,7 @@ class Simulation:
         self.events.at(self.network.up(worker, size, when), self._arrived, worker, body, arrays, size)
 
     def _arrived(self, worker: int, body: Any, arrays: tuple[Array, ...], size: int) -> None:
-        taken = self._desk.take(worker, size, self.events.now)
+        taken = self._cost.take(worker, size, self.events.now)
         if self.costs.tree:
             self.events.at(taken, self._taken, worker, body, arrays, taken)
         else:
@@ -153,7 +152,7 @@ class Simulation:
         job, iteration = self.job, self.job.iteration
         commands = job.handle(FromWorker(worker, body, arrays), now)
         if job.iteration != iteration and self.costs.update:
-            self._desk.work(self.costs.update)
+            self._cost.work(self.costs.update)
         if commands:
             self._execute(list(commands), now)
 

@@ -32,7 +32,7 @@ FOR_EVER = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf")
 
 
 def clustered() -> np.ndarray:
-    """Clouds one after the other, so that each share knows only a few of them."""
+    """Clouds one after the other, so that each shard knows only a few of them."""
     rng = np.random.default_rng(0)
     which = np.sort(rng.integers(20, size=ROWS))
     return rng.normal(scale=1.2, size=(20, COLUMNS))[which] + rng.normal(size=(ROWS, COLUMNS))
@@ -57,9 +57,9 @@ def train(
     for w in range(workers):
         ids = np.arange(len(data) * w // workers, len(data) * (w + 1) // workers)
         state = algorithm.initState(len(ids), data.shape[1], rng)
-        share = make_shard(data[ids], None, state, algorithm.layout, ids)
+        shard = make_shard(data[ids], None, state, algorithm.layout, ids)
         learners[w] = KernelLearner(
-            algorithm, build_kernel(algorithm, share, theta, zero).kernel, share, zero, new_flag()
+            algorithm, build_kernel(algorithm, shard, theta, zero).kernel, shard, zero, new_flag()
         )
     criteria = Criteria(max_seconds=seconds, tolerance=0, target=target)
     form = TreeLayout("array", ())
@@ -70,7 +70,7 @@ def train(
     )  # fmt: skip
     paces = {w: Pace(1e6, slow, w, workers, (courses or {}).get(w)) for w in range(workers)}
     simulate(job, paces, dict(learners), Costs(bandwidth=2e8))
-    return job, [learner.share for learner in learners.values()]
+    return job, [learner.shard for learner in learners.values()]
 
 
 def spread(passes: list[float]) -> float:

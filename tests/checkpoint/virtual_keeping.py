@@ -46,13 +46,19 @@ class Shelf:
     saves: list[BeginCheckpoint] = field(default_factory=list)
     parts: dict[int, dict[int, WorkerState]] = field(default_factory=dict)
     commits: list[SaveCommit] = field(default_factory=list)
+    numbers: dict[int, np.ndarray] = field(default_factory=dict)
+    """Of each worker's points: workers send them only when they change."""
 
     def __call__(self, command: BeginCheckpoint | SaveCheckpointPart | SaveCommit) -> None:
         match command:
             case BeginCheckpoint():
                 self.saves.append(command)
             case SaveCheckpointPart(worker, kept, arrays):
-                self.parts.setdefault(kept.number, {})[worker] = worker_state_from(kept, [a.copy() for a in arrays])
+                state, halted, ids, *pending = (a.copy() for a in arrays)
+                known = self.numbers[worker] = ids if len(ids) else self.numbers[worker]
+                self.parts.setdefault(kept.number, {})[worker] = worker_state_from(
+                    kept, [state, halted, known, *pending]
+                )
             case SaveCommit():
                 self.commits.append(command)
 

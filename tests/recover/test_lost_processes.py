@@ -147,7 +147,11 @@ def test_workers_join_and_leave_a_running_job(points: np.ndarray) -> None:
             return act
 
         def crew_of(n: int) -> Callable[[Any], bool]:
-            return lambda m: len(m.view.workers) == n and not m.crew.phase and m.points == len(points)
+            def holds(m: Any) -> bool:
+                at_rest = not m.membership.redistribution.phase
+                return len(m.view.workers) == n and at_rest and m.state.points == len(points)
+
+            return holds
 
         def drain(machine: Any) -> bool:
             cluster.drain(0)

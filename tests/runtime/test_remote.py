@@ -160,7 +160,7 @@ def test_a_worker_watches_its_connection_from_before_it_is_made(monkeypatch: pyt
     assert made._socket.getsockopt(zmq.LAST_ENDPOINT)
     made._trainer.quit()
     made._socket.close(linger=0)
-    made._doors.close()
+    made._sockets.close()
     assert dialled == [False]
 
 

@@ -38,7 +38,7 @@ def test_every_model_ends_and_reaches_a_good_objective(sync: str) -> None:
 def test_statistics_are_those_of_a_recomputation(sync: str) -> None:
     job = kmeans(sync, straggler="0:3x", criteria=Criteria(max_iterations=250, tolerance=0))
     if sync != "psp":  # there, overtime after the last report is in the points but was never sent
-        states = [learner.share.state_rows()[:, 0] for learner in job.learners.values()]
+        states = [learner.shard.state_rows()[:, 0] for learner in job.learners.values()]
         counts = np.bincount(np.concatenate(states), minlength=5)
         np.testing.assert_array_equal(job.store.statistics.counts, counts)
     assert job.store.discrepancy() < 1e-10

@@ -43,30 +43,30 @@ def lossy(seed: int) -> Scenario | None:
 
 def moving(seed: int) -> Scenario | None:
     scenario = anything(seed)
-    return scenario if scenario.whims and not scenario.misfortunes else None
+    return scenario if scenario.random_moves and not scenario.faults else None
 
 
 def crowded(seed: int) -> Scenario | None:
     """Many messages under way at once, and many lost."""
     scenario = anything(seed)
-    return scenario if scenario.whims and scenario.drop == 0.3 else None
+    return scenario if scenario.random_moves and scenario.drop == 0.3 else None
 
 
 def mixed(seed: int) -> Scenario | None:
     """Workers die after points have moved."""
     scenario = anything(seed)
-    return scenario if scenario.whims and any(m.kind == "killed" for m in scenario.misfortunes) else None
+    return scenario if scenario.random_moves and any(m.kind == "killed" for m in scenario.faults) else None
 
 
 def deadly(seed: int) -> Scenario | None:
     scenario = anything(seed)
-    return scenario if any(m.kind in ("killed", "crashed") for m in scenario.misfortunes) else None
+    return scenario if any(m.kind in ("killed", "crashed") for m in scenario.faults) else None
 
 
 def undead(seed: int) -> Scenario | None:
     """Workers that are taken for dead and come back."""
     scenario = anything(seed)
-    return scenario if any(m.seconds > 2 for m in scenario.misfortunes) and scenario.replace else None
+    return scenario if any(m.seconds > 2 for m in scenario.faults) and scenario.replace else None
 
 
 # -- the bugs ----------------------------------------------------------------------------------------------
@@ -229,9 +229,9 @@ def adopted_points_keep_old_labels(patch: Patch) -> None:
     """Points that count as unvisited enter with states."""
     adopt = reassignment.adopt
 
-    def visited(holdings: Any, share: Any, passes: int) -> None:
-        share.state[:] = 0
-        adopt(holdings, share, passes)
+    def visited(store: Any, shard: Any, passes: int) -> None:
+        shard.state[:] = 0
+        adopt(store, shard, passes)
 
     patch.setattr(reassignment, "adopt", visited)
 

@@ -6,10 +6,10 @@ import os
 from random import Random
 
 import pytest
-from crews import World
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from unordered_world import World
 
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.sync import models
@@ -17,7 +17,7 @@ from flegel.sync import models
 MODELS = list(models())
 
 
-class Crews(RuleBasedStateMachine):
+class MembershipChanges(RuleBasedStateMachine):
     """Any story of messages, kernels, losses, hires, joins and leaves."""
 
     @initialize(
@@ -40,7 +40,7 @@ class Crews(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, 3), how=st.sampled_from(["killed", "crashed", "frozen"]))
     def a_worker_is_lost(self, n: int, how: str) -> None:
-        alive = sorted(self.world.sites)
+        alive = sorted(self.world.workers)
         if len(alive) > 1 and self.deaths < 9:
             self.deaths += 1
             crashed = how == "crashed" and self.crashes < 2  # a third one may rightly end the job
@@ -53,7 +53,7 @@ class Crews(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, 3))
     def a_worker_is_asked_to_leave(self, n: int) -> None:
-        alive = sorted(self.world.sites)
+        alive = sorted(self.world.workers)
         if alive:
             self.world.tell(LeaveJob(alive[n % len(alive)]))
 
@@ -69,9 +69,9 @@ class Crews(RuleBasedStateMachine):
             assert error is None or "no worker is left" in str(error) or "in a row" in str(error), error
 
 
-TestCrews = Crews.TestCase
+TestMembershipChanges = MembershipChanges.TestCase
 if os.environ.get("FLEGEL_PROFILE") != "nightly":
-    TestCrews.settings = settings(max_examples=25, stateful_step_count=25)
+    TestMembershipChanges.settings = settings(max_examples=25, stateful_step_count=25)
 
 
 @pytest.mark.parametrize("sync", MODELS)

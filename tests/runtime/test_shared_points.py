@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not shared_memory.ANONYMOUS, reason="memory with
 KINDS = ["rows", "tiles", "sparse"]
 
 
-def share(kind: str, points: int = 6 * TILE, first: int = 0) -> Shard:
+def shard(kind: str, points: int = 6 * TILE, first: int = 0) -> Shard:
     rng, ids = np.random.default_rng(first), np.arange(first, first + points)
     state = np.full((points, 2), -1, np.int32)
     if kind == "sparse":
@@ -41,7 +41,7 @@ def arrays_of(part: Shard) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_borrowed_share_is_the_same_memory_with_states_of_its_own(kind: str) -> None:
-    theirs, mine = share(kind), share(kind, first=5000)
+    theirs, mine = shard(kind), shard(kind, first=5000)
     lent = PointSharing().offer(theirs, 2 * TILE)
     assert lent is not None
     borrowed = PointSharing().borrow(lent, mine)
@@ -62,17 +62,17 @@ def test_a_borrowed_share_is_the_same_memory_with_states_of_its_own(kind: str) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_that_are_lent_arrive_whole_and_can_be_lent_on(kind: str) -> None:
-    a, b, c = (PointStore(share(kind, first=5000 * i)) for i in range(3))
+    a, b, c = (PointStore(shard(kind, first=5000 * i)) for i in range(3))
     lenders = [PointSharing() for _ in range(3)]
-    a.agenda.begin()
+    a.schedule.begin()
 
     def carry(source: PointStore, target: PointStore, from_: int, to: int, transfer: tuple[int, int]) -> int:
         window = source.cut(transfer, 2 * TILE, to)
         assert window is not None
         body, arrays = window.frames(False, lenders[from_].offer(window.whole, window.start))
         assert body.lent is not None
-        lent = None if body.copied else lenders[to].borrow(body.lent, target.shares[0])
-        states = lenders[to].states(body.lent, body.points, target.shares[0])
+        lent = None if body.copied else lenders[to].borrow(body.lent, target.shards[0])
+        states = lenders[to].states(body.lent, body.points, target.shards[0])
         target.lay_aside(body, (*states, *(np.array(x) for x in arrays)), from_, lent)
         source.settle((transfer,), ())
         target.settle((), (transfer,))
@@ -80,10 +80,10 @@ def test_windows_that_are_lent_arrive_whole_and_can_be_lent_on(kind: str) -> Non
 
     sizes = [carry(a, b, 0, 1, (1, n)) for n in range(2)]
     assert max(sizes) == 0, "nobody voted to halt, and all the rest can be seen"
-    assert len(b.shares) == 2 and b.agenda.owned == 10 * TILE, "windows of one lender lie in one share"
-    moved = b.agenda.segments[-1]
-    while b.agenda.copy_of(moved.parcel) is None:  # type: ignore[arg-type]
-        carry(b, c, 1, 2, (2, len(c.shares) + c.agenda.owned))
+    assert len(b.shards) == 2 and b.schedule.owned == 10 * TILE, "windows of one lender lie in one share"
+    moved = b.schedule.segments[-1]
+    while b.schedule.copy_of(moved.block) is None:  # type: ignore[arg-type]
+        carry(b, c, 1, 2, (2, len(c.shards) + c.schedule.owned))
     states, ids = (np.concatenate(x) for x in zip(*(h.collect() for h in (a, b, c)), strict=True))
     assert sorted(ids) == [*range(6 * TILE), *range(5000, 5000 + 6 * TILE), *range(10_000, 10_000 + 6 * TILE)]
     assert (states == -1).all()
@@ -92,7 +92,7 @@ def test_windows_that_are_lent_arrive_whole_and_can_be_lent_on(kind: str) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_are_those_of_the_moment_when_the_window_came(kind: str) -> None:
     """And a window that is called off leaves the copy as it was that the target had of its points."""
-    a, b = (PointStore(share(kind, first=5000 * i)) for i in range(2))
+    a, b = (PointStore(shard(kind, first=5000 * i)) for i in range(2))
     lenders = [PointSharing(), PointSharing()]
 
     def lay_aside(source: PointStore, target: PointStore, from_: int, transfer: tuple[int, int]) -> None:
@@ -100,31 +100,31 @@ def test_states_are_those_of_the_moment_when_the_window_came(kind: str) -> None:
         assert window is not None
         body, arrays = window.frames(False, lenders[from_].offer(window.whole, window.start))
         assert body.lent is not None
-        lent = None if body.copied else lenders[1 - from_].borrow(body.lent, target.shares[0])
-        states = lenders[1 - from_].states(body.lent, body.points, target.shares[0])
+        lent = None if body.copied else lenders[1 - from_].borrow(body.lent, target.shards[0])
+        states = lenders[1 - from_].states(body.lent, body.points, target.shards[0])
         target.lay_aside(body, (*states, *arrays), from_, lent)
 
     lay_aside(a, b, 0, (1, 0))
-    a.shares[0].state[...] = 5
+    a.shards[0].state[...] = 5
     a.settle(((1, 0),), ())
     b.settle((), ((1, 0),))
     assert (b.collect()[0] == -1).all(), "what became of the lender's memory later does not matter"
-    b.shares[1].state[...] = 8
+    b.shards[1].state[...] = 8
     lay_aside(b, a, 1, (2, 0))
-    assert (a.shares[0].state == 5).all(), "the copy is as it was until the window changes hands"
+    assert (a.shards[0].state == 5).all(), "the copy is as it was until the window changes hands"
     b.settle(((2, 0),), ())
     a.settle((), ((2, 0),))
     assert sorted(np.unique(a.collect()[0])) == [5, 8]
 
 
 def test_states_of_another_kind_are_not_read() -> None:
-    theirs = share("rows")
+    theirs = shard("rows")
     lent = PointSharing().offer(theirs, 0)
     assert lent is not None and lent.state is not None
     with pytest.raises(DecodeError, match="another kind"):
-        PointSharing().states(lent, TILE, replace(share("rows"), state=np.zeros((6 * TILE, 3), np.int32)))
+        PointSharing().states(lent, TILE, replace(shard("rows"), state=np.zeros((6 * TILE, 3), np.int32)))
     with pytest.raises(DecodeError, match="1000 points"):
-        PointSharing().states(lent, 1000, share("rows"))
+        PointSharing().states(lent, 1000, shard("rows"))
 
 
 def test_memory_outlives_the_process_that_made_it(tmp_path: Path) -> None:
@@ -179,15 +179,15 @@ def test_a_place_outside_of_its_memory_is_refused(changes: dict[str, object]) ->
 
 
 def test_points_of_another_kind_are_not_borrowed() -> None:
-    theirs = share("rows")
+    theirs = shard("rows")
     lent = PointSharing().offer(theirs, 0)
     assert lent is not None
-    for native in (share("sparse"), replace(share("rows"), features=np.zeros((4, 3), np.float32))):
+    for native in (shard("sparse"), replace(shard("rows"), features=np.zeros((4, 3), np.float32))):
         with pytest.raises(DecodeError):
             PointSharing().borrow(lent, native)
     beyond = SharedPointsRef(10**6, lent.points, lent.ids, lent.features, lent.labels)
     with pytest.raises(DecodeError):
-        PointSharing().borrow(beyond, share("rows"))
+        PointSharing().borrow(beyond, shard("rows"))
 
 
 def test_private_memory_is_not_lent() -> None:

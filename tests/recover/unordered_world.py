@@ -1,14 +1,15 @@
-"""A whole job without clock, process or socket, whose workers may die, freeze, come back, join and leave at any step.
+"""A whole job without clock, process or socket, in which anything may happen next: messages, kernels, losses, joins.
 
-Coordinator, worker machines, fence, holdings, ledger and migration are the real ones. The world decides in which order
-messages arrive, when kernels return and who is lost; a point's contribution to the statistics is a number that depends
-on the round of its last visit, so whatever is lost, doubled or stale shows up in the total.
+Coordinator, executors, fence, point stores, ledger and migrations are the real ones. The world decides in which order
+messages arrive, when kernels return and which worker is lost. A point's contribution to the statistics is a number that
+depends on the round of its last visit, so whatever is lost, doubled or stale shows up in the total.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -24,34 +25,16 @@ from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import EvictWorker, StartWorker, Timeouts, WorkerDied, WorkerJoined
 from flegel.machine.fencing import Fence
-from flegel.machine.migration import endpoints
-from flegel.machine.migration.endpoints import MigrationSource, MigrationTarget
+from flegel.machine.migration.endpoints import MigrationSource
 from flegel.machine.migration.window_codec import put_states, take_states
-from flegel.machine.worker import reassignment
-from flegel.machine.worker import worker as hand
-from flegel.machine.worker.point_store import PointStore
-from flegel.messages import (
-    AssignPoints,
-    Envelope,
-    GiveUpPoints,
-    ListPoints,
-    LoadShard,
-    MoveReady,
-    MoveSent,
-    PointsAssigned,
-    PointsGivenUp,
-    PointsListed,
-    ReceivePoints,
-    ResetPoints,
-    SendPoints,
-    ShardLoaded,
-    TreeLayout,
-    Window,
-    WindowArrived,
-)
+from flegel.machine.worker import worker as machine
+from flegel.machine.worker.executor import visit
+from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.messages import Envelope, LoadShard, SendPoints, ShardLoaded, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import BalancePlan, Proposal
 from flegel.plan.balance.settings import BalanceSettings
+from flegel.sim.inline_worker import InlineWorker
 from flegel.sync import make_policy
 
 FOR_EVER = Timeouts(load=np.inf, silence=np.inf, report=np.inf, hook=np.inf, start=np.inf, hire=5.0)
@@ -67,159 +50,111 @@ class Sum(Algorithm):
         return 1.0 + abs(float(aggregator[0]))
 
 
-class Site:
-    """One life of a worker: what its process would do, one step at a time."""
+class SteppedWorker(InlineWorker):
+    """One incarnation of a worker; the world decides when it takes an order and when its kernel returns."""
 
     def __init__(self, world: World, number: int, life: int) -> None:
+        super().__init__()
         self.world, self.number, self.life = world, number, life
-        self.machine = hand.Worker()
         self.inbox: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self.sequence = 0
-        self.holdings: PointStore | None = None
-        self.work: hand.BeginTrain | None = None
+        self.work: machine.BeginTrain | None = None
         self.flag = False
         self.change = np.zeros(1)
-        self.giving: dict[int, tuple[MigrationSource, int]] = {}
-        self.taking: dict[int, MigrationTarget] = {}
-        self.windows: dict[tuple[int, int], Any] = {}
 
-    # -- orders --------------------------------------------------------------------------------------------
+    @property
+    def now(self) -> float:
+        return self.world.now
 
-    def obey(self) -> None:
+    def take_order(self) -> None:
         body, arrays = self.inbox.popleft()
-        self.feed(hand.OrderReceived(body, arrays))
+        self.executor.order(body, arrays, self.now)
 
-    def feed(self, event: Any) -> None:
-        for command in self.machine.handle(event, self.world.now):
-            self.do(command)
-
-    def say(self, body: Any, arrays: tuple[Any, ...] = ()) -> None:
+    def send(self, body: Any, arrays: tuple[Any, ...], now: float) -> None:
         envelope = Envelope("job", 0, self.number, self.life, self.sequence, body)
         self.sequence += 1
         self.world.mail.setdefault((self.number, self.life), deque()).append((envelope, arrays))
 
-    def do(self, command: hand.Command) -> None:
-        match command:
-            case hand.BeginLoad(load):
-                ids = np.zeros(1, np.int64) if load.empty else self.world.parts[load.index]
-                self.holdings = PointStore(self.world.share(ids), owned=not load.empty)
-                self.feed(hand.ShardReady(ShardLoaded(self.holdings.agenda.owned, 1, "test", "", 0.0)))
-            case hand.BeginTrain():
-                self.flag = False
-                self.work = command
-                if not command.keep:
-                    self.change = np.zeros(1)
-                if command.arrays:
-                    self.holdings.agenda.begin()
-            case hand.RaiseFlag():
-                self.flag = True
-            case hand.SendReply(body, with_changes, arrays):
-                self.say(body, (self.change.copy(),) if with_changes else arrays)
-            case hand.ReassignPoints(order, arrays):
-                self.feed(self.tend(order, arrays))
-            case hand.ApplyOwnership(settle):
-                self.holdings.settle(settle.given, settle.taken)
-                for move in settle.closed:
-                    if move in self.giving:
-                        self.carry_out(self.giving.pop(move)[0].close())
-                    if move in self.taking:
-                        self.carry_out(self.taking.pop(move).close())
-            case hand.BeginMove(order):
-                self.move(order)
-            case hand.SendState():
-                found, ids = self.holdings.collect()
-                self.say(messages.States(), (np.array(found), np.array(ids)))
-            case hand.Quit():
-                self.world.end(self)
+    def set_timer(self, at: float, round_: int) -> None:
+        """Workers of this world have no clock; the coordinator stops them."""
 
-    def tend(self, order: Any, arrays: tuple[Any, ...]) -> hand.PointsReassigned:
-        holdings = self.holdings
-        match order:
-            case ListPoints(rows=rows):
-                return hand.PointsReassigned(
-                    PointsListed(**reassignment.summary(holdings)), (reassignment.census(holdings, rows),)
-                )
-            case ResetPoints():
-                reassignment.reset(holdings, lambda n: np.zeros((n, 1)))
-                return hand.PointsReassigned(None)
-            case GiveUpPoints(points=points):
-                gone = reassignment.part(holdings, points)
-                return hand.PointsReassigned(PointsGivenUp(**reassignment.summary(holdings)), gone)
-            case AssignPoints(visited=True):
-                ids, past, halted, passes, anew = arrays
-                reassignment.inherit(holdings, self.world.share(ids, past), halted, passes, anew)
-            case AssignPoints(passes=passes):
-                reassignment.adopt(holdings, self.world.share(arrays[0]), passes)
-        return hand.PointsReassigned(PointsAssigned(**reassignment.summary(holdings)))
+    def quit(self) -> None:
+        self.world.end(self)
+
+    # -- points --------------------------------------------------------------------------------------------
+
+    def load(self, order: LoadShard, arrays: tuple[Any, ...]) -> None:
+        ids = np.zeros(1, np.int64) if order.empty else self.world.parts[order.index]
+        self.hold(PointStore(self.world.shard(ids), owned=not order.empty))
+        loaded = ShardLoaded(self.points.schedule.owned, 1, "test", "", 0.0)
+        self.executor.handle(machine.ShardReady(loaded), self.now)
+
+    def unvisited(self, ids: Any) -> Shard:
+        return self.world.shard(ids)
+
+    def visited(self, ids: Any, states: Any) -> Shard:
+        return self.world.shard(ids, states)
+
+    def fresh_states(self, points: int) -> Any:
+        return np.zeros((points, 1))
 
     # -- training ------------------------------------------------------------------------------------------
 
-    def train(self, random: Random) -> None:
+    @property
+    def training(self) -> bool:
+        return False  # points are trained in one step, so nothing has to be postponed
+
+    def train(self, order: machine.BeginTrain, now: float) -> None:
+        self.flag, self.work = False, order
+        if not order.keep:
+            self.change = np.zeros(1)
+        if order.arrays:
+            self.points.schedule.begin()
+
+    def halt(self, now: float) -> None:
+        self.flag = True
+
+    def statistics(self) -> tuple[Any, ...]:
+        return (self.change.copy(),)
+
+    def finish(self, random: Random) -> None:
         """The kernel returns: at the end of its work, or somewhere before where the flag is up."""
-        assert self.work is not None and self.holdings is not None
+        assert self.work is not None
         order, self.work = self.work, None
-        agenda = self.holdings.agenda
-        asked = left = min(order.points, agenda.active)
+        schedule = self.points.schedule
+        asked = points = min(order.points, schedule.active)
         if self.flag:
-            left = random.randint(0, left)
-        visits = 0
-        while left > 0 and (run := agenda.next(left)):
-            share = self.holdings.shares[run.share]
-            which = np.arange(run.start, run.end)
-            old = take_states(share, which)[:, 0]
-            new = np.full(len(which), 1.0 + order.round % 7) + share.ids[which] % 3
-            put_states(share, which, new[:, None])
+            points = random.randint(0, points)
+
+        def learn(shard: Shard, start: int, end: int) -> int:
+            which = np.arange(start, end)
+            old = take_states(shard, which)[:, 0]
+            new = np.full(len(which), 1.0 + order.round % 7) + shard.ids[which] % 3
+            put_states(shard, which, new[:, None])
             self.change[0] += float((new - old).sum())
-            agenda.advance(run, run.end)
-            left -= run.end - run.start
-            visits += run.end - run.start
-        self.feed(hand.TrainerDone(visits, visits >= asked, agenda.unseen, 0, 0.1, self.world.now, self.world.now))
+            return end
+
+        visits = visit(self.points, points, learn)
+        done = machine.TrainerDone(visits, visits >= asked, schedule.unseen, 0, 0.1, self.now, self.now)
+        self.executor.handle(done, self.now)
 
     # -- migration -----------------------------------------------------------------------------------------
 
-    def move(self, order: ReceivePoints | SendPoints) -> None:
-        match order:
-            case ReceivePoints(move=move, points=points):
-                self.holdings.prepare(move, points)
-                self.taking[move] = MigrationTarget(move)
-                self.say(MoveReady(move, ""))
-            case SendPoints(move=move, target=target, points=points):
-                self.giving[move] = (MigrationSource(move, points, window=3 * TILE, credits=2), target)
-                self.carry_out(self.giving[move][0].start())
+    def new_source(self, order: SendPoints) -> MigrationSource:
+        return MigrationSource(order.move, order.points, window=3 * TILE, credits=2)
 
-    def carry_out(self, commands: list[endpoints.Command]) -> None:
-        for command in commands:
-            match command:
-                case endpoints.CutWindow((move, number) as transfer, points):
-                    giving, target = self.giving[move]
-                    window = self.holdings.cut(transfer, points, target)
-                    self.windows[transfer] = window
-                    self.carry_out(giving.was_cut(number, window.part.points if window else 0, self.world.now))
-                case endpoints.SendWindow(transfer, full):
-                    body, arrays = self.windows[transfer].frames(full)
-                    frozen = tuple(np.array(a) for a in arrays)
-                    self.world.network.append((self.number, self.giving[transfer[0]][1], body, frozen))
-                case endpoints.ReportSent(move, windows):
-                    self.say(MoveSent(move, windows))
-                case endpoints.ReleaseWindows(move):
-                    self.holdings.free(move)
-                case endpoints.DropWindows(move):
-                    self.holdings.drop(move)
+    def address(self) -> str:
+        return ""
+
+    def ship(self, order: SendPoints, window: OutgoingWindow, full: bool) -> None:
+        body, arrays = window.frames(full)
+        self.to_peer(order.target, body, tuple(np.array(a) for a in arrays))
+
+    def to_peer(self, target: int, body: Any, arrays: tuple[Any, ...] = ()) -> None:
+        self.world.network.append((self.number, target, body, arrays))
 
     def receive(self, source: int, body: Any, arrays: tuple[Any, ...]) -> None:
-        if isinstance(body, Window):
-            taking = self.taking.get(body.move)
-            for command in taking.came(body.number, self.holdings.usable(body)) if taking else []:
-                match command:
-                    case endpoints.StoreWindow():
-                        self.holdings.lay_aside(body, arrays, source)
-                        self.say(WindowArrived(body.move, body.number, body.points, body.passes, 0, 1))
-                    case endpoints.AnswerSource((move, number), lacking):
-                        self.world.network.append((self.number, source, (move, number, lacking), ()))
-        else:
-            move, number, lacking = body
-            if move in self.giving:
-                self.carry_out(self.giving[move][0].answered(number, lacking, self.world.now))
+        self.from_peer(source, body, arrays, 1, partial(self.to_peer, source))
 
 
 class Wish:
@@ -263,8 +198,8 @@ class World:
         self.network: list[tuple[int, int, Any, tuple[Any, ...]]] = []
         self.timers: list[tuple[float, events.Timer]] = []
         self.hires: list[int] = []
-        self.sites: dict[int, Site] = {}
-        self.zombies: list[Site] = []
+        self.workers: dict[int, SteppedWorker] = {}
+        self.fenced: list[SteppedWorker] = []
         self.lives: dict[int, int] = {}
         self.wish = Wish()
         self.done: events.Done | None = None
@@ -295,7 +230,7 @@ class World:
             self.employ(w)
         self.execute(self.machine.start(self.now))
 
-    def share(self, ids: Any, past: Any = None) -> Shard:
+    def shard(self, ids: Any, past: Any = None) -> Shard:
         """Points whose one feature is their own number."""
         state = np.zeros((len(ids), 1)) if past is None else np.array(past)
         return make_shard(ids.astype(float)[:, None], ids.astype(float), state, self.layout, np.array(ids))
@@ -304,22 +239,22 @@ class World:
 
     def employ(self, number: int) -> None:
         life = self.lives[number] = self.lives.get(number, -1) + 1
-        self.sites[number] = Site(self, number, life)
+        self.workers[number] = SteppedWorker(self, number, life)
         self.fence.admit(number, life)
 
-    def end(self, site: Site) -> None:
-        if self.sites.get(site.number) is site:
-            del self.sites[site.number]
-        if site in self.zombies:
-            self.zombies.remove(site)
+    def end(self, site: SteppedWorker) -> None:
+        if self.workers.get(site.number) is site:
+            del self.workers[site.number]
+        if site in self.fenced:
+            self.fenced.remove(site)
 
-    def lose(self, number: int, fault: bool = False, zombie: bool = False) -> None:
+    def lose(self, number: int, fault: bool = False, alive: bool = False) -> None:
         """A process ends, or falls silent and lives on without knowing that it is out."""
-        site = self.sites.pop(number, None)
+        site = self.workers.pop(number, None)
         if site is None:
             return
-        if zombie:
-            self.zombies.append(site)
+        if alive:
+            self.fenced.append(site)
         self.tell(WorkerDied(number, "was lost", fault))
 
     def answer_hire(self, number: int, succeeds: bool = True) -> None:
@@ -346,8 +281,8 @@ class World:
         for command in list(commands):
             match command:
                 case events.Send(worker, body, arrays):
-                    if worker in self.sites:
-                        self.sites[worker].inbox.append((body, tuple(np.array(a) for a in arrays)))
+                    if worker in self.workers:
+                        self.workers[worker].inbox.append((body, tuple(np.array(a) for a in arrays)))
                 case events.SetTimer(at, timer):
                     if timer.name != "watch":
                         self.timers.append((at, timer))
@@ -355,7 +290,7 @@ class World:
                     self.hires.append(worker)
                 case EvictWorker(worker):
                     self.fence.expel(worker)
-                    self.sites.pop(worker, None)
+                    self.workers.pop(worker, None)
                     if worker in self.hires:
                         self.hires.remove(worker)
                 case events.Done():
@@ -373,11 +308,11 @@ class World:
     def possible(self, random: Random, faults: bool) -> list[Callable[[], None]]:
         """Everything that may happen next."""
         found: list[Callable[[], None]] = []
-        for site in [*self.sites.values(), *self.zombies]:
+        for site in [*self.workers.values(), *self.fenced]:
             if site.inbox:
-                found.append(site.obey)
-            if site.work is not None and (site.flag or random.random() < 0.3 or site in self.zombies):
-                found.append(lambda s=site: s.train(random))
+                found.append(site.take_order)
+            if site.work is not None and (site.flag or random.random() < 0.3 or site in self.fenced):
+                found.append(lambda s=site: s.finish(random))
         found += [lambda m=sender: self.arrive(m) for sender in self.mail]
         found += [lambda n=number: self.answer_hire(n, not faults or random.random() < 0.8) for number in self.hires]
         if self.network:
@@ -387,8 +322,8 @@ class World:
 
     def between(self, at: int, fate: str) -> None:
         source, target, body, arrays = self.network[at] if fate == "twice" else self.network.pop(at)
-        if fate != "lost" and target in self.sites and self.sites[target].holdings is not None:
-            self.sites[target].receive(source, body, arrays)
+        if fate != "lost" and target in self.workers and self.workers[target].store is not None:
+            self.workers[target].receive(source, body, arrays)
 
     def step(self, random: Random, faults: bool = True) -> None:
         """One thing happens; where nothing can, or now and then, time passes."""
@@ -398,14 +333,14 @@ class World:
         if choices and random.random() < 0.97:
             random.choice(choices)()
             return
-        working = [s for s in self.sites.values() if s.work is not None]
+        working = [s for s in self.workers.values() if s.work is not None]
         if self.timers:
             self.timers.sort(key=lambda t: t[0])
             at, timer = self.timers.pop(0)
             self.now = max(self.now, at)
             self.tell(timer)
         elif working:
-            random.choice(working).train(random)
+            random.choice(working).finish(random)
 
     def finish(self, random: Random, most: int = 40_000) -> None:
         """No more faults: the job must come to its end."""
@@ -413,19 +348,20 @@ class World:
             if self.done is not None:
                 break
             self.step(random, faults=False)
-        machine, points = self.machine, self.machine.membership.redistribution
+        coordinator, points = self.machine, self.machine.membership.redistribution
         assert self.done is not None, (
-            f"the job hangs: {machine.phase}, change {points.phase!r}, hired {machine.membership.roster.hired}, "
-            f"owed {points._owed}, {[(w.id, w.phase, w.stopping) for w in machine.view.workers.values()]}"
+            f"the job hangs: {coordinator.phase}, change {points.phase!r}, "
+            f"hired {coordinator.membership.roster.hired}, owed {points._owed}, "
+            f"{[(w.id, w.phase, w.stopping) for w in coordinator.view.workers.values()]}"
         )
 
     # -- laws ----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """At a commit: each point has one owner, and the statistics are what a recomputation gives."""
-        crew = {n: s for n, s in self.sites.items() if n in self.machine.view.workers}
+        crew = {n: s for n, s in self.workers.items() if n in self.machine.view.workers}
         assert set(crew) == set(self.machine.view.workers), "somebody counts who is gone"
-        collected = {n: s.holdings.collect() for n, s in crew.items()}
+        collected = {n: s.store.collect() for n, s in crew.items()}
         ids = np.concatenate([c[1] for c in collected.values()])
         assert len(ids) == self.rows and len(np.unique(ids)) == self.rows, "a point is missing or doubled"
         expected = sum(float(c[0].sum()) for c in collected.values()) - self.uncommitted(crew)
@@ -434,7 +370,7 @@ class World:
         assert self.machine.store.discrepancy() <= 1e-10
         assert self.machine.state.points == self.rows, "the view is off"
 
-    def uncommitted(self, crew: dict[int, Site]) -> float:
+    def uncommitted(self, crew: dict[int, SteppedWorker]) -> float:
         """Changes that are made, and not yet part of the total: on their way, held, or kept for the next report."""
         held = sum(float(pytree.flatten(change)[0][0]) for change in self.machine.commits.held.values())
         mail = sum(
@@ -443,8 +379,8 @@ class World:
             for envelope, arrays in letters
             if isinstance(envelope.body, messages.Report) and number in crew and crew[number].life == life
         )
-        kept = sum(float(s.change[0]) for s in crew.values() if s.machine._extra_visits)
+        kept = sum(float(s.change[0]) for s in crew.values() if s.executor.machine._extra_visits)
         return held + mail + kept
 
 
-__all__ = ["FOR_EVER", "Site", "World"]
+__all__ = ["FOR_EVER", "SteppedWorker", "World"]

@@ -1,4 +1,4 @@
-"""Points that are lent, sent, returned in part and called off, by real holdings and real shared memory, no sockets.
+"""Points that are lent, sent, returned in part and called off, by real point store and real shared memory, no sockets.
 
 Memory that was lent is mapped at the same place whenever it comes again, so that points may come back by another name
 beside an older, inactive copy of them. Every point is somebody's exactly once, is visited at most once under one θ, and
@@ -26,40 +26,40 @@ class World:
 
     def __init__(self, seed: int, lend: bool) -> None:
         self.die, self.lend = random.Random(seed), lend
-        self.holdings, self.lenders = [], [PointSharing() for _ in range(WORKERS)]
+        self.store, self.lenders = [], [PointSharing() for _ in range(WORKERS)]
         for worker in range(WORKERS):
             ids = np.arange(worker * POINTS, (worker + 1) * POINTS)
-            share = make_shard(ids[:, None].astype(float), None, np.zeros((POINTS, 1)), ids=ids)
+            shard = make_shard(ids[:, None].astype(float), None, np.zeros((POINTS, 1)), ids=ids)
             if lend:
-                make_shareable(share)
-            self.holdings.append(PointStore(share))
+                make_shareable(shard)
+            self.store.append(PointStore(shard))
         self.visits = np.zeros(WORKERS * POINTS)
         self.moves: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
         self.begun = 0
 
     def train(self, worker: int) -> None:
-        holdings, seen = self.holdings[worker], set[int]()
-        holdings.agenda.begin()
+        store, seen = self.store[worker], set[int]()
+        store.schedule.begin()
         budget = self.die.choice((3, 20, 100)) * TILE
-        while budget > 0 and (run := holdings.agenda.next(self.die.choice((2, 5, 50)) * TILE)):
+        while budget > 0 and (run := store.schedule.next(self.die.choice((2, 5, 50)) * TILE)):
             reached = self.die.choice((run.end, min(run.start + TILE, run.end)))
-            share = holdings.shares[run.share]
-            ids = share.ids[run.start : reached]
-            assert np.array_equal(share.features[run.start : reached, 0], ids)
+            shard = store.shards[run.shard]
+            ids = shard.ids[run.start : reached]
+            assert np.array_equal(shard.features[run.start : reached, 0], ids)
             assert not seen.intersection(ids.tolist()), "visited twice under one θ"
             seen.update(ids.tolist())
-            share.state[run.start : reached] += 1
+            shard.state[run.start : reached] += 1
             self.visits[ids] += 1
-            holdings.agenda.advance(run, reached)
+            store.schedule.advance(run, reached)
             budget -= reached - run.start
 
     def give(self) -> None:
         source, target = self.die.sample(range(WORKERS), 2)
         move, self.begun, kept = self.begun, self.begun + 1, []
-        self.holdings[target].prepare(move, POINTS)
+        self.store[target].prepare(move, POINTS)
         most = self.die.choice((1, 1, 2, 3, 6, 10)) * TILE
         for number in range(self.die.choice((1, 2, 4, 8))):
-            window = self.holdings[source].cut((move, number), most, target)
+            window = self.store[source].cut((move, number), most, target)
             if window is None:
                 break
             lent = self.lenders[source].offer(window.whole, window.start) if self.lend else None
@@ -70,17 +70,17 @@ class World:
         self.moves[move] = source, target, kept
 
     def _came(self, target: int, source: int, body: Window, arrays: list[np.ndarray]) -> bool:
-        holdings = self.holdings[target]
+        store = self.store[target]
         borrowed: Shard | None = None
         states: tuple[np.ndarray, ...] = ()
         if body.lent is not None:
-            native = holdings.shares[0]
+            native = store.shards[0]
             states = self.lenders[target].states(body.lent, body.points, native)
             if not body.copied:
                 borrowed = self.lenders[target].borrow(body.lent, native)
-        if not holdings.usable(body):
+        if not store.usable(body):
             return False
-        holdings.lay_aside(body, (*states, *arrays), source, borrowed)
+        store.lay_aside(body, (*states, *arrays), source, borrowed)
         return True
 
     def settle(self) -> None:
@@ -89,21 +89,21 @@ class World:
             fate = self.die.random()
             if fate < 0.5:
                 some = tuple(kept if self.die.random() < 0.7 else kept[: len(kept) // 2])
-                self.holdings[source].settle(some, ())
-                self.holdings[target].settle((), some)
+                self.store[source].settle(some, ())
+                self.store[target].settle((), some)
             if fate < 0.7:
-                self.holdings[source].free(move)
-                self.holdings[target].drop(move)
+                self.store[source].free(move)
+                self.store[target].drop(move)
                 del self.moves[move]
 
     def check(self) -> None:
         held = []
-        for holdings in self.holdings:
-            rows, ids = holdings.collect()
+        for store in self.store:
+            rows, ids = store.collect()
             assert np.array_equal(rows[:, 0], self.visits[ids])
             held.append(ids)
-            for one, next_ in pairwise(holdings.agenda.segments):
-                assert (one.share, one.end) <= (next_.share, next_.start) or one.share < next_.share, "segments overlap"
+            for one, next_ in pairwise(store.schedule.segments):
+                assert (one.shard, one.end) <= (next_.shard, next_.start) or one.shard < next_.shard, "segments overlap"
         assert np.array_equal(np.sort(np.concatenate(held)), np.arange(WORKERS * POINTS))
 
 

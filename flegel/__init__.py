@@ -21,14 +21,14 @@ _HOMES = {
     "Result": "flegel.result",
     "LocalCluster": "flegel.runtime.processes.local_cluster",
     "check_algorithm": "flegel.conformance",
-    "load": "flegel.runtime.job.resume.result_store",
+    "load": "flegel.runtime.job.result_store",
     "resume": "flegel.api",
     "run": "flegel.api",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
     "DataError": "flegel.errors",
     "AlgorithmError": "flegel.errors",
-    "FlegelWarning": "flegel.runtime.job.resume.run",
+    "FlegelWarning": "flegel.runtime.job.prepared_job",
 }
 
 __all__ = [
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from flegel.core.shard import DataPoint
     from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
     from flegel.result import Result
+    from flegel.runtime.job.prepared_job import FlegelWarning
     from flegel.runtime.job.result_store import load
-    from flegel.runtime.job.run import FlegelWarning
     from flegel.runtime.processes.local_cluster import LocalCluster
 
 

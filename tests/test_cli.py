@@ -20,7 +20,7 @@ from flegel import LocalCluster
 from flegel.cli.display import PlainDisplay
 from flegel.cli.main import app
 from flegel.errors import UsageError
-from flegel.job import parse_seconds
+from flegel.options import parse_seconds
 from flegel.result import Glance
 
 ROWS = np.random.default_rng(3).normal(size=(60, 5))  # with k=6 the shape of other tests, which is compiled already

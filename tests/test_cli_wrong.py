@@ -143,9 +143,9 @@ def test_a_folder_that_cannot_be_searched_is_a_sentence(monkeypatch: pytest.Monk
 
     Path("folder").mkdir()
     Path("folder/rows.csv").write_text("1,2\n")
-    monkeypatch.setattr(flegel.datasets.readers.Path, "is_file", is_file)
+    monkeypatch.setattr(flegel.datasets.formats.readers.Path, "is_file", is_file)
     with pytest.raises(DataError, match=r"cannot be searched \(Permission denied at folder/rows"):
-        flegel.datasets.readers.readable_files(Path("folder"), None)  # type: ignore[arg-type]
+        flegel.datasets.formats.readers.readable_files(Path("folder"), None)  # type: ignore[arg-type]
 
 
 def test_a_scratch_folder_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,15 +159,15 @@ def test_what_the_system_refuses_is_a_sentence_too(monkeypatch: pytest.MonkeyPat
     def find(word: str) -> Any:
         raise PermissionError(13, "Permission denied", "secret")
 
-    monkeypatch.setattr("flegel.runtime.job.resume.find_algorithm.find_algorithm", find)
-    assert said("check kmeans", code=1) == "flegel: secret: Permission denied; mend that and try again."
+    monkeypatch.setattr("flegel.runtime.job.find_algorithm.find_algorithm", find)
+    assert said("check kmeans", code=1) == "flegel: secret: Permission denied; fix this and retry."
 
 
 def test_ctrl_c_speaks_of_workers_only_where_there_were_some(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flegel.cli.main.cluster._client", stop)
+    monkeypatch.setattr("flegel.cli.cluster_jobs.open_client", stop)
     monkeypatch.setattr("flegel.api.run", stop)
     assert said("jobs", code=130) == "flegel: interrupted."
     assert "all workers were stopped" in said("submit kmeans --data rows.npy --no-save", code=130)
@@ -192,7 +192,7 @@ def test_ctrl_c_while_the_program_is_imported_is_no_traceback(tmp_path: Path) ->
 
 def test_options_that_would_do_nothing_are_refused() -> None:
     assert "say also where, with --checkpoint DIR" in said("submit kmeans --data rows.npy --checkpoint-every 3s")
-    assert "leave one of them away" in said("submit kmeans --data rows.npy --no-save --out x")
+    assert "omit one of them" in said("submit kmeans --data rows.npy --no-save --out x")
     assert not Path("x").exists()
 
 

@@ -93,7 +93,7 @@ def flips(count: int, lines: Lines, batch: int = 100) -> None:
                         assert found.manifest is not None and found.manifest.number == 3
                     else:
                         check_state(found, 1 if name in used[3] else 2)
-                    assert found.job == RECORD
+                    assert found.record == RECORD
                     loaded += 1
                     harmless = not (name in used[3] or name == "job" or name.startswith("commit"))
                     harmless = harmless and not name.endswith(".manifest")
@@ -118,7 +118,7 @@ def write_one(folder: Path) -> None:
     found = read(FolderStore(folder))
     m = found.manifest
     assert m is not None
-    writer = Checkpointer(FolderStore(folder), found.job, found.rows, found)
+    writer = Checkpointer(FolderStore(folder), found.record, found.rows, found)
     workers = tuple(range(len(found.parts)))
     rows = len(found.rows)
     writer.take(
@@ -128,7 +128,7 @@ def write_one(folder: Path) -> None:
         kept = part.kept
         kept.number = m.number + 1
         writer.take(SaveCheckpointPart(worker, kept, part.frames()))
-    work = writer._next_draft()
+    work = writer._next_checkpoint()
     assert work is not None
     os.access(MARK, os.F_OK)
     try:

@@ -8,21 +8,19 @@ ssp:staleness=3:batches=16
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from flegel.errors import UsageError, nearest
-from flegel.job import SyncSpec, parse_seconds
+from flegel.job import SyncSpec
+from flegel.options import options_of
 from flegel.sync import make_policy
 
-SWITCHES: dict[str, Any] = {
-    "interval": parse_seconds,
-    "first_interval": parse_seconds,
-    "coordination": str,
-    "staleness": int,
-    "batches": int,
-    "factor": float,
-    "balance": str,
+SWITCHES: dict[str, Callable[[str], Any]] = {
+    name: option.about.parse or option.word_type
+    for name, option in options_of(SyncSpec).items()
+    if option.path != ("name",)
 }
 
 

@@ -23,7 +23,7 @@ from flegel.core.pytree import Tree, as_float64, flatten
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import FlegelError, UsageError
-from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
@@ -31,7 +31,9 @@ from flegel.machine.ledger import Ledger
 from flegel.messages import LoadShard, TreeLayout
 from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
-from flegel.runtime.job.run import PreparedJob, Request, check_data, remarks
+from flegel.runtime.job.prepared_job import PreparedJob
+from flegel.runtime.job.request import Request, check_data
+from flegel.runtime.job.run import remarks
 from flegel.runtime.worker.row_sources import reorder
 from flegel.sim.coordinator_cost import MEASURED, Costs
 from flegel.sim.learning_curve import CurveLearner, FittedProgress, curve, fit
@@ -74,7 +76,8 @@ class Stage:
 
     def __init__(self, contest: Contest, world: World) -> None:
         self.contest, self.world, self.workers = contest, world, contest.workers
-        self.request = Request(contest.algorithm, contest.data, min(self.workers, contest.data.rows), seed=contest.seed)
+        job = Job(workers=min(self.workers, contest.data.rows), seed=contest.seed)
+        self.request = Request(contest.algorithm, contest.data, job)
         check_data(self.request)
         self.plan = PreparedJob(self.request, None)
         self.real = self._is_real()

@@ -32,7 +32,8 @@ from flegel.core import pytree
 from flegel.errors import Interrupted, UsageError
 from flegel.machine.coordinator.snapshot import freeze, thaw
 from flegel.messages import TreeLayout
-from flegel.runtime.checkpoint.reader import StoredJob, read
+from flegel.runtime.checkpoint.format import StoredJob
+from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.job.checkpoint_session import CheckpointWarning
 from flegel.runtime.job.class_source import same_code
@@ -157,12 +158,12 @@ def test_what_does_not_fit_is_refused_in_a_sentence(cluster, points, tmp_path) -
 
 
 def without_rows(found: StoredJob) -> None:
-    found.job.parameter = TreeLayout("Factors", found.job.parameter.fields[:-1])
+    found.record.parameter = TreeLayout("Factors", found.record.parameter.fields[:-1])
     found.state["parameter"] = freeze(thaw(found.state["parameter"])[:-1])
 
 
 def without_seen(found: StoredJob) -> None:
-    found.job.statistics = TreeLayout("Sums", found.job.statistics.fields[:-1])
+    found.record.statistics = TreeLayout("Sums", found.record.statistics.fields[:-1])
     found.state["total"] = freeze(thaw(found.state["total"])[:-1])
 
 
@@ -181,7 +182,7 @@ def flat_factors(found: StoredJob) -> None:
 
 
 def more_hyper(found: StoredJob) -> None:
-    found.job.algorithm.hyper["momentum"] = 0.5
+    found.record.job.algorithm.hyper["momentum"] = 0.5
 
 
 @pytest.mark.parametrize(
@@ -203,13 +204,13 @@ def test_a_checkpoint_of_another_version_of_the_algorithm_is_refused_in_a_senten
     flegel.run(NMF(rank=3), data, max_iterations=3, checkpoint=place, **options)
     before = {path.name: path.read_bytes() for path in place.iterdir()}
 
-    def read_earlier(vault: Any) -> StoredJob:
-        found = read(vault)
+    def read_earlier(store: Any) -> StoredJob:
+        found = read(store)
         earlier(found)
         return found
 
     with monkeypatch.context() as patched, pytest.raises(UsageError, match=f"another version of NMF .*{words}"):
-        patched.setattr(flegel.runtime.job, "read", read_earlier)
+        patched.setattr(flegel.runtime.job.resume, "read", read_earlier)
         flegel.resume(place, data=data, cluster=cluster, max_iterations=5)
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before, "nothing was lost"
 
@@ -229,7 +230,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(cluster, points, tmp_pat
 
 def test_the_command_finds_the_class_again_and_sees_that_it_changed(cluster, points, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(flegel.runtime.run, "LocalCluster", lambda workers: cluster)
+    monkeypatch.setattr(flegel.runtime.job.run, "LocalCluster", lambda workers: cluster)
     monkeypatch.setattr(cluster, "close", lambda: None)
     np.save("rows.npy", points)
     source = Path(drawing.__file__).read_text()
@@ -242,7 +243,7 @@ def test_the_command_finds_the_class_again_and_sees_that_it_changed(cluster, poi
     done = CliRunner().invoke(app, f"resume {tmp_path}/job --max-iterations 6 --no-save --json -".split())
     assert done.exit_code == 0 and json.loads(done.stdout)["iterations"] == 6
     (tmp_path / "mine.py").write_text("\n\n" + source)
-    stored = read(FolderStore(tmp_path / "job")).job.algorithm
+    stored = read(FolderStore(tmp_path / "job")).record.job.algorithm
     moved = find_algorithm(f"{tmp_path}/mine.py:Drawing")
     assert same_code(moved, stored), "the same code at another place of its file"
     (tmp_path / "mine.py").write_text(source.replace("0.3 *", "0.4 *"))

@@ -61,8 +61,8 @@ KINDS: dict[str, type] = {
 """Everything that may be made from a file."""
 
 LEFT_OUT = {
-    "Moves": {"open"}, "Horizon": {"_criteria"}, "Termination": {"_criteria"}, "Balance": {"rules", "even"},
-    "Balancing": {"_crowded"},
+    "Migrations": {"open"}, "RemainingTime": {"_criteria"}, "Termination": {"_criteria"}, "Balance": {"rules", "even"},
+    "BalanceControl": {"_crowded"},
     "ASP": {"_clocks"}, "SSP": {"_clocks"}, "View": {"_awaited"},
 }  # fmt: skip
 """Not kept: points under way stay with their source, criteria may change when a job is resumed, and what only repeats

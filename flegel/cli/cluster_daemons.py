@@ -39,15 +39,15 @@ def master(
     with errors_as_sentences():
         from flegel.cluster.master.daemon import MasterDaemon
         from flegel.cluster.transport import keys
-        from flegel.cluster.transport import secure_server as gates
         from flegel.cluster.transport.protocol import RIGHTS
+        from flegel.cluster.transport.secure_server import listen as listen_on
         from flegel.runtime.processes.malloc_settings import share_heap
 
         share_heap()
         pair = None if insecure else keys.first_start()
         registry = None if insecure else keys.KeyRegistry()
-        with gates.listen(listen, RIGHTS, pair=pair, registry=registry, insecure=insecure) as gate:
-            MasterDaemon(gate, folder or _home() / "master").run()
+        with listen_on(listen, RIGHTS, pair=pair, registry=registry, insecure=insecure) as server:
+            MasterDaemon(server, folder or _home() / "master").run()
 
 
 def slave(

@@ -46,7 +46,7 @@ def duration(seconds: float | None) -> str:
 
 
 def summary(result: Result) -> list[str]:
-    """The last words about a job."""
+    """What is said at the end of a job."""
     lines = [
         f"{'converged' if result.converged else 'stopped'}: {result.reason}",
         f"objective {number(result.objective)} after {result.iterations} iterations, {duration(result.seconds)} of "
@@ -57,8 +57,8 @@ def summary(result: Result) -> list[str]:
     return lines
 
 
-class _News:
-    """What happened to the crew since the last look."""
+class _Incidents:
+    """What happened to the workers since the last look."""
 
     def __init__(self) -> None:
         self._told = 0
@@ -76,7 +76,7 @@ class _News:
 
 
 class _Rate:
-    """Points a second since the last look, as words that end in `after`; empty until two looks have shown progress."""
+    """Points a second since the last look, as text that ends in `after`; empty until two looks have shown progress."""
 
     def __init__(self, after: str) -> None:
         self._visits, self._at, self.value, self._after = 0, 0.0, 0.0, after
@@ -94,7 +94,7 @@ class PlainDisplay:
 
     def __init__(self, stream: IO[str], every: float = 1.0) -> None:
         self._stream, self._every = stream, every
-        self._next, self._rate, self._news = 0.0, _Rate("  "), _News()
+        self._next, self._rate, self._incidents = 0.0, _Rate("  "), _Incidents()
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -106,7 +106,7 @@ class PlainDisplay:
         print(text, file=self._stream, flush=True)
 
     def watch(self, machine: Coordinator) -> None:
-        for text in self._news.look(machine):
+        for text in self._incidents.look(machine):
             self.say(text)
         if machine.phase != "loading" and machine.trace and clock.now() >= self._next:
             self.show(glance(machine))
@@ -135,7 +135,7 @@ class LiveDisplay:
 
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._every, self._next, self._rate, self._news = every, 0.0, _Rate(", "), _News()
+        self._every, self._next, self._rate, self._incidents = every, 0.0, _Rate(", "), _Incidents()
 
     def __enter__(self) -> LiveDisplay:
         self._live.__enter__()
@@ -148,7 +148,7 @@ class LiveDisplay:
         self._console.print(text, highlight=False, markup=False)
 
     def watch(self, machine: Coordinator) -> None:
-        for text in self._news.look(machine):
+        for text in self._incidents.look(machine):
             self.say(text)
         if clock.now() >= self._next:
             self.show(glance(machine))

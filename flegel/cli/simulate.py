@@ -52,7 +52,7 @@ def simulate(
         ),
     ] = "",
     pass_time: Annotated[
-        str, typer.Option("--pass", help="What the typical worker needs for a pass over its share.")
+        str, typer.Option("--pass", help="What the typical worker needs for a pass over its shard.")
     ] = "1s",
     spread: Annotated[
         str, typer.Option(help="Unequal workers: equal, lognormal:0.3, uniform:0.5-2 or tiers:1x0.7+0.25x0.3.")
@@ -146,7 +146,7 @@ def simulate(
 
 
 def _only_recorded(context: typer.Context) -> None:
-    """Who works how fast, and over which wires, is in the trace; words that say otherwise would do nothing."""
+    """Speeds and network are in the trace; an option that says otherwise would have no effect, so it is refused."""
     spelled = {p.name: p.opts[0] for p in context.command.params}
     given = [
         spelled[name]

@@ -79,10 +79,10 @@ class PreparedJob:
             )
         else:
             few = features[:count]
-        share = make_shard(few, labels, self.state, self.algorithm.layout)
+        shard = make_shard(few, labels, self.state, self.algorithm.layout)
         cold = self.request.session is not None and self.request.session.stored is not None
         built: Built = self._guard(
-            "updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero, cold=cold)
+            "updateDataPoint", lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=cold)
         )
         if built.kind == "interpreted":
             name = type(self.algorithm).__name__

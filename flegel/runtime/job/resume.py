@@ -112,15 +112,15 @@ def _algorithm(
     record = stored.record
     ref = record.job.algorithm
     if given is None:
-        word = record.class_file
+        class_file = record.class_file
         if ref.builtin or trust_code:
             return _with_its_hyper(ref, None, place)
-        if word is None or not Path(word.rpartition(":")[0]).is_file():
+        if class_file is None or not Path(class_file.rpartition(":")[0]).is_file():
             raise UsageError(
                 f"This job's class {ref.name} is code inside the checkpoint; give it again (--algorithm "
                 f"file.py:{ref.name}), or pass --trust-code (trust_code=True) if you know where it comes from."
             )
-        given = find_algorithm(word)
+        given = find_algorithm(class_file)
     if isinstance(given, str):
         given = find_algorithm(given)
     cls = type(given) if isinstance(given, Algorithm) else given

@@ -23,7 +23,7 @@ from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import open_store
 from flegel.runtime.job.checkpoint_session import CheckpointSession, CheckpointWarning, data_location, outdated
-from flegel.runtime.job.class_source import in_json, instantiate, made, plain_hyper, same_code
+from flegel.runtime.job.class_source import in_json, instantiate, plain_hyper, same_code, with_hyper
 from flegel.runtime.job.find_algorithm import find_algorithm
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.run import execute
@@ -144,7 +144,7 @@ def _algorithm(
 def _with_its_hyper(ref: AlgorithmRef, cls: type[Algorithm] | None, place: str) -> Algorithm:
     """As it was submitted; a built-in one may have become another since."""
     try:
-        return instantiate(ref) if cls is None else made(cls, ref)
+        return instantiate(ref) if cls is None else with_hyper(cls, ref)
     except (UsageError, ImportError, AttributeError) as error:
         if not ref.builtin:
             raise

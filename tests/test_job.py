@@ -23,7 +23,7 @@ from flegel.options import Option, check_options, options_of, parse_seconds, wit
 from flegel.runtime.checkpoint.format import FORMAT, JobRecord, seal
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore
-from tests.checkpoint.shelves import RECORD, three
+from tests.checkpoint.stored_checkpoints import RECORD, three
 
 
 class Inner(msgspec.Struct, frozen=True):

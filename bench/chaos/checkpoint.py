@@ -69,7 +69,7 @@ class Lines:
 def flips(count: int, lines: Lines, batch: int = 100) -> None:
     from flegel.runtime.checkpoint.reader import read
     from flegel.runtime.checkpoint.store import FolderStore
-    from tests.checkpoint.shelves import RECORD, check_state, three
+    from tests.checkpoint.stored_checkpoints import RECORD, check_state, three
 
     with tempfile.TemporaryDirectory(prefix="flegel-flips-") as scratch:
         folder = Path(scratch) / "job"
@@ -170,7 +170,7 @@ def ordinals(log: Path) -> dict[str, tuple[int, int]]:
 def system_calls(lines: Lines) -> None:
     from flegel.runtime.checkpoint.reader import read
     from flegel.runtime.checkpoint.store import FolderStore
-    from tests.checkpoint.shelves import three
+    from tests.checkpoint.stored_checkpoints import three
 
     if shutil.which("strace") is None:
         print("strace is not installed; system calls are left out")

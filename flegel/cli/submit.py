@@ -160,7 +160,7 @@ def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
 
 
 def _check_targets(folder: Path | None, json_to: str | None) -> None:
-    """Before anything is done: what will be written has a place."""
+    """Before anything is done: raise `UsageError` where the result could not be written."""
     from flegel.runtime.job import result_store
 
     if folder is not None:

@@ -39,8 +39,8 @@ from flegel.runtime.job.checkpoint_session import CheckpointWarning
 from flegel.runtime.job.class_source import same_code
 from flegel.runtime.job.find_algorithm import find_algorithm
 from flegel.runtime.job.resume import replace
-from tests.checkpoint import drawing
-from tests.checkpoint.drawing import Drawing
+from tests.checkpoint import random_algorithm
+from tests.checkpoint.random_algorithm import Drawing
 
 pytestmark = pytest.mark.processes
 
@@ -233,7 +233,7 @@ def test_the_command_finds_the_class_again_and_sees_that_it_changed(cluster, poi
     monkeypatch.setattr(flegel.runtime.job.run, "LocalCluster", lambda workers: cluster)
     monkeypatch.setattr(cluster, "close", lambda: None)
     np.save("rows.npy", points)
-    source = Path(drawing.__file__).read_text()
+    source = Path(random_algorithm.__file__).read_text()
     Path("mine.py").write_text(source)
     words = (
         "submit mine.py:Drawing --data rows.npy --workers 2 --sync bsp --max-iterations 3 --no-save --checkpoint job"

@@ -99,7 +99,7 @@ class CheckpointSession:
         return build(form, tuple(arrays), algorithm)
 
     def check_forms(self, algorithm: Algorithm, zero: Tree, state: Array, parts: list[WorkerState]) -> None:
-        """Statistics and states that were kept must be such as the algorithm has now: compiled code trusts in that."""
+        """Statistics and states that were kept must be such as the algorithm has now: compiled code relies on it."""
         stored = self.stored
         if stored is None or stored.manifest is None:
             return
@@ -253,7 +253,7 @@ def data_location(data: object) -> str:
 
 
 def fingerprint(sample: Sample) -> str:
-    """Of the rows that a job looks at first: all where they are few, else many drawn evenly over the data."""
+    """SHA-256 of the rows that a job samples: all where they are few, else many drawn evenly over the data."""
     sha = hashlib.sha256(f"{sample.points} {sample.columns}".encode())
     features = sample.features
     parts = list(features[:3]) if isinstance(features, Sparse) else [features]
@@ -264,7 +264,7 @@ def fingerprint(sample: Sample) -> str:
 
 
 def outdated(place: str, name: str, why: str) -> UsageError:
-    """What was kept is not for this algorithm as it is now."""
+    """The error for a checkpoint that this version of an algorithm cannot use."""
     return UsageError(
         f"The checkpoint in {place} is of another version of {name} ({why}); resume it with the version of Flegel that "
         "wrote it, or begin a new job."
@@ -272,7 +272,7 @@ def outdated(place: str, name: str, why: str) -> UsageError:
 
 
 def _difference(what: str, there: dict[str, Any], here: dict[str, Any]) -> str:
-    """What is another by name, order or shape; nothing where nothing is."""
+    """The first difference in name, order or shape; empty where there is none."""
     for name in [*here, *there]:
         if name not in there:
             return f"{what} had no {name} there"
@@ -284,7 +284,7 @@ def _difference(what: str, there: dict[str, Any], here: dict[str, Any]) -> str:
 
 
 def _restore_attributes(algorithm: Algorithm, attributes: dict[str, Any]) -> None:
-    """What the algorithm held beside its hyper-parameters; random generators go on where they stopped."""
+    """Attributes of the algorithm besides its hyper-parameters; random generators go on where they stopped."""
     for name, value in attributes.items():
         if isinstance(value, snapshot.GeneratorState):
             kind = getattr(np.random, str(value.state.get("bit_generator")), None)

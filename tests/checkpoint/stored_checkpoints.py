@@ -17,7 +17,7 @@ from flegel.messages import TreeLayout
 from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.store import CheckpointStore, DiskCalls
 from flegel.runtime.checkpoint.writer import Checkpointer
-from tests.checkpoint.virtual_keeping import Shelf, job
+from tests.checkpoint.simulated_jobs import Shelf, job
 
 RECORD = JobRecord(
     format=FORMAT, epoch=0,

@@ -12,7 +12,7 @@ import pytest
 from flegel.errors import StorageError, UsageError
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore, open_store
-from tests.checkpoint.shelves import (
+from tests.checkpoint.stored_checkpoints import (
     FAULTS,
     RECORD,
     Crash,

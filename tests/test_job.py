@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.cli import job_options
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.errors import UsageError
-from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
+from flegel.job import AlgorithmRef, Job
 from flegel.options import Option, check_options, options_of, parse_seconds, with_options
 from flegel.runtime.checkpoint.format import FORMAT, JobRecord, seal
 from flegel.runtime.checkpoint.reader import read
@@ -129,11 +129,14 @@ def test_what_only_a_cluster_has_is_refused_without_one(words: str) -> None:
 
 def everything() -> Job:
     """A job in which no option has its default."""
-    return Job(
-        AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": 3}), "points.npy", 3, Criteria(9, 1.0, 1e-3, 2.0), 7,
-        SyncSpec("ssp", 0.1, 0.2, "semi", 2, 3, 4.0, "off"), "0:2x", "y", "contiguous", "minmax", 5.0, 6.0, False,
-        "store", 4.0, True, True, "name", 2, 1 << 30, 3,
-    )  # fmt: skip
+
+    def another(value: Any, kind: type) -> Any:
+        return not value if kind is bool else f"{value or ''}x" if kind is str else kind((value or 0) + 1)
+
+    kinds = {name: get_args(o.type)[0] if get_args(o.type) else o.type for name, o in options_of(Job).items()}
+    values = {name: another(option.default, kinds[name]) for name, option in options_of(Job).items()}
+    job = Job(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": 3}), "points.npy")
+    return with_options(job, {**values, "checkpoint": Path("store")})
 
 
 def test_a_description_survives_its_journeys() -> None:

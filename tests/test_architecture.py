@@ -13,7 +13,7 @@ PACKAGE = ROOT / "flegel"
 
 LAYERS = [
     {"errors"},
-    {"core", "algorithm", "job", "messages"},
+    {"core", "algorithm", "job", "messages", "options"},
     {"sync", "plan", "params"},
     {"machine"},
     {"runtime", "sim", "result"},

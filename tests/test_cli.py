@@ -20,8 +20,8 @@ from flegel import LocalCluster
 from flegel.cli.display import PlainDisplay
 from flegel.cli.main import app
 from flegel.errors import UsageError
-from flegel.job import parse_seconds
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.options import parse_seconds
 
 ROWS = np.random.default_rng(3).normal(size=(60, 5))  # with k=6 the shape of other tests, which is compiled already
 

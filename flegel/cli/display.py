@@ -45,7 +45,7 @@ def duration(seconds: float | None) -> str:
 
 
 def summary(result: Result) -> list[str]:
-    """The last words about a job."""
+    """What is said at the end of a job."""
     lines = [
         f"{'converged' if result.converged else 'stopped'}: {result.reason}",
         f"objective {number(result.objective)} after {result.iterations} iterations, {duration(result.seconds)} of "
@@ -56,7 +56,7 @@ def summary(result: Result) -> list[str]:
     return lines
 
 
-class _News:
+class _Incidents:
     """What happened to the workers since the last look."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class _News:
 
 
 class _Rate:
-    """Points a second since the last look, as words that end in `after`; empty until two looks have shown progress."""
+    """Points a second since the last look, as text that ends in `after`; empty until two looks have shown progress."""
 
     def __init__(self, after: str) -> None:
         self._visits, self._at, self.value, self._after = 0, 0.0, 0.0, after
@@ -91,7 +91,7 @@ class PlainDisplay:
 
     def __init__(self, stream: IO[str], every: float = 1.0) -> None:
         self._stream, self._every = stream, every
-        self._next, self._rate, self._news = 0.0, _Rate("  "), _News()
+        self._next, self._rate, self._incidents = 0.0, _Rate("  "), _Incidents()
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -103,7 +103,7 @@ class PlainDisplay:
         print(text, file=self._stream, flush=True)
 
     def watch(self, seen: JobSnapshot) -> None:
-        for text in self._news.look(seen):
+        for text in self._incidents.look(seen):
             self.say(text)
         self.show(seen)
 
@@ -131,7 +131,7 @@ class LiveDisplay:
 
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._every, self._next, self._rate, self._news = every, 0.0, _Rate(", "), _News()
+        self._every, self._next, self._rate, self._incidents = every, 0.0, _Rate(", "), _Incidents()
 
     def __enter__(self) -> LiveDisplay:
         self._live.__enter__()
@@ -144,7 +144,7 @@ class LiveDisplay:
         self._console.print(text, highlight=False, markup=False)
 
     def watch(self, seen: JobSnapshot) -> None:
-        for text in self._news.look(seen):
+        for text in self._incidents.look(seen):
             self.say(text)
         self.show(seen)
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flegel.errors import UsageError, nearest
-from flegel.job import SyncSpec, parse_seconds
+from flegel.job import SyncSpec
+from flegel.options import parse_seconds
 from flegel.sync import make_policy
 from flegel.sync import options as sync_options
 from flegel.sync.policy import Seconds

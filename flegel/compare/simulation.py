@@ -29,7 +29,7 @@ from flegel.core.pytree import Tree, as_float64, flatten
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import FlegelError, UsageError
-from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
@@ -38,7 +38,9 @@ from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
-from flegel.runtime.job.run import PreparedJob, Request, check_data, remarks
+from flegel.runtime.job.prepared_job import PreparedJob
+from flegel.runtime.job.request import Request, check_data
+from flegel.runtime.job.run import remarks
 from flegel.runtime.worker.row_sources import reorder
 from flegel.sim.coordinator_cost import MEASURED, Costs
 from flegel.sim.learning_curve import CurveLearner, FittedProgress, curve, fit
@@ -81,9 +83,8 @@ class JobSimulator:
 
     def __init__(self, settings: ComparisonSettings, model: ClusterModel) -> None:
         self.settings, self.model, self.workers = settings, model, settings.workers
-        self.request = Request(
-            settings.algorithm, settings.data, min(self.workers, settings.data.rows), seed=settings.seed
-        )
+        job = Job(workers=min(self.workers, settings.data.rows), seed=settings.seed)
+        self.request = Request(settings.algorithm, settings.data, job)
         check_data(self.request)
         self.plan = PreparedJob(self.request, None)
         self.real = self._is_real()

@@ -22,7 +22,7 @@ from flegel.messages import CheckpointPart
 from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.interval.multi_stage import MultiStage
 from flegel.sync import make_policy, models
-from tests.checkpoint.virtual_keeping import ROWS, Shelf, job, objectives
+from tests.checkpoint.simulated_jobs import ROWS, Shelf, job, objectives
 
 plain = st.recursive(
     st.none()

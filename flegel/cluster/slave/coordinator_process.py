@@ -85,8 +85,9 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     from flegel.runtime.checkpoint.store import open_store
     from flegel.runtime.job.checkpoint_session import new_session
     from flegel.runtime.job.class_source import instantiate
+    from flegel.runtime.job.request import Request
     from flegel.runtime.job.resume import replace
-    from flegel.runtime.job.run import Request, execute
+    from flegel.runtime.job.run import execute
     from flegel.runtime.worker.current_hook import MODULE
 
     spec = assignment.spec
@@ -121,9 +122,6 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
                 assignment.checkpoints,
                 workers=assignment.workers,
                 cluster=cluster,
-                worker_timeout=spec.worker_timeout,
-                hook_timeout=spec.hook_timeout,
-                hire_again=spec.replace,
                 watch=watch,
                 say=log,
                 phase=report_phase,
@@ -137,18 +135,9 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
             Request(
                 algorithm=algorithm,
                 data=dataset,
-                workers=assignment.workers,
-                sync=spec.sync,
-                criteria=spec.criteria,
-                seed=spec.seed,
-                partition=spec.partition,
-                scale=spec.scale,
-                straggler=spec.straggler,
-                worker_timeout=spec.worker_timeout,
-                hook_timeout=spec.hook_timeout,
-                replace=spec.replace,
+                job=msgspec.structs.replace(spec.description, workers=assignment.workers),
                 cluster=cluster,
-                record=new_session(assignment.checkpoints, CHECKPOINT, spec.data, spec.label),
+                session=new_session(assignment.checkpoints, CHECKPOINT),
                 watch=watch,
                 phase=report_phase,
                 say=log,

@@ -166,8 +166,6 @@ class FaultyJob:
             BalanceControl("async", criteria, timeout=5.0, plan=RandomMoves(scenario))
             if scenario.random_moves
             else None
-            if scenario.random_moves
-            else None
         )
         form = TreeLayout("array", ())
         workers = range(scenario.workers)

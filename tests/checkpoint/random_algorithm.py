@@ -1,4 +1,4 @@
-"""A user's class with dice of its own on the coordinator: they must go on where they lay."""
+"""A user's class with a random generator of its own on the coordinator, which must go on where it stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Drawing(Algorithm):
 
     def __init__(self, **hyper: Any) -> None:
         super().__init__(**hyper)
-        self.dice = np.random.default_rng(3)
+        self.generator = np.random.default_rng(3)
         self.rounds = 0
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> np.ndarray:
@@ -43,7 +43,7 @@ class Drawing(Algorithm):
 
     def updateParameter(self, aggregator: Sums, oldParameter: np.ndarray) -> np.ndarray:
         self.rounds += 1
-        jitter = self.noise / self.rounds * self.dice.normal(size=len(oldParameter))
+        jitter = self.noise / self.rounds * self.generator.normal(size=len(oldParameter))
         return aggregator.sums / max(aggregator.count, 1.0) + jitter
 
     def objective(self, aggregator: Sums, parameter: np.ndarray) -> float:

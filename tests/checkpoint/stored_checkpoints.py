@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 
 from flegel.core import pytree
-from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
 from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, TraceRow
 from flegel.messages import TreeLayout
-from flegel.runtime.checkpoint.reader import StoredJob
+from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.store import CheckpointStore, DiskCalls
-from flegel.runtime.checkpoint.writer import FORMAT, Checkpointer, DataRef, JobRecord
-from tests.checkpoint.virtual_keeping import Shelf, job
+from flegel.runtime.checkpoint.writer import Checkpointer
+from tests.checkpoint.simulated_jobs import Shelf, job
 
 RECORD = JobRecord(
-    format=FORMAT, epoch=0, algorithm=AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": 5}), given={"k": 5},
-    word=None,
-    data=DataRef("points.npy", None, "f" * 64, {"name": "points.npy"}), workers=2, sync=SyncSpec("bsp"),
-    criteria=Criteria(), seed=0, straggler="", partition="shuffle", scale="none", scaling=None, collect_state=False,
-    attribute=False, every=30.0, parameter=TreeLayout("array", ()), statistics=TreeLayout("array", ()),
+    format=FORMAT, epoch=0,
+    job=Job(
+        AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": 5}), "points.npy", workers=2, sync=SyncSpec("bsp")
+    ),
+    submitted_hyper={"k": 5}, class_file=None, fingerprint="f" * 64, dataset={"name": "points.npy"}, scaling=None,
+    parameter=TreeLayout("array", ()), statistics=TreeLayout("array", ()),
 )  # fmt: skip
 
 
@@ -50,8 +51,8 @@ def commands(at: int, first: bool) -> tuple[BeginCheckpoint, list[SaveCheckpoint
 class Writer:
     """A checkpointer that is waited for."""
 
-    def __init__(self, vault: CheckpointStore, found: StoredJob | None = None, record: JobRecord = RECORD) -> None:
-        self.writer = Checkpointer(vault, record, history()[1], found)
+    def __init__(self, store: CheckpointStore, found: StoredJob | None = None, record: JobRecord = RECORD) -> None:
+        self.writer = Checkpointer(store, record, history()[1], found)
         self._first = True
 
     def start(self) -> Writer:
@@ -71,7 +72,7 @@ class Writer:
     def write_here(self, at: int) -> None:
         """In this thread, so that a crash is seen."""
         self._hand_over(at)
-        work = self.writer._next_draft()
+        work = self.writer._next_checkpoint()
         assert work is not None
         work()
 
@@ -164,12 +165,12 @@ class FaultyDisk(HastyDisk):
 FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "crash": None}
 
 
-def three(vault: CheckpointStore) -> None:
+def three(store: CheckpointStore) -> None:
     """Checkpoints 0, 1 and 2, and commits."""
-    writer = Writer(vault).start()
+    writer = Writer(store).start()
     for at in range(3):
         writer.write(at)
     writer.commit(0)
     writer.commit(1)
     assert writer.writer.close()
-    assert not writer.writer.troubles()
+    assert not writer.writer.errors()

@@ -12,7 +12,7 @@ import pytest
 from flegel.errors import StorageError, UsageError
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore, open_store
-from tests.checkpoint.shelves import (
+from tests.checkpoint.stored_checkpoints import (
     FAULTS,
     RECORD,
     Crash,
@@ -44,7 +44,7 @@ def folder(stored: Path, tmp_path: Path) -> Path:
 def test_the_newest_of_three_is_read_back_whole(stored: Path) -> None:
     found = read(FolderStore(stored))
     check_state(found, 2)
-    assert not found.skipped and found.job == RECORD
+    assert not found.skipped and found.record == RECORD
     assert [m.number for m in found.history] == [3, 2, 1]
     assert same_parameter(found, 1)
 
@@ -106,11 +106,11 @@ def test_a_full_disk_is_told_and_the_older_checkpoint_stays(folder: Path) -> Non
     writer = Writer(FolderStore(folder, disk), read(FolderStore(folder))).start()
     disk.nth = disk.calls + 5
     writer.write(BASE)
-    (said,) = writer.writer.troubles()
+    (said,) = writer.writer.errors()
     assert "No space left" in said and "training goes on" in said and "of iteration" in said
     check_state(read(FolderStore(folder)), 2)
     writer.write(BASE + 1)
-    assert not writer.writer.troubles()
+    assert not writer.writer.errors()
     check_state(read(FolderStore(folder)), BASE + 1)
     writer.writer.close()
 
@@ -136,7 +136,7 @@ def check_damaged(folder: Path, name: str, used: dict[int, set[str]]) -> None:
     else:
         check_state(found, 2)
     if name == "job":
-        assert any("job was skipped" in text for text in found.skipped) and found.job == RECORD
+        assert any("job was skipped" in text for text in found.skipped) and found.record == RECORD
     if name.startswith("commit") and (folder / name).exists():
         assert len(found.skipped) == 1 and name in found.skipped[0]
 
@@ -198,7 +198,7 @@ def test_a_coordinator_that_was_replaced_writes_nothing_more(folder: Path) -> No
     new.write(3)
     old.write(4)
     old.commit(0)
-    (said,) = old.writer.troubles()
+    (said,) = old.writer.errors()
     assert "another coordinator has taken over" in said
     found = read(FolderStore(folder))
     check_state(found, 3)
@@ -218,13 +218,13 @@ def test_one_process_at_a_time_has_the_folder(tmp_path: Path) -> None:
 
 def test_an_object_store_holds_the_same(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
-    vault = open_store("memory://bucket/job")
-    three(vault)
+    store = open_store("memory://bucket/job")
+    three(store)
     found = read(open_store("memory://bucket/job"))
     check_state(found, 2)
     assert same_parameter(found, 1)
-    vault.drop(found.manifest.name)
-    check_state(read(vault), 1)
+    store.drop(found.manifest.name)
+    check_state(read(store), 1)
 
 
 def test_names_and_places_that_cannot_be(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Town:
 
     def __init__(self) -> None:
         self.doors = JobSockets()
-        self.harbour, self.address = self.doors.harbour("tcp://127.0.0.1:1")
+        self.harbour, self.address = self.doors.listen("tcp://127.0.0.1:1")
         self.buffers: list[int] = []
         self.links = Links(self.dial)
 

@@ -123,7 +123,7 @@ def test_decisions_have_no_clock_no_thread_no_socket_and_no_random_numbers(folde
 
 PURE_FILES = [
     *(path for folder in ("sync", "plan", "params", "machine") for path in sorted((PACKAGE / folder).rglob("*.py"))),
-    *(PACKAGE / "cluster/master" / f"{name}.py" for name in ("master", "facts", "placement", "views", "message_budget")),
+    *(PACKAGE / "cluster/master" / f"{n}.py" for n in ("master", "facts", "placement", "views", "message_budget")),
     PACKAGE / "cluster/slave/coordinator_deadlines.py",
 ]
 IMPURE = {

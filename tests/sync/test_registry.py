@@ -1,4 +1,4 @@
-"""A new synchronization model is one file: options, list of models, contenders, checkpoints know it by its class alone."""
+"""A new synchronization model is one file: options, contenders and checkpoints know it by its class alone."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from flegel.plan.balance.planner import Balance, MoveCost
 from flegel.plan.balance.remaining_time import RemainingTime
 from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.balance.speed_estimate import DutyCycle, Speed
-from flegel.plan.balance.target_level import WorkerLoad
+from flegel.plan.balance.target_passes import WorkerLoad
 from flegel.sync.policy import View
 
 Orders = list[tuple[int, Order]]
@@ -110,7 +110,7 @@ class BalanceControl:
                 if took > 0:
                     self._duties[worker].note(took, longest if exhausted else compute)
             if took > 0 and said:
-                self._round = rules.memory * self._round + (1 - rules.memory) * took if self._round else took
+                self._round = rules.short_memory * self._round + (1 - rules.short_memory) * took if self._round else took
         self._rounds = []
 
     def plan(self, view: View, now: float) -> Orders:
@@ -149,7 +149,7 @@ class BalanceControl:
                 points=w.points,
                 seconds=self._speeds[w.id].seconds / max(self._duties[w.id].value, 1e-3),
                 passes=w.passes,
-                doubt=self._speeds[w.id].doubt,
+                relative_error=self._speeds[w.id].relative_error,
                 busy=w.id in busy,
                 full=self.moves.full.get(w.id, ""),
             )

@@ -1,4 +1,4 @@
-"""The balance plan: target passes, Eq. 8 and Eq. 9, who gives to whom, hysteresis, and the closed loop on a fluid model."""
+"""The balance plan: target passes, Eq. 8 and Eq. 9, matching, hysteresis, and the closed loop on a fluid model."""
 
 from __future__ import annotations
 

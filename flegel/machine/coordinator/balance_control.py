@@ -110,7 +110,8 @@ class BalanceControl:
                 if took > 0:
                     self._duties[worker].note(took, longest if exhausted else compute)
             if took > 0 and said:
-                self._round = rules.short_memory * self._round + (1 - rules.short_memory) * took if self._round else took
+                keep = rules.short_memory
+                self._round = keep * self._round + (1 - keep) * took if self._round else took
         self._rounds = []
 
     def plan(self, view: View, now: float) -> Orders:

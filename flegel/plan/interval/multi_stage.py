@@ -239,7 +239,7 @@ class MultiStage:
     # -- arithmetic ----------------------------------------------------------------------------------------
 
     def _weigh(self, fit: Fit) -> float:
-        """The measured β and the prior, weighted by inverse variance; a contradiction beyond 2 errors widens the prior."""
+        """Measured β and prior, weighted by inverse variance; a contradiction beyond 2 errors widens the prior."""
         x = self._share(self._eta)
         known = self._loss * x / max(1.0 - self._loss * x, 0.1)
         doubt, error = self._doubt, fit.error

@@ -28,7 +28,7 @@ _HOMES = {
     "UsageError": "flegel.errors",
     "DataError": "flegel.errors",
     "AlgorithmError": "flegel.errors",
-    "FlegelWarning": "flegel.runtime.job.run",
+    "FlegelWarning": "flegel.runtime.job.prepared_job",
 }
 
 __all__ = [
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from flegel.core.shard import DataPoint
     from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
     from flegel.result import Result
+    from flegel.runtime.job.prepared_job import FlegelWarning
     from flegel.runtime.job.result_store import load
-    from flegel.runtime.job.run import FlegelWarning
     from flegel.runtime.processes.local_cluster import LocalCluster
 
 

@@ -1,6 +1,6 @@
 """The program `flegel`, and `python -m flegel` where no console script was installed.
 
-Only waits for the command line to be imported and made up: a Ctrl-C meanwhile ends it as quietly as later.
+Only imports and calls the command line: a Ctrl-C meanwhile ends it with one sentence, as it does later.
 """
 
 from __future__ import annotations

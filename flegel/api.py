@@ -1,122 +1,116 @@
-"""What users call from Python: `run`, `resume`, and the cluster that keeps workers warm."""
+"""What users call from Python: `run` and `resume`. Their options are those of `flegel.job.Job`; decides nothing itself.
+
+`python -m flegel.cli.reference` writes the two records of options below anew after a change of `Job`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
+import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import msgspec
 
 from flegel.algorithm import Algorithm
-from flegel.errors import UsageError
-from flegel.job import Criteria, SyncSpec, parse_seconds
+from flegel.errors import UsageError, nearest
+from flegel.job import PANELS, Job
+from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.result import Result
-from flegel.runtime.job.checkpoint_session import EVERY, new_session
-from flegel.runtime.job.resume import UNSET
+from flegel.runtime.job.checkpoint_session import data_location, new_session
+from flegel.runtime.job.request import Request, default_workers
 from flegel.runtime.job.resume import resume as resume_job
-from flegel.runtime.job.run import HOOK_TIMEOUT, WORKER_TIMEOUT, Request, default_workers, execute
+from flegel.runtime.job.run import execute
 from flegel.runtime.processes.cluster_protocol import Cluster
 
 if TYPE_CHECKING:
-    from flegel.machine.coordinator.coordinator import Coordinator
+    from flegel.machine.coordinator.observation import JobSnapshot
+
+RUN = {name: option for name, option in options_of(Job).items() if option.about.local}
+RESUME = {name: option for name, option in RUN.items() if option.about.resume}
+
+
+# generated from flegel.job.Job: begin
+class RunOptions(TypedDict, total=False):
+    """Options of `flegel.run`; what is left out has the default of `flegel.job.Job`."""
+
+    workers: int | None
+    max_iterations: int | None
+    target: float | None
+    tolerance: float
+    max_seconds: float | None
+    seed: int
+    sync: str
+    interval: float | str | None
+    first_interval: float | str | None
+    coordination: str | None
+    staleness: int | None
+    batches: int | None
+    factor: float | None
+    balance: str | None
+    straggler: str
+    label: str | int | None
+    partition: str
+    scale: str
+    worker_timeout: float | str
+    hook_timeout: float | str
+    replace: bool
+    checkpoint: str | os.PathLike[str] | None
+    checkpoint_every: float | str
+    attribute: bool
+    collect_state: bool
+
+
+class ResumeOptions(TypedDict, total=False):
+    """Options of `flegel.resume`; what is left out stays as it was."""
+
+    workers: int | None
+    max_iterations: int | None
+    target: float | None
+    tolerance: float
+    max_seconds: float | None
+    checkpoint_every: float | str
+
+
+# generated from flegel.job.Job: end
 
 
 def run(
     algorithm: Algorithm | type[Algorithm] | str,
     data: Any,
     *,
-    workers: int | None = None,
-    sync: str = "fsp",
-    interval: float | str | None = None,
-    target: float | None = None,
-    tolerance: float = 1e-4,
-    max_iterations: int | None = None,
-    max_seconds: float | None = None,
-    first_interval: float | str | None = None,
-    coordination: str | None = None,
-    staleness: int | None = None,
-    batches: int | None = None,
-    factor: float | None = None,
-    balance: str | None = None,
-    straggler: str = "",
-    seed: int = 0,
-    label: str | int | None = None,
-    partition: str = "shuffle",
-    scale: str = "none",
-    collect_state: bool = False,
-    worker_timeout: float | str = WORKER_TIMEOUT,
-    hook_timeout: float | str = HOOK_TIMEOUT,
-    replace: bool = True,
-    attribute: bool = False,
     out: str | os.PathLike[str] | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    checkpoint_every: float | str = EVERY,
     cluster: Cluster | None = None,
-    watch: Callable[[Coordinator], None] | None = None,
+    watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    **options: Unpack[RunOptions],
 ) -> Result:
     """Train `algorithm` on `data` and return the result.
 
-    `data` is an array, a pair (X, y), a frame, a path or the name of a data set; `partition` says who owns which
-    rows: shuffle, contiguous, "sorted-by COLUMN" or dirichlet:ALPHA; `scale` is none, standard or minmax.
+    `data` is an array, a pair (X, y), a frame, a path or the name of a data set. The first of `target`, `tolerance`,
+    `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. With a
+    `LocalCluster` workers stay warm between runs, and `cluster.scale(n)` from another thread changes their number while
+    a job runs. `watch` is called several times a second with a `JobSnapshot`, `say` with remarks.
 
-    `sync` is the synchronization model; `interval` (seconds, or text such as "200ms") fixes the time between two
-    barriers, which `fsp` finds by itself otherwise.
-    Further switches of the models: `first_interval` (where the search begins), `coordination` ("semi" or
-    "centralized"), `staleness`, `batches` (a pass), `factor` (λ), `balance` ("async", "sync" or "off": points
-    move to faster workers so that all data are traversed equally often). `straggler` slows workers on purpose, such
-    as "0-3:8x" (see docs/sync-models.md).
-
-    The first of `target`, `tolerance` (relative change of the objective over a full pass; 0 switches it off),
-    `max_iterations` and `max_seconds` ends the job. `attribute` keeps what each worker's reports did for the objective
-    (`gain`; it costs an evaluation of the objective per report). `out` is a folder for model, result and trace.
-    `watch` is called several times a second with the coordinator, `say` with remarks. With a `LocalCluster` workers
-    stay warm between runs, and `cluster.scale(n)` from another thread changes their number while a job runs.
-
-    A worker that dies, or gives no sign of life for `worker_timeout`, is replaced by a new process; without `replace`
-    the others take its points over (see docs/faults.md). A hook that does not return within `hook_timeout`, or a point
-    that takes longer, ends the job.
-
-    `checkpoint` is a folder, or an address such as s3://bucket/job, where the state of the job is kept, every
-    `checkpoint_every` (seconds, or text such as "30s"); `flegel.resume` goes on from there. Ctrl-C and SIGTERM then
-    write a last checkpoint before `KeyboardInterrupt` is raised.
+    With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
+    `flegel.resume` goes on from there.
     """
     from flegel.datasets import open_data
     from flegel.runtime.job import result_store
 
+    job = _with_known(Job(), options, RUN, "run")
+    check_options(job)
     chosen = resolve(algorithm)
     if out is not None:
         result_store.check_target(out)
-    count = workers if workers is not None else cluster.workers if cluster else default_workers()
-    if cluster is not None and count > cluster.workers:
-        raise UsageError(f"{count} workers were asked for, but the cluster has {cluster.workers}.")
-    dataset = open_data(data, label=label)
-    record = None
-    if checkpoint is not None:
-        record = new_session(checkpoint, _seconds(checkpoint_every) or 0.0, data, label)
-    result = execute(
-        Request(
-            record=record,
-            algorithm=chosen,
-            data=dataset,
-            workers=count,
-            sync=SyncSpec(
-                sync, _seconds(interval), _seconds(first_interval), coordination, staleness, batches, factor, balance
-            ),
-            criteria=Criteria(max_iterations, target, tolerance, max_seconds),
-            seed=seed,
-            partition=partition,
-            scale=scale,
-            straggler=straggler,
-            collect_state=collect_state,
-            worker_timeout=_seconds(worker_timeout) or 0.0,
-            hook_timeout=_seconds(hook_timeout) or 0.0,
-            replace=replace,
-            attribute=attribute,
-            cluster=cluster,
-            watch=watch,
-            say=say,
-        )
-    )
+    workers = job.workers if job.workers is not None else cluster.workers if cluster else default_workers()
+    if cluster is not None and workers > cluster.workers:
+        raise UsageError(f"{workers} workers were asked for, but the cluster has {cluster.workers}.")
+    dataset = open_data(data, label=job.label)
+    job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
+    session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
+    result = execute(Request(chosen, dataset, job, cluster, session, watch, say))
     if out is not None:
         result_store.save(result, out)
     return result
@@ -125,27 +119,22 @@ def run(
 def resume(
     place: str | os.PathLike[str],
     *,
-    workers: int | None = None,
-    target: float | None = UNSET,
-    tolerance: float = UNSET,
-    max_iterations: int | None = UNSET,
-    max_seconds: float | None = UNSET,
     algorithm: Algorithm | type[Algorithm] | str | None = None,
     data: Any = None,
     label: str | int | None = None,
     exact: bool | None = None,
     trust_code: bool = False,
-    checkpoint_every: float | str | None = None,
     out: str | os.PathLike[str] | None = None,
     cluster: Cluster | None = None,
-    watch: Callable[[Coordinator], None] | None = None,
+    watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    **changes: Unpack[ResumeOptions],
 ) -> Result:
     """Go on with a job from its checkpoints in `place`, and keep further ones there.
 
-    `workers` and what ends the job may be changed; algorithm and data must be those of the checkpoint, and are
-    compared with it. Data that came from Python are passed again as `data`; so is a class of your own as `algorithm`,
-    unless it can be found in its file or you trust the code inside the checkpoint (`trust_code`).
+    What is not given stays as it was. Algorithm and data must be those of the checkpoint, and are compared with it.
+    Data that came from Python are passed again as `data`; so is a class of your own as `algorithm`, unless it can be
+    found in its file or you trust the code inside the checkpoint (`trust_code`).
 
     With `exact` the job goes on from the newest complete checkpoint: under `bsp` it then takes the same course, to the
     last bit, as if it had never stopped (the default there). Otherwise it goes on from the last commit, where that is
@@ -153,20 +142,16 @@ def resume(
     """
     from flegel.runtime.job import result_store
 
+    check_options(_with_known(Job(), given := _given(changes), RESUME, "resume"))
     if out is not None:
         result_store.check_target(out)
     result = resume_job(
-        place, workers=workers, target=target, tolerance=tolerance, max_iterations=max_iterations,
-        max_seconds=max_seconds, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
-        checkpoint_every=_seconds(checkpoint_every), cluster=cluster, watch=watch, say=say,
+        place, given, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
+        cluster=cluster, watch=watch, say=say,
     )  # fmt: skip
     if out is not None:
         result_store.save(result, out)
     return result
-
-
-def _seconds(value: float | str | None) -> float | None:
-    return parse_seconds(value) if isinstance(value, str) else value
 
 
 def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
@@ -180,3 +165,37 @@ def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         return algorithm()
     raise UsageError(f"{algorithm!r} is no algorithm; give a subclass of flegel.Algorithm, or a name.")
+
+
+def _given(changes: Any) -> dict[str, Any]:
+    """None switches a criterion off; for all other options it says that nothing changes."""
+    return {k: v for k, v in changes.items() if v is not None or k not in RESUME or RESUME[k].path[0] == "criteria"}
+
+
+def _with_known(job: Job, given: Any, known: dict[str, NamedOption], function: str) -> Job:
+    for name in given:
+        if name not in known:
+            raise TypeError(f"flegel.{function} has no option {name!r}{nearest(name, list(known))}")
+    return with_options(job, given)
+
+
+def _describe(function: Any, known: dict[str, NamedOption], absent: bool) -> None:
+    """Signature and docstring with the options in place of `**options`; with `absent`, left out means unchanged."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    derived = [
+        inspect.Parameter(name, keyword, default=... if absent else o.default, annotation=o.python_type)
+        for name, o in known.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *derived])
+    lines = []
+    for panel in PANELS:
+        listed = [o for o in known.values() if o.about.panel == panel]
+        lines += [f"\n{panel}:", *(f"    {o.name}: {o.about.resume if absent else o.about.help}" for o in listed)]
+        lines = lines[:-1] if not listed else lines
+    function.__doc__ = f"{inspect.cleandoc(function.__doc__)}\n{textwrap.dedent(chr(10).join(lines))}\n"
+
+
+_describe(run, RUN, absent=False)
+_describe(resume, RESUME, absent=True)

@@ -35,7 +35,7 @@ HOOKS = frozenset(
 def check_algorithm(
     algorithm: Algorithm | type[Algorithm], features: Any = None, labels: Array | None = None
 ) -> list[str]:
-    """The promises that hold, in words; raises `ConformanceError` at the first that does not.
+    """The promises that hold, one sentence each; raises `ConformanceError` at the first that does not.
 
     A promise that does not apply to the class, such as conservation where all statistics are spent, is left out.
     """
@@ -93,12 +93,12 @@ class _Trial:
             self.require(array.dtype.kind in "fiub", f"initParameter returns {array.dtype}, not numbers")
         return pytree.as_float64(made)
 
-    def share(self, layout: str) -> Shard:
+    def shard(self, layout: str) -> Shard:
         state = self.algorithm.initState(self.points, self.columns, np.random.default_rng(5))
         return make_shard(self.features, self.labels, state, layout)
 
-    def kernel(self, share: Shard) -> Built:
-        return build_kernel(self.algorithm, share, self.parameter, self.zero)
+    def kernel(self, shard: Shard) -> Built:
+        return build_kernel(self.algorithm, shard, self.parameter, self.zero)
 
     def layout(self) -> str:
         return self.algorithm.layout
@@ -151,7 +151,7 @@ def _travels(trial: _Trial) -> bool:
 
 
 def _block_equals_points(trial: _Trial) -> bool:
-    plain, fast = trial.share("rows"), trial.share(trial.layout())
+    plain, fast = trial.shard("rows"), trial.shard(trial.layout())
     built = trial.kernel(fast)
     one, other = pytree.copy(trial.zero), pytree.copy(trial.zero)
     parameter = trial.parameter
@@ -173,25 +173,25 @@ def _block_equals_points(trial: _Trial) -> bool:
 
 
 def _stops(trial: _Trial) -> bool:
-    share = trial.share(trial.layout())
-    kernel = trial.kernel(share).kernel
+    shard = trial.shard(trial.layout())
+    kernel = trial.kernel(shard).kernel
     total, flag = pytree.copy(trial.zero), new_flag()
     flag[0] = 1
-    reached = kernel(share, trial.parameter, total, 0, share.points, 0, flag)
+    reached = kernel(shard, trial.parameter, total, 0, shard.points, 0, flag)
     trial.require(reached == 0 and _close(total, trial.zero, 0.0), "the kernel trains on although the flag is up")
     return True
 
 
 def _resumes(trial: _Trial) -> bool:
-    share = trial.share(trial.layout())
-    kernel = trial.kernel(share).kernel
+    shard = trial.shard(trial.layout())
+    kernel = trial.kernel(shard).kernel
     total = pytree.copy(trial.zero)
-    half = kernel(share, trial.parameter, total, 0, share.points // 2, 0, new_flag())
-    trial.require(share.points // 2 <= half <= share.points, "the kernel stops before the end it was given")
-    end = kernel(share, trial.parameter, total, half, share.points, 0, new_flag())
+    half = kernel(shard, trial.parameter, total, 0, shard.points // 2, 0, new_flag())
+    trial.require(shard.points // 2 <= half <= shard.points, "the kernel stops before the end it was given")
+    end = kernel(shard, trial.parameter, total, half, shard.points, 0, new_flag())
     whole = pytree.copy(trial.zero)
-    kernel(trial.share(trial.layout()), trial.parameter, whole, 0, share.points, 0, new_flag())
-    trial.require(end == share.points and _close(total, whole, 1e-6), "two half passes are not one pass")
+    kernel(trial.shard(trial.layout()), trial.parameter, whole, 0, shard.points, 0, new_flag())
+    trial.require(end == shard.points and _close(total, whole, 1e-6), "two half passes are not one pass")
     return True
 
 
@@ -201,19 +201,19 @@ def _conserves(trial: _Trial) -> bool:
         return False  # nothing is kept from one barrier to the next
     if trial.algorithm.keep_state:
         return False  # the state is part of the model and goes on learning, so no fresh pass is like it
-    share = trial.share(trial.layout())
-    kernel = trial.kernel(share).kernel
+    shard = trial.shard(trial.layout())
+    kernel = trial.kernel(shard).kernel
     total, parameter, cursor = pytree.copy(trial.zero), trial.parameter, 0
     rng = np.random.default_rng(11)
     for iteration in range(6):
-        end = min(cursor + int(rng.integers(1, share.points)), share.points)
-        cursor = kernel(share, parameter, total, cursor, end, iteration, new_flag()) % share.points
+        end = min(cursor + int(rng.integers(1, shard.points)), shard.points)
+        cursor = kernel(shard, parameter, total, cursor, end, iteration, new_flag()) % shard.points
         parameter = trial.update(total, parameter)
         pytree.clear(total, trial.algorithm.spent)
-    share.halted[:] = 0
-    kernel(share, parameter, total, 0, share.points, 6, new_flag())
+    shard.halted[:] = 0
+    kernel(shard, parameter, total, 0, shard.points, 6, new_flag())
     fresh = pytree.copy(trial.zero)
-    kernel(trial.share(trial.layout()), parameter, fresh, 0, share.points, 6, new_flag())
+    kernel(trial.shard(trial.layout()), parameter, fresh, 0, shard.points, 6, new_flag())
     pytree.clear(total, trial.algorithm.spent)
     pytree.clear(fresh, trial.algorithm.spent)
     trial.require(
@@ -227,9 +227,9 @@ def _adds(trial: _Trial) -> bool:
     """`aggregate` is addition, in any order; otherwise a lost worker could not be subtracted."""
     if not trial.algorithm.merges_reports:
         return False
-    share, kernel = trial.share("rows"), interpreted(trial.algorithm)
+    shard, kernel = trial.shard("rows"), interpreted(trial.algorithm)
     change = pytree.copy(trial.zero)
-    kernel(share, trial.parameter, change, 0, share.points // 2, 0, new_flag())
+    kernel(shard, trial.parameter, change, 0, shard.points // 2, 0, new_flag())
     target = pytree.add(pytree.copy(trial.zero), change)
     result = trial.algorithm.aggregate(target, change)
     merged = target if result is None else result
@@ -239,9 +239,9 @@ def _adds(trial: _Trial) -> bool:
 
 
 def _answers(trial: _Trial) -> bool:
-    share = trial.share("rows")
+    shard = trial.shard("rows")
     total = pytree.copy(trial.zero)
-    interpreted(trial.algorithm)(share, trial.parameter, total, 0, share.points, 0, new_flag())
+    interpreted(trial.algorithm)(shard, trial.parameter, total, 0, shard.points, 0, new_flag())
     before = pytree.copy(total), pytree.copy(trial.parameter)
     parameter = trial.update(total, trial.parameter)
     untouched = _close(total, before[0], 0.0) and _close(trial.parameter, before[1], 0.0)

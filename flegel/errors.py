@@ -1,6 +1,6 @@
 """Every error that Flegel raises on purpose. Never imports anything of the project.
 
-`UsageError` means that the caller can mend it (exit code 2); every other `FlegelError` means that the
+`UsageError` means that the caller can fix it (exit code 2); every other `FlegelError` means that the
 work failed (exit code 1). A message is one sentence that says what happened and what to do.
 """
 

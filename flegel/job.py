@@ -1,16 +1,27 @@
-"""What a job is, in plain typed records that can be written to disk and sent over the wire.
+"""What a job is: one typed record, written to checkpoints and journals and sent to masters as it stands. Nothing acts.
 
-Nothing here acts. `Criteria` says when to stop, `SyncSpec` how workers synchronize.
+Each field of `Job` that people can set carries its help, its parser and where it applies (`flegel.options.Option`).
+`flegel.run`, `flegel submit`, `flegel resume` and the tables of docs/cli.md are derived from it, so a new option is a
+field here and its use; CONTRIBUTING.md lists the steps.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+import os
+from typing import Annotated, Any
 
 import msgspec
 
 from flegel.errors import UsageError
+from flegel.options import Option, parse_bytes, parse_seconds
+
+TRAINING, SYNCHRONIZATION, DATA = "Training", "Synchronization", "Data"
+FAULTS, OUTPUT, CLUSTER = "Faults and checkpoints", "Output", "Cluster"
+PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER)
+"""Headings under which options are listed, in this order."""
+
+LEAST_TIMEOUT = 2.0  # two heartbeats of a worker
 
 
 class AlgorithmRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,10 +40,30 @@ class AlgorithmRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When to stop; the first one that holds ends the job. None or 0 switches a criterion off."""
 
-    max_iterations: int | None = None
-    target: float | None = None
-    tolerance: float = 1e-4
-    max_seconds: float | None = None
+    max_iterations: Annotated[
+        int | None,
+        Option("Stop after so many barriers.", TRAINING, resume="Another limit of barriers, counted from the start."),
+    ] = None
+    target: Annotated[
+        float | None,
+        Option("Stop when the objective is this good.", TRAINING, resume="Another target of the objective."),
+    ] = None
+    tolerance: Annotated[
+        float,
+        Option(
+            "Stop when a full pass changes the objective by less, relatively; 0 is off.",
+            TRAINING,
+            resume="Another tolerance; 0 is off.",
+        ),
+    ] = 1e-4
+    max_seconds: Annotated[
+        float | None,
+        Option(
+            "Stop after so many seconds of training.",
+            TRAINING,
+            resume="Another limit of seconds of training, counted from the start.",
+        ),
+    ] = None
 
     def check(self, *, has_objective: bool, halts: bool) -> None:
         """A job that could never end is refused before it starts."""
@@ -52,43 +83,187 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The synchronization model by name, and its switches."""
+    """The synchronization model by name, and its switches; None is the model's own default."""
 
-    name: str = "fsp"
-    interval: float | None = None
-    """Seconds between barriers; None lets the model find it."""
-    first_interval: float | None = None
-    """Seconds of the first interval of a model that finds its own; None measures first."""
-    coordination: str | None = None
-    """`semi` or `centralized`; None is the model's default."""
-    staleness: int | None = None
-    """How many batches a worker may be ahead of the slowest (`ssp`)."""
-    batches: int | None = None
-    """Batches that a worker makes of a pass over its share."""
-    factor: float | None = None
-    """λ of the recursive search (`fsp-binary`, `bsp-mini`)."""
-    balance: str | None = None
-    """`async`, `sync` or `off`: do points move to faster workers? None is the model's default."""
+    name: Annotated[
+        str,
+        Option(
+            "Synchronization model; `flegel models` lists them.",
+            SYNCHRONIZATION,
+            name="sync",
+            metavar="MODEL",
+            see="sync-models.md",
+        ),
+    ] = "fsp"
+    interval: Annotated[
+        float | None,
+        Option(
+            "Time between barriers, such as 200ms; found by itself if not given.",
+            SYNCHRONIZATION,
+            metavar="DURATION",
+            parse=parse_seconds,
+        ),
+    ] = None
+    first_interval: Annotated[
+        float | None,
+        Option(
+            "fsp: where the search for the interval begins; measured if not given.",
+            SYNCHRONIZATION,
+            metavar="DURATION",
+            parse=parse_seconds,
+        ),
+    ] = None
+    coordination: Annotated[
+        str | None,
+        Option(
+            "fsp: semi (default): who answers late to signals keeps its own time; centralized: signals only.",
+            SYNCHRONIZATION,
+        ),
+    ] = None
+    staleness: Annotated[int | None, Option("ssp: batches a worker may be ahead of the slowest.", SYNCHRONIZATION)] = (
+        None
+    )
+    batches: Annotated[int | None, Option("asp, ssp, psp, bsp-mini: batches of a pass.", SYNCHRONIZATION)] = None
+    factor: Annotated[float | None, Option("fsp-binary: λ, by which the interval shrinks.", SYNCHRONIZATION)] = None
+    balance: Annotated[
+        str | None,
+        Option(
+            "fsp: move points to fast workers while training (async), at barriers (sync), or off.",
+            SYNCHRONIZATION,
+            see="balance.md",
+        ),
+    ] = None
 
 
-def check_seed(seed: int) -> None:
-    """Seeds are what every generator of dice takes."""
+def check_seed(seed: int, flag: str = "--seed") -> None:
+    """Seeds are what every random generator takes."""
     if not 0 <= seed < 2**63:
         raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {seed}.")
 
 
-def parse_seconds(text: str) -> float:
-    """'200ms', '1.5s', '80us', '2min' or a bare number of seconds."""
-    units = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "min": 60.0, "s": 1.0, "": 1.0}
-    stripped = text.strip()
-    for unit in ("us", "µs", "ms", "min", "s", ""):
-        if stripped.endswith(unit):
-            number = stripped[: len(stripped) - len(unit)]
-            try:
-                value = float(number) * units[unit]
-            except ValueError:
-                continue
-            if 0 < value < float("inf"):
-                return value
-            break
-    raise UsageError(f"{text!r} is no duration; write for instance 200ms, 1.5s or 2min.")
+def check_timeout(seconds: float, flag: str) -> None:
+    if not LEAST_TIMEOUT <= seconds < 86400:
+        raise UsageError(f"{flag} {seconds:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day.")
+
+
+def check_period(seconds: float, flag: str) -> None:
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"The time between checkpoints must be more than 0 seconds, not {seconds:g}.")
+
+
+class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job as its owner asks for it. Fields without an `Option` are arguments of every entry point."""
+
+    algorithm: AlgorithmRef = AlgorithmRef("", {})
+    """Its name is empty while only the process that submits it has the class."""
+    data: str = ""
+    """A name, a path or an address; empty for rows that only the process that submits it has."""
+    workers: Annotated[
+        int | None,
+        Option(
+            "Worker processes; one a core by default, on a cluster a fair share of it.",
+            TRAINING,
+            resume="Another number of workers; points are dealt anew.",
+        ),
+    ] = None
+    criteria: Criteria = Criteria()
+    seed: Annotated[
+        int,
+        Option("Decides initial parameters and the order of the data.", TRAINING, check=check_seed),
+    ] = 0
+    sync: SyncSpec = SyncSpec()
+    straggler: Annotated[
+        str,
+        Option(
+            "Slow workers down on purpose: 0-3:8x, 0:32ms/1000, 0:8x@10s-20s, …",
+            SYNCHRONIZATION,
+            see="sync-models.md",
+        ),
+    ] = ""
+    label: Annotated[str | int | None, Option("Label column of a file, by name or number.", DATA)] = None
+    partition: Annotated[
+        str,
+        Option("Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.", DATA, see="data.md"),
+    ] = "shuffle"
+    scale: Annotated[
+        str,
+        Option("Scale the columns: none, standard or minmax; the model keeps how, so `predict` does the same.", DATA),
+    ] = "none"
+    worker_timeout: Annotated[
+        float,
+        Option(
+            "A worker without a sign of life for so long is lost.",
+            FAULTS,
+            metavar="DURATION",
+            default="10s",
+            parse=parse_seconds,
+            check=check_timeout,
+            see="faults.md",
+        ),
+    ] = 10.0
+    hook_timeout: Annotated[
+        float,
+        Option(
+            "A hook, or a single point, that takes longer is endless; the job then fails.",
+            FAULTS,
+            metavar="DURATION",
+            default="30s",
+            parse=parse_seconds,
+            check=check_timeout,
+            see="faults.md",
+        ),
+    ] = 30.0
+    replace: Annotated[
+        bool, Option("Start another process for a lost worker, or share its points out.", FAULTS, see="faults.md")
+    ] = True
+    checkpoint: Annotated[
+        str | None,
+        Option(
+            "Keep the job's state in this folder or store (s3://…), for `flegel resume`.",
+            FAULTS,
+            metavar="DIR",
+            parse=os.fspath,
+            accepts="os.PathLike[str]",
+            cluster=False,
+            refusal="A job on a cluster keeps its checkpoints itself; omit --checkpoint.",
+            see="checkpoints.md",
+        ),
+    ] = None
+    checkpoint_every: Annotated[
+        float,
+        Option(
+            "Time between two checkpoints.",
+            FAULTS,
+            metavar="DURATION",
+            default="30s",
+            parse=parse_seconds,
+            check=check_period,
+            resume="Another time between two checkpoints.",
+            cluster=False,
+        ),
+    ] = 30.0
+    attribute: Annotated[
+        bool,
+        Option(
+            "Show what each worker does for the objective (Δf); costs an evaluation of the objective per report.",
+            OUTPUT,
+            cluster=False,
+        ),
+    ] = False
+    collect_state: Annotated[
+        bool,
+        Option("Return the hidden state of every point with the result.", OUTPUT, cluster=False, command_line=False),
+    ] = False
+    name: Annotated[str, Option("Name of the job.", CLUSTER, local=False)] = ""
+    priority: Annotated[int, Option("Jobs with a larger one go first.", CLUSTER, local=False)] = 0
+    memory: Annotated[
+        int | None,
+        Option(
+            "Limit of each process, such as 2G; the slave's own by default.",
+            CLUSTER,
+            metavar="SIZE",
+            parse=parse_bytes,
+            local=False,
+        ),
+    ] = None
+    retries: Annotated[int, Option("Start again so often when it crashes.", CLUSTER, local=False)] = 0

@@ -335,7 +335,7 @@ class Window(_Message):
 
     move: int
     number: int
-    parcel: tuple[int, int]
+    block: tuple[int, int]
     points: int
     passes: int
     copied: bool = False

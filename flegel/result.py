@@ -131,7 +131,7 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
             "points": w.points,
             "visits": w.visits,
             "passes": w.passes,
-            "gain": w.gain if machine.attribute else None,
+            "gain": w.gain if machine.state.attribute else None,
             "compute_seconds": w.compute,
             "wait_seconds": w.wait,
             "barrier_seconds": w.respond,
@@ -164,12 +164,12 @@ def balance_row(machine: Coordinator) -> dict[str, Any]:
     """Moves, points, bytes, the spread of passes at the end and their course, and the reasons."""
     passes = [w.passes for w in machine.view.workers.values() if w.points]
     spread = max(passes) - min(passes) if passes else 0.0
-    balancing = machine.balancing
-    if balancing is None:
+    balance = machine.balance
+    if balance is None:
         return {"mode": "off", "spread": spread, "course": _course(machine)}
-    moves = balancing.moves
+    moves = balance.migrations
     return {
-        "mode": balancing.mode,
+        "mode": balance.mode,
         "spread": spread,
         "moves": moves.count,
         "points": moves.points,
@@ -197,41 +197,3 @@ def utilization(workers: list[dict[str, Any]]) -> float:
     busy = sum(w["compute_seconds"] for w in workers)
     idle = sum(w["wait_seconds"] + w["barrier_seconds"] for w in workers)
     return float(busy / max(busy + idle, 1e-12))
-
-
-@dataclass
-class Glance:
-    """What one look at a running job shows; plain numbers and texts, so that it travels."""
-
-    algorithm: str
-    policy: str
-    phase: str
-    loaded: int
-    loads: int
-    visits: int = 0
-    seconds: float = 0.0
-    iteration: int = 0
-    estimate: float | None = None
-    interval: float | None = None
-    in_flight: int = 0
-    attribute: bool = False
-    """It is known what each worker does for the objective."""
-    workers: list[list[float]] = field(default_factory=list)
-    """Of the first 40: number, points, passes, points a second, seconds of computing, waiting and responding, and what
-    it did for the objective."""
-
-
-def glance(machine: Coordinator) -> Glance:
-    """A look at a coordinator."""
-    every = list(machine.view.workers.values())
-    seen = Glance(
-        type(machine.algorithm).__name__, machine.policy.name, machine.phase, len(machine.loaded), len(machine.loads)
-    )
-    if machine.trace:
-        last = machine.trace[-1]
-        seen.seconds, seen.iteration, seen.estimate = last.seconds, last.iteration, last.estimate
-        seen.interval, seen.in_flight = last.interval, last.in_flight
-        seen.visits = sum(w.visits for w in every)
-        seen.attribute = machine.attribute
-        seen.workers = [[w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain] for w in every[:40]]
-    return seen

@@ -13,8 +13,8 @@ PACKAGE = ROOT / "flegel"
 
 LAYERS = [
     {"errors"},
-    {"core", "algorithm", "job", "messages"},
-    {"sync", "plan"},
+    {"core", "algorithm", "job", "messages", "options"},
+    {"sync", "plan", "params"},
     {"machine"},
     {"runtime", "sim", "result"},
     {"cluster"},
@@ -25,6 +25,7 @@ where PEERS says so."""
 
 PEERS = {
     "plan": set(),
+    "params": set(),
     "sync": {"plan"},
     "sim": set(),
     "runtime": {"result"},
@@ -111,13 +112,60 @@ def test_algorithms_and_data_know_only_the_vocabulary_of_the_engine(folder: str)
             assert allowed, f"{path.relative_to(ROOT)}:{line} imports {name}"
 
 
-@pytest.mark.parametrize("folder", ["sync", "plan", "machine"])
-def test_decisions_have_no_clock_no_thread_no_socket_and_no_dice(folder: str) -> None:
+@pytest.mark.parametrize("folder", ["sync", "plan", "params", "machine"])
+def test_decisions_have_no_clock_no_thread_no_socket_and_no_random_numbers(folder: str) -> None:
     for path in sorted((PACKAGE / folder).rglob("*.py")):
         for line, name in imports(path):
             assert name.split(".")[0] not in OUTSIDE_WORLD, f"{path.relative_to(ROOT)}:{line} imports {name}"
         text = path.read_text(encoding="utf-8")
-        assert "np.random" not in text and "default_rng" not in text, f"{path} throws dice"
+        assert "np.random" not in text and "default_rng" not in text, f"{path} draws random numbers"
+
+
+PURE_MASTER = (
+    "actions", "client_requests", "facts", "job_lifecycle", "master", "message_budget", "placement", "state", "views",
+    "worker_staffing",
+)  # fmt: skip
+PURE_FILES = [
+    *(path for folder in ("sync", "plan", "params", "machine") for path in sorted((PACKAGE / folder).rglob("*.py"))),
+    *(PACKAGE / f"cluster/master/{name}.py" for name in PURE_MASTER),
+    PACKAGE / "cluster/slave/coordinator_deadlines.py",
+]
+IMPURE = {
+    "time", "datetime", "threading", "asyncio", "concurrent", "multiprocessing", "socket", "select", "selectors",
+    "zmq", "subprocess", "random", "secrets",
+}  # fmt: skip
+
+
+def module_files(name: str) -> list[Path]:
+    """The files of the package that importing this name runs: the module itself, or the package that defines it."""
+    parts = name.split(".")[1:]
+    for upto in range(len(parts), 0, -1):
+        place = PACKAGE.joinpath(*parts[:upto])
+        if place.with_suffix(".py").is_file():
+            return [place.with_suffix(".py")]
+        if (place / "__init__.py").is_file():
+            return [place / "__init__.py"]
+    return []
+
+
+def test_nothing_that_decisions_import_reaches_a_clock_a_thread_a_socket_or_random_numbers() -> None:
+    """Transitively: the way from a pure file to the import that is not is shown. `flegel/__init__.py` imports nothing
+    before a name is used, so it is left out."""
+    way: dict[Path, list[Path]] = {path: [path] for path in PURE_FILES}
+    left = list(PURE_FILES)
+    wrong: list[str] = []
+    while left:
+        path = left.pop()
+        for line, name in imports(path):
+            if name.split(".")[0] in IMPURE:
+                shown = " → ".join(str(step.relative_to(ROOT)) for step in way[path])
+                wrong.append(f"{shown}:{line} imports {name}")
+            elif name.startswith("flegel."):
+                for found in module_files(name):
+                    if found not in way:
+                        way[found] = [*way[path], found]
+                        left.append(found)
+    assert not wrong, "\n".join(wrong)
 
 
 CLOCKS = {

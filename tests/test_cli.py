@@ -7,10 +7,10 @@ import functools
 import io
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -20,8 +20,8 @@ from flegel import LocalCluster
 from flegel.cli.display import PlainDisplay
 from flegel.cli.main import app
 from flegel.errors import UsageError
-from flegel.job import parse_seconds
-from flegel.result import Glance
+from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.options import parse_seconds
 
 ROWS = np.random.default_rng(3).normal(size=(60, 5))  # with k=6 the shape of other tests, which is compiled already
 
@@ -236,9 +236,9 @@ def test_what_is_wrong_is_told_before_what_stands_in(folder: Path, monkeypatch: 
 def test_a_rate_is_shown_when_there_is_one() -> None:
     stream = io.StringIO()
     display = PlainDisplay(stream, every=0.0)
-    seen = Glance("kmeans", "fsp", "training", 2, 2, visits=1000, seconds=0.1, iteration=3, interval=0.01)
+    seen = JobSnapshot("kmeans", "fsp", "training", 2, 2, visits=1000, seconds=0.1, iteration=3, interval=0.01)
     display.show(seen)
-    display.show(replace(seen, visits=2000))
+    display.show(msgspec.structs.replace(seen, visits=2000))
     first, second = stream.getvalue().splitlines()
     assert "points/s" not in first and "interval 10 ms" in first
     assert "points/s" in second and " 0 points/s" not in second

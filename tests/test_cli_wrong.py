@@ -160,14 +160,14 @@ def test_what_the_system_refuses_is_a_sentence_too(monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied", "secret")
 
     monkeypatch.setattr("flegel.runtime.job.find_algorithm.find_algorithm", find)
-    assert said("check kmeans", code=1) == "flegel: secret: Permission denied; mend that and try again."
+    assert said("check kmeans", code=1) == "flegel: secret: Permission denied; fix this and retry."
 
 
 def test_ctrl_c_speaks_of_workers_only_where_there_were_some(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flegel.cli.cluster._client", stop)
+    monkeypatch.setattr("flegel.cli.cluster_jobs.open_client", stop)
     monkeypatch.setattr("flegel.api.run", stop)
     assert said("jobs", code=130) == "flegel: interrupted."
     assert "all workers were stopped" in said("submit kmeans --data rows.npy --no-save", code=130)
@@ -192,7 +192,7 @@ def test_ctrl_c_while_the_program_is_imported_is_no_traceback(tmp_path: Path) ->
 
 def test_options_that_would_do_nothing_are_refused() -> None:
     assert "say also where, with --checkpoint DIR" in said("submit kmeans --data rows.npy --checkpoint-every 3s")
-    assert "leave one of them away" in said("submit kmeans --data rows.npy --no-save --out x")
+    assert "omit one of them" in said("submit kmeans --data rows.npy --no-save --out x")
     assert not Path("x").exists()
 
 

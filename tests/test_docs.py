@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 
+from flegel.cli import reference
 from flegel.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,6 +127,13 @@ def test_the_reference_has_no_options_that_are_gone() -> None:
     known = set().union({"--help"}, *(o for command in everywhere for o in options(command)))
     told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", REFERENCE.read_text(encoding="utf-8")))
     assert told <= known, f"docs/cli.md tells of {', '.join(sorted(told - known))}"
+
+
+@pytest.mark.parametrize("page", reference.pages(), ids=named)
+def test_what_is_derived_from_the_description_of_a_job_is_up_to_date(page: Path) -> None:
+    assert page.read_text(encoding="utf-8") == reference.pages()[page], (
+        f"{named(page)} differs from flegel/job.py; run `{reference.COMMAND}` to bring it up to date"
+    )
 
 
 MAP = ROOT / "ARCHITECTURE.md"

@@ -50,7 +50,7 @@ DEADLINE = 240.0  # seconds: beyond that something hangs
 def flips(count: int, lines: ResultLog, batch: int = 100) -> None:
     from flegel.runtime.checkpoint.reader import read
     from flegel.runtime.checkpoint.store import FolderStore
-    from tests.checkpoint.shelves import RECORD, check_state, three
+    from tests.checkpoint.stored_checkpoints import RECORD, check_state, three
 
     with tempfile.TemporaryDirectory(prefix="flegel-flips-") as scratch:
         folder = Path(scratch) / "job"
@@ -74,7 +74,7 @@ def flips(count: int, lines: ResultLog, batch: int = 100) -> None:
                         assert found.manifest is not None and found.manifest.number == 3
                     else:
                         check_state(found, 1 if name in used[3] else 2)
-                    assert found.job == RECORD
+                    assert found.record == RECORD
                     loaded += 1
                     harmless = not (name in used[3] or name == "job" or name.startswith("commit"))
                     harmless = harmless and not name.endswith(".manifest")
@@ -99,7 +99,7 @@ def write_one(folder: Path) -> None:
     found = read(FolderStore(folder))
     m = found.manifest
     assert m is not None
-    writer = Checkpointer(FolderStore(folder), found.job, found.rows, found)
+    writer = Checkpointer(FolderStore(folder), found.record, found.rows, found)
     workers = tuple(range(len(found.parts)))
     rows = len(found.rows)
     writer.take(
@@ -109,7 +109,7 @@ def write_one(folder: Path) -> None:
         kept = part.kept
         kept.number = m.number + 1
         writer.take(SaveCheckpointPart(worker, kept, part.frames()))
-    work = writer._next_draft()
+    work = writer._next_checkpoint()
     assert work is not None
     os.access(MARK, os.F_OK)
     try:
@@ -151,7 +151,7 @@ def ordinals(log: Path) -> dict[str, tuple[int, int]]:
 def system_calls(lines: ResultLog) -> None:
     from flegel.runtime.checkpoint.reader import read
     from flegel.runtime.checkpoint.store import FolderStore
-    from tests.checkpoint.shelves import three
+    from tests.checkpoint.stored_checkpoints import three
 
     if shutil.which("strace") is None:
         print("strace is not installed; system calls are left out")

@@ -36,8 +36,8 @@ import psutil
 from bench.chaos.result_log import ResultLog, quantile
 from flegel.algorithms.kmeans import KMeans
 from flegel.cluster.master.facts import Ended, Placed, Submitted
+from flegel.cluster.master.job_lifecycle import KEEP
 from flegel.cluster.master.journal import Journal
-from flegel.cluster.master.master import KEEP
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.runtime.job.class_source import reference
 from tests.cluster.daemon_cluster import DaemonCluster

@@ -100,7 +100,7 @@ class Trouble(threading.Thread):
         chosen, machine = self.victim(), self.seen[-1]
         if chosen is None:
             return
-        before = len(machine.crew.incidents)
+        before = len(machine.membership.incidents)
         at = clock.now()
         try:
             os.kill(chosen[1], signal.SIGKILL)
@@ -111,7 +111,7 @@ class Trouble(threading.Thread):
             return  # the job ended first
         line = {"kind": "kill", "worker": chosen[0], "hang": found is None}
         if found is not None:
-            began = machine.began
+            began = machine.state.began
             line |= {
                 "detect_s": began + found.at - at,
                 "resume_s": began + found.resumed - at,
@@ -125,11 +125,11 @@ class Trouble(threading.Thread):
         chosen, machine = self.victim(), self.seen[-1]
         if chosen is None:
             return
-        seconds, before = self.rng.uniform(1.0, 10.0), len(machine.crew.incidents)
+        seconds, before = self.rng.uniform(1.0, 10.0), len(machine.membership.incidents)
         try:
             os.kill(chosen[1], signal.SIGSTOP)
             self.over.wait(seconds)
-            lost = any(i.kind == "lost" for i in machine.crew.incidents[before:])
+            lost = any(i.kind == "lost" for i in machine.membership.incidents[before:])
             os.kill(chosen[1], signal.SIGCONT)
         except ProcessLookupError:
             return
@@ -151,7 +151,7 @@ class Trouble(threading.Thread):
     def resumed(self, machine: Any, before: int, worker: int) -> Any:
         deadline = clock.now() + HANG
         while clock.now() < deadline and not self.over.is_set():
-            for incident in machine.crew.incidents[before:]:
+            for incident in machine.membership.incidents[before:]:
                 if incident.kind == "lost" and incident.worker == worker and incident.resumed is not None:
                     return incident
             time.sleep(0.01)
@@ -181,10 +181,10 @@ def shared_memory() -> int:
 
 def recomputed(algorithm: str, data: Any, result: flegel.Result, machine: Any) -> float:
     """How far the statistics are from those of the final states (k-means), or from the sum over owners."""
-    gap = float(machine.ledger.discrepancy())
+    gap = float(machine.store.discrepancy())
     if algorithm != "kmeans" or machine.policy.name == "psp":  # who lingers has done more than was committed
         return gap
-    z, total = result.state[:, 0], machine.ledger.total
+    z, total = result.state[:, 0], machine.store.statistics
     assert (z >= 0).all(), "a point was never visited"
     assert np.array_equal(np.bincount(z, minlength=len(total.counts)), total.counts), "counts are off"
     for j in range(len(total.counts)):

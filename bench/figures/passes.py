@@ -9,8 +9,9 @@ from __future__ import annotations
 from bench.common import suite
 from flegel.algorithms.kmeans import KMeans
 from flegel.compare import Chart, Series
-from flegel.job import Criteria, SyncSpec
-from flegel.runtime.job.run import Request, execute
+from flegel.job import Criteria, Job, SyncSpec
+from flegel.runtime.job.request import Request
+from flegel.runtime.job.run import execute
 
 FIGURE = "Fig. 12"
 NEEDS = ("option:straggler", "option:balance", "algorithm:kmeans")
@@ -48,7 +49,7 @@ def main() -> None:
 
 def _gains(bench: suite.Suite, straggler: str, scenario: str, target: float) -> None:
     what = f"contribution of each worker to the objective, {scenario}"
-    if "attribute" not in Request.__dataclass_fields__:
+    if "attribute" not in Job.__struct_fields__:
         bench.skip(what, "the engine does not record it")
         return
     series = []
@@ -56,13 +57,15 @@ def _gains(bench: suite.Suite, straggler: str, scenario: str, target: float) -> 
         request = Request(
             algorithm=KMeans(**suite.SWEEP.settings),
             data=bench.data(suite.SWEEP),
-            workers=bench.workers,
-            sync=SyncSpec("fsp", balance=mode),
-            criteria=Criteria(target=target, max_seconds=suite.LIMIT[bench.scale]),
-            seed=bench.options.seed,
-            straggler=straggler,
+            job=Job(
+                workers=bench.workers,
+                sync=SyncSpec("fsp", balance=mode),
+                criteria=Criteria(target=target, max_seconds=suite.LIMIT[bench.scale]),
+                seed=bench.options.seed,
+                straggler=straggler,
+                attribute=True,
+            ),
             cluster=bench.cluster(bench.workers),
-            attribute=True,
         )
         gains = [w["gain"] for w in execute(request).worker]
         series.append(Series(name=f"fsp:balance={mode}", points=[(float(i), g) for i, g in enumerate(gains)]))

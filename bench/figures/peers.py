@@ -29,7 +29,7 @@ from flegel.compare.stats import first_reaching, loosened, median, turns
 from flegel.compare.suite import lacking
 from flegel.compare.table import seconds
 from flegel.datasets import open_data
-from flegel.runtime.job.run import take_sample
+from flegel.runtime.job.prepared_job import take_sample
 
 FIGURE = "Peers"
 NEEDS = ("package:sklearn",)

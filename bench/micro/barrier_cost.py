@@ -17,7 +17,7 @@ import json
 import os
 import platform
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from flegel import Algorithm, LocalCluster
 from flegel.core.shard import Shard
 from flegel.runtime import clock
 from flegel.runtime.processes.remote_cluster import RemoteCluster
-from flegel.sync import MODELS, SyncModel
 from flegel.sync.policy import (
     NOTHING,
     Decision,
@@ -34,6 +33,7 @@ from flegel.sync.policy import (
     Reported,
     Started,
     StopWorkers,
+    SyncModel,
     TrainWorkers,
     Update,
     Updated,
@@ -94,14 +94,18 @@ class Idle(Algorithm):
         return kernel
 
 
-class Metronome:
+class Metronome(SyncModel):
     """A signal every so often, and a note of how long each barrier took, read from the clock of this process."""
 
     name = "metronome"
+    summary = "for this benchmark"
+    seconds: ClassVar[float] = 0.005
+    costs: ClassVar[list[float]] = []
+    """Of the last job; the engine makes the model, so its results are found at the class."""
 
-    def __init__(self, interval: float) -> None:
-        self.interval: float | None = interval
-        self.costs: list[float] = []
+    def __init__(self) -> None:
+        self.interval: float | None = self.seconds
+        self.costs.clear()
         self._signal = 0.0
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
@@ -120,14 +124,13 @@ class Metronome:
 
 def measure(cluster: LocalCluster, workers: int, barriers: int, interval: float, busy: bool) -> np.ndarray:
     """Seconds of each barrier, without the first few."""
-    metronome = Metronome(interval)
-    MODELS["metronome"] = SyncModel(lambda spec: metronome, "for this benchmark")
+    Metronome.seconds = interval
     rows = np.zeros((10_000 * workers, COLUMNS), np.float32)
     flegel.run(
         Idle(busy=busy), rows, workers=workers, sync="metronome", max_iterations=barriers + 20, tolerance=0,
         cluster=cluster,
     )  # fmt: skip
-    return np.array(metronome.costs[10:])
+    return np.array(Metronome.costs[10:])
 
 
 def summary(costs: np.ndarray) -> dict[str, float]:

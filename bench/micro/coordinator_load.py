@@ -34,11 +34,12 @@ from bench.common.coordinator_chart import barrier_chart
 from bench.common.in_memory_cluster import InMemoryCluster
 from bench.common.simulated_workers import Part, Played, statistics
 from flegel.algorithm import Algorithm
+from flegel.core.parallel_sums import add_fields
 from flegel.errors import UsageError
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.ledger import Ledger
 from flegel.messages import LoadShard, TreeLayout
+from flegel.params.local import LocalStore
 from flegel.runtime.job.driver import drive
 from flegel.runtime.processes import worker_cluster
 from flegel.runtime.processes.endpoints import LocalEndpoint
@@ -164,7 +165,7 @@ def coordinator(workers: int, barriers: int, theta: int, size: int) -> Coordinat
     }
     return Coordinator(
         algorithm, make_policy(SyncSpec("bsp")), Criteria(max_iterations=barriers + WARM_UP, tolerance=0),
-        np.zeros(max(theta // 8, 1)), Ledger(algorithm, zero), loads,
+        LocalStore(algorithm, np.zeros(max(theta // 8, 1)), zero, add_fields), loads,
     )  # fmt: skip
 
 
@@ -192,7 +193,7 @@ def _per_message(thread: float, process: float, workers: int, barriers: int) -> 
 
 
 def _check(machine: Coordinator, errors: list[str], workers: int) -> None:
-    rounds, total = machine.iteration, machine.ledger.total
+    rounds, total = machine.iteration, machine.store.statistics
     if not (total.counts == rounds * workers).all() or not (total.sums == rounds * workers * (workers + 1) / 2).all():
         errors = [*errors, "the sums are not those of every report once"]
     if errors:

@@ -34,8 +34,8 @@ from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.ledger import Ledger
 from flegel.messages import LoadShard, TreeLayout
+from flegel.params.local import LocalStore
 from flegel.plan.stragglers import Stragglers, parse_stragglers
 from flegel.runtime.backends.numba.compiler import build_kernel
 from flegel.sim.simulation import Costs, simulate
@@ -113,9 +113,9 @@ def virtual_job(
     criteria, form = Criteria(max_seconds=seconds, tolerance=0, target=target), TreeLayout("array", ())
     for_ever = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
     job = Coordinator(
-        algorithm, make_policy(SyncSpec("fsp")), criteria, theta, Ledger(algorithm, zero),
+        algorithm, make_policy(SyncSpec("fsp")), criteria, LocalStore(algorithm, theta, zero),
         {w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
-        patience=for_ever, balancing=BalanceControl(mode, criteria) if mode in ("async", "sync") else None,
+        timeouts=for_ever, balance=BalanceControl(mode, criteria) if mode in ("async", "sync") else None,
         attribute=True,
     )  # fmt: skip
     courses = {w: Course(unsteady(scatter, seed, w)) if scatter else None for w in range(workers)}
@@ -168,9 +168,9 @@ def describe(job: Coordinator, reached: float) -> dict[str, Any]:
         "gain_by_worker": [w.gain for w in workers],
         "passes_by_worker": [w.passes for w in workers],
         "points_by_worker": [w.points for w in workers],
-        "moves": job.balancing.moves.count if job.balancing else 0,
-        "points_moved": job.balancing.moves.points if job.balancing else 0,
-        "bytes_moved": job.balancing.moves.bytes if job.balancing else 0,
+        "moves": job.balance.migrations.count if job.balance else 0,
+        "points_moved": job.balance.migrations.points if job.balance else 0,
+        "bytes_moved": job.balance.migrations.bytes if job.balance else 0,
     }
 
 

@@ -1,7 +1,4 @@
-"""`flegel compare`, `flegel report` and `flegel bench`: options to comparisons and pages. Decides nothing.
-
-`mount(app)` puts the commands into the command line.
-"""
+"""`flegel compare`, `flegel report` and `flegel bench`: options to comparisons and pages. Decides and draws nothing."""
 
 from __future__ import annotations
 
@@ -12,19 +9,13 @@ from typing import Annotated
 
 import typer
 
-from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
+from flegel.cli.app import WORKERS_STOPPED, errors_as_sentences, say
+from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within, make_algorithm
 from flegel.errors import FlegelError, StorageError, UsageError
 
 bench_app = typer.Typer(
     help="The benchmark suite: the figures of the papers, on your own machine.", no_args_is_help=True
 )
-
-
-def mount(app: typer.Typer) -> None:
-    """Add everything of this file to the command line."""
-    app.command()(compare)
-    app.command()(report)
-    app.add_typer(bench_app, name="bench")
 
 
 def compare(
@@ -55,12 +46,9 @@ def compare(
 
         flegel compare kmeans --data higgs --sync bsp,fsp,psp --straggler 0:8x --workers 4 --out runs/compare
     """
-    from flegel.cli.main import STOPPED, sentences
-
-    with sentences(STOPPED):
+    with errors_as_sentences(WORKERS_STOPPED):
         import msgspec
 
-        from flegel.cli.main import _algorithm
         from flegel.compare import compare as run_comparison
         from flegel.compare import write
         from flegel.compare.table import text, verdict
@@ -68,12 +56,12 @@ def compare(
 
         check_places(json_to, out)
         found = run_comparison(
-            _algorithm(algorithm, settings or []), data, sync, workers=workers, label=label, repeat=repeat,
+            make_algorithm(algorithm, settings), data, sync, workers=workers, label=label, repeat=repeat,
             straggler=straggler, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds, seed=seed,
-            partition=partition, log=_say, command=_command(),
+            partition=partition, log=say, command=_command(),
         )  # fmt: skip
         for note in found.notes:
-            _say(f"note: {note}")
+            say(f"note: {note}")
         if json_to == "-":
             print(msgspec.json.encode(found).decode())
         else:
@@ -83,7 +71,7 @@ def compare(
             write(found, Path(json_to))  # type: ignore[arg-type]
         if out is not None:
             write(found, out / "compare.json")
-            _say(f"report: {save(render([found]), out / 'report.html')}")
+            say(f"report: {save(render([found]), out / 'report.html')}")
         if all(attempt.outcome == "failed" for attempt in found.attempts):
             raise FlegelError(f"Every run failed, the last one so: {found.attempts[-1].reason}")
 
@@ -103,9 +91,7 @@ def report(
 
         flegel report runs/compare/compare.json runs/bench/skew.json --title "Two machines"
     """
-    from flegel.cli.main import sentences
-
-    with sentences():
+    with errors_as_sentences():
         from flegel.report.write import load, render, save
 
         print(save(render([load(path) for path in sources], title), out))
@@ -121,9 +107,7 @@ TOTAL = {"smoke": 100.0}  # seconds for `all` where nobody says
 @bench_app.command("list")
 def list_benches(suite: Suite = None) -> None:
     """What the suite can answer, and what it cannot here. Those with a figure are what `run all` runs."""
-    from flegel.cli.main import sentences
-
-    with sentences():
+    with errors_as_sentences():
         from flegel.compare.suite import folder, scripts
 
         for script in scripts(folder(suite)):
@@ -153,9 +137,7 @@ def run_benches(
 
         flegel bench run all --scale small --workers 16 --budget 540 --out runs/bench
     """
-    from flegel.cli.main import sentences
-
-    with sentences(f"; what was measured so far is in {out}"):
+    with errors_as_sentences(f"; what was measured so far is in {out}"):
         from flegel.compare.suite import check_only, choose, folder, scripts
         from flegel.compare.suite_runner import SuiteRunner
 
@@ -165,7 +147,7 @@ def run_benches(
         if budget is None and names == ["all"]:
             budget = TOTAL.get(scale)
         flags = {"--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--only": only or None}
-        failed = SuiteRunner(choose(scripts(folder(suite)), names), out, flags, budget, _say).run()
+        failed = SuiteRunner(choose(scripts(folder(suite)), names), out, flags, budget, say).run()
         _collect(out)
         if failed:
             raise FlegelError(f"These benchmarks failed: {', '.join(failed)}.")
@@ -178,9 +160,7 @@ def report_benches(
     title: Annotated[str, typer.Option(help="Headline of the page.")] = "",
 ) -> None:
     """One page of all benchmarks in a folder."""
-    from flegel.cli.main import sentences
-
-    with sentences():
+    with errors_as_sentences():
         _collect(folder, out, title)
 
 
@@ -212,11 +192,6 @@ def check_places(json_to: str | None, out: Path | None) -> None:
         result_store.check_file(json_to, "--json")  # type: ignore[arg-type]
     if out is not None:
         result_store.check_folder(out)
-
-
-def _say(text: str) -> None:
-    if text:
-        print(f"flegel: {text}", file=sys.stderr)
 
 
 def _command() -> str:

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from flegel.errors import FlegelError, UsageError
 
 app = typer.Typer(help="Data sets by name: what there is, where it comes from, and getting it.", no_args_is_help=True)
-_out = Console()
-_err = Console(stderr=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set's name; `flegel data list` shows them.")]
+
+
+def _console(stderr: bool = False) -> Any:
+    """Made when it is needed: importing rich here would make `flegel --help` 20 ms slower."""
+    from rich.console import Console
+
+    return Console(stderr=stderr)
 
 
 def _fail(error: FlegelError) -> typer.Exit:
@@ -67,16 +70,19 @@ def info(name: Name, json: Annotated[bool, typer.Option("--json", help="As JSON.
 
 
 def _line(key: str, value: Any) -> None:
-    _out.print(f"[bold]{key.replace('_', ' '):<12}[/bold] {value}", highlight=False, soft_wrap=True)
+    _console().print(f"[bold]{key.replace('_', ' '):<12}[/bold] {value}", highlight=False, soft_wrap=True)
 
 
 @app.command()
 def fetch(name: Name) -> None:
     """Download a data set into the cache folder; goes on where an earlier try ended."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
     from flegel.datasets.catalog.fetch import fetch_entry
     from flegel.datasets.catalog.registry import entry
 
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=_err)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, console=_console(stderr=True))
     tasks: dict[str, TaskID] = {}
 
     def show(file: str, size: int, total: int | None) -> None:
@@ -120,7 +126,7 @@ def generate(
     except FlegelError as error:
         raise _fail(error) from None
     if data.stand_in:
-        _err.print(
+        _console(stderr=True).print(
             f"These are {data.rows:,} generated rows in the shape of {name}, not the real ones.",
             soft_wrap=True,
         )
@@ -138,6 +144,8 @@ def path(name: Name) -> None:
         raise _fail(error) from None
     found = known.real_path()
     if found is None:
-        _err.print(f"{name} is not in the cache; it belongs into {known.folder()}.", highlight=False, soft_wrap=True)
+        _console(stderr=True).print(
+            f"{name} is not in the cache; it belongs into {known.folder()}.", highlight=False, soft_wrap=True
+        )
         raise typer.Exit(1)
     typer.echo(str(found))

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from flegel.result import Glance, glance
+from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime import clock
 
 if TYPE_CHECKING:
-    from flegel.machine.coordinator.coordinator import Coordinator
     from flegel.result import Result
 
 
@@ -19,8 +18,8 @@ class Display(Protocol):
     def __enter__(self) -> Display: ...
     def __exit__(self, *args: object) -> None: ...
     def say(self, text: str) -> None: ...
-    def watch(self, machine: Coordinator) -> None: ...
-    def show(self, seen: Glance) -> None: ...
+    def watch(self, seen: JobSnapshot) -> None: ...
+    def show(self, seen: JobSnapshot) -> None: ...
     def finish(self, result: Result) -> None: ...
 
 
@@ -46,7 +45,7 @@ def duration(seconds: float | None) -> str:
 
 
 def summary(result: Result) -> list[str]:
-    """The last words about a job."""
+    """What is said at the end of a job."""
     lines = [
         f"{'converged' if result.converged else 'stopped'}: {result.reason}",
         f"objective {number(result.objective)} after {result.iterations} iterations, {duration(result.seconds)} of "
@@ -57,26 +56,24 @@ def summary(result: Result) -> list[str]:
     return lines
 
 
-class _News:
-    """What happened to the crew since the last look."""
+class _Incidents:
+    """What happened to the workers since the last look."""
 
     def __init__(self) -> None:
         self._told = 0
 
-    def look(self, machine: Coordinator) -> list[str]:
+    def look(self, seen: JobSnapshot) -> list[str]:
         lines = []
-        for incident in machine.crew.incidents[self._told :]:
-            if incident.resumed is None:
-                break
+        for incident in seen.incidents[self._told :]:
             self._told += 1
             anew = f", {count(incident.unvisited)} points are visited anew" if incident.unvisited else ""
-            took = duration(incident.resumed - incident.at)
+            took = duration(incident.seconds)
             lines.append(f"worker {incident.worker} {incident.why}; training went on after {took}{anew}")
         return lines
 
 
 class _Rate:
-    """Points a second since the last look, as words that end in `after`; empty until two looks have shown progress."""
+    """Points a second since the last look, as text that ends in `after`; empty until two looks have shown progress."""
 
     def __init__(self, after: str) -> None:
         self._visits, self._at, self.value, self._after = 0, 0.0, 0.0, after
@@ -94,7 +91,7 @@ class PlainDisplay:
 
     def __init__(self, stream: IO[str], every: float = 1.0) -> None:
         self._stream, self._every = stream, every
-        self._next, self._rate, self._news = 0.0, _Rate("  "), _News()
+        self._next, self._rate, self._incidents = 0.0, _Rate("  "), _Incidents()
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -105,13 +102,12 @@ class PlainDisplay:
     def say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
-    def watch(self, machine: Coordinator) -> None:
-        for text in self._news.look(machine):
+    def watch(self, seen: JobSnapshot) -> None:
+        for text in self._incidents.look(seen):
             self.say(text)
-        if machine.phase != "loading" and machine.trace and clock.now() >= self._next:
-            self.show(glance(machine))
+        self.show(seen)
 
-    def show(self, seen: Glance) -> None:
+    def show(self, seen: JobSnapshot) -> None:
         now = clock.now()
         if seen.phase == "loading" or not seen.iteration or now < self._next:
             return
@@ -135,7 +131,7 @@ class LiveDisplay:
 
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._every, self._next, self._rate, self._news = every, 0.0, _Rate(", "), _News()
+        self._every, self._next, self._rate, self._incidents = every, 0.0, _Rate(", "), _Incidents()
 
     def __enter__(self) -> LiveDisplay:
         self._live.__enter__()
@@ -147,19 +143,18 @@ class LiveDisplay:
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)
 
-    def watch(self, machine: Coordinator) -> None:
-        for text in self._news.look(machine):
+    def watch(self, seen: JobSnapshot) -> None:
+        for text in self._incidents.look(seen):
             self.say(text)
-        if clock.now() >= self._next:
-            self.show(glance(machine))
+        self.show(seen)
 
-    def show(self, seen: Glance) -> None:
+    def show(self, seen: JobSnapshot) -> None:
         now = clock.now()
         if now >= self._next:
             self._next = now + self._every
             self._live.update(self._table(seen, now), refresh=True)
 
-    def _table(self, seen: Glance, now: float) -> Any:
+    def _table(self, seen: JobSnapshot, now: float) -> Any:
         from rich.console import Group
         from rich.table import Table
 
@@ -175,11 +170,11 @@ class LiveDisplay:
         attributed = ("Δf",) if seen.attribute else ()
         for heading in ("worker", "points", "passes", "points/s", "computing", "waiting", "responding", *attributed):
             table.add_column(heading, justify="right")
-        for worker, points, passes, rate, compute, wait, respond, gain in seen.workers:
-            whole = max(compute + wait + respond, 1e-12)
-            shares = (f"{part / whole:.0%}" for part in (compute, wait, respond))
-            gained = (number(gain),) if seen.attribute else ()
-            table.add_row(f"{worker:.0f}", count(points), f"{passes:.1f}", count(rate), *shares, *gained)
+        for w in seen.workers:
+            whole = max(w.compute + w.wait + w.respond, 1e-12)
+            shares = (f"{part / whole:.0%}" for part in (w.compute, w.wait, w.respond))
+            gained = (number(w.gain),) if seen.attribute else ()
+            table.add_row(str(w.id), count(w.points), f"{w.passes:.1f}", count(w.rate), *shares, *gained)
         return Group(headline, table)
 
     def finish(self, result: Result) -> None:

@@ -1,12 +1,20 @@
-"""Options that several commands share, each described once. Decides nothing."""
+"""Options and arguments that several commands share, each described once. Decides nothing."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-Settings = Annotated[list[str] | None, typer.Option("--set", help="A hyper-parameter as name=value; repeatable.")]
+from flegel.errors import UsageError
+from flegel.job import CLUSTER, TRAINING
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A hyper-parameter as name=value; repeatable.", rich_help_panel=TRAINING
+    ),
+]
 Label = Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")]
 Partition = Annotated[str, typer.Option(help="Who owns which rows, as in submit.")]
 Target = Annotated[
@@ -14,3 +22,45 @@ Target = Annotated[
 ]
 Within = Annotated[float, typer.Option(help="How far the default target may be from what bsp finds.")]
 Tolerance = Annotated[float, typer.Option(help="When bsp has converged, for the default target.")]
+MaybeMaster = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        envvar="FLEGEL_MASTER",
+        help="The cluster of this master; `local` for this host alone.",
+        rich_help_panel=CLUSTER,
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        envvar="FLEGEL_INSECURE",
+        help="Without keys: everybody who can reach it may.",
+        rich_help_panel=CLUSTER,
+    ),
+]
+DEFAULT_MASTER = "tcp://127.0.0.1:7077"
+Master = Annotated[
+    str,
+    typer.Option(
+        "--master",
+        envvar="FLEGEL_MASTER",
+        help="Address of the master, tcp://HOST:PORT.",
+        rich_help_panel=CLUSTER,
+    ),
+]
+
+
+def make_algorithm(word: str, settings: list[str] | None) -> Any:
+    """The algorithm that a word names, with the hyper-parameters of `--set`."""
+    from flegel.runtime.job.find_algorithm import find_algorithm
+
+    cls = find_algorithm(word)
+    hyper: dict[str, str] = {}
+    for setting in settings or []:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--set {setting!r} is not of the form name=value.")
+        hyper[name.strip()] = value.strip()
+    return cls(**hyper)

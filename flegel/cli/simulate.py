@@ -1,25 +1,22 @@
-"""`flegel simulate`: options to a cluster model and a comparison on it. Decides nothing.
-
-`mount(app)` puts the command into the command line.
-"""
+"""`flegel simulate`: options to a comparison on a simulated cluster, shown as by `flegel compare`. Decides nothing."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flegel.cli.app import errors_as_sentences, say
 from flegel.cli.bench import check_places
-from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
+from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within, make_algorithm
 from flegel.errors import UsageError
 
 if TYPE_CHECKING:
     from flegel.compare.record import Comparison
     from flegel.compare.simulation import ClusterModel
-    from flegel.machine.coordinator.coordinator import Coordinator
+    from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.result import Result
 
 EVERY = 2.0  # seconds between two lines about a long run
@@ -28,11 +25,6 @@ CLUSTER_OPTIONS = (
     "workers", "pass_time", "spread", "drift", "spot", "latency", "jitter", "bandwidth", "hub", "racks",
     "rack_latency", "uplink", "size", "tree", "shards", "within", "tolerance", "repeat", "seed",
 )  # what a recorded run has already  # fmt: skip
-
-
-def mount(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(simulate)
 
 
 def simulate(
@@ -60,7 +52,7 @@ def simulate(
         ),
     ] = "",
     pass_time: Annotated[
-        str, typer.Option("--pass", help="What the typical worker needs for a pass over its share.")
+        str, typer.Option("--pass", help="What the typical worker needs for a pass over its shard.")
     ] = "1s",
     spread: Annotated[
         str, typer.Option(help="Unequal workers: equal, lognormal:0.3, uniform:0.5-2 or tiers:1x0.7+0.25x0.3.")
@@ -109,9 +101,7 @@ def simulate(
 
     See docs/simulate.md for what the models leave out.
     """
-    from flegel.cli.main import sentences
-
-    with sentences():
+    with errors_as_sentences():
         from flegel.compare.candidate import parse_candidates
         from flegel.runtime.job.result_store import check_target
 
@@ -124,10 +114,10 @@ def simulate(
             _only_recorded(context)
             from flegel.compare.replay import replay as again
 
-            chosen = _algorithm(algorithm, settings) if algorithm else None
+            chosen = make_algorithm(algorithm, settings) if algorithm else None
             found, held = again(
                 replay, sync, algorithm=chosen, data=data, label=label, partition=partition, straggler=slow,
-                learning="real" if learning == "auto" else learning, target=target, max_seconds=max_seconds, log=_say,
+                learning="real" if learning == "auto" else learning, target=target, max_seconds=max_seconds, log=say,
                 watch=_watch,
             )  # fmt: skip
         else:
@@ -141,13 +131,13 @@ def simulate(
                 pass_time, spread, drift, spot, latency, jitter, bandwidth, hub, racks, rack_latency, uplink, size,
                 tree, shards, learning,
             )  # fmt: skip
-            chosen = _algorithm(algorithm, settings)
+            chosen = make_algorithm(algorithm, settings)
             rows = in_memory(open_data(data or ROWS, label=label))
             held = simulation_runner(
                 SimulationSettings(
                     algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=workers, repeat=repeat,
                     straggler=slow, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds,
-                    seed=seed, partition=partition, log=_say, model=model, watch=_watch,
+                    seed=seed, partition=partition, log=say, model=model, watch=_watch,
                     title=f"{type(chosen).__name__} on {rows.name}, {workers:,} simulated workers",
                 )
             )  # fmt: skip
@@ -156,7 +146,7 @@ def simulate(
 
 
 def _only_recorded(context: typer.Context) -> None:
-    """Who works how fast, and over which network, is in the trace; words that say otherwise would do nothing."""
+    """Speeds and network are in the trace; an option that says otherwise would have no effect, so it is refused."""
     spelled = {p.name: p.opts[0] for p in context.command.params}
     given = [
         spelled[name]
@@ -164,7 +154,7 @@ def _only_recorded(context: typer.Context) -> None:
         if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     ]
     if given:
-        raise UsageError(f"--replay takes workers, speeds and network from the recorded run; leave {given[0]} away.")
+        raise UsageError(f"--replay takes workers, speeds and network from the recorded run; omit {given[0]}.")
 
 
 def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: Path | None) -> None:
@@ -176,7 +166,7 @@ def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: 
     from flegel.runtime.job import result_store
 
     for note in found.notes:
-        _say(f"note: {note}")
+        say(f"note: {note}")
     if json_to == "-":
         print(msgspec.json.encode(found).decode())
     else:
@@ -188,17 +178,11 @@ def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: 
         for name, result in runs.items():
             result_store.save(result, _run_folder(out, name), model=False)
         write(found, out / "compare.json")
-        _say(f"report: {save(render([found]), out / 'report.html')}")
+        say(f"report: {save(render([found]), out / 'report.html')}")
 
 
 def _run_folder(out: Path, candidate: str) -> Path:
     return out / "".join(c if c.isalnum() or c in "-_=." else "-" for c in candidate)
-
-
-def _algorithm(word: str, settings: list[str] | None) -> Any:
-    from flegel.cli.main import _algorithm as make
-
-    return make(word, settings or [])
 
 
 def _stragglers(text: str) -> str:
@@ -226,7 +210,7 @@ def _cluster_model(
     from dataclasses import replace
 
     from flegel.compare.simulation import ClusterModel
-    from flegel.job import parse_seconds
+    from flegel.options import parse_seconds
     from flegel.sim.coordinator_cost import MEASURED
     from flegel.sim.network import NetworkSpec
     from flegel.sim.speeds import Speeds, parse_drift, parse_spot, parse_spread
@@ -271,23 +255,17 @@ def _quantity(text: str, units: dict[str, float], what: str) -> float:
     raise UsageError(f"{text!r} is not {what}.")
 
 
-def _watch(label: str) -> Callable[[Coordinator], None]:
+def _watch(label: str) -> Callable[[JobSnapshot], None]:
     """A line now and then, so that nobody thinks it hangs."""
     from flegel.runtime import clock
 
     next_at = [clock.now() + EVERY]
 
-    def look(job: Coordinator) -> None:
+    def look(seen: JobSnapshot) -> None:
         now = clock.now()
-        if now >= next_at[0] and job.trace:
+        if now >= next_at[0] and seen.iteration:
             next_at[0] = now + EVERY
-            last = job.trace[-1]
-            value = "–" if last.estimate is None else f"{last.estimate:.6g}"
-            _say(f"{label}: {last.seconds:.4g} virtual seconds, {last.iteration} updates of θ, objective {value}")
+            value = "–" if seen.estimate is None else f"{seen.estimate:.6g}"
+            say(f"{label}: {seen.seconds:.4g} virtual seconds, {seen.iteration} updates of θ, objective {value}")
 
     return look
-
-
-def _say(text: str) -> None:
-    if text:
-        print(f"flegel: {text}", file=sys.stderr)

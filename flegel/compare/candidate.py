@@ -8,22 +8,19 @@ ssp:staleness=3:batches=16
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from flegel.errors import UsageError, nearest
-from flegel.job import SyncSpec, parse_seconds
+from flegel.job import SyncSpec
+from flegel.options import parse_seconds
 from flegel.sync import make_policy
+from flegel.sync import options as sync_options
+from flegel.sync.policy import Seconds
 
-SWITCHES: dict[str, Any] = {
-    "interval": parse_seconds,
-    "first_interval": parse_seconds,
-    "coordination": str,
-    "staleness": int,
-    "batches": int,
-    "factor": float,
-    "balance": str,
-}
+PARSERS: dict[Any, Callable[[str], Any]] = {Seconds: parse_seconds, int: int, float: float, str: str}
+"""By the type of an option, as the synchronization models declare it."""
 
 
 @dataclass(frozen=True)
@@ -48,23 +45,21 @@ def parse_candidates(text: str) -> list[Candidate]:
 def parse_candidate(word: str) -> Candidate:
     """One of them."""
     sync, *switches = word.split(":")
-    options: dict[str, Any] = {}
+    known, options = sync_options(), dict[str, Any]()
     for switch in switches:
         name, equals, value = switch.partition("=")
         name = name.strip().replace("-", "_")
-        if not equals or name not in SWITCHES:
+        if not equals or name not in known:
             raise UsageError(
-                f"{switch!r} in {word!r} is no switch, such as fsp:coordination=centralized"
-                f"{nearest(name, list(SWITCHES))}"
+                f"{switch!r} in {word!r} is no switch, such as fsp:coordination=centralized{nearest(name, list(known))}"
             )
         try:
-            options[name] = SWITCHES[name](value.strip())
+            options[name] = PARSERS[known[name]](value.strip())
         except ValueError:
             raise UsageError(f"{value!r} in {word!r} is not of the right type for {name}.") from None
     if lacking := [name for name in options if not supported(name)]:
         raise UsageError(f"This version of Flegel has no {lacking[0]}, which {word!r} asks for.")
-    known = {k: v for k, v in options.items() if k in SyncSpec.__struct_fields__}
-    make_policy(SyncSpec(sync, **known))
+    make_policy(SyncSpec(sync, **options))
     return Candidate(word, sync, options)
 
 

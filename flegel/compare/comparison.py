@@ -24,7 +24,7 @@ from flegel.job import check_seed
 from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result
 from flegel.runtime import clock
-from flegel.runtime.job.run import default_workers
+from flegel.runtime.job.request import default_workers
 from flegel.runtime.processes import host
 from flegel.runtime.processes.local_cluster import LocalCluster
 

@@ -29,15 +29,18 @@ from flegel.core.pytree import Tree, as_float64, flatten
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import FlegelError, UsageError
-from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.ledger import Ledger
+from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.messages import LoadShard, TreeLayout
+from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
-from flegel.runtime.job.run import PreparedJob, Request, check_data, remarks
+from flegel.runtime.job.prepared_job import PreparedJob
+from flegel.runtime.job.request import Request, check_data
+from flegel.runtime.job.run import remarks
 from flegel.runtime.worker.row_sources import reorder
 from flegel.sim.coordinator_cost import MEASURED, Costs
 from flegel.sim.learning_curve import CurveLearner, FittedProgress, curve, fit
@@ -80,9 +83,8 @@ class JobSimulator:
 
     def __init__(self, settings: ComparisonSettings, model: ClusterModel) -> None:
         self.settings, self.model, self.workers = settings, model, settings.workers
-        self.request = Request(
-            settings.algorithm, settings.data, min(self.workers, settings.data.rows), seed=settings.seed
-        )
+        job = Job(workers=min(self.workers, settings.data.rows), seed=settings.seed)
+        self.request = Request(settings.algorithm, settings.data, job)
         check_data(self.request)
         self.plan = PreparedJob(self.request, None)
         self.real = self._is_real()
@@ -165,8 +167,8 @@ class JobSimulator:
         form = TreeLayout("array", ())
         load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.settings.seed, form, form)
         return Coordinator(
-            algorithm, make_policy(sync), criteria, as_float64(parameter), Ledger(algorithm, zero),
-            dict.fromkeys(range(workers), load), patience=NO_TIMEOUTS, balancing=balancing,
+            algorithm, make_policy(sync), criteria, LocalStore(algorithm, as_float64(parameter), zero),
+            dict.fromkeys(range(workers), load), timeouts=NO_TIMEOUTS, balance=balancing,
         )  # fmt: skip
 
     def run(
@@ -175,7 +177,7 @@ class JobSimulator:
         criteria: Criteria,
         straggler: str,
         seed: int,
-        watch: Callable[[Coordinator], None] | None = None,
+        watch: Callable[[JobSnapshot], None] | None = None,
     ) -> Result:
         """One job to its end; `seed` decides speeds, stragglers and the network's jitter."""
         sync = SyncSpec(candidate.sync, **candidate.options)
@@ -234,12 +236,12 @@ class JobSimulator:
             reason=job.verdict.reason,
             objective=next((v for v in values if v is not None), None),
             iterations=job.iteration,
-            seconds=job.seconds,
+            seconds=job.state.seconds,
             load_seconds=0.0,
             rows=[vars(row) for row in job.trace],
             worker=workers,
             utilization=utilization(workers),
-            staleness=dict(sorted(job.staleness.items())),
+            staleness=dict(sorted(job.commits.staleness.items())),
             parameter=job.parameter,
             kernel="simulated",
             warnings=remarks(job) if self.real else [],
@@ -360,8 +362,8 @@ class SimulationSettings(ComparisonSettings):
     """A comparison and the cluster model on which it runs."""
 
     model: ClusterModel = field(default_factory=ClusterModel)
-    watch: Callable[[str], Callable[[Coordinator], None] | None] = lambda label: None
-    """Given a candidate's label, a function to call now and then with its coordinator, or None."""
+    watch: Callable[[str], Callable[[JobSnapshot], None] | None] = lambda label: None
+    """Given a candidate's label, a function to call now and then with a snapshot of its job, or None."""
 
 
 def simulation_runner(settings: SimulationSettings) -> SimulationRunner:

@@ -148,9 +148,9 @@ def lacking(need: str) -> str:
 
         return "" if name in BUILTINS else f"the algorithm {name} is not built in yet"
     if kind == "sync":
-        from flegel.sync import MODELS
+        from flegel.sync import models
 
-        return "" if name in MODELS else f"the synchronization model {name} is not there yet"
+        return "" if name in models() else f"the synchronization model {name} is not there yet"
     if kind == "option":
         return "" if supported(name) else f"flegel.run has no {name} yet"
     if kind == "package":

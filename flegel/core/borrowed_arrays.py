@@ -1,4 +1,4 @@
-"""Borrowed arrays: the same memory without a share in its ownership.
+"""Borrowed arrays: the same memory without ownership of it.
 
 numba counts the owners of an array, with an atomic instruction each time one is put into a tuple or taken out. In
 a loop over points that is most of the time of a short hook. A borrowed array has no owner to count. It must not

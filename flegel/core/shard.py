@@ -1,4 +1,4 @@
-"""A worker's share of the data: features, labels, hidden state, pass counts. No I/O, no decisions.
+"""One part of the data, held by a worker: features, labels, hidden state, pass counts. No I/O, no decisions.
 
 Two layouts. `rows` is the plain matrix, one row a point. `tiles` holds `TILE` points a tile, feature-major
 inside (`[tile][feature][lane]`), which is what vectorized kernels want; the state has the same layout, and the
@@ -67,7 +67,7 @@ class Shard:
         return -(-self.points // TILE)
 
     def part(self, start: int, end: int) -> Shard:
-        """Points start … end-1 as a share of their own, without a copy. In tiles both must be tiles' edges."""
+        """Points start … end-1 as a shard of their own, without a copy. In tiles both must be tiles' edges."""
         tiled = self.layout == "tiles"
         cut = slice(start // TILE, -(-end // TILE)) if tiled else slice(start, end)
         features = self.features

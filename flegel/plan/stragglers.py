@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from flegel.errors import UsageError
-from flegel.job import parse_seconds
+from flegel.options import parse_seconds
 
 HELP = "write for instance 0-3:32ms/1000, 0-3:8x, 2:8x@10s-20s, moving4:8x~5s, random2:8x~5s, 5%:8x or 0:natural"
 

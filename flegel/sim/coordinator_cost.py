@@ -1,7 +1,7 @@
 """What the coordinator's own work costs: one thread takes in reports and sends orders, one after the other.
 
-`Desk` is the coordinator as it is. `Tree` is what it would be with heads of groups between it and the workers, a design
-that the engine does not have: heads add up the reports of their group and pass θ on.
+`CoordinatorCost` is the coordinator as it is. `TreeCost` is what it would be with heads of groups between it and the
+workers, a design that the engine does not have: heads add up the reports of their group and pass θ on. Decides nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-BUSIEST = 0.95  # of the coordinator's time that heartbeats may take before the model stops to mean anything
+BUSIEST = 0.95  # of the coordinator's time that heartbeats may take; beyond that the model is not valid
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class CoordinatorCost:
         self.costs = costs
         self.free = 0.0
         self.strain = 1.0 / (1.0 - min(costs.beat * workers, BUSIEST))
-        """Heartbeats take their share of the time, so everything else takes so many times as long."""
+        """Heartbeats take a part of the time, so everything else takes so many times as long."""
 
     def idle_at(self, at: float) -> float:
         """When somebody who came at `at` is served."""

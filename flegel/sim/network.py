@@ -33,49 +33,49 @@ class NetworkSpec:
 
 
 class Network:
-    """The wires of a job, and until when each is taken."""
+    """The links of a job, and until when each is taken."""
 
-    def __init__(self, wires: NetworkSpec, workers: int, seed: int = 0) -> None:
-        self.wires, self.workers = wires, workers
+    def __init__(self, spec: NetworkSpec, workers: int, seed: int = 0) -> None:
+        self.spec, self.workers = spec, workers
         self._down = self._up = 0.0
-        self._rack_down, self._rack_up = [0.0] * wires.racks, [0.0] * wires.racks
+        self._rack_down, self._rack_up = [0.0] * spec.racks, [0.0] * spec.racks
         self._last: dict[tuple[int, int], float] = {}
         self._rng = np.random.default_rng([seed, 77])
         self._draws: list[float] = []
-        w = wires
+        w = spec
         self._plain = all(map(math.isinf, (w.bandwidth, w.hub, w.uplink))) and w.racks == 1 and not w.jitter
 
     def rack(self, worker: int) -> int:
-        return worker * self.wires.racks // max(self.workers, 1)
+        return worker * self.spec.racks // max(self.workers, 1)
 
     def down(self, worker: int, size: int, at: float) -> float:
         """When an order sent at `at` arrives."""
-        wires = self.wires
+        spec = self.spec
         if self._plain:
-            return at + wires.latency
-        self._down = when = max(self._down, at) + size / wires.hub
+            return at + spec.latency
+        self._down = when = max(self._down, at) + size / spec.hub
         if rack := self.rack(worker):
-            self._rack_down[rack] = when = max(self._rack_down[rack], when) + size / wires.uplink
-            when += wires.rack_latency
-        return self._arrival(worker, 0, when + wires.latency + size / wires.bandwidth)
+            self._rack_down[rack] = when = max(self._rack_down[rack], when) + size / spec.uplink
+            when += spec.rack_latency
+        return self._arrival(worker, 0, when + spec.latency + size / spec.bandwidth)
 
     def up(self, worker: int, size: int, at: float) -> float:
         """When an answer sent at `at` arrives."""
-        wires = self.wires
+        spec = self.spec
         if self._plain:
-            return at + wires.latency
-        when = at + size / wires.bandwidth
+            return at + spec.latency
+        when = at + size / spec.bandwidth
         if rack := self.rack(worker):
-            self._rack_up[rack] = when = max(self._rack_up[rack], when) + size / wires.uplink
-            when += wires.rack_latency
-        self._up = when = max(self._up, when) + size / wires.hub
-        return self._arrival(worker, 1, when + wires.latency)
+            self._rack_up[rack] = when = max(self._rack_up[rack], when) + size / spec.uplink
+            when += spec.rack_latency
+        self._up = when = max(self._up, when) + size / spec.hub
+        return self._arrival(worker, 1, when + spec.latency)
 
     def _arrival(self, worker: int, way: int, when: float) -> float:
-        if not self.wires.jitter:
+        if not self.spec.jitter:
             return when
         if not self._draws:
-            self._draws = self._rng.exponential(self.wires.jitter, 4096).tolist()
+            self._draws = self._rng.exponential(self.spec.jitter, 4096).tolist()
         when = max(when + self._draws.pop(), self._last.get((worker, way), 0.0))
         self._last[(worker, way)] = when
         return when

@@ -25,6 +25,7 @@ from flegel.machine.coordinator.events import (
     SetTimer,
     Timer,
 )
+from flegel.machine.coordinator.observation import JobSnapshot, observe
 from flegel.sim.coordinator_cost import CoordinatorCost, Costs, TreeCost
 from flegel.sim.event_queue import EventQueue, no_collections
 from flegel.sim.network import Network, NetworkSpec
@@ -59,20 +60,19 @@ class Simulation:
         self.events.now = now
         self._save = save
         self.network = network or Network(NetworkSpec(latency=self.costs.message), len(paces))
-        self._desk = (TreeCost if self.costs.tree else CoordinatorCost)(self.costs, len(paces))
+        self._cost = (TreeCost if self.costs.tree else CoordinatorCost)(self.costs, len(paces))
         self._size = size
         self._sized: tuple[object, int] = ((), HEADER)
         self._done: Done | None = None
-        holds = job.balancing is not None or job.keeping is not None or bool(job.parts)
+        holds = job.balance is not None or job.checkpoints is not None or bool(job.membership.parts)
         self.workers = {
             id: SimWorker(id, paces[id], learners[id], self.events, self.costs, job.parameter, holds) for id in paces
         }
         for worker in self.workers.values():
             worker.answer = self._answered
-            if worker.mover is not None:
-                worker.mover.peers = {w.id: w.mover for w in self.workers.values() if w.mover is not None}
+            worker.peers = self.workers
 
-    def run(self, limit: int | None = None, watch: Callable[[Coordinator], None] | None = None) -> Coordinator:
+    def run(self, limit: int | None = None, watch: Callable[[JobSnapshot], None] | None = None) -> Coordinator:
         """To its end; raises what made it fail. `watch` is called every few thousand events."""
         with no_collections():
             self._run(limit, watch)
@@ -84,7 +84,7 @@ class Simulation:
             raise self._done.error
         return self.job
 
-    def _run(self, limit: int | None, watch: Callable[[Coordinator], None] | None) -> None:
+    def _run(self, limit: int | None, watch: Callable[[JobSnapshot], None] | None) -> None:
         self._execute(self.job.start(self.events.now), self.events.now)
         left = limit if limit is not None else 1 << 62
         while left > 0 and self._done is None:
@@ -92,7 +92,7 @@ class Simulation:
             self.events.run(min(left, 20_000))
             left -= 20_000
             if watch is not None:
-                watch(self.job)
+                watch(observe(self.job))
             if self.events.count == before and self.events.idle:
                 break
 
@@ -108,11 +108,11 @@ class Simulation:
         return self._sized[1]
 
     def _execute(self, commands: list[Command], now: float) -> None:
-        desk, network, wake = self._desk, self.network, self.costs.wake
+        cost, network, wake = self._cost, self.network, self.costs.wake
         for command in commands:
             if type(command) is Send:
                 size = self._bytes(command.arrays)
-                left = desk.give(command.worker, size if command.arrays else 0, command.arrays, now)
+                left = cost.give(command.worker, size if command.arrays else 0, command.arrays, now)
                 arrives = network.down(command.worker, size, left)
                 to = self.workers[command.worker]
                 self.events.at(arrives + wake, to.order, command.body, command.arrays)
@@ -130,10 +130,11 @@ class Simulation:
 
     def _forbearing(self) -> bool:
         """Nobody looks at who is silent: simulated workers do not beat."""
-        return self.job.balancing is None and math.isinf(self.job.patience.silence + self.job.patience.report)
+        timeouts = self.job.state.timeouts
+        return self.job.balance is None and math.isinf(timeouts.silence + timeouts.report)
 
     def _timer(self, timer: Timer) -> None:
-        now = self._desk.idle_at(self.events.now)
+        now = self._cost.idle_at(self.events.now)
         self._execute(self.job.handle(timer, now), now)
 
     def _answered(self, worker: int, body: Any, arrays: tuple[Array, ...], when: float) -> None:
@@ -141,7 +142,7 @@ class Simulation:
         self.events.at(self.network.up(worker, size, when), self._arrived, worker, body, arrays, size)
 
     def _arrived(self, worker: int, body: Any, arrays: tuple[Array, ...], size: int) -> None:
-        taken = self._desk.take(worker, size, self.events.now)
+        taken = self._cost.take(worker, size, self.events.now)
         if self.costs.tree:
             self.events.at(taken, self._taken, worker, body, arrays, taken)
         else:
@@ -151,7 +152,7 @@ class Simulation:
         job, iteration = self.job, self.job.iteration
         commands = job.handle(FromWorker(worker, body, arrays), now)
         if job.iteration != iteration and self.costs.update:
-            self._desk.work(self.costs.update)
+            self._cost.work(self.costs.update)
         if commands:
             self._execute(list(commands), now)
 

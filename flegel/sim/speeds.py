@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flegel.errors import UsageError
-from flegel.job import parse_seconds
+from flegel.options import parse_seconds
 
 SPREADS = "equal, lognormal:0.3, uniform:0.5-2 or tiers:1x0.7+0.25x0.3"
 

@@ -1,6 +1,6 @@
 """A trainer on virtual time: knows how long points take, and trains them really or not at all. No thread, no clock.
 
-`Pace` is the speed of a worker, stragglers included; `Learner` runs the algorithm's own kernel on a share, so that
+`Pace` is the speed of a worker, stragglers included; `Learner` runs the algorithm's own kernel on a shard, so that
 a simulated job gives the true objective. `Counter` only counts visits, for jobs whose progress is a curve.
 """
 
@@ -104,7 +104,7 @@ class Learner(Protocol):
     points: int
     columns: int
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Shard | None = None) -> None: ...
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, shard: Shard | None = None) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -112,16 +112,16 @@ class Learner(Protocol):
 
 
 class KernelLearner:
-    """The algorithm's own kernel on a share, for a given number of points."""
+    """The algorithm's own kernel on a shard, for a given number of points."""
 
-    def __init__(self, algorithm: Algorithm, kernel: Kernel, share: Shard, zero: Tree, flag: Array) -> None:
-        self.algorithm, self.share, self.points, self.columns = algorithm, share, share.points, share.columns
+    def __init__(self, algorithm: Algorithm, kernel: Kernel, shard: Shard, zero: Tree, flag: Array) -> None:
+        self.algorithm, self.shard, self.points, self.columns = algorithm, shard, shard.points, shard.columns
         self._kernel, self._aggregator, self._flag = kernel, pytree.copy(zero), flag
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Shard | None = None) -> None:
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, shard: Shard | None = None) -> None:
         at = start
         while at < end:
-            at = self._kernel(share or self.share, parameter, self._aggregator, at, end, iteration, self._flag)
+            at = self._kernel(shard or self.shard, parameter, self._aggregator, at, end, iteration, self._flag)
 
     def clear(self) -> None:
         pytree.clear(self._aggregator)
@@ -142,7 +142,7 @@ class Counter:
         self.points, self.columns = points, columns
         self._visits = 0.0
 
-    def train(self, parameter: Tree, start: int, end: int, iteration: int, share: Shard | None = None) -> None:
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, shard: Shard | None = None) -> None:
         self._visits += end - start
 
     def clear(self) -> None:

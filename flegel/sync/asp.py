@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import math
 
+from flegel.sync.policy import BATCHES
 from flegel.sync.ssp import SSP
 
 
 class ASP(SSP):
     """`ssp` without a bound."""
 
-    def __init__(self, batches: int) -> None:
-        super().__init__(math.inf, batches, name="asp")
+    name = "asp"
+    summary = "no barrier at all; may diverge"
+
+    def __init__(self, batches: int = BATCHES) -> None:
+        super().__init__(batches=batches)
+        self.staleness = math.inf

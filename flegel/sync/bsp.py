@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from flegel.sync.policy import NOTHING, Decision, Event, Reported, Started, TrainWorkers, Update, Updated, View
+from flegel.sync.policy import (
+    NOTHING,
+    Decision,
+    Event,
+    Reported,
+    Started,
+    SyncModel,
+    TrainWorkers,
+    Update,
+    Updated,
+    View,
+)
 
 
-class BSP:
+class BSP(SyncModel):
     """A barrier after each pass over the data."""
 
     name = "bsp"
-    flexible = False
-    interval: float | None = None
+    summary = "full-batch barrier: every worker does one pass, everybody waits"
+    repeatable = True
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
         match event:

@@ -6,18 +6,31 @@ improves faster per second, barriers and waiting included. Afterwards it is fixe
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from flegel.plan.interval.search import Search
-from flegel.sync.policy import NOTHING, Decision, Event, Reported, Started, TrainWorkers, Update, Updated, View
+from flegel.sync.policy import (
+    NOTHING,
+    Decision,
+    Event,
+    Reported,
+    Started,
+    SyncModel,
+    TrainWorkers,
+    Update,
+    Updated,
+    View,
+)
 
 SMALLEST = 32  # parts of a pass, where the search begins
 
 
-class BSPMini:
+class BSPMini(SyncModel):
     """A barrier after each batch."""
 
     name = "bsp-mini"
-    flexible = False
-    interval: float | None = None
+    summary = "a barrier after each mini-batch; its size is searched at the start"
+    stored: ClassVar = {Search: ()}
 
     def __init__(self, batches: int | None = None, factor: float = 2.0) -> None:
         self._search = Search(1.0 / (batches or SMALLEST), factor, grow=True, most=1.0)

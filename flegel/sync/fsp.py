@@ -14,16 +14,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
+from typing import ClassVar
 
-from flegel.plan.interval.search import Interval, Round, Step
+from flegel.plan.interval.multi_stage import MultiStage, Recent
+from flegel.plan.interval.search import FixedInterval, Interval, Round, Step
 from flegel.sync.local_timers import LocalTimers
 from flegel.sync.policy import (
     NOTHING,
     Decision,
     Event,
     Reported,
+    Seconds,
     Started,
     StopWorkers,
+    SyncModel,
     TrainWorkers,
     Update,
     Updated,
@@ -36,15 +40,15 @@ from flegel.sync.policy import (
 MATTERS = 0.75  # of the mean speed: so much that stands idle ends a round
 
 
-class FSP:
-    """Flexible barriers."""
+class FlexibleBarrier(SyncModel):
+    """Flexible barriers at intervals that an `Interval` chooses; the models below and in fsp_binary.py say which."""
 
     flexible = True
+    balances = True
 
-    def __init__(self, interval: Interval, semi: bool = True, name: str = "fsp") -> None:
-        self.name = name
+    def __init__(self, interval: Interval, coordination: str) -> None:
         self._interval = interval
-        self._arrivals = LocalTimers() if semi else None
+        self._arrivals = LocalTimers() if coordination == "semi" else None
         self._step = Step(None)
         self._stopped = False
         """Everybody has been told to end this round."""
@@ -57,7 +61,7 @@ class FSP:
         """Cost of the last barriers, without the waiting of those that were through."""
 
     @property
-    def interval(self) -> float | None:
+    def interval(self) -> float | None:  # type: ignore[override]
         return self._step.seconds
 
     @property
@@ -129,6 +133,19 @@ class FSP:
         self._stopped = True
         late = tuple(w for w in view.training() if not view.workers[w].stopping)
         return Decision((StopWorkers(late),)) if late else NOTHING
+
+
+class FSP(FlexibleBarrier):
+    """Flexible barriers; the interval is given, or chosen stage by stage."""
+
+    name = "fsp"
+    summary = "flexible barriers by time; finds its own interval, stage by stage (the default)"
+    stored: ClassVar = {LocalTimers: (), MultiStage: (), Recent: (), FixedInterval: (), Step: ()}
+
+    def __init__(
+        self, interval: Seconds | None = None, first_interval: Seconds | None = None, coordination: str = "semi"
+    ) -> None:
+        super().__init__(FixedInterval(interval) if interval else MultiStage(first_interval), coordination)
 
 
 def matters(workers: Sequence[WorkerView]) -> float:

@@ -6,10 +6,11 @@ statistics; it decides *when* reports are folded in and who goes on training for
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, ClassVar, Protocol, get_args, get_type_hints
 
 import msgspec
 
@@ -174,7 +175,10 @@ class StopWorkers(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True):
-    """Fold in the held reports of these workers and make a new θ; `Updated` follows."""
+    """Fold the held reports of these workers into the statistics and make a new θ. It asks: `Updated` follows when the
+    parameter store has folded them, in the same event or later. So it is the last action of its decision; until
+    `Updated` the model hears of nothing else.
+    """
 
     workers: tuple[int, ...]
 
@@ -200,11 +204,15 @@ NOTHING = Decision()
 
 
 class Policy(Protocol):
-    """A synchronization model."""
+    """What the coordinator needs of a synchronization model."""
 
-    name: str
-    flexible: bool
-    """A round may end at any time; else only when every worker has done what it was told."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def flexible(self) -> bool:
+        """A round may end at any time; else only when every worker has done what it was told."""
+        ...
 
     def decide(self, event: Event, view: View, now: float) -> Decision: ...
 
@@ -212,6 +220,61 @@ class Policy(Protocol):
     def interval(self) -> float | None:
         """η now, for the trace; None where the model has none."""
         ...
+
+
+# -- registration ------------------------------------------------------------------------------------------
+
+Seconds = Annotated[float, "seconds"]
+"""An option that is a duration, which users write as 200ms or 1.5s."""
+BATCHES = 8  # of a pass, where a model needs batches and the user gave no number
+
+REGISTERED: dict[str, type[SyncModel]] = {}
+"""Every model whose class has been defined so far; `flegel.sync.models` imports the files of the package first."""
+
+
+class SyncModel:
+    """Base class of the models that users can name. A subclass registers itself by having a `name`.
+
+    The options of a model are the parameters of its constructor, each with a default: they carry the names of the
+    fields of `job.SyncSpec`, and None there means the default here.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    """One line for `flegel models`."""
+    flexible: ClassVar[bool] = False
+    repeatable: ClassVar[bool] = False
+    """The same data and seed give the same trajectory, to the last bit."""
+    balances: ClassVar[bool] = False
+    """Passes may drift apart, so points may move to faster workers: the model has the option `balance`."""
+    stored: ClassVar[Mapping[type, tuple[str, ...]]] = {}
+    """Classes of the objects that a model keeps inside itself, which a checkpoint stores along with it, and their
+    attributes that are not stored."""
+    transient: ClassVar[tuple[str, ...]] = ()
+    """Attributes of the model itself that a checkpoint does not store: they are counted anew."""
+    interval: float | None = None
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in vars(cls):
+            REGISTERED[cls.name] = cls
+
+    @classmethod
+    def options(cls) -> dict[str, object]:
+        """The options of the model and their types: int, float, str or `Seconds`."""
+        hints = get_type_hints(cls.__init__, include_extras=True)
+        own = {name: _without_none(hints[name]) for name in inspect.signature(cls).parameters}
+        return own | {"balance": str} if cls.balances else own
+
+    def decide(self, event: Event, view: View, now: float) -> Decision:
+        """What to do now that this has happened."""
+        return NOTHING
+
+
+def _without_none(hint: object) -> object:
+    """`int | None` is an int that may be omitted."""
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+    return kinds[0] if kinds and type(None) in get_args(hint) else hint
 
 
 def names(workers: Iterable[int]) -> str:

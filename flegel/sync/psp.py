@@ -10,19 +10,31 @@ from __future__ import annotations
 
 import math
 
-from flegel.sync.policy import NOTHING, Decision, Event, Reported, Started, TrainWorkers, Update, Updated, View
+from flegel.sync.policy import (
+    BATCHES,
+    NOTHING,
+    Decision,
+    Event,
+    Reported,
+    Started,
+    SyncModel,
+    TrainWorkers,
+    Update,
+    Updated,
+    View,
+)
 
 NEARLY = 0.005  # of utilization: a shorter horizon is worth that much
 
 
-class PSP:
-    """Iteration counts from predicted speeds."""
+class PSP(SyncModel):
+    """Iteration counts from predicted speeds. Its batches are finer than those of other models, so that whole numbers
+    of them fit."""
 
     name = "psp"
-    flexible = False
-    interval: float | None = None
+    summary = "predicts how many iterations fit; who is early goes on training"
 
-    def __init__(self, batches: int) -> None:
+    def __init__(self, batches: int = 2 * BATCHES) -> None:
         self.batches = batches
 
     def decide(self, event: Event, view: View, now: float) -> Decision:

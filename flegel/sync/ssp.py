@@ -10,12 +10,14 @@ import math
 from collections import Counter
 
 from flegel.sync.policy import (
+    BATCHES,
     NOTHING,
     Decision,
     Event,
     Regrouped,
     Reported,
     Started,
+    SyncModel,
     TrainWorkers,
     Update,
     Updated,
@@ -24,15 +26,16 @@ from flegel.sync.policy import (
 )
 
 
-class SSP:
+class SSP(SyncModel):
     """Bounded staleness; `batches` reports a pass."""
 
+    name = "ssp"
+    summary = "a worker may be a few batches ahead of the slowest, not more"
     flexible = True
-    interval: float | None = None
+    transient = ("_clocks",)
 
-    def __init__(self, staleness: float, batches: int, name: str = "ssp") -> None:
-        self.name = name
-        self.staleness = staleness
+    def __init__(self, staleness: int = 1, batches: int = BATCHES) -> None:
+        self.staleness: float = staleness
         self.batches = batches
         self._clocks = _Clocks()
 
@@ -106,7 +109,7 @@ class _Clocks:
             self.advanced = True
 
     def folded(self, workers: tuple[int, ...], view: View) -> None:
-        """Everybody at once: the crew may have changed, and reports of such a round are not told one by one."""
+        """Everybody at once: workers may have come or gone, and reports of such a round are not told one by one."""
         if len(view.workers) != self._workers or len(workers) == self._workers:
             self.look(view)
         self.held.difference_update(workers)

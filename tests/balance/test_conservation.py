@@ -1,159 +1,157 @@
-"""The conservation laws under every order of events: windows lost, doubled, late; moves called off; workers dying.
+"""The conservation laws under every order of events: windows lost, doubled, late; moves closed early; workers dying.
 
-Real holdings, agendas, migration machines, book and ledger; only training and the network are the test's own. A point's
-hidden state is the number of the round that last visited it, and its contribution to the statistics is that number, so
-a point that is doubled, dropped or trained from a stale state shows up in the total.
+Point stores, schedules, executor, migrations and ledger are the real ones; only training and the network are the test's
+own. A point's hidden state is the number of the round that last visited it, and its contribution to the statistics is
+that number, so a point that is doubled, dropped or trained from a stale state shows up in the total.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import numpy as np
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flegel.algorithm import Algorithm
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
-from flegel.machine.coordinator.migrations import Migrations
-from flegel.machine.ledger import Ledger
-from flegel.machine.migration import endpoints
-from flegel.machine.migration.endpoints import MigrationSource, MigrationTarget
+from flegel.machine.migration.endpoints import MigrationSource
+from flegel.machine.migration.migrations import Migrations
+from flegel.machine.migration.window_codec import put_states, take_states
+from flegel.machine.worker.executor import visit
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.machine.worker.worker import BeginTrain
 from flegel.messages import (
-    MoveReady,
-    MoveRefused,
-    MoveSent,
+    LoadShard,
     ReceivePoints,
     SendPoints,
     SharedMemoryRef,
     SharedPointsRef,
     TransferOwnership,
     Window,
-    WindowArrived,
+    WindowReceived,
 )
+from flegel.params.ledger import Ledger
 from flegel.plan.balance.planner import Proposal
+from flegel.sim.inline_worker import InlineWorker
 
 SOMEWHERE = SharedMemoryRef(0, 0, "", 0, "<f8", ())
-"""The test hands lent shares over by themselves; where they lie is the runtime's business."""
+"""The test hands lent shards over by themselves; where they lie is the runtime's business."""
 
 
 class Sum(Algorithm):
     """Statistics: one number."""
 
 
-class Site:
-    """A worker: what the trainer and the mover of a real one do, without threads."""
+class StoringWorker(InlineWorker):
+    """A worker without coordinator: the test orders moves and training directly, through the ports."""
 
-    def __init__(self, id: int, share: Shard, world: World) -> None:
-        self.id, self.world, self.holdings = id, world, PointStore(share)
+    def __init__(self, id: int, shard: Shard, world: World) -> None:
+        super().__init__()
+        self.id, self.world = id, world
+        self.hold(PointStore(shard))
         self.inbox: list[object] = []
         self.outbox: list[object] = []
         self.change = 0.0
-        self.giving: dict[int, MigrationSource] = {}
-        self.targets: dict[int, int] = {}
-        self.windows: dict[tuple[int, int], object] = {}
-        self.taking: dict[int, MigrationTarget] = {}
         self.borrowed: dict[int, Shard] = {}
 
+    @property
+    def now(self) -> float:
+        return self.world.now
+
+    @property
+    def training(self) -> bool:
+        return False  # points are trained in one step
+
+    def take_all_orders(self) -> None:
+        while self.inbox:
+            self.take_order(self.inbox.pop(0))
+
+    def take_order(self, order: object) -> None:
+        if isinstance(order, TransferOwnership):
+            self.transfer(order)
+        else:
+            assert isinstance(order, ReceivePoints | SendPoints)
+            self.move(order)
+
+    def send(self, body: object, arrays: tuple[np.ndarray, ...], now: float) -> None:
+        self.outbox.append(body)
+
+    # -- migration -----------------------------------------------------------------------------------------
+
+    def prepare(self, store: PointStore, order: ReceivePoints) -> str:
+        return "no room" if self.world.refusing else super().prepare(store, order)
+
+    def new_source(self, order: SendPoints) -> MigrationSource:
+        return MigrationSource(order.move, order.points, window=2 * TILE, credits=2)
+
+    def address(self) -> str:
+        return ""
+
+    def ship(self, order: SendPoints, window: OutgoingWindow, full: bool) -> None:
+        shared = None
+        if self.world.neighbours:
+            states = SOMEWHERE if self.world.states_too else None
+            shared = SharedPointsRef(window.start, window.whole.points, SOMEWHERE, (SOMEWHERE,), state=states)
+        body, arrays = window.frames(full, shared)
+        frozen = tuple(np.array(a) for a in arrays)
+        self.world.network.append((self.id, order.target, body, frozen, window.whole))
+
+    def reply(self, source: int, received: WindowReceived) -> None:
+        self.world.network.append((self.id, source, received, (), None))
+
+    def receive(self, source: int, body: object, arrays: tuple[np.ndarray, ...], whole: Shard | None) -> None:
+        assert self.moves is not None
+        if isinstance(body, Window):
+            shared = self.borrow(whole) if body.lent and whole and self.world.in_sight else None
+            if body.lent and body.lent.state and whole:
+                arrays = (whole.part(body.lent.start, body.lent.start + body.points).state, *arrays)
+            visible = body.lent is None or shared is not None
+            self.moves.arrived(source, body, arrays, 1, partial(self.reply, source), shared, visible)
+        else:
+            assert isinstance(body, WindowReceived)
+            self.moves.acknowledged(body)
+
     def borrow(self, whole: Shard) -> Shard:
-        """The same points with states of our own; one share for each memory, whoever it came from."""
+        """The same points with states of our own; one shard for each memory, whichever worker it came from."""
         at = whole.ids.ctypes.data
         if at not in self.borrowed:
             self.borrowed[at] = replace(whole, state=np.zeros_like(whole.state), halted=np.zeros_like(whole.halted))
         return self.borrowed[at]
 
-    def work_off(self) -> None:
-        while self.inbox:
-            self.obey(self.inbox.pop(0))
+    # -- training ------------------------------------------------------------------------------------------
 
-    def obey(self, order: object) -> None:
-        match order:
-            case ReceivePoints(move=move, points=points):
-                if self.world.refusing:
-                    self.outbox.append(MoveRefused(move, "no room"))
-                    return
-                self.holdings.prepare(move, points)
-                self.taking[move] = MigrationTarget(move)
-                self.outbox.append(MoveReady(move, ""))
-            case SendPoints(move=move, target=target, points=points):
-                self.giving[move] = MigrationSource(move, points, window=2 * TILE, credits=2)
-                self.targets[move] = target
-                self.do(self.giving[move].start())
-            case TransferOwnership(given=given, taken=taken, closed=closed):
-                self.holdings.settle(given, taken)
-                for move in closed:
-                    if move in self.giving:
-                        self.do(self.giving.pop(move).close())
-                    if move in self.taking:
-                        self.do(self.taking.pop(move).close())
+    def visit(self, points: int, round_: int) -> None:
+        def learn(shard: Shard, start: int, end: int) -> int:
+            which = np.arange(start, end)
+            self.change += float((round_ - take_states(shard, which)[:, 0]).sum())
+            put_states(shard, which, np.full((len(which), 1), float(round_)))
+            for number in shard.ids[which].tolist():
+                self.world.passes[number] += 1
+            return end
 
-    def do(self, commands: list[endpoints.Command]) -> None:
-        for command in commands:
-            match command:
-                case endpoints.CutWindow((move, number) as transfer, points):
-                    window = self.holdings.cut(transfer, points, self.targets[move])
-                    self.windows[transfer] = window
-                    cut = window.part.points if window else 0
-                    self.do(self.giving[move].was_cut(number, cut, self.world.now))
-                case endpoints.SendWindow(transfer, full):
-                    window = self.windows[transfer]
-                    assert isinstance(window, OutgoingWindow)
-                    lent = None
-                    if self.world.neighbours:
-                        states = SOMEWHERE if self.world.states_too else None
-                        lent = SharedPointsRef(window.start, window.whole.points, SOMEWHERE, (SOMEWHERE,), state=states)
-                    body, arrays = window.frames(full, lent)
-                    frozen = tuple(np.array(a) for a in arrays)
-                    self.world.network.append((self.id, self.targets[transfer[0]], body, frozen, window.whole))
-                case endpoints.ReportSent(move, windows):
-                    self.outbox.append(MoveSent(move, windows))
-                case endpoints.ReleaseWindows(move):
-                    self.holdings.free(move)
-                case endpoints.DropWindows(move):
-                    self.holdings.drop(move)
+        self.points.schedule.begin()
+        visit(self.points, points, learn)
 
-    def receive(self, source: int, body: object, arrays: tuple[np.ndarray, ...], whole: Shard | None) -> None:
-        if isinstance(body, Window):
-            taking = self.taking.get(body.move)
-            lent = self.borrow(whole) if body.lent and whole and self.world.in_sight else None
-            usable = self.holdings.usable(body) and (body.lent is None or lent is not None)
-            if body.lent and body.lent.state and whole:
-                arrays = (whole.part(body.lent.start, body.lent.start + body.points).state, *arrays)
-            for command in taking.came(body.number, usable) if taking else []:
-                match command:
-                    case endpoints.StoreWindow():
-                        self.holdings.lay_aside(body, arrays, source, lent)
-                        self.outbox.append(WindowArrived(body.move, body.number, body.points, body.passes, 0, 1))
-                    case endpoints.AnswerSource((move, number), lacking):
-                        self.world.network.append((self.id, source, (move, number, lacking), (), None))
-        else:
-            move, number, lacking = body  # type: ignore[misc]
-            if move in self.giving:
-                self.do(self.giving[move].answered(number, lacking, self.world.now))
+    def load(self, order: LoadShard, arrays: tuple[np.ndarray, ...]) -> None:
+        raise AssertionError("the shard is here from the beginning")
 
-    def train(self, points: int, round_: int) -> None:
-        agenda = self.holdings.agenda
-        agenda.begin()
-        left = points
-        while left > 0 and (run := agenda.next(left)):
-            share = self.holdings.shares[run.share]
-            for i in range(run.start, run.end):
-                old = share.state[i // TILE, 0, i % TILE] if share.layout == "tiles" else share.state[i, 0]
-                if share.layout == "tiles":
-                    share.state[i // TILE, 0, i % TILE] = round_
-                else:
-                    share.state[i, 0] = round_
-                self.change += round_ - old
-                self.world.passes[int(share.ids[i])] += 1
-            agenda.advance(run, run.end)
-            left -= run.end - run.start
+    def train(self, order: BeginTrain, now: float) -> None:
+        raise AssertionError("the test calls `visit`")
+
+    def halt(self, now: float) -> None:
+        raise AssertionError("nothing runs")
+
+    def statistics(self) -> tuple[np.ndarray, ...]:
+        return (np.array([self.change]),)
+
+    def set_timer(self, at: float, round_: int) -> None:
+        raise AssertionError("this worker has no timer")
 
 
 class World(RuleBasedStateMachine):
-    sites = Bundle("sites")
-
     @initialize(
         count=st.integers(2, 4),
         tiles=st.integers(3, 6),
@@ -171,9 +169,11 @@ class World(RuleBasedStateMachine):
         self.network: list[tuple[int, int, object, tuple[np.ndarray, ...], Shard | None]] = []
         self.moves = Migrations()
         self.ledger = Ledger(Sum(), np.zeros(1))
-        self.sites_by_id = {i: Site(i, self.share(np.arange(i * size, (i + 1) * size)), self) for i in range(count)}
+        self.workers = {
+            i: StoringWorker(i, self.shard(np.arange(i * size, (i + 1) * size)), self) for i in range(count)
+        }
 
-    def share(self, ids: np.ndarray) -> Shard:
+    def shard(self, ids: np.ndarray) -> Shard:
         """Points whose one feature is their own number."""
         state = np.zeros((len(ids), 1))
         if self.kind == "sparse":
@@ -181,36 +181,36 @@ class World(RuleBasedStateMachine):
             return make_shard(rows, ids.astype(float), state, "rows", ids)
         return make_shard(ids.astype(float)[:, None], ids.astype(float), state, self.kind, ids)
 
-    def pick(self, n: int) -> Site:
-        alive = sorted(self.sites_by_id)
-        return self.sites_by_id[alive[n % len(alive)]]
+    def pick(self, n: int) -> StoringWorker:
+        alive = sorted(self.workers)
+        return self.workers[alive[n % len(alive)]]
 
     # -- rules ---------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: len(self.sites_by_id) > 1)
+    @precondition(lambda self: len(self.workers) > 1)
     @rule(a=st.integers(0, 3), b=st.integers(1, 3), points=st.integers(1, 8 * TILE))
     def a_move_begins(self, a: int, b: int, points: int) -> None:
         source = self.pick(a)
-        others = [w for w in sorted(self.sites_by_id) if w != source.id]
-        for worker, order in self.moves.begin(Proposal(source.id, others[b % len(others)], points, ""), self.now):
-            self.tell(worker, order)
+        others = [w for w in sorted(self.workers) if w != source.id]
+        for number, order in self.moves.begin(Proposal(source.id, others[b % len(others)], points, ""), self.now):
+            self.tell(number, order)
 
     def tell(self, worker: int, order: object) -> None:
-        if worker in self.sites_by_id:
-            self.sites_by_id[worker].inbox.append(order)
+        if worker in self.workers:
+            self.workers[worker].inbox.append(order)
 
     @rule(n=st.integers(0, 3))
     def an_order_arrives(self, n: int) -> None:
-        site = self.pick(n)
-        if site.inbox:
-            site.obey(site.inbox.pop(0))
+        worker = self.pick(n)
+        if worker.inbox:
+            worker.take_order(worker.inbox.pop(0))
 
     @rule(n=st.integers(0, 3))
     def an_answer_arrives(self, n: int) -> None:
-        site = self.pick(n)
-        if site.outbox:
-            for worker, order in self.moves.answer(site.id, site.outbox.pop(0), self.now):  # type: ignore[arg-type]
-                self.tell(worker, order)
+        worker = self.pick(n)
+        if worker.outbox:
+            for number, order in self.moves.answer(worker.id, worker.outbox.pop(0), self.now):  # type: ignore[arg-type]
+                self.tell(number, order)
 
     @precondition(lambda self: self.network)
     @rule(n=st.integers(0, 30), fate=st.sampled_from(["arrives", "arrives", "arrives", "twice", "lost"]))
@@ -219,37 +219,38 @@ class World(RuleBasedStateMachine):
         source, target, body, arrays, whole = self.network[at]
         if fate != "twice":
             del self.network[at]
-        if fate != "lost" and target in self.sites_by_id:
-            self.sites_by_id[target].receive(source, body, arrays, whole)
+        if fate != "lost" and target in self.workers:
+            self.workers[target].receive(source, body, arrays, whole)
 
     @rule(steps=st.integers(1, 12), order=st.randoms(use_true_random=False))
     def things_take_their_course(self, steps: int, order: Random) -> None:
         """Messages arrive for a while, in any order between workers, so that moves get somewhere."""
         for _ in range(steps):
-            for site in self.sites_by_id.values():
-                if site.inbox:
-                    site.obey(site.inbox.pop(0))
-                if site.outbox:
-                    for worker, told in self.moves.answer(site.id, site.outbox.pop(0), self.now):  # type: ignore[arg-type]
-                        self.tell(worker, told)
+            for worker in self.workers.values():
+                if worker.inbox:
+                    worker.take_order(worker.inbox.pop(0))
+                if worker.outbox:
+                    for number, told in self.moves.answer(worker.id, worker.outbox.pop(0), self.now):  # type: ignore[arg-type]
+                        self.tell(number, told)
             if self.network:
                 source, target, body, arrays, whole = self.network.pop(order.randrange(len(self.network)))
-                if target in self.sites_by_id:
-                    self.sites_by_id[target].receive(source, body, arrays, whole)
+                if target in self.workers:
+                    self.workers[target].receive(source, body, arrays, whole)
 
     @rule()
     def time_passes(self) -> None:
         self.now += 100.0
-        for site in self.sites_by_id.values():
-            for giving in list(site.giving.values()):
-                site.do(giving.tick(self.now))
+        for worker in self.workers.values():
+            assert worker.moves is not None
+            for move in list(worker.moves.sending):
+                worker.moves.tick(move)
 
     @rule(n=st.integers(0, 9))
     def a_move_is_called_off(self, n: int) -> None:
         if self.moves.open:
             number = sorted(self.moves.open)[n % len(self.moves.open)]
-            for worker, order in self.moves.cancel(number, "test"):
-                self.tell(worker, order)
+            for told, order in self.moves.cancel(number, "test"):
+                self.tell(told, order)
 
     @rule(refusing=st.booleans())
     def memory_is_short_or_not(self, refusing: bool) -> None:
@@ -261,65 +262,61 @@ class World(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, 3), points=st.integers(1, 12 * TILE))
     def a_worker_trains(self, n: int, points: int) -> None:
-        site = self.pick(n)
-        site.work_off()  # orders come in their order: what was settled is known before training goes on
+        worker = self.pick(n)
+        worker.take_all_orders()  # orders come in their order: what was settled is known before training goes on
         self.round += 1
-        site.train(points, self.round)
+        worker.visit(points, self.round)
 
     @rule()
     def a_barrier(self) -> None:
-        for site in self.sites_by_id.values():
-            self.ledger.commit(site.id, np.array([site.change]))
-            site.change = 0.0
-        changes, settles = self.moves.settle(set(self.sites_by_id), self.now)
+        for worker in self.workers.values():
+            self.ledger.commit(worker.id, np.array([worker.change]))
+            worker.change = 0.0
+        changes, settles = self.moves.settle(set(self.workers), self.now)
         for change in changes:
             self.ledger.join(change.source, change.target)
-        for worker, settle in settles.items():
-            self.tell(worker, settle)
-        for site in self.sites_by_id.values():
-            site.work_off()
+        for number, settle in settles.items():
+            self.tell(number, settle)
+        for worker in self.workers.values():
+            worker.take_all_orders()
         self.check()
 
-    @precondition(lambda self: len(self.sites_by_id) > 2)
+    @precondition(lambda self: len(self.workers) > 2)
     @rule(n=st.integers(0, 3), heir=st.integers(0, 3))
     def a_worker_dies(self, n: int, heir: int) -> None:
         """What is under way is committed or lost with the worker; then its points are loaded anew elsewhere."""
-        dead = self.sites_by_id.pop(self.pick(n).id)
+        dead = self.workers.pop(self.pick(n).id)
         for number in [n for n, m in self.moves.open.items() if dead.id in (m.source, m.target)]:
-            for worker, order in self.moves.cancel(number, "a worker is lost"):
-                self.tell(worker, order)
-        for site in self.sites_by_id.values():
-            self.ledger.commit(site.id, np.array([site.change]))
-            site.change = 0.0
+            for told, order in self.moves.cancel(number, "a worker is lost"):
+                self.tell(told, order)
+        for worker in self.workers.values():
+            self.ledger.commit(worker.id, np.array([worker.change]))
+            worker.change = 0.0
         for member in self.ledger.forget(dead.id):
-            self.begin_again(self.sites_by_id[member])
-        for site in self.sites_by_id.values():
-            site.work_off()
-        held = np.concatenate([s.holdings.collect()[1] for s in self.sites_by_id.values()])
+            self.begin_again(self.workers[member])
+        for worker in self.workers.values():
+            worker.take_all_orders()
+        held = np.concatenate([s.points.collect()[1] for s in self.workers.values()])
         lost = np.setdiff1d(np.arange(self.all), held)
         if len(lost):
-            site = self.pick(heir)
-            site.holdings.shares.append(self.share(lost))
-            site.holdings.agenda.admit(None, len(site.holdings.shares) - 1, len(lost), 0)
+            worker = self.pick(heir)
+            worker.points.shards.append(self.shard(lost))
+            worker.points.schedule.admit(None, len(worker.points.shards) - 1, len(lost), 0)
             self.passes.update(dict.fromkeys(lost.tolist(), 0))
         self.check()
 
-    def begin_again(self, site: Site) -> None:
-        """Every point of a worker that shared the lost account is unvisited again; passes stay what they were."""
-        site.work_off()
-        for segment in site.holdings.agenda.held():
-            share = site.holdings.shares[segment.share]
-            lanes = np.arange(segment.start, segment.end)
-            if share.layout == "tiles":
-                share.state[lanes // TILE, 0, lanes % TILE] = 0.0
-            else:
-                share.state[lanes] = 0.0
+    def begin_again(self, worker: StoringWorker) -> None:
+        """Every point of a worker that shared the lost account is unviworkerd again; passes stay what they were."""
+        worker.take_all_orders()
+        for segment in worker.points.schedule.held():
+            shard = worker.points.shards[segment.shard]
+            put_states(shard, np.arange(segment.start, segment.end), np.zeros((segment.points, 1)))
 
     # -- laws ----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """At a barrier: every point has one owner, its passes are right, and the statistics are the recomputed ones."""
-        collected = [s.holdings.collect() for s in self.sites_by_id.values()]
+        collected = [s.points.collect() for s in self.workers.values()]
         ids = np.concatenate([c[1] for c in collected])
         assert len(ids) == self.all and len(np.unique(ids)) == self.all, "a point is missing or doubled"
         total = sum(float(c[0].sum()) for c in collected)
@@ -328,19 +325,19 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def passes_are_never_lost(self) -> None:
-        if not hasattr(self, "sites_by_id"):
+        if not hasattr(self, "workers"):
             return
-        for site in self.sites_by_id.values():
-            for s in site.holdings.agenda.segments:
-                share = site.holdings.shares[s.share]
-                first, last = share.ids[s.start], share.ids[s.end - 1]
+        for worker in self.workers.values():
+            for s in worker.points.schedule.segments:
+                shard = worker.points.shards[s.shard]
+                first, last = shard.ids[s.start], shard.ids[s.end - 1]
                 if s.status == "active":
                     assert s.passes == self.passes[int(first)] == self.passes[int(last)]
-                features = share.part(s.start // TILE * TILE, s.end).features if s.status == "active" else None
+                features = shard.part(s.start // TILE * TILE, s.end).features if s.status == "active" else None
                 if isinstance(features, Sparse):
                     assert features.values[-1] == float(last)
-                elif features is not None and share.layout == "rows":
-                    assert features[-1, 0] == float(last) == share.labels[s.end - 1]
+                elif features is not None and shard.layout == "rows":
+                    assert features[-1, 0] == float(last) == shard.labels[s.end - 1]
 
 
 TestConservation = World.TestCase

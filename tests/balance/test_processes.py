@@ -13,7 +13,7 @@ import pytest
 
 import flegel
 from flegel import Algorithm, LocalCluster
-from flegel.machine.coordinator.migrations import Migrations
+from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveSent, WindowArrived
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
 from flegel.plan.termination import Progress, Termination, Verdict
@@ -118,10 +118,10 @@ def test_kmeans_keeps_its_statistics_while_points_move(
     data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
     moving(monkeypatch, *MOVES)
     result, machine = run("kmeans", data, workers, balance=mode)
-    assert machine.balancing.moves.points >= 5000
+    assert machine.balance.migrations.points >= 5000
     z = result.state[:, 0]
     assert (z >= 0).all()
-    total, origin = machine.ledger.total, machine.parameter.origin
+    total, origin = machine.store.statistics, machine.parameter.origin
     assert np.array_equal(np.bincount(z, minlength=10), total.counts)
     for j in range(10):
         expected = (data[z == j] - origin).sum(axis=0)
@@ -137,9 +137,9 @@ def test_labels_travel_with_their_points(
     data, labels = np.tile(points, (4, 1)), np.random.default_rng(2).normal(size=4 * len(points))
     moving(monkeypatch, (0, 1, 1000), (1, 0, 1000), (0, 2, 500))
     result, machine = run(Labelled(), (data, labels), workers)
-    assert machine.balancing.moves.points >= 2 * 512
+    assert machine.balance.migrations.points >= 2 * 512
     expected = (data * result.state).sum(axis=0)
-    assert np.allclose(machine.ledger.total.total, expected, rtol=1e-10, atol=1e-9)
+    assert np.allclose(machine.store.statistics.total, expected, rtol=1e-10, atol=1e-9)
     assert {round(v, 6) for v in (result.state[:, 0] / labels)} <= {1.0, 2.0, 3.0}
 
 
@@ -148,8 +148,8 @@ def test_sparse_rows_travel(workers: LocalCluster, monkeypatch: pytest.MonkeyPat
     matrix = sparse.random(9_000, 40, density=0.1, random_state=0, format="csr")
     moving(monkeypatch, (0, 1, 1000), (1, 0, 1000), (2, 0, 500))
     result, machine = run(Rows(), matrix, workers)
-    assert machine.balancing.moves.points >= 2 * 512
-    assert np.isclose(machine.ledger.total[0], result.state.sum(), rtol=1e-10)
+    assert machine.balance.migrations.points >= 2 * 512
+    assert np.isclose(machine.store.statistics[0], result.state.sum(), rtol=1e-10)
     per_row = np.asarray(matrix.sum(axis=1)).ravel()
     times = result.state[:, 0][per_row > 0] / per_row[per_row > 0]
     assert np.allclose(times, np.round(times)) and set(np.round(times)) <= {1.0, 2.0, 3.0}
@@ -195,7 +195,7 @@ def test_a_worker_killed_in_the_middle_of_a_move_loses_no_point_and_doubles_none
     monkeypatch.setattr(Migrations, "answer", kill)
     result, machine = run("kmeans", points, workers)
     assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [number]
-    z, total = result.state[:, 0], machine.ledger.total
+    z, total = result.state[:, 0], machine.store.statistics
     assert (z >= 0).all() and np.array_equal(np.bincount(z, minlength=10), total.counts)
     for j in range(10):
         expected = (points[z == j] - machine.parameter.origin).sum(axis=0)

@@ -17,8 +17,8 @@ from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.ledger import Ledger
 from flegel.messages import LoadShard, TreeLayout
+from flegel.params.local import LocalStore
 from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime.backends.numba.compiler import build_kernel
@@ -32,7 +32,7 @@ FOR_EVER = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf")
 
 
 def clustered() -> np.ndarray:
-    """Clouds one after the other, so that each share knows only a few of them."""
+    """Clouds one after the other, so that each shard knows only a few of them."""
     rng = np.random.default_rng(0)
     which = np.sort(rng.integers(20, size=ROWS))
     return rng.normal(scale=1.2, size=(20, COLUMNS))[which] + rng.normal(size=(ROWS, COLUMNS))
@@ -57,20 +57,20 @@ def train(
     for w in range(workers):
         ids = np.arange(len(data) * w // workers, len(data) * (w + 1) // workers)
         state = algorithm.initState(len(ids), data.shape[1], rng)
-        share = make_shard(data[ids], None, state, algorithm.layout, ids)
+        shard = make_shard(data[ids], None, state, algorithm.layout, ids)
         learners[w] = KernelLearner(
-            algorithm, build_kernel(algorithm, share, theta, zero).kernel, share, zero, new_flag()
+            algorithm, build_kernel(algorithm, shard, theta, zero).kernel, shard, zero, new_flag()
         )
     criteria = Criteria(max_seconds=seconds, tolerance=0, target=target)
     form = TreeLayout("array", ())
     job = Coordinator(
-        algorithm, make_policy(SyncSpec("fsp", balance=mode)), criteria, theta, Ledger(algorithm, zero),
+        algorithm, make_policy(SyncSpec("fsp", balance=mode)), criteria, LocalStore(algorithm, theta, zero),
         {w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
-        patience=FOR_EVER, debug=True, balancing=None if mode == "off" else BalanceControl(mode, criteria, rules),
+        timeouts=FOR_EVER, debug=True, balance=None if mode == "off" else BalanceControl(mode, criteria, rules),
     )  # fmt: skip
     paces = {w: Pace(1e6, slow, w, workers, (courses or {}).get(w)) for w in range(workers)}
     simulate(job, paces, dict(learners), Costs(bandwidth=2e8))
-    return job, [learner.share for learner in learners.values()]
+    return job, [learner.shard for learner in learners.values()]
 
 
 def spread(passes: list[float]) -> float:
@@ -97,7 +97,7 @@ def test_with_balance_passes_differ_by_at_most_one(jobs: dict[str, Coordinator],
 def test_the_objective_never_rises_although_points_move(jobs: dict[str, Coordinator]) -> None:
     values = [r.objective for r in jobs["async"].trace if r.objective is not None]
     assert all(b <= a * (1 + 1e-12) for a, b in pairwise(values))
-    assert jobs["async"].balancing is not None and jobs["async"].balancing.moves.points > ROWS / 16
+    assert jobs["async"].balance is not None and jobs["async"].balance.migrations.points > ROWS / 16
 
 
 def test_lazy_data_reach_the_same_objective_sooner() -> None:
@@ -167,7 +167,7 @@ def test_on_a_crowded_host_balance_costs_next_to_nothing() -> None:
 
 def test_nothing_moves_where_all_are_alike() -> None:
     job, _ = train("async", clustered(), straggler="", seconds=0.1)
-    assert job.balancing is not None and job.balancing.moves.count == 0
+    assert job.balance is not None and job.balance.migrations.count == 0
 
 
 def test_reasons_are_in_the_trace(jobs: dict[str, Coordinator]) -> None:

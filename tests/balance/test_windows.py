@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flegel.core.shard import TILE
-from flegel.machine.coordinator.migrations import Migrations
 from flegel.machine.migration.endpoints import (
     AIM,
     GROWTH,
@@ -19,6 +18,7 @@ from flegel.machine.migration.endpoints import (
     SendWindow,
     StoreWindow,
 )
+from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveRefused, MoveSent, WindowArrived
 from flegel.plan.balance.planner import Proposal
 
@@ -182,7 +182,7 @@ def test_a_move_is_over_when_every_window_has_changed_hands_and_then_nothing_mor
     assert orders[0].closed == orders[1].closed == (0,) and not moves.open
     moves.answer(1, WindowArrived(0, 1, 2 * TILE, 1, 0, 100), 4.0)
     assert moves.settle({0, 1}, 4.0) == ([], {}) and moves.points == 2 * TILE
-    assert moves.carriage.lag == 3.0
+    assert moves.cost.lag == 3.0
 
 
 def test_only_the_two_of_a_move_have_a_say_in_it() -> None:

@@ -30,16 +30,17 @@ from flegel.algorithms.nmf import NMF
 from flegel.cli.main import app
 from flegel.core import pytree
 from flegel.errors import Interrupted, UsageError
-from flegel.machine.coordinator.snapshot import freeze, thaw
+from flegel.machine.checkpoint.plain_data import freeze, thaw
 from flegel.messages import TreeLayout
-from flegel.runtime.checkpoint.reader import StoredJob, read
+from flegel.runtime.checkpoint.format import StoredJob
+from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.job.checkpoint_session import CheckpointWarning
 from flegel.runtime.job.class_source import same_code
 from flegel.runtime.job.find_algorithm import find_algorithm
 from flegel.runtime.job.resume import replace
-from tests.checkpoint import drawing
-from tests.checkpoint.drawing import Drawing
+from tests.checkpoint import random_algorithm
+from tests.checkpoint.random_algorithm import Drawing
 
 pytestmark = pytest.mark.processes
 
@@ -157,12 +158,12 @@ def test_what_does_not_fit_is_refused_in_a_sentence(cluster, points, tmp_path) -
 
 
 def without_rows(found: StoredJob) -> None:
-    found.job.parameter = TreeLayout("Factors", found.job.parameter.fields[:-1])
+    found.record.parameter = TreeLayout("Factors", found.record.parameter.fields[:-1])
     found.state["parameter"] = freeze(thaw(found.state["parameter"])[:-1])
 
 
 def without_seen(found: StoredJob) -> None:
-    found.job.statistics = TreeLayout("Sums", found.job.statistics.fields[:-1])
+    found.record.statistics = TreeLayout("Sums", found.record.statistics.fields[:-1])
     found.state["total"] = freeze(thaw(found.state["total"])[:-1])
 
 
@@ -181,7 +182,7 @@ def flat_factors(found: StoredJob) -> None:
 
 
 def more_hyper(found: StoredJob) -> None:
-    found.job.algorithm.hyper["momentum"] = 0.5
+    found.record.job.algorithm.hyper["momentum"] = 0.5
 
 
 @pytest.mark.parametrize(
@@ -203,8 +204,8 @@ def test_a_checkpoint_of_another_version_of_the_algorithm_is_refused_in_a_senten
     flegel.run(NMF(rank=3), data, max_iterations=3, checkpoint=place, **options)
     before = {path.name: path.read_bytes() for path in place.iterdir()}
 
-    def read_earlier(vault: Any) -> StoredJob:
-        found = read(vault)
+    def read_earlier(store: Any) -> StoredJob:
+        found = read(store)
         earlier(found)
         return found
 
@@ -232,7 +233,7 @@ def test_the_command_finds_the_class_again_and_sees_that_it_changed(cluster, poi
     monkeypatch.setattr(flegel.runtime.job.run, "LocalCluster", lambda workers: cluster)
     monkeypatch.setattr(cluster, "close", lambda: None)
     np.save("rows.npy", points)
-    source = Path(drawing.__file__).read_text()
+    source = Path(random_algorithm.__file__).read_text()
     Path("mine.py").write_text(source)
     words = (
         "submit mine.py:Drawing --data rows.npy --workers 2 --sync bsp --max-iterations 3 --no-save --checkpoint job"
@@ -242,7 +243,7 @@ def test_the_command_finds_the_class_again_and_sees_that_it_changed(cluster, poi
     done = CliRunner().invoke(app, f"resume {tmp_path}/job --max-iterations 6 --no-save --json -".split())
     assert done.exit_code == 0 and json.loads(done.stdout)["iterations"] == 6
     (tmp_path / "mine.py").write_text("\n\n" + source)
-    stored = read(FolderStore(tmp_path / "job")).job.algorithm
+    stored = read(FolderStore(tmp_path / "job")).record.job.algorithm
     moved = find_algorithm(f"{tmp_path}/mine.py:Drawing")
     assert same_code(moved, stored), "the same code at another place of its file"
     (tmp_path / "mine.py").write_text(source.replace("0.3 *", "0.4 *"))

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.cli.cluster import parse_bytes
 from flegel.cluster.master.facts import JobEntry
 from flegel.cluster.master.placement import SlaveCapacity, allocate, place, queue_order
 from flegel.cluster.transport.protocol import ClusterJob, check_name
 from flegel.errors import UsageError
 from flegel.job import AlgorithmRef
+from flegel.options import parse_bytes
 
 capacities = st.lists(
     st.builds(

@@ -10,10 +10,11 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Command, Done, FromWorker, Send, SetTimer, Timeouts, Timer
-from flegel.machine.ledger import Ledger
 from flegel.messages import LoadShard, Report, ShardLoaded, Stop, Train, TreeLayout
+from flegel.params.local import LocalStore
 from flegel.sync import make_policy
 
 
@@ -47,10 +48,12 @@ class Scene:
         criteria: Criteria | None = None,
         algorithm: Algorithm | None = None,
         collect: bool = False,
-        patience: Timeouts | None = None,
+        timeouts: Timeouts | None = None,
         coordination: str | None = None,
         replace: bool = True,
-        balancing: BalanceControl | None = None,
+        balance: BalanceControl | None = None,
+        checkpoints: CheckpointSchedule | None = None,
+        store: type[LocalStore] = LocalStore,
     ) -> None:
         self.algorithm = algorithm or Mean()
         self.count, self.points = workers, points
@@ -58,14 +61,14 @@ class Scene:
             algorithm=self.algorithm,
             policy=make_policy(SyncSpec(sync, interval, coordination=coordination)),
             criteria=criteria or Criteria(max_iterations=100, tolerance=0),
-            parameter=np.zeros(2),
-            ledger=Ledger(self.algorithm, np.zeros(2)),
+            store=store(self.algorithm, np.zeros(2), np.zeros(2)),
             loads={w: load(w, workers) for w in range(workers)},
             collect=collect,
-            patience=patience or Timeouts(),
+            timeouts=timeouts or Timeouts(),
             debug=True,
             replace=replace,
-            balancing=balancing,
+            balance=balance,
+            checkpoints=checkpoints,
         )
 
     def start(self, now: float = 0.0) -> list[Command]:
@@ -103,7 +106,7 @@ class Scene:
 
     @property
     def total(self) -> Any:
-        return pytree.flatten(self.machine.ledger.total)[0]
+        return pytree.flatten(self.machine.store.statistics)[0]
 
 
 def trains(commands: list[Command]) -> dict[int, Train]:

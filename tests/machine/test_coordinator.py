@@ -10,7 +10,7 @@ from scene import Mean, Scene, done, stops, timers, trains
 
 from flegel.errors import AlgorithmError, ProtocolError, UsageError, WorkerLost
 from flegel.job import Criteria
-from flegel.machine.coordinator.coordinator import (
+from flegel.machine.coordinator.events import (
     EvictWorker,
     Note,
     ScaleTo,
@@ -37,7 +37,7 @@ def test_training_begins_only_when_the_last_worker_is_loaded() -> None:
     scene.start()
     assert not trains(scene.say(1, ShardLoaded(10, 3, "compiled", "", 0.1), 1.0))
     assert set(trains(scene.say(0, ShardLoaded(10, 3, "compiled", "", 0.1), 2.0))) == {0, 1}
-    assert scene.machine.began == 2.0, "seconds count from here: loading is not training"
+    assert scene.machine.state.began == 2.0, "seconds count from here: loading is not training"
 
 
 def test_bsp_waits_for_all_then_folds_in_and_goes_on() -> None:
@@ -138,7 +138,7 @@ def test_the_largest_number_of_iterations_ends_without_convergence() -> None:
     assert done(scene.report(0, 3.0)) is not None
     assert scene.machine.verdict is not None
     assert not scene.machine.verdict.converged and scene.machine.verdict.reason == "reached 2 iterations"
-    assert scene.machine.seconds == 2.0
+    assert scene.machine.state.seconds == 2.0
 
 
 def test_a_target_counts_once_every_point_was_seen() -> None:
@@ -198,7 +198,7 @@ def test_the_time_limit_stops_in_the_middle_of_a_pass_and_commits_what_was_done(
     np.testing.assert_array_equal(scene.total, [7.0, 2.0])
     assert scene.machine.verdict is not None and scene.machine.verdict.reason == "reached 3 s"
     assert scene.machine.trace[-1].objective is None, "seven points are unseen"
-    assert scene.machine.seconds == pytest.approx(3.1)
+    assert scene.machine.state.seconds == pytest.approx(3.1)
 
 
 def test_all_points_halted_is_convergence() -> None:
@@ -242,7 +242,7 @@ def test_states_are_collected_before_the_end_where_they_are_wanted() -> None:
     assert [type(c.body) for c in said if isinstance(c, Send)] == [FetchStates, FetchStates]
     assert not scene.say(1, States(), 2.1, (np.zeros((10, 1)), np.arange(10)))
     assert done(scene.say(0, States(), 2.2, (np.zeros((10, 1)), np.arange(10))))
-    assert scene.machine.seconds == 1.0, "collecting is not training"
+    assert scene.machine.state.seconds == 1.0, "collecting is not training"
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_an_algorithm_that_knows_what_intervals_do_to_it_is_believed() -> None:
     scene.loaded()
     scene.report(0, 1.5, visits=250)
     scene.report(1, 1.5, visits=250)
-    assert "as the algorithm says" in scene.machine.trace[-1].reason + scene.machine._reason
+    assert "as the algorithm says" in scene.machine.trace[-1].reason + scene.machine.state.reason
 
 
 @pytest.mark.parametrize("worth", [-1.0, float("nan"), 0.0])
@@ -328,7 +328,7 @@ def test_an_algorithm_that_does_not_know_every_interval_is_probed() -> None:
     scene.loaded()
     scene.report(0, 1.5, visits=250)
     scene.report(1, 1.5, visits=250)
-    assert "first pass" in scene.machine._reason
+    assert "first pass" in scene.machine.state.reason
 
 
 def test_a_parameter_of_another_shape_is_refused_by_name() -> None:
@@ -384,7 +384,7 @@ def test_crashes_at_the_same_place_are_the_fault_of_the_code() -> None:
 
 
 def test_a_trainer_that_does_not_get_on_ends_the_job_although_its_process_beats() -> None:
-    scene = Scene(patience=Timeouts(hook=10.0))
+    scene = Scene(timeouts=Timeouts(hook=10.0))
     scene.loaded(now=1.0)
     for now in range(2, 30):
         scene.say(0, WorkerBeat(now, "updateDataPoint"), float(now))
@@ -397,7 +397,7 @@ def test_a_trainer_that_does_not_get_on_ends_the_job_although_its_process_beats(
 
 
 def test_a_hook_that_does_not_return_while_a_share_is_loaded_ends_the_job_by_its_name() -> None:
-    scene = Scene(workers=2, patience=Timeouts(hook=10.0))
+    scene = Scene(workers=2, timeouts=Timeouts(hook=10.0))
     scene.start()
     scene.say(0, ShardLoaded(10, 3, "compiled", "", 0.1), 1.0)
     for now in range(2, 30):
@@ -412,7 +412,7 @@ def test_a_hook_that_does_not_return_while_a_share_is_loaded_ends_the_job_by_its
 
 
 def test_reading_and_compiling_take_as_long_as_they_take() -> None:
-    scene = Scene(workers=1, patience=Timeouts(hook=10.0, load=600.0))
+    scene = Scene(workers=1, timeouts=Timeouts(hook=10.0, load=600.0))
     scene.start()
     for now in range(2, 500):
         scene.say(0, WorkerBeat(0), float(now))
@@ -420,7 +420,7 @@ def test_reading_and_compiling_take_as_long_as_they_take() -> None:
 
 
 def test_hooks_that_return_in_time_may_follow_one_another() -> None:
-    scene = Scene(workers=1, patience=Timeouts(hook=10.0))
+    scene = Scene(workers=1, timeouts=Timeouts(hook=10.0))
     scene.start()
     for now in range(2, 100):
         scene.say(0, WorkerBeat(0, ("initState", "kernel", "aggregate")[now // 8 % 3]), float(now))
@@ -428,7 +428,7 @@ def test_hooks_that_return_in_time_may_follow_one_another() -> None:
 
 
 def test_a_hook_that_silences_its_worker_while_it_loads_is_not_tried_for_ever() -> None:
-    scene = Scene(workers=1, patience=Timeouts(silence=10.0))
+    scene = Scene(workers=1, timeouts=Timeouts(silence=10.0))
     scene.start()
     now, ends = 0.0, None
     while ends is None and now < 100:
@@ -442,7 +442,7 @@ def test_a_hook_that_silences_its_worker_while_it_loads_is_not_tried_for_ever() 
 
 
 def test_silence_is_noticed_and_named() -> None:
-    scene = Scene(patience=Timeouts(silence=30.0))
+    scene = Scene(timeouts=Timeouts(silence=30.0))
     scene.loaded(now=1.0)
     scene.say(0, WorkerBeat(5), 25.0)
     assert not done(scene.timer("watch", 31.0))
@@ -451,7 +451,7 @@ def test_silence_is_noticed_and_named() -> None:
 
 
 def test_a_worker_that_was_frozen_for_a_while_is_not_taken_for_one_that_does_not_get_on() -> None:
-    scene = Scene(patience=Timeouts(silence=30.0, hook=10.0))
+    scene = Scene(timeouts=Timeouts(silence=30.0, hook=10.0))
     scene.loaded(now=1.0)
     for now in (2, 3, *range(15, 18)):  # no beat for twelve seconds, then some before the kernel has come round
         scene.say(0, WorkerBeat(now, "updateDataPoint"), float(now))
@@ -460,7 +460,7 @@ def test_a_worker_that_was_frozen_for_a_while_is_not_taken_for_one_that_does_not
 
 
 def test_nobody_is_blamed_for_silence_while_the_coordinator_itself_was_held_up() -> None:
-    scene = Scene(patience=Timeouts(silence=10.0))
+    scene = Scene(timeouts=Timeouts(silence=10.0))
     scene.loaded(now=1.0)
     scene.timer("watch", 2.0)
     assert not [c for c in scene.timer("watch", 60.0) if isinstance(c, EvictWorker)], "a hook took a minute"
@@ -469,7 +469,7 @@ def test_nobody_is_blamed_for_silence_while_the_coordinator_itself_was_held_up()
 
 
 def test_a_beat_is_a_sign_of_life() -> None:
-    scene = Scene(patience=Timeouts(silence=30.0))
+    scene = Scene(timeouts=Timeouts(silence=30.0))
     scene.loaded(now=1.0)
     for now in range(2, 100):
         scene.say(0, WorkerBeat(now), float(now))
@@ -478,7 +478,7 @@ def test_a_beat_is_a_sign_of_life() -> None:
 
 
 def test_a_worker_that_never_commits_after_the_signal_is_named_with_its_round() -> None:
-    scene = Scene(sync="fsp", interval=0.5, patience=Timeouts(silence=1e9, report=60.0))
+    scene = Scene(sync="fsp", interval=0.5, timeouts=Timeouts(silence=1e9, report=60.0))
     scene.loaded(now=1.0)
     scene.timer("policy", 1.5, tag=0)
     scene.report(0, 1.6, visits=5, exhausted=False)
@@ -489,7 +489,7 @@ def test_a_worker_that_never_commits_after_the_signal_is_named_with_its_round() 
 
 
 def test_a_worker_that_never_loads_is_named() -> None:
-    scene = Scene(patience=Timeouts(silence=1e9, load=600.0))
+    scene = Scene(timeouts=Timeouts(silence=1e9, load=600.0))
     scene.start(0.0)
     scene.say(0, ShardLoaded(10, 3, "compiled", "", 0.1), 1.0)
     assert not done(scene.timer("watch", 600.0))
@@ -498,7 +498,7 @@ def test_a_worker_that_never_loads_is_named() -> None:
 
 
 def test_a_long_pass_without_a_signal_is_no_fault() -> None:
-    scene = Scene(patience=Timeouts(silence=1e9, report=60.0))
+    scene = Scene(timeouts=Timeouts(silence=1e9, report=60.0))
     scene.loaded(now=1.0)
     assert not done(scene.timer("watch", 10_000.0)), "bsp asks for a whole pass, however long that takes"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.errors import AlgorithmError
-from flegel.machine.ledger import Ledger, merge
+from flegel.params.ledger import Ledger, merge
 
 
 class Sums(NamedTuple):
@@ -143,7 +143,7 @@ def test_accounts_that_are_posted_late_lose_nothing_when_an_owner_is_lost() -> N
         ledger.commit(owner, Sums(np.full(3, owner + 1.0), np.full((3, 2), 0.5), np.zeros(2)))
     ledger.forget(0)
     np.testing.assert_array_equal(ledger.total.counts, np.full(3, 2.0))
-    accounts, account_of = ledger.books()
+    accounts, account_of = ledger.accounts()
     np.testing.assert_array_equal(accounts[account_of[1]].counts, np.full(3, 2.0))
 
 
@@ -151,20 +151,20 @@ def test_once_posted_a_change_is_not_needed_any_more() -> None:
     ledger = Ledger(Kept(), zero())
     change = Sums(np.ones(3), np.ones((3, 2)), np.zeros(2))
     ledger.commit(7, change)
-    ledger.post()
+    ledger.update_accounts()
     change.counts[:] = 99.0
-    ledger.post()
-    accounts, account_of = ledger.books()
+    ledger.update_accounts()
+    accounts, account_of = ledger.accounts()
     np.testing.assert_array_equal(accounts[account_of[7]].counts, np.ones(3))
     assert ledger.discrepancy() == 0.0
 
 
-@pytest.mark.parametrize("asked", ["books", "join", "bury", "retire", "together", "discrepancy"])
+@pytest.mark.parametrize("asked", ["accounts", "join", "detach", "retire", "together", "discrepancy"])
 def test_whoever_asks_for_accounts_finds_every_commit_in_them(asked: str) -> None:
     ledger = Ledger(Kept(), zero())
     ledger.commit(0, Sums(np.ones(3), np.ones((3, 2)), np.zeros(2)))
     ledger.commit(1, Sums(np.full(3, 2.0), np.ones((3, 2)), np.zeros(2)))
-    getattr(ledger, asked)(*{"join": (0, 1), "bury": (1,), "retire": (1,), "together": (1,)}.get(asked, ()))
+    getattr(ledger, asked)(*{"join": (0, 1), "detach": (1,), "retire": (1,), "together": (1,)}.get(asked, ()))
     held = sum(account.counts for account in ledger._accounts.values())
     np.testing.assert_array_equal(held, np.full(3, 3.0))
 
@@ -178,7 +178,7 @@ def test_code_of_the_user_may_write_to_a_change_that_it_merges() -> None:
     ledger = Ledger(Greedy(), np.zeros(2))
     ledger.commit_all([0, 1], [np.ones(2), np.full(2, 3.0)])
     np.testing.assert_array_equal(ledger.total, [4.0, 4.0])
-    accounts, account_of = ledger.books()
+    accounts, account_of = ledger.accounts()
     np.testing.assert_array_equal(accounts[account_of[1]], [3.0, 3.0])
 
 

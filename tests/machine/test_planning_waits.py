@@ -9,9 +9,11 @@ import pytest
 from scene import Scene, timers, trains
 
 from flegel.job import Criteria
+from flegel.machine.checkpoint.resume import restore
+from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.balance_control import CROWDED, BalanceControl
 from flegel.machine.coordinator.events import Command, Send
-from flegel.machine.coordinator.snapshot import WorkerState, restore, take
+from flegel.machine.coordinator.membership import Next
 from flegel.messages import CheckpointPart, ReceivePoints, Train
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
 from flegel.plan.balance.settings import BalanceSettings
@@ -37,7 +39,7 @@ class Asked(Balance):
 def stage(mode: str, crowded: bool = False) -> tuple[Scene, Asked]:
     plan = Asked()
     balancing = BalanceControl(mode, Criteria(max_iterations=100), plan=plan, crowded=crowded)
-    scene = Scene(sync="fsp", interval=10.0, balancing=balancing)
+    scene = Scene(sync="fsp", interval=10.0, balance=balancing)
     scene.loaded(1.0)
     return scene, plan
 
@@ -105,9 +107,9 @@ def test_nothing_is_planned_for_a_crew_that_changes_or_a_job_that_is_over(phase:
         said = barrier(scene, now, plan=False)
     assert any(isinstance(c, Send) and isinstance(c.body, Train) for c in said)
     if phase == "over":
-        scene.machine.phase = "over"
+        scene.machine.state.phase = "over"
     else:
-        scene.machine.crew.phase = "stopping"
+        scene.machine.membership.redistribution.phase = "stopping"
     assert scene.timer("balance", 4.0) == [] and not plan.loads
 
 
@@ -118,19 +120,19 @@ def loads_after(pause: float, how: str) -> list[Any]:
         barrier(scene, now, plan=now < 5.0)
     now = 5.0 + pause
     if how == "crew":
-        scene.machine.crew.unvisited.add(0)
-        scene.machine._resume(now)
+        scene.machine.membership.redistribution.unvisited.add(0)
+        scene.machine._do(Next.RESUME, now)
     else:
-        assert scene.machine.balancing is not None and scene.machine._last is not None
-        scene.machine.balancing._balance = Balance(BalanceSettings())
-        state, held = take(scene.machine, scene.machine._last, 5.0), dict[int, WorkerState]()
-        again, plan = Scene(sync="fsp", interval=10.0, balancing=BalanceControl("async", CRITERIA)), Asked()
+        assert scene.machine.balance is not None and scene.machine.commits.last is not None
+        scene.machine.balance._balance = Balance(BalanceSettings())
+        state, held = scene.machine.snapshot(scene.machine.commits.last, 5.0), dict[int, WorkerState]()
+        again, plan = Scene(sync="fsp", interval=10.0, balance=BalanceControl("async", CRITERIA)), Asked()
         for number in scene.machine.view.workers:
             kept = CheckpointPart(0, ((10, 5),), 0, 0.0, 0)
             held[number] = WorkerState(kept, np.arange(10), np.zeros((10, 0)), np.zeros(10, np.uint8))
         restore(again.machine, state, held)
-        assert again.machine.balancing is not None
-        again.machine.balancing._balance = plan
+        assert again.machine.balance is not None
+        again.machine.balance._balance = plan
         scene = again
         scene.loaded(now)
     barrier(scene, now + 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.errors import ProtocolError, UsageError, WorkerLost
-from flegel.machine.coordinator.coordinator import (
+from flegel.machine.coordinator.events import (
     Done,
     EvictWorker,
     FromWorker,
@@ -16,7 +16,7 @@ from flegel.machine.coordinator.coordinator import (
     WorkerDied,
     WorkerJoined,
 )
-from flegel.machine.coordinator.scaling_moments import MomentsCollector
+from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import MeasureMoments, MomentsMeasured, WorkerFailed
 
 

@@ -35,7 +35,7 @@ def fault_job(kind: str, seed: int) -> Numbers:
         **_trace([vars(row) for row in coordinator.trace]),
         "end": [
             found.seconds, found.commits, found.moved, found.incidents, bool(found.error),
-            np.frombuffer(found.theta).tolist(), sorted(coordinator.staleness.items()),
+            np.frombuffer(found.theta).tolist(), sorted(coordinator.commits.staleness.items()),
             [(w.id, w.points, w.visits, w.passes) for w in coordinator.view.workers.values()],
         ],
         "traffic": [found.events, found.packets, found.lost, found.again, found.stale],

@@ -45,7 +45,7 @@ class Crashes(Mean):
 
 
 class Prepares(Mean):
-    """Does not return from the hook that a worker calls while it loads its share."""
+    """Does not return from the hook that a worker calls while it loads its shard."""
 
     def initState(self, points: int, columns: int, rng: Any) -> Any:
         while points > 256:  # more than are tried before training

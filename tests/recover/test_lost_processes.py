@@ -46,7 +46,7 @@ class Story:
 
 def kill(cluster: LocalCluster, worker: int, how: int = signal.SIGKILL) -> Callable[[Any], bool]:
     def act(machine: Any) -> bool:
-        if worker not in cluster.registry.processes or machine.crew.phase or machine.iteration < 3:
+        if worker not in cluster.registry.processes or machine.membership.redistribution.phase or machine.iteration < 3:
             return False
         os.kill(cluster.registry.processes[worker].pid, how)
         return True
@@ -59,8 +59,8 @@ def recovered(losses: int) -> Callable[[Any], bool]:
     rounds: list[int] = []
 
     def act(machine: Any) -> bool:
-        found = [i for i in machine.crew.incidents if i.kind == "lost" and i.resumed is not None]
-        if len(found) >= losses and not machine.crew.phase:
+        found = [i for i in machine.membership.incidents if i.kind == "lost" and i.resumed is not None]
+        if len(found) >= losses and not machine.membership.redistribution.phase:
             rounds.append(machine.iteration)
         return bool(rounds) and machine.iteration > rounds[0] + 3
 
@@ -85,7 +85,7 @@ def train(algorithm: Any, data: Any, cluster: LocalCluster, story: Story, **more
 
 
 def check_kmeans(data: np.ndarray, result: flegel.Result, machine: Any) -> None:
-    z, total = result.state[:, 0], machine.ledger.total
+    z, total = result.state[:, 0], machine.store.statistics
     assert (z >= 0).all() and np.array_equal(np.bincount(z, minlength=len(total.counts)), total.counts)
     for j in range(len(total.counts)):
         expected = (data[z == j] - machine.parameter.origin).sum(axis=0)
@@ -120,7 +120,7 @@ def test_mixtures_and_factorizations_survive_a_kill(crew: LocalCluster, points: 
     story = Story(kill(crew, 0), recovered(1))
     result, machine = train(chosen, data, crew, story, tolerance=1e-4)
     assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [0]
-    assert machine.ledger.discrepancy() <= 1e-10
+    assert machine.store.discrepancy() <= 1e-10
     assert len(result.state) == 3000
 
 
@@ -130,7 +130,7 @@ def test_rows_of_a_file_are_read_again_by_the_others(crew: LocalCluster, points:
     story = Story(kill(crew, 1), recovered(1))
     result, machine = train("kmeans", str(path), crew, story, scale="standard", replace=False)
     z = result.state[:, 0]
-    assert (z >= 0).all() and np.array_equal(np.bincount(z, minlength=10), machine.ledger.total.counts)
+    assert (z >= 0).all() and np.array_equal(np.bincount(z, minlength=10), machine.store.statistics.counts)
     assert sorted(machine.view.workers) == [0, 2]
 
 
@@ -147,7 +147,11 @@ def test_workers_join_and_leave_a_running_job(points: np.ndarray) -> None:
             return act
 
         def crew_of(n: int) -> Callable[[Any], bool]:
-            return lambda m: len(m.view.workers) == n and not m.crew.phase and m.points == len(points)
+            def holds(m: Any) -> bool:
+                at_rest = not m.membership.redistribution.phase
+                return len(m.view.workers) == n and at_rest and m.state.points == len(points)
+
+            return holds
 
         def drain(machine: Any) -> bool:
             cluster.drain(0)

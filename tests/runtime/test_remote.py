@@ -82,8 +82,8 @@ def test_points_move_between_hosts_and_the_statistics_hold(
     data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
     moving(monkeypatch, *MOVES)
     result, machine = run("kmeans", data, remote, sync="fsp")
-    assert machine.balancing.moves.points >= 5000
-    z, total, origin = result.state[:, 0], machine.ledger.total, machine.parameter.origin
+    assert machine.balance.migrations.points >= 5000
+    z, total, origin = result.state[:, 0], machine.store.statistics, machine.parameter.origin
     assert np.array_equal(np.bincount(z, minlength=10), total.counts)
     for j in range(10):
         assert np.allclose(total.sums[j], (data[z == j] - origin).sum(axis=0), rtol=1e-10, atol=1e-8)
@@ -160,7 +160,7 @@ def test_a_worker_watches_its_connection_from_before_it_is_made(monkeypatch: pyt
     assert made._socket.getsockopt(zmq.LAST_ENDPOINT)
     made._trainer.quit()
     made._socket.close(linger=0)
-    made._doors.close()
+    made._sockets.close()
     assert dialled == [False]
 
 

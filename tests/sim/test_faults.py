@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_losing_doubling_and_reordering_change_nothing(first: int) -> None:
-    """`run` compares with the same job on calm wires, bit for bit."""
+    """`run` compares with the same job on calm network, bit for bit."""
     for seed in range(first, first + 10):
         found = run(losing(seed))
         assert found.lost and found.again, "the wires were kind"
@@ -53,12 +53,12 @@ def test_the_faults_do_happen() -> None:
 
 
 def test_who_is_frozen_for_too_long_is_replaced_and_never_listened_to_again() -> None:
-    found = run(Scenario(1, "fsp", misfortunes=(Fault(0.02, 1, "frozen", 3.2),), iterations=400))
+    found = run(Scenario(1, "fsp", faults=(Fault(0.02, 1, "frozen", 3.2),), iterations=400))
     assert found.incidents >= 1 and found.stale > 0 and not found.error
 
 
 def test_a_short_cut_is_survived_without_replacing_anybody() -> None:
-    found = run(Scenario(2, "bsp", misfortunes=(Fault(0.02, 1, "cut", 0.8),), iterations=40))
+    found = run(Scenario(2, "bsp", faults=(Fault(0.02, 1, "cut", 0.8),), iterations=40))
     assert found.incidents == 0 and found.again > 0
 
 
@@ -67,7 +67,7 @@ def test_a_job_whose_workers_all_die_while_they_load_says_so_and_breaks_no_law()
         Scenario(
             4,
             "bsp",
-            misfortunes=tuple(Fault(0.001, w, "killed", 0.0) for w in range(3)),
+            faults=tuple(Fault(0.001, w, "killed", 0.0) for w in range(3)),
             disk={0: 1.0},
             replace=False,
         )

@@ -63,8 +63,8 @@ def test_a_recorded_bsp_predicts_fsp(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--workers", "3"], "leave --workers away"),
-        (["--pass", "3s", "--seed", "1"], "leave --pass away"),
+        (["--workers", "3"], "omit --workers"),
+        (["--pass", "3s", "--seed", "1"], "omit --pass"),
         (["--data", "higgs:2000"], "4,000 × 28 values, higgs has 2,000 × 28; its objective is no target"),
     ],
 )

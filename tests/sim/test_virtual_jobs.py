@@ -38,10 +38,10 @@ def test_every_model_ends_and_reaches_a_good_objective(sync: str) -> None:
 def test_statistics_are_those_of_a_recomputation(sync: str) -> None:
     job = kmeans(sync, straggler="0:3x", criteria=Criteria(max_iterations=250, tolerance=0))
     if sync != "psp":  # there, overtime after the last report is in the points but was never sent
-        states = [learner.share.state_rows()[:, 0] for learner in job.learners.values()]
+        states = [learner.shard.state_rows()[:, 0] for learner in job.learners.values()]
         counts = np.bincount(np.concatenate(states), minlength=5)
-        np.testing.assert_array_equal(job.ledger.total.counts, counts)
-    assert job.ledger.discrepancy() < 1e-10
+        np.testing.assert_array_equal(job.store.statistics.counts, counts)
+    assert job.store.discrepancy() < 1e-10
 
 
 def test_fsp_reaches_the_optimum_of_bsp_from_the_same_start() -> None:
@@ -57,14 +57,14 @@ def test_zero_staleness_is_bsp_to_the_last_bit() -> None:
     bsp = kmeans("bsp", straggler="1:3x")
     ssp = kmeans(SyncSpec("ssp", staleness=0, batches=1), straggler="1:3x")
     assert objectives(bsp) == objectives(ssp)
-    assert ssp.staleness.keys() == {0}
+    assert ssp.commits.staleness.keys() == {0}
 
 
 def test_staleness_is_bounded_under_ssp_and_not_under_asp() -> None:
     bounded = kmeans(SyncSpec("ssp", staleness=1), straggler="0:6x", criteria=Criteria(max_iterations=300, tolerance=0))
     free = kmeans("asp", straggler="0:6x", criteria=Criteria(max_iterations=300, tolerance=0))
-    assert max(bounded.staleness) <= 2 * 4
-    assert max(free.staleness) > max(bounded.staleness)
+    assert max(bounded.commits.staleness) <= 2 * 4
+    assert max(free.commits.staleness) > max(bounded.commits.staleness)
 
 
 def test_the_same_job_twice_is_the_same_to_the_last_bit() -> None:
@@ -83,7 +83,7 @@ def test_fsp_outruns_bsp_whatever_the_stragglers(straggler: str) -> None:
     seconds = {
         spec.name: kmeans(
             spec, straggler=straggler, criteria=Criteria(target=target, tolerance=0, max_seconds=300)
-        ).seconds
+        ).state.seconds
         for spec in (SyncSpec("bsp"), SyncSpec("fsp", coordination="semi"))
     }
     assert seconds["fsp"] < 0.7 * seconds["bsp"]
@@ -91,9 +91,15 @@ def test_fsp_outruns_bsp_whatever_the_stragglers(straggler: str) -> None:
 
 def test_a_straggler_costs_bsp_its_whole_factor_and_fsp_little() -> None:
     plenty = Criteria(max_iterations=30, tolerance=0)
-    assert kmeans("bsp", straggler="0:8x", criteria=plenty).seconds > 6 * kmeans("bsp", criteria=plenty).seconds
+    assert (
+        kmeans("bsp", straggler="0:8x", criteria=plenty).state.seconds
+        > 6 * kmeans("bsp", criteria=plenty).state.seconds
+    )
     fixed = SyncSpec("fsp", 0.005)
-    assert kmeans(fixed, straggler="0:8x", criteria=plenty).seconds < 1.3 * kmeans(fixed, criteria=plenty).seconds
+    assert (
+        kmeans(fixed, straggler="0:8x", criteria=plenty).state.seconds
+        < 1.3 * kmeans(fixed, criteria=plenty).state.seconds
+    )
 
 
 def test_own_clocks_save_a_fifth_of_the_synchronization_when_workers_respond_slowly() -> None:

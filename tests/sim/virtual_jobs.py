@@ -14,8 +14,8 @@ from flegel.core.stop_flag import new_flag
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.ledger import Ledger
 from flegel.messages import LoadShard, TreeLayout
+from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime.backends.numba.compiler import build_kernel
 from flegel.sim.simulation import Costs, simulate
@@ -37,7 +37,7 @@ def coordinator(
     form = TreeLayout("array", ())
     loads = {w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)}
     return Coordinator(
-        algorithm, make_policy(sync), criteria, theta, Ledger(algorithm, zero), loads, patience=FOR_EVER, debug=True
+        algorithm, make_policy(sync), criteria, LocalStore(algorithm, theta, zero), loads, timeouts=FOR_EVER, debug=True
     )
 
 

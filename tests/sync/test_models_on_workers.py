@@ -7,12 +7,12 @@ import pytest
 
 import flegel
 from flegel.errors import UsageError
-from flegel.sync import MODELS
+from flegel.sync import models
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.mark.parametrize("sync", MODELS)
+@pytest.mark.parametrize("sync", models())
 def test_every_model_trains_with_a_straggler(sync: str, cluster, points) -> None:
     reference = flegel.run("kmeans", points, sync="bsp", workers=2, cluster=cluster, tolerance=1e-8, max_iterations=300)
     result = flegel.run(

@@ -7,7 +7,7 @@ import pytest
 
 from flegel.errors import UsageError
 from flegel.job import SyncSpec
-from flegel.sync import MODELS, make_policy
+from flegel.sync import make_policy, models
 from flegel.sync.local_timers import LocalTimers
 from flegel.sync.policy import (
     Reported,
@@ -68,8 +68,8 @@ def points(said: list) -> dict[int, int]:
 
 
 def test_every_model_is_made_and_described() -> None:
-    for name, model in MODELS.items():
-        assert make_policy(SyncSpec(name)).name == name and model.text
+    for name, model in models().items():
+        assert make_policy(SyncSpec(name)).name == name and model.summary
 
 
 def test_swapped_letters_are_understood() -> None:

@@ -80,34 +80,35 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     cluster.start()  # slaves start workers while this process imports
     pipe.send(coordinator_protocol.PhaseChanged("reading"))
     from flegel.datasets import open_data
-    from flegel.result import glance
+    from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.runtime.checkpoint.reader import holds_job
     from flegel.runtime.checkpoint.store import open_store
     from flegel.runtime.job.checkpoint_session import new_session
     from flegel.runtime.job.class_source import instantiate
+    from flegel.runtime.job.request import Request
     from flegel.runtime.job.resume import replace
-    from flegel.runtime.job.run import Request, execute
+    from flegel.runtime.job.run import execute
     from flegel.runtime.worker.current_hook import MODULE
 
     spec = assignment.spec
     ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
-    seen, phase = -GLANCE, "loading"
-    saved: tuple[float, int] | None = None
+    reported, phase = -GLANCE, "loading"
+    kept: tuple[float, int] | None = None
 
-    def watch(machine: Any) -> None:
-        nonlocal seen, phase, saved
-        if machine.phase != phase:
-            phase = machine.phase
+    def watch(seen: JobSnapshot) -> None:
+        nonlocal reported, phase, kept
+        if seen.phase != phase:
+            phase = seen.phase
             pipe.send(coordinator_protocol.PhaseChanged(phase, elastic=phase == "training"))
         if phase == "training":
-            saved = saved or (clock.now(), machine.iteration)
-            if clock.now() - saved[0] >= CHECKPOINT and machine.iteration > saved[1]:
-                saved = (clock.now(), machine.iteration)
+            kept = kept or (clock.now(), seen.iteration)
+            if clock.now() - kept[0] >= CHECKPOINT and seen.iteration > kept[1]:
+                kept = (clock.now(), seen.iteration)
                 pipe.send(coordinator_protocol.ProgressSaved())
-        if clock.now() - seen >= GLANCE:
-            seen = clock.now()
-            pipe.send(coordinator_protocol.ProgressSeen(msgspec.to_builtins(glance(machine))))
+        if clock.now() - reported >= GLANCE:
+            reported = clock.now()
+            pipe.send(coordinator_protocol.ProgressSeen(msgspec.to_builtins(seen)))
 
     def log(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -121,9 +122,6 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
                 assignment.checkpoints,
                 workers=assignment.workers,
                 cluster=cluster,
-                worker_timeout=spec.worker_timeout,
-                hook_timeout=spec.hook_timeout,
-                hire_again=spec.replace,
                 watch=watch,
                 say=log,
                 phase=report_phase,
@@ -137,18 +135,9 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
             Request(
                 algorithm=algorithm,
                 data=dataset,
-                workers=assignment.workers,
-                sync=spec.sync,
-                criteria=spec.criteria,
-                seed=spec.seed,
-                partition=spec.partition,
-                scale=spec.scale,
-                straggler=spec.straggler,
-                worker_timeout=spec.worker_timeout,
-                hook_timeout=spec.hook_timeout,
-                replace=spec.replace,
+                job=msgspec.structs.replace(spec.description, workers=assignment.workers),
                 cluster=cluster,
-                record=new_session(assignment.checkpoints, CHECKPOINT, spec.data, spec.label),
+                session=new_session(assignment.checkpoints, CHECKPOINT),
                 watch=watch,
                 phase=report_phase,
                 say=log,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from flegel.errors import UsageError
-from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.job import Job
 
 MAX_CODE = 512 << 10
 """Largest source of a job's class, in bytes."""
@@ -53,35 +53,16 @@ class _Answer(_Record, kw_only=True):
     number: int = 0
 
 
-class ClusterJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job as its owner asks for it."""
+class ClusterJob(Job, frozen=True, forbid_unknown_fields=True):
+    """A job as its owner asks for it. Its class is named without source, which travels and lies beside it."""
 
-    algorithm: AlgorithmRef
-    """Without its source, which is sent and stored separately, under its hash."""
-    data: str
     code: str = ""
     """SHA-256 of the source; empty for built-in algorithms."""
-    label: str | int | None = None
-    name: str = ""
-    workers: int | None = None
-    """How many; None takes a fair share of the cluster."""
-    sync: SyncSpec = SyncSpec()
-    criteria: Criteria = Criteria()
-    seed: int = 0
-    partition: str = "shuffle"
-    scale: str = "none"
-    straggler: str = ""
-    worker_timeout: float = 10.0
-    """Seconds without a sign of incarnation after which a worker is lost."""
-    hook_timeout: float = 30.0
-    """Seconds in one call of a hook after which it is taken to be endless."""
-    replace: bool = True
-    """A lost worker is replaced; otherwise the others take over its points."""
-    priority: int = 0
-    memory: int | None = None
-    """Bytes that each process of the job may use; None is the slave's own limit."""
-    retries: int = 0
-    """How often the job is started again when its own processes die."""
+
+    @property
+    def description(self) -> Job:
+        """Without what only the cluster needs."""
+        return Job(**{name: getattr(self, name) for name in Job.__struct_fields__})
 
 
 # -- slave to master ---------------------------------------------------------------------------------------

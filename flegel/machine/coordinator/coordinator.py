@@ -1,498 +1,498 @@
-"""The coordinator of one job: owns the barrier, the statistics and θ. Decides nothing about time itself.
+"""The coordinator of one job: routes events to its parts and does what the synchronization model decides. Pure.
 
-Life cycle:   loading → training ⇄ (the crew changes) → (keeping) → (collecting) → over
-Events come from workers, timers and the supervisor; commands go to the runtime or to the simulator. It never
-reads a clock, opens a socket or starts a thread; when to synchronize is the policy's business.
+Life cycle:   loading → training ⇄ (workers come or go) → (checkpointing) → (collecting) → over
+Events come from workers, timers, the parameter store and the supervisor; commands go to the runtime or to the
+simulator. It never reads a clock, opens a socket or starts a thread; when to synchronize is the model's business.
+
+    orders       train and stop, and what was ordered last              orders.py
+    commits      reports until they are folded, rows of the trace       commits.py
+    membership   loading, workers lost, joining, leaving                membership.py
+    checkpoints  when state is stored; suspending                       checkpoint_schedule.py
+    balance      points that move to faster workers                     balance_control.py
+    liveness     who is silent, who does not progress                   liveness.py
+    collection   hidden states at the end                               state_collection.py
+    state        what all of them share                                 state.py
+
+An update has two phases: the coordinator asks the parameter store for a fold, and continues when that is done, in the
+same event or in a later one. Events that come in between are handled after it, in their order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import Any
 
+from flegel import messages
 from flegel.algorithm import Algorithm
-from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.errors import AlgorithmError, FlegelError, ProtocolError, UsageError
+from flegel.errors import FlegelError, ProtocolError
 from flegel.job import Criteria
+from flegel.machine.checkpoint import snapshot
+from flegel.machine.coordinator import events
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
-from flegel.machine.coordinator.commit import SPANS_UP_TO, CommitProtocol
-from flegel.machine.coordinator.events import Command as Command
-from flegel.machine.coordinator.events import Done as Done
-from flegel.machine.coordinator.events import Event as Happening
-from flegel.machine.coordinator.events import EvictWorker as EvictWorker
-from flegel.machine.coordinator.events import FromWorker as FromWorker
-from flegel.machine.coordinator.events import LeaveJob as LeaveJob
-from flegel.machine.coordinator.events import Note as Note
-from flegel.machine.coordinator.events import SaveCheckpointPart as SaveCheckpointPart
-from flegel.machine.coordinator.events import ScaleTo as ScaleTo
-from flegel.machine.coordinator.events import Send as Send
-from flegel.machine.coordinator.events import SetTimer as SetTimer
-from flegel.machine.coordinator.events import StartWorker as StartWorker
-from flegel.machine.coordinator.events import Suspend as Suspend
-from flegel.machine.coordinator.events import Timeouts as Timeouts
-from flegel.machine.coordinator.events import Timer as Timer
-from flegel.machine.coordinator.events import TraceRow as TraceRow
-from flegel.machine.coordinator.events import WorkerDied as WorkerDied
-from flegel.machine.coordinator.events import WorkerJoined as WorkerJoined
-from flegel.machine.coordinator.liveness import Liveness
-from flegel.machine.coordinator.membership import Membership
-from flegel.machine.coordinator.membership_protocol import MembershipProtocol
-from flegel.machine.coordinator.suspend import SuspendProtocol
-from flegel.machine.coordinator.totals import Totals
-from flegel.machine.ledger import Ledger, merge
-from flegel.messages import (
-    Answer,
-    CheckpointPart,
-    FetchStates,
-    LoadShard,
-    MoveReady,
-    MoveRefused,
-    MoveSent,
-    Order,
-    PointsAssigned,
-    PointsGivenUp,
-    PointsListed,
-    Report,
-    ShardLoaded,
-    States,
-    Stop,
-    Train,
-    WindowArrived,
-    WorkerBeat,
-    WorkerFailed,
-)
-from flegel.plan.termination import Progress, Termination, Verdict
+from flegel.machine.coordinator.commits import Commits
+from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Milestone, Note, SetTimer, Timer
+from flegel.machine.coordinator.fold_queue import TICK, FoldQueue
+from flegel.machine.coordinator.liveness import Liveness, OverdueCheck, failure
+from flegel.machine.coordinator.membership import Membership, Next
+from flegel.machine.coordinator.orders import WorkerOrders
+from flegel.machine.coordinator.state import JobState
+from flegel.machine.coordinator.state_collection import StateCollection
+from flegel.messages import Answer, LoadShard, Report, WorkerBeat
+from flegel.params.hooks import call_hook
+from flegel.params.protocol import Fold, Folded, ParameterStore
+from flegel.plan.termination import Termination, Verdict
 from flegel.sync import policy as sync
-from flegel.sync.policy import (
-    NOTHING,
-    Decision,
-    Policy,
-    Reported,
-    Started,
-    StopWorkers,
-    TrainWorkers,
-    Update,
-    Updated,
-    View,
-    Wake,
-    Woken,
-    WorkerView,
-)
-
-WATCH = 1.0  # seconds between two looks at who is silent
+from flegel.sync.policy import NOTHING, Decision, Policy, Reported, Updated, View
 
 
-@dataclass
-class Coordinator(CommitProtocol, MembershipProtocol, SuspendProtocol):
+class Coordinator:
     """Build it, call `start`, then feed it events until `Done` comes out."""
 
-    algorithm: Algorithm
-    policy: Policy
-    criteria: Criteria
-    parameter: Tree
-    ledger: Ledger
-    loads: dict[int, LoadShard]
-    collect: bool = False
-    scaling: tuple[Array, ...] = ()
-    """Shift and factor of each column, for jobs whose rows are scaled."""
-    patience: Timeouts = field(default_factory=Timeouts)
-    debug: bool = False
-    balancing: BalanceControl | None = None
-    keeping: CheckpointSchedule | None = None
-    parts: dict[int, tuple[Array, ...]] = field(default_factory=dict)
-    """Of a resumed job: what travels behind each worker's `Load`."""
-    attribute: bool = False
-    """Keep each worker's share of the progress (costs an evaluation of the objective per report)."""
-    rows: int = 0
-    """Points of the whole data; 0: the sum of what workers load."""
-    replace: bool = True
-    """Start another process where a worker is lost; otherwise the others take its points over."""
-
-    def __post_init__(self) -> None:
-        self.phase = "loading"
-        self.view = View()
-        self._tally = Totals(self.view)
-        self.iteration = 0
-        self.objective: float | None = None
-        self.verdict: Verdict | None = None
-        self.trace: list[TraceRow] = []
-        self.states: dict[int, tuple[Array, Array]] = {}
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        policy: Policy,
+        criteria: Criteria,
+        store: ParameterStore,
+        loads: dict[int, LoadShard],
+        *,
+        collect: bool = False,
+        timeouts: events.Timeouts | None = None,
+        debug: bool = False,
+        balance: BalanceControl | None = None,
+        checkpoints: CheckpointSchedule | None = None,
+        attribute: bool = False,
+        parts: dict[int, tuple[Array, ...]] | None = None,
+        scaling: tuple[Array, ...] = (),
+        rows: int = 0,
+        replace: bool = True,
+    ) -> None:
+        """`collect`: fetch the points' hidden states at the end. `debug`: check the conservation laws at each commit.
+        `attribute`: the store attributes progress to single workers. The last four are those of `Membership`."""
+        self.state = JobState(algorithm, policy, criteria, store, timeouts or events.Timeouts(), attribute)
+        self.liveness = Liveness(self.state.timeouts)
+        self.orders = WorkerOrders(self.state, self.liveness)
+        self.commits = Commits(self.state, self.orders, debug)
+        self.membership = Membership(
+            self.state, self.orders, self.liveness, loads, parts=parts, scaling=scaling, rows=rows, replace=replace
+        )
+        self.balance, self.checkpoints = balance, checkpoints
+        self.termination = Termination(criteria, algorithm.maximize)
         self.notes: list[str] = []
-        self.loaded: dict[int, ShardLoaded] = {}
-        self.began = self.ended = self.ready_at = 0.0
-        self.termination = Termination(self.criteria, self.algorithm.maximize)
-        self._held: dict[int, Tree] = {}
-        self.staleness: dict[int, int] = {}
-        """How often a report was made under a θ so many updates old."""
-        self._order: dict[int, int] = {}
-        self._ordered_at: dict[int, float] = {}
-        self._spans: dict[int, tuple[int, float, float, int, float, float, float]] = {}
-        self._estimate: float | None = None
-        self._gain: float | None = None
-        self._said: tuple[int, Array | None] = (0, None)
-        self._diverged = ""
-        self._updated_at = 0.0
-        self.crew = Membership(self.rows)
-        self.watch = Liveness(self.patience)
-        self._former: dict[int, WorkerView] = {}
-        self._catching: set[int] | None = None
-        """In the round after a change of the crew: who has points to visit anew."""
-        self._lingering: set[int] = set()
-        """Workers that go on training after they have reported."""
-        self._wanted = 0
-        """Workers that were asked for before training began."""
+        self.collection = StateCollection(self.state, self.liveness, collect)
         self._owed_verdict: Verdict | None = None
         """The job was to end for this reason, as soon as all points count again."""
-        self._reason = ""
-        self._waiting: Updated | None = None
-        self._resumed: Updated | None = None
-        self._last: Updated | None = None
-        self._fresh_balance, self._stood_at = True, 0.0
-        self._out: list[Command] = []
+        self._resumed: tuple[Updated, float, bool] | None = None
+        """Of a resumed job: what the model hears first, the time at which the job stood, is its balance new?"""
+        self._folds = FoldQueue(self.state, self.liveness)
+
+    # -- what others read ----------------------------------------------------------------------------------
 
     @property
-    def points(self) -> int:
-        return sum(w.points for w in self.view.workers.values())
+    def view(self) -> View:
+        return self.state.view
 
     @property
-    def seconds(self) -> float:
-        return self.ended - self.began
+    def phase(self) -> str:
+        return self.state.phase
+
+    @property
+    def trace(self) -> list[events.TraceRow]:
+        return self.state.trace
+
+    @property
+    def iteration(self) -> int:
+        return self.state.iteration
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.state.verdict
+
+    @property
+    def store(self) -> ParameterStore:
+        return self.state.store
+
+    @property
+    def parameter(self) -> Tree:
+        return self.state.store.parameter
 
     # -- entry points --------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Command]:
-        self._out = []
-        arrays = (*pytree.flatten(self.parameter), *pytree.flatten(self.ledger.total), *self.scaling)
-        for worker, load in self.loads.items():
-            self._out.append(Send(worker, load, arrays + self.parts.get(worker, ())))
-            self.watch.expect(worker, now)
-        self._out.append(SetTimer(now + WATCH, Timer("watch")))
-        return self._out
+        self.state.out = []
+        self.membership.start(now)
+        self.state.out.append(SetTimer(now + TICK, Timer("watch")))
+        return self.state.out
 
-    def handle(self, event: Happening, now: float) -> list[Command]:
+    def handle(self, event: Event, now: float) -> list[Command]:
         """What follows from one event."""
-        self._out = []
-        if self.phase == "over":
-            return self._out
-        if type(event) is FromWorker:
-            worker, body = event.worker, event.body
-            self.watch.hear(worker, body, now)
-            if type(body) is Report and self.phase == "training" and worker in self.view.workers:
-                self._on_report(worker, body, event.arrays, now)
-            elif type(body) is not WorkerBeat:
-                self._tally.stale = True
-                self._answer(worker, body, event.arrays, now)
+        state = self.state
+        state.out = []
+        if state.phase == "over":
+            return state.out
+        if self._folds.pending is not None:
+            self._while_folding(event, now)
+        elif type(event) is FromWorker:
+            self._from_worker(event, now)
         else:
-            self._tally.stale = True
-            self._happen(event, now)
-        return self._out
+            state.totals.stale = True
+            self._route(event, now)
+        return state.out
 
     def rest(self) -> None:
-        """Time for what nobody waits for."""
-        self.ledger.post()
+        """Time for work that nobody waits for."""
+        self.state.store.use_spare_time()
 
-    def _happen(self, event: Happening, now: float) -> None:
+    def resume_with(self, event: Updated, now: float, fresh_balance: bool) -> None:
+        """Continue where the job stood (machine/checkpoint/resume.py): once all are loaded, the model hears this."""
+        self._resumed = event, now, fresh_balance
+
+    def _from_worker(self, event: FromWorker, now: float) -> None:
+        worker, body, state = event.worker, event.body, self.state
+        self.liveness.hear(worker, body, now)
+        if type(body) is Report and state.phase == "training" and worker in state.view.workers:
+            self._on_report(worker, body, event.arrays, now)
+        elif type(body) is not WorkerBeat:
+            state.totals.stale = True
+            self._answer(worker, body, event.arrays, now)
+
+    def _route(self, event: Event, now: float) -> None:
+        """Everything that no worker sent."""
+        state = self.state
+        steady = state.phase == "training" and state.verdict is None and self.membership.steady
         match event:
             case Timer("policy", tag):
-                if self.phase == "training" and self.verdict is None and self._steady():
-                    self._decide(Woken(tag), now)
+                if steady:
+                    self._decide(sync.Woken(tag), now)
             case Timer("balance"):
-                if self.balancing is not None and self.phase == "training" and self.verdict is None and self._steady():
-                    self._plan_moves(self.balancing, now)
+                if self.balance is not None and steady:
+                    self.balance.plan_moves(state, now)
             case Timer("watch"):
-                self._watch(now)
-            case Timer("checkpoint" | "force" | "leave") | Suspend():
-                self._keep_event(event, now)
+                self._check_deadlines(now)
+            case Timer("checkpoint" | "force" | "leave") | events.Suspend():
+                self._on_checkpoint_event(event, now)
             case Timer("limit"):
-                limit = self.criteria.max_seconds
-                self._end(Verdict(False, f"reached {limit:g} s"), now)
-            case _:
-                self._crew_event(event, now)
+                self._end(Verdict(False, f"reached {state.criteria.max_seconds:g} s"), now)
+            case Timer("hire"):
+                self.membership.roster.stop_waiting(now, state.timeouts.hire)
+                self._step(now)
+            case events.WorkerDied(worker, why, fault):
+                self._lost(worker, why, fault, now)
+            case events.WorkerJoined(worker):
+                self.membership.joined(worker, now)
+            case events.ScaleTo(workers):
+                self._do(self.membership.scale(workers, now), now)
+            case events.LeaveJob(worker):
+                self._do(self.membership.leave((worker,), now), now)
+            case events.FoldFinished():
+                self._folds.repeated(event)
+
+    # -- folds ---------------------------------------------------------------------------------------------
+
+    def _while_folding(self, event: Event, now: float) -> None:
+        """Events wait until the fold is done."""
+        error = self._folds.hear(event, now)
+        if error is not None:
+            self._finish(error)
+        while (deferred := self._folds.next_deferred()) is not None and self.state.phase != "over":
+            self.state.totals.stale = True
+            if type(deferred) is FromWorker:
+                self._from_worker(deferred, now)
+            else:
+                self._route(deferred, now)
+
+    def _update(self, workers: tuple[int, ...], now: float, last: bool = False) -> None:
+        """A new θ from the reports of these workers, and on; or the `last` one, and the end."""
+
+        def updated(request: Fold, folded: Folded, now: float) -> None:
+            event = self._commit(request, workers, folded, now)
+            if last:
+                self._over(now)
+            else:
+                self._judge(workers, event, now)
+
+        self._folds.ask(self.commits.request(workers), updated, now)
+
+    def _close_accounts(self, now: float) -> None:
+        """Workers change: reports that count enter the statistics, and θ stays."""
+        again = self.membership.subtract_lost()
+
+        def closed(request: Fold, folded: Folded, now: float) -> None:
+            self.commits.finish_accounts(request, folded)
+            self._do(self.membership.accounts_closed(again, now), now)
+
+        self._folds.ask(self.commits.request_accounts(again), closed, now)
+
+    def _commit(self, request: Fold, workers: tuple[int, ...], folded: Folded, now: float) -> Updated:
+        moves = self.balance.migrations if self.balance is not None else None
+        in_flight, moved = (moves.in_flight(), moves.bytes) if moves is not None else (0, 0)
+        return self.commits.finish(request, workers, folded, in_flight, moved, now)
+
+    def _judge(self, workers: tuple[int, ...], updated: Updated, now: float) -> None:
+        """θ is new: has the job come to its end, and otherwise what comes next?"""
+        state = self.state
+        progress = self.commits.progress(now)
+        check = self.termination.due(progress) and bool(
+            call_hook(state.algorithm, state.place, "terminationCheck", state.store.statistics, state.iteration)
+        )
+        state.verdict = self.termination.judge(progress, check)
+        if self._owed_verdict is not None and progress.exact:
+            state.verdict = self._owed_verdict
+        if state.verdict is not None:
+            self._end(state.verdict, now)
+            return
+        if self.balance is not None and self.balance.after_commit(state, updated, workers, progress, now):
+            return
+        self._proceed(updated, now)
 
     # -- answers -------------------------------------------------------------------------------------------
 
     def _answer(self, worker: int, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
         """Everything but reports and beats."""
+        state = self.state
         match body:
-            case ShardLoaded() if self.phase == "loading":
-                self._on_loaded(worker, body, now)
-            case ShardLoaded() if worker in self.crew.hired:
-                self._welcome(worker, body, now)
-            case PointsListed() | PointsGivenUp() | PointsAssigned() if worker in self.view.workers:
-                self._out += self.crew.answer(worker, body, arrays, self.view, self.ledger)
+            case messages.ShardLoaded() if state.phase == "loading":
+                self.membership.has_loaded(worker, body)
+                self._begin(now)
+            case messages.ShardLoaded() if worker in self.membership.roster.hired:
+                self._do(self.membership.welcome(worker, body, now), now)
+            case messages.PointsListed() | messages.PointsGivenUp() | messages.PointsAssigned() if (
+                worker in state.view.workers
+            ):
+                self.membership.answer(worker, body, arrays)
                 self._step(now)
-            case MoveReady() | MoveRefused() | WindowArrived() | MoveSent() if self.balancing is not None:
-                if self.phase == "training":
-                    self._on_move(worker, body, now)
-            case CheckpointPart() if self.keeping is not None:
-                self._out.append(SaveCheckpointPart(worker, body, arrays))
-                if self.keeping.took(worker, body) and self.keeping.complete and self.phase == "keeping":
-                    self._kept(self.keeping, now)
-            case States() if self.phase == "collecting":
-                self.states[worker] = (arrays[0], arrays[1])
-                if len(self.states) == len(self.view.workers):
+            case messages.MoveReady() | messages.MoveRefused() | messages.WindowArrived() | messages.MoveSent() if (
+                self.balance is not None
+            ):
+                if state.phase == "training" and (moved := self.balance.on_answer(state, worker, body, now)):
+                    self._proceed(moved, now)
+            case messages.CheckpointPart() if self.checkpoints is not None:
+                state.out.append(events.SaveCheckpointPart(worker, body, arrays))
+                took = self.checkpoints.took(worker, body)
+                if took and self.checkpoints.complete and state.phase == "checkpointing":
+                    self._finish() if self.checkpoints.suspended else self._collect(now)
+            case messages.States() if state.phase == "collecting":
+                if self.collection.took(worker, arrays):
                     self._finish()
-            case WorkerFailed():
-                self._fail(failure(worker, body))
+            case messages.WorkerFailed():
+                self._finish(failure(worker, body))
             case _:
-                self._out.append(Note(f"worker {worker} sent {type(body).__name__} while {self.phase}; ignored"))
-
-    def _on_loaded(self, worker: int, body: ShardLoaded, now: float) -> None:
-        self.loaded[worker] = body
-        self.crew.unhire(worker)
-        self._begin(now)
+                state.out.append(Note(f"worker {worker} sent {type(body).__name__} while {state.phase}; ignored"))
 
     def _begin(self, now: float) -> None:
-        """Training begins when the last of the crew is loaded."""
-        if len(self.loaded) < len(self.loads):
+        """Training begins when the last worker is loaded."""
+        if not self.membership.all_loaded():
             return
-        for each in sorted(self.loaded):
-            points = self.loaded[each].points
-            if each not in self.view.workers:
-                self.view.workers[each] = WorkerView(each, points, unseen=points)
-        self.crew.rows = self.rows = self.rows or self.points
-        size = max(sum(a.size for a in pytree.flatten(self.parameter)), 1)
-        columns = max(each.columns for each in self.loaded.values())
-        self.view.evidence = self.points * columns / size
-        self.phase = "training"
-        self.began = now if self._resumed is None else self.began + now - self._stood_at  # loading is no training
-        self.ended = self._updated_at = self.ready_at = now
-        if self.criteria.max_seconds:
-            self._out.append(SetTimer(self.began + self.criteria.max_seconds, Timer("limit")))
-        if self.balancing is not None:
-            if self._fresh_balance:
-                self.balancing.start(self.view, now)
-            else:
-                self.balancing.go_on(now)
-        if self.keeping is not None:
-            self._out.append(SetTimer(now + self.keeping.every, Timer("checkpoint")))
-        if self._resumed is not None and self.verdict is None and self.trace:
-            self._tally.count(())
-            self.verdict = self.termination.judge(self._progress(now), False)  # criteria may be others by now
-        if self.crew.orphans:
-            self._change_crew(now)
-        elif self.verdict is not None:
+        state = self.state
+        self.membership.begin()
+        state.phase = "training"
+        resumed, stood_at, fresh_balance = self._resumed or (None, 0.0, True)
+        state.began = now if resumed is None else state.began + now - stood_at  # loading is no training
+        state.ended = self.commits.updated_at = state.ready_at = now
+        if state.criteria.max_seconds:
+            state.out.append(SetTimer(state.began + state.criteria.max_seconds, Timer("limit")))
+        if self.balance is not None:
+            self.balance.start(state.view, now) if fresh_balance else self.balance.go_on(now)
+        if self.checkpoints is not None:
+            state.out.append(SetTimer(now + self.checkpoints.every, Timer("checkpoint")))
+        if resumed is not None and state.verdict is None and state.trace:
+            state.totals.count(())
+            state.verdict = self.termination.judge(self.commits.progress(now), False)  # criteria may be others by now
+        state.out.append(Milestone("training"))
+        if self.membership.redistribution.orphans:
+            self._change_workers(now)
+        elif state.verdict is not None:
             self._over(now)
         else:
-            self._decide(self._resumed or Started(), now)
-        if self._wanted:
-            self._scale(self._wanted, now)
+            self._decide(resumed or sync.Started(), now)
+        if self.membership.wanted:
+            self._do(self.membership.scale(self.membership.wanted, now), now)
 
     def _on_report(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> None:
-        seen = self.view.workers[worker]
-        if seen.phase != "training" or body.round != self._order[worker]:
-            self._out.append(Note(f"worker {worker} reported round {body.round} again; ignored"))
+        state, membership = self.state, self.membership
+        if state.view.workers[worker].phase != "training" or body.round != self.orders.round_of[worker]:
+            state.out.append(Note(f"worker {worker} reported round {body.round} again; ignored"))
             return
-        change = self.ledger.bundle(arrays)
-        if worker in self._held:  # it was asked for the rest, for the crew changes
-            change = merge(self.algorithm, pytree.copy(self._held[worker]), change)
-        self._held[worker] = change
-        seen.hear(body.visits, body.compute, body.respond, body.wait)
-        seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
-        if len(self.view.workers) <= SPANS_UP_TO:
-            sent, here = self._ordered_at[worker] - self.began, now - self.began
-            self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
-        moving = self.balancing is not None and worker in self.balancing.moves.busy()
+        seen = self.commits.hold(worker, body, arrays, now)
+        moving = self.balance is not None and worker in self.balance.migrations.busy()
         reported = Reported(worker, body.exhausted and seen.points > 0, moving)
-        if self.crew.phase:
+        if membership.changing:
             self._step(now)
-        elif self._catching is not None:
-            self._catch_up(worker, reported.exhausted, now)
-        elif self.verdict is None and not (self.keeping is not None and self.keeping.forced):
+        elif membership.catching_up:
+            if membership.catch_up(worker, reported.exhausted, now):
+                self._decide(sync.Regrouped(), now)
+                self._update(tuple(state.view.workers), now)
+        elif state.verdict is None and not (self.checkpoints is not None and self.checkpoints.forced):
             self._decide(reported, now)
-        elif self.verdict is None:
-            self.policy.decide(reported, self.view, now)  # it hears everything, but a checkpoint comes first
-            if not self.view.training():
-                self._update(tuple(self._held), now)
-        elif not self.view.training():
-            workers, seconds = tuple(self._held), now - self._updated_at
-            visits, cost = self._fold(workers, now)
-            self.view.round += 1
-            self._last = self._updated(workers, visits, cost, seconds)
-            self._over(now)
+        elif state.verdict is None:
+            state.policy.decide(reported, state.view, now)  # it hears everything, but a checkpoint comes first
+            if not state.view.training():
+                self._update(tuple(self.commits.held), now)
+        elif not state.view.training():
+            self._update(tuple(self.commits.held), now, last=True)
 
     # -- decisions -----------------------------------------------------------------------------------------
 
     def _decide(self, event: sync.Event, now: float) -> None:
-        decision: Decision = self.policy.decide(event, self.view, now)
+        state = self.state
+        decision: Decision = state.policy.decide(event, state.view, now)
         if decision is NOTHING:
             return
         if decision.reason:
-            self._reason = decision.reason
+            state.reason = decision.reason
         for action in decision.actions:
-            if self.phase != "training" or self.verdict is not None:
+            if state.phase != "training" or state.verdict is not None:
                 return
+            if self._folds.pending is not None:
+                raise ProtocolError(
+                    f"{state.policy.name} decided {type(action).__name__} after Update; Update is last."
+                )
             match action:
-                case TrainWorkers():
-                    self._train(action, now)
-                case StopWorkers(workers=workers):
-                    self._stop(workers, now)
-                case Update(workers=workers):
+                case sync.TrainWorkers():
+                    self.orders.train(action, now)
+                case sync.StopWorkers(workers=workers):
+                    self.orders.stop(workers, now)
+                case sync.Update(workers=workers):
                     self._update(workers, now)
-                case Wake(at=at, tag=tag):
-                    self._out.append(SetTimer(at, Timer("policy", tag)))
+                case sync.Wake(at=at, tag=tag):
+                    state.out.append(SetTimer(at, Timer("policy", tag)))
 
-    def _train(self, action: TrainWorkers, now: float) -> None:
-        arrays = tuple(pytree.flatten(self.parameter))
-        round_, points, seconds, linger = self.view.round, action.points, action.seconds, action.linger
-        for worker in action.workers:
-            seen = self.view.workers[worker]
-            seen.phase, seen.stopping = "training", False
-            visits = seen.points if points is None else points[worker]
-            body = Train(round_, visits, seconds.get(worker) if seconds else None, linger)
-            self._out.append(Send(worker, body, arrays))
-        self._order.update(dict.fromkeys(action.workers, round_))
-        self._ordered_at.update(dict.fromkeys(action.workers, now))
-        (self._lingering.update if linger else self._lingering.difference_update)(action.workers)
-        self.watch.expect_all(action.workers, now)
-
-    def _stop(self, workers: tuple[int, ...], now: float) -> None:
-        for worker in workers:
-            self.view.workers[worker].stopping = True
-            self.watch.asked_at[worker] = now
-            self._out.append(Send(worker, Stop(self._order[worker])))
-
-    def _update(self, workers: tuple[int, ...], now: float) -> None:
-        seconds = now - self._updated_at
-        visits, cost = self._fold(workers, now)
-        self.view.round += 1
-        self._last = self._updated(workers, visits, cost, seconds)
-        progress = self._progress(now)
-        check = self.termination.due(progress) and bool(
-            self._hook("terminationCheck", self.ledger.total, self.iteration)
-        )
-        self.verdict = self.termination.judge(progress, check)
-        if self._owed_verdict is not None and progress.exact:
-            self.verdict = self._owed_verdict
-        if self.verdict is not None:
-            self._end(self.verdict, now)
-            return
-        if self.balancing is not None:
-            self._rebalance(self.balancing, workers, progress, now)
-            if self.balancing.waits():
-                self._waiting = self._last
+    def _proceed(self, event: Updated, now: float) -> None:
+        """The model decides what comes next; where a checkpoint is due and nobody trains, that is stored first."""
+        if self.checkpoints is not None:
+            self.checkpoints.at_rest(self.state, event, now, self.snapshot)
+            if self.checkpoints.suspended:
+                self.state.phase = "checkpointing"
                 return
-        self._proceed(self._last, now)
+        self._decide(event, now)
 
-    def _updated(self, workers: tuple[int, ...], visits: int, cost: float, seconds: float) -> Updated:
-        """What the model hears of a commit."""
-        exact, estimate = self._tally.unseen == 0, self.trace[-1].estimate
-        return Updated(self.view.round, workers, estimate, exact, visits, cost, self._gain, seconds, self._worth())
+    # -- workers that come and go --------------------------------------------------------------------------
 
-    # -- balance -------------------------------------------------------------------------------------------
+    def _lost(self, worker: int, why: str, fault: bool, now: float, silent: bool = False) -> None:
+        """Every part forgets the worker; what it reported and was not handed to the store does not count."""
+        if not self.membership.knows(worker):
+            return
+        if self.checkpoints is not None and worker not in self.membership.roster.hired:
+            self.checkpoints.lost()
+        redone = self.commits.forget(worker)
+        self.orders.forget(worker)
+        self.collection.forget(worker)
+        outcome = self.membership.lose(worker, why, fault, silent, redone, now)
+        if isinstance(outcome, FlegelError):
+            self._finish(outcome)
+        elif outcome is not Next.NOTHING:  # a newcomer that has no points yet disturbs nobody
+            self.state.out.append(Milestone("worker lost"))
+            self._do(outcome, now)
 
-    def _rebalance(self, balancing: BalanceControl, workers: tuple[int, ...], progress: Progress, now: float) -> None:
-        """Between commit and the next order: windows change hands. New moves begin when everybody trains again, unless
-        nobody is to train while points move."""
-        self._send_all(balancing.settle(self.view, self.ledger, workers, now))
-        estimate, slowest = self.trace[-1].estimate, progress.slowest_pass
-        balancing.note(self.view, now, progress.seconds, progress.iteration, estimate, slowest)
-        if balancing.mode == "sync":
-            self._plan_moves(balancing, now)
-        else:
-            self._out.append(SetTimer(now, Timer("balance")))
+    def _do(self, step: Next, now: float) -> None:
+        """What the membership wants done next."""
+        match step:
+            case Next.BEGIN:
+                self._begin(now)
+            case Next.CHANGE:
+                self._change_workers(now)
+            case Next.CLOSE_ACCOUNTS:
+                self._close_accounts(now)
+            case Next.RESUME:
+                self.commits.restart(now)
+                if self.balance is not None:
+                    self.balance.go_on(now)
+                self.state.out.append(Milestone("workers changed"))
+                self._do(self.membership.resume(now), now)
+            case Next.START:
+                self._decide(sync.Started(), now)
 
-    def _plan_moves(self, balancing: BalanceControl, now: float) -> None:
-        self._send_all(balancing.plan(self.view, now))
-        if balancing.reason:
-            self._reason = "; ".join(filter(None, (self._reason, f"balance: {balancing.reason}")))
+    def _change_workers(self, now: float) -> None:
+        """Everybody commits and rests; no points are on their way any more."""
+        state = self.state
+        self.membership.begin_change()
+        if state.verdict is not None:
+            self._owed_verdict, state.verdict = state.verdict, None
+        state.phase = "training"
+        self.collection.clear()
+        if self.balance is not None:
+            self.balance.abandon(state, "workers come or go")
+        self.orders.stop_all(now)
+        self._step(now)
 
-    def _on_move(self, worker: int, body: MoveReady | MoveRefused | WindowArrived | MoveSent, now: float) -> None:
-        balancing = self.balancing
-        assert balancing is not None
-        self._send_all(balancing.answer(worker, body, now))
-        if self._waiting is not None:
-            self._send_all(balancing.settle(self.view, self.ledger, tuple(self.view.workers), now))
-            self._go_on(balancing, now)
+    def _step(self, now: float) -> None:
+        self._do(self.membership.step(now), now)
 
-    def _go_on(self, balancing: BalanceControl, now: float) -> None:
-        """Everybody waited for points to move; is that over?"""
-        if self._waiting is not None and not balancing.waits():
-            event, self._waiting = self._waiting, None
-            self._proceed(event, now)
+    # -- checkpoints and endings ---------------------------------------------------------------------------
 
-    def _send_all(self, orders: list[tuple[int, Order]]) -> None:
-        self._out.extend(Send(worker, order) for worker, order in orders)
+    def snapshot(self, event: Updated, now: float) -> dict[str, Any]:
+        """The coordinator's side of a checkpoint; `event` is what the model hears next."""
+        state = self.state
+        parts: dict[str, snapshot.StatefulPart] = {"job": state, "commits": self.commits, "store": state.store}
+        objects = {"view": state.view, "policy": state.policy, "balance": self.balance, "termination": self.termination}
+        return snapshot.take(parts, objects, state.algorithm, event, now)
 
-    # -- endings -------------------------------------------------------------------------------------------
+    def _on_checkpoint_event(self, event: Timer | events.Suspend, now: float) -> None:
+        state, checkpoints = self.state, self.checkpoints
+        if checkpoints is None or state.phase not in ("loading", "training") or state.verdict is not None:
+            return
+        if checkpoints.heard(state, event, now, steady=self.membership.steady):
+            self._finish()
+        elif checkpoints.forced:
+            self.orders.stop_all(now)
 
     def _end(self, verdict: Verdict, now: float) -> None:
         """Nobody trains any more; what is under way is committed first."""
-        if self.phase != "training":
+        state = self.state
+        if state.phase != "training":
             return
-        if not self._steady():
+        if not self.membership.steady:
             self._owed_verdict = verdict
             return
-        self.verdict = verdict
-        if self.view.training():
-            self._stop(tuple(w for w in self.view.training() if not self.view.workers[w].stopping), now)
+        state.verdict = verdict
+        if state.view.training():
+            self.orders.stop_all(now)
         else:
             self._over(now)
 
-    def _collect(self, now: float) -> None:
-        if not self.collect:
-            self._finish()
+    def _over(self, now: float) -> None:
+        """Training is over; a last checkpoint where there are any."""
+        self.state.ended = now
+        if self.checkpoints is None or self.commits.last is None:
+            self._collect(now)
             return
-        self.phase = "collecting"
-        for worker in self.view.workers:
-            self.watch.expect(worker, now)
-            self._out.append(Send(worker, FetchStates()))
+        self.state.phase = "checkpointing"
+        self.checkpoints.begin(self.state, self.commits.last, now, self.snapshot)
+
+    def _collect(self, now: float) -> None:
+        if self.collection.wanted:
+            self.collection.start(now)
+        else:
+            self._finish()
 
     def _finish(self, error: FlegelError | None = None) -> None:
-        self.phase = "over"
-        self._out.append(Done(error))
+        self.state.phase = "over"
+        self.state.out.append(Done(error))
 
-    def _fail(self, error: FlegelError) -> None:
-        self._finish(error)
+    # -- deadlines -----------------------------------------------------------------------------------------
 
-    def _watch(self, now: float) -> None:
+    def _check_deadlines(self, now: float) -> None:
         """Every wait has a deadline and names its peer."""
-        self.watch.look(now)
-        for worker, why in self.watch.silent(now):
-            loading = self.phase == "loading"
+        state, start = self.state, self.state.timeouts.start
+        self.liveness.look(now)
+        for worker, why in self.liveness.silent(now):
+            loading = state.phase == "loading"
             self._lost(worker, why, loading, now, silent=loading)
-        for worker in self.crew.late(now, self.patience.start):
-            self._lost(worker, f"did not start within {self.patience.start:.0f} s", False, now)
-        if self.balancing is not None:
-            self._send_all(self.balancing.moves.late(now))
-            self._go_on(self.balancing, now)
-        if self.phase == "over":
+        for worker in self.membership.roster.late(now, start):
+            self._lost(worker, f"did not start within {start:.0f} s", False, now)
+        if self.balance is not None and (moved := self.balance.check_deadlines(state, now)):
+            self._proceed(moved, now)
+        if state.phase == "over":
             return
-        late = self._late(now) or self.watch.stuck(self._where(), now)
+        checks: list[OverdueCheck] = [self.membership.overdue, self.orders.overdue, self.collection.overdue]
+        if (last := self.checkpoints) is not None and state.phase == "checkpointing":
+            checks.append(lambda worker, _: last.overdue(worker, state.timeouts.report, now))
+        late = self.liveness.overdue(now, checks) or self.liveness.stuck(state.place, now)
         if late:
-            self._out.append(EvictWorker(late[0], "does not get on"))  # the next job should not have to wait for it
-            self._fail(ProtocolError(late[1]))
+            state.out.append(
+                events.EvictWorker(late[0], "does not progress")
+            )  # the next job should not have to wait for it
+            self._finish(ProtocolError(late[1]))
             return
-        self._out.append(SetTimer(now + WATCH, Timer("watch")))
-
-    def _late(self, now: float) -> tuple[int, str] | None:
-        for worker, asked in self.watch.asked_at.items():
-            waited, seen = now - asked, self.view.workers.get(worker)
-            if self.phase == "loading" and worker not in self.loaded and waited > self.patience.load:
-                return worker, f"Worker {worker} did not load its share within {waited:.0f} s."
-            if seen is not None and seen.stopping and waited > self.patience.report:
-                return worker, (
-                    f"Worker {worker} did not commit within {waited:.0f} s of the barrier of round "
-                    f"{self._order[worker]}; does updateDataPoint return?"
-                )
-            if self.phase == "keeping" and self.keeping is not None and worker in self.keeping.awaited:
-                since = now - self.keeping.asked_at
-                if since > self.patience.report:
-                    return worker, f"Worker {worker} did not send its part of the last checkpoint within {since:.0f} s."
-            if self.phase == "collecting" and worker not in self.states and waited > self.patience.report:
-                return worker, f"Worker {worker} did not send its state within {waited:.0f} s."
-            if seen is not None and self.crew.owes(worker) and waited > self.patience.load:
-                return worker, f"Worker {worker} did not hand over or take over its points within {waited:.0f} s."
-        return None
-
-    def _where(self) -> str:
-        return f"round {self.view.round}" if self.phase == "training" else f"the {self.phase} phase"
-
-
-def failure(worker: int, body: WorkerFailed) -> FlegelError:
-    """A worker's failure as the caller should see it."""
-    if body.usage:
-        return UsageError(body.error)
-    place = f"worker {worker}, round {body.round}" if body.round >= 0 else f"worker {worker}"
-    return AlgorithmError(f"{body.where} raised {body.error} ({place})", body.trace)
+        state.out.append(SetTimer(now + TICK, Timer("watch")))

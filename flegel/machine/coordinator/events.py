@@ -10,6 +10,7 @@ import msgspec
 from flegel.core.pytree import Array, Tree
 from flegel.errors import FlegelError
 from flegel.messages import Answer, CheckpointPart, Order
+from flegel.params.protocol import Folded
 
 # -- events ------------------------------------------------------------------------------------------------
 
@@ -31,7 +32,7 @@ class WorkerDied(msgspec.Struct, frozen=True):
     worker: int
     why: str
     fault: bool = False
-    """It ended by its own doing (a crash, an exit), not by somebody's kill or a broken line."""
+    """It ended by its own doing (a crash, an exit), not by a kill or a broken connection."""
 
 
 class WorkerJoined(msgspec.Struct, frozen=True):
@@ -58,7 +59,13 @@ class Suspend(msgspec.Struct, frozen=True):
     why: str
 
 
-Event = FromWorker | Timer | WorkerDied | WorkerJoined | ScaleTo | LeaveJob | Suspend
+class FoldFinished(msgspec.Struct, frozen=True):
+    """The parameter store answers a fold that it could not do at once."""
+
+    folded: Folded
+
+
+Event = FromWorker | Timer | WorkerDied | WorkerJoined | ScaleTo | LeaveJob | Suspend | FoldFinished
 
 
 # -- commands ----------------------------------------------------------------------------------------------
@@ -95,6 +102,13 @@ class Note(msgspec.Struct, frozen=True):
     text: str
 
 
+class Milestone(msgspec.Struct, frozen=True):
+    """Something that a person who watches the job wants to see at once: a phase, a worker lost or joined, a
+    checkpoint. Observers look now instead of at their next turn."""
+
+    what: str
+
+
 class Done(msgspec.Struct, frozen=True):
     """The job is over; `error` says that it failed."""
 
@@ -116,7 +130,7 @@ class BeginCheckpoint(msgspec.Struct, frozen=True):
 
 
 class SaveCheckpointPart(msgspec.Struct, frozen=True):
-    """What one worker holds."""
+    """What one worker holds, for the checkpoint under way."""
 
     worker: int
     kept: CheckpointPart
@@ -133,7 +147,10 @@ class SaveCommit(msgspec.Struct, frozen=True):
     parameter: Tree
 
 
-Command = Send | SetTimer | StartWorker | EvictWorker | Note | Done | BeginCheckpoint | SaveCheckpointPart | SaveCommit
+Command = (
+    Send | SetTimer | StartWorker | EvictWorker | Note | Milestone | Done | BeginCheckpoint | SaveCheckpointPart
+    | SaveCommit
+)  # fmt: skip
 
 
 @dataclass
@@ -167,8 +184,9 @@ class Timeouts:
 
     load: float = 600.0
     silence: float = 30.0
-    """Without any word of a worker: then it counts as lost."""
+    """Without any message of a worker: then it counts as lost."""
     report: float = 60.0
+    """For a report after a stop, for a part of a checkpoint, for an answer of the parameter store."""
     hook: float = 30.0
     """In one hook, without a single point done, by a worker that is alive: then its code does not return."""
     hire: float = 2.5

@@ -3,18 +3,23 @@
 Two signs of life: a worker's messages (its I/O thread beats whatever else it does) and, in its beats, the hook that it
 is in and the number of points done. A process that is killed, frozen or cut off gives neither, and counts as lost; one
 that beats but stays in the same hook without finishing a single point has code that does not return, which no other
-worker would do better. That holds whenever hooks run: while shares are loaded, in training, when points change hands.
+worker would do better. That holds whenever hooks run: while shards are loaded, in training, when points change hands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from flegel.errors import AlgorithmError, FlegelError, UsageError
 from flegel.machine.coordinator.events import Timeouts
-from flegel.messages import Answer, WorkerBeat
+from flegel.messages import Answer, WorkerBeat, WorkerFailed
 
 AWAY = 3.0  # seconds between two looks: longer, and it was the coordinator itself that was away
 BEATS = 0.5  # beats a second that a worker must have given all the time: one that was frozen meanwhile has not
+
+OverdueCheck = Callable[[int, float], str]
+"""Gets a worker and the seconds since it was last told to do something; answers a sentence, or nothing where all is
+well."""
 
 NOWHERE: tuple[tuple[str, int], float, int] = (("", -1), 0.0, 0)
 
@@ -22,8 +27,8 @@ NOWHERE: tuple[tuple[str, int], float, int] = (("", -1), 0.0, 0)
 class Liveness:
     """Told of every message and order; asked now and then."""
 
-    def __init__(self, patience: Timeouts) -> None:
-        self.patience = patience
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self.asked_at: dict[int, float] = {}
         self._heard_at: dict[int, float] = {}
         self._progress: dict[int, tuple[tuple[str, int], float, int]] = {}
@@ -32,7 +37,7 @@ class Liveness:
 
     def look(self, now: float) -> None:
         """Called before anybody is judged. Where the coordinator was held up itself, by a long hook or because its host
-        slept, it has not listened, and nobody is to blame for that time."""
+        slept, it has not listened, and that time counts against nobody."""
         away = now - self._looked_at if self._looked_at is not None else 0.0
         self._looked_at = now
         if away > AWAY:
@@ -57,24 +62,41 @@ class Liveness:
             self._progress[worker] = (mark, since, beats + 1) if same else ((body.hook, body.visits), now, 0)
 
     def forget(self, worker: int) -> None:
-        for book in (self.asked_at, self._heard_at, self._progress):
-            book.pop(worker, None)
+        for known in (self.asked_at, self._heard_at, self._progress):
+            known.pop(worker, None)
 
     def silent(self, now: float) -> list[tuple[int, str]]:
         """Workers that count as lost, and why."""
         return [
             (worker, f"has been silent for {now - heard:.0f} s")
             for worker, heard in self._heard_at.items()
-            if now - heard > self.patience.silence
+            if now - heard > self._timeouts.silence
         ]
 
     def stuck(self, where: str, now: float) -> tuple[int, str] | None:
         """A worker that beats, and does not get out of a hook."""
         for worker, ((hook, _), since, beats) in self._progress.items():
-            if hook and now - since > self.patience.hook and beats > BEATS * self.patience.hook:
+            if hook and now - since > self._timeouts.hook and beats > BEATS * self._timeouts.hook:
                 stays = "has not finished a single point" if hook == "updateDataPoint" else f"has been in {hook}"
                 return worker, (
                     f"Worker {worker} is alive, but {stays} for {now - since:.0f} s in {where}; does {hook} return? "
                     "A longer --hook-timeout gives it more time."
                 )
         return None
+
+    def overdue(self, now: float, checks: Iterable[OverdueCheck]) -> tuple[int, str] | None:
+        """The first worker that has kept the job waiting for too long, and what it did not do."""
+        asked = list(checks)
+        for worker, at in self.asked_at.items():
+            for check in asked:
+                if text := check(worker, now - at):
+                    return worker, text
+        return None
+
+
+def failure(worker: int, body: WorkerFailed) -> FlegelError:
+    """A worker's failure as the caller should see it."""
+    if body.usage:
+        return UsageError(body.error)
+    place = f"worker {worker}, round {body.round}" if body.round >= 0 else f"worker {worker}"
+    return AlgorithmError(f"{body.where} raised {body.error} ({place})", body.trace)

@@ -1,277 +1,327 @@
-"""The crew of a job: who works, who is hired, who leaves, and how points find new owners when that changes. Pure.
+"""Workers of a job: loaded, lost, joining, leaving, and how a change of them fits into the life of the job. Pure.
 
-A change of the crew is made at rest, in steps; a loss in the middle of any of them begins them anew:
-
-    quieting   everybody commits; the account of a lost worker is subtracted, and workers that shared it begin again
-    asking     which points does nobody hold? (a census of the survivors, so nothing about points is ever guessed)
-    sharing    those are loaded anew by newcomers or by all; leavers, and workers that have more than newcomers, give up
-               points, and others take them over with their hidden states
-
-No step trusts what a lost worker said: what it held is what no survivor holds. Points that were given up are on their
-way to a new owner at once, and the two accounts are one before that: whoever dies, nothing counts twice or is missing.
+Who does what with which points is `redistribution.py`. Around that: everybody commits and rests, accounts of the lost
+are subtracted, points get their owners, and one round under the old θ visits what became unvisited before anything else
+is learned. So at each commit every point has one owner and has contributed once. What has to happen outside of this
+part is returned as `Next`; the coordinator does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import itertools
+from enum import Enum, auto
 
-import numpy as np
+import msgspec
 
+from flegel.core import pytree
 from flegel.core.pytree import Array
-from flegel.errors import ProtocolError
-from flegel.machine.coordinator.events import Command, Send, StartWorker
-from flegel.machine.ledger import Ledger
-from flegel.messages import AssignPoints, GiveUpPoints, ListPoints, Order, PointsAssigned, PointsGivenUp, PointsListed
-from flegel.sync.policy import View, WorkerView
-
-FAULTS_IN_A_ROW = 3  # crashes without a whole pass over the lost points in between: the code's own fault
-FAULTS = 10  # crashes in all
-KILLS_IN_A_ROW = 10
-SILENT = (
-    f", as were {FAULTS_IN_A_ROW} of its lives in a row; its code may hold the interpreter (initState, or what that "
-    "calls), or its host is out of reach"
-)
+from flegel.errors import FlegelError, WorkerLost
+from flegel.machine.coordinator.events import EvictWorker, Note, SetTimer, Timer
+from flegel.machine.coordinator.liveness import Liveness
+from flegel.machine.coordinator.orders import WorkerOrders
+from flegel.machine.coordinator.redistribution import Redistribution
+from flegel.machine.coordinator.roster import Incident, Roster, newcomer
+from flegel.machine.coordinator.state import JobState
+from flegel.messages import LoadShard, PointsAssigned, PointsGivenUp, PointsListed, ResetPoints, ShardLoaded
+from flegel.sync.policy import TrainWorkers, WorkerView
 
 
-@dataclass
-class Incident:
-    """A change of the crew, for the trace and the result."""
+class Next(Enum):
+    """What the coordinator is to do next."""
 
-    kind: str
-    """lost, joined or left."""
-    worker: int
-    why: str
-    at: float
-    resumed: float | None = None
-    redone: int = 0
-    """Visits that were reported and do not count: at most the interval under way."""
-    unvisited: int = 0
-    """Points that had to be visited anew."""
+    NOTHING = auto()
+    BEGIN = auto()
+    """Perhaps all are loaded now: training may begin."""
+    CHANGE = auto()
+    """Bring everybody to rest; then `step`."""
+    CLOSE_ACCOUNTS = auto()
+    """Everybody rests: fold the reports without a new θ; then `accounts_closed`."""
+    RESUME = auto()
+    """All points have an owner again; then `resume`."""
+    START = auto()
+    """Nothing has been learned yet: the model begins."""
 
 
 class Membership:
-    """Orders come back as commands; the coordinator keeps view and ledger."""
+    """The workers of one job."""
 
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-        self.phase = ""
-        self.hired: dict[int, float] = {}
-        self.replacing: set[int] = set()
-        """Hired for somebody's points: worth waiting for."""
-        self.newcomers: set[int] = set()
-        """Loaded, and without points so far."""
-        self.leaving: set[int] = set()
-        self.lost: set[int] = set()
-        """Their accounts, still to be subtracted, as `Ledger.bury` numbered them."""
-        self.orphans = False
-        """Some points have no owner."""
-        self.unvisited: set[int] = set()
-        """Workers that hold points to be visited anew."""
+    def __init__(
+        self, job: JobState, orders: WorkerOrders, liveness: Liveness, loads: dict[int, LoadShard], *,
+        parts: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
+        replace: bool = True,
+    ) -> None:  # fmt: skip
+        """`parts`, of a resumed job: what follows each worker's load. `scaling`: shift and factor of each column.
+        `rows`: points of the whole data; 0 is the sum of what workers load. `replace`: start another process where a
+        worker is lost; otherwise the others take its points over."""
+        self._job, self._orders, self._liveness = job, orders, liveness
+        self.loads, self.parts = loads, parts or {}
+        self.loaded: dict[int, ShardLoaded] = {}
+        self.roster = Roster()
+        self.redistribution = Redistribution(self.roster, rows)
         self.incidents: list[Incident] = []
-        self._owed: dict[int, int] = {}
-        self._maps: dict[int, Array] = {}
-        self._need: dict[int, int] = {}
-        self._faults = self._faults_in_a_row = self._kills_in_a_row = 0
-        self._silences: dict[int, int] = {}
+        self.wanted = 0
+        """Workers that were asked for before training began."""
+        self._scaling, self._replace = scaling, replace
+        self._detached: set[int] = set()
+        """Accounts of lost workers, still to be subtracted, as the store numbered them."""
+        self._former: dict[int, WorkerView] = {}
+        self._to_visit: set[int] | None = None
+        """In the round after a change: who has points to visit anew."""
+
+    @property
+    def changing(self) -> bool:
+        return bool(self.redistribution.phase)
+
+    @property
+    def catching_up(self) -> bool:
+        """The round after a change, in which what became unvisited is visited."""
+        return self._to_visit is not None
+
+    @property
+    def steady(self) -> bool:
+        """Workers are not about to change, and the job is not recovering from that."""
+        return not self.redistribution.phase and self._to_visit is None
+
+    @property
+    def _ending(self) -> bool:
+        return self._job.phase != "training" or self._job.verdict is not None
+
+    # -- loading -------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        arrays = self._arrays()  # made once: the driver packs the same arrays once for all
+        for worker, load in self.loads.items():
+            self._job.send(worker, load, arrays + self.parts.get(worker, ()))
+            self._liveness.expect(worker, now)
+
+    def _arrays(self) -> tuple[Array, ...]:
+        """What a worker needs besides its points: θ, the form of the statistics, the scaling."""
+        store = self._job.store
+        return (*pytree.flatten(store.parameter), *pytree.flatten(store.statistics), *self._scaling)
+
+    def has_loaded(self, worker: int, body: ShardLoaded) -> None:
+        self.loaded[worker] = body
+        self.roster.unhire(worker)
+
+    def all_loaded(self) -> bool:
+        return len(self.loaded) >= len(self.loads)
+
+    def begin(self) -> None:
+        """Training begins: the view gets its workers, and what their data say about θ."""
+        view = self._job.view
+        for each in sorted(self.loaded):
+            points = self.loaded[each].points
+            if each not in view.workers:
+                view.workers[each] = WorkerView(each, points, unseen=points)
+        self.redistribution.rows = self.redistribution.rows or view.points
+        size = max(sum(a.size for a in pytree.flatten(self._job.store.parameter)), 1)
+        columns = max(each.columns for each in self.loaded.values())
+        view.evidence = view.points * columns / size
 
     # -- coming and going ----------------------------------------------------------------------------------
 
-    def hire(self, worker: int, now: float, replacing: bool) -> list[Command]:
-        self.hired[worker] = now
-        if replacing:
-            self.replacing.add(worker)
-        return [StartWorker(worker)]
+    def knows(self, worker: int) -> bool:
+        present = self.loads if self._job.phase == "loading" else self._job.view.workers
+        return worker in present or worker in self.roster.hired
 
-    def unhire(self, worker: int) -> None:
-        self.hired.pop(worker, None)
-        self.replacing.discard(worker)
+    def lose(self, worker: int, why: str, fault: bool, silent: bool, redone: int, now: float) -> Next | FlegelError:
+        """Nothing that the worker has not committed counts, and what it committed is subtracted. `redone`: visits of
+        its report that do not count. The error, where the job cannot go on."""
+        job, roster = self._job, self.roster
+        place, hired = job.place, worker in roster.hired
+        job.out.append(EvictWorker(worker, why))
+        self._liveness.forget(worker)
+        self.redistribution.forget(worker)
+        if too_often := roster.lose(worker, fault, silent):
+            return WorkerLost(f"Worker {worker} {why} in {place}{too_often}.", why)
+        if hired and not fault:
+            job.out.append(Note(f"worker {worker} {why} before it was of use"))
+        seen = job.view.workers.pop(worker, None)
+        if seen is not None:
+            self._former[worker] = seen
+            self.incidents.append(Incident("lost", worker, why, now - job.began, redone=redone, unvisited=seen.points))
+            self._detached.add(job.store.detach(worker))
+            self.redistribution.orphans = True
+        self.loaded.pop(worker, None)
+        loading = job.phase == "loading"
+        if self._replace and (fault or not hired):
+            job.out += roster.hire(worker, now, replacing=True)
+            job.out.append(SetTimer(now + job.timeouts.hire, Timer("hire")))
+        elif loading:
+            self.loads.pop(worker, None)
+            self.redistribution.orphans = True
+        if not (job.view.workers or roster.hired or (loading and self.loads)):
+            return WorkerLost(f"Worker {worker} {why} in {place}, and no worker is left.", why)
+        if loading:
+            return Next.BEGIN
+        disturbs = seen is not None or self.redistribution.orphans or self.redistribution.phase
+        return Next.CHANGE if disturbs else Next.NOTHING
 
-    def lose(self, worker: int, fault: bool, silent: bool = False) -> str:
-        """A worker is gone; says where that has happened too often.
+    def joined(self, worker: int, now: float) -> None:
+        """A hired worker is up: it loads what the lost one should have, or gets ready to be given points."""
+        job = self._job
+        if worker not in self.roster.hired:
+            job.out.append(EvictWorker(worker, "is not wanted any more", gently=True))
+            return
+        self._liveness.expect(worker, now)
+        arrays = self._arrays()
+        load = self.loads.get(worker) or msgspec.structs.replace(next(iter(self.loads.values())), index=worker)
+        if job.phase != "loading":
+            load = msgspec.structs.replace(load, empty=True, kept=None)
+        elif load.kept is not None:
+            arrays += self.parts[worker]
+        job.send(worker, load, arrays)
 
-        Of one that fell `silent` while it loaded nobody knows whether its code holds the interpreter or its host is out
-        of reach; when that happens to all its lives, it does not matter."""
-        self.unhire(worker)
-        self._owed.pop(worker, None)
-        self.newcomers.discard(worker)
-        self.leaving.discard(worker)
-        self.unvisited.discard(worker)
-        self._maps.pop(worker, None)
-        if not fault:
-            self._kills_in_a_row += 1
-            return f"; that was loss {KILLS_IN_A_ROW} in a row" if self._kills_in_a_row >= KILLS_IN_A_ROW else ""
-        if silent:
-            self._silences[worker] = self._silences.get(worker, 0) + 1
-            return SILENT if self._silences[worker] >= FAULTS_IN_A_ROW else ""
-        self._faults += 1
-        self._faults_in_a_row += 1
-        cause = "the fault is in the code that it runs: initState, updateDataPoint or what these call"
-        if self._faults_in_a_row >= FAULTS_IN_A_ROW:
-            return f", the {FAULTS_IN_A_ROW}rd crash at the same place; {cause}"
-        return f", the {FAULTS}th crash of this job; {cause}" if self._faults >= FAULTS else ""
+    def welcome(self, worker: int, body: ShardLoaded, now: float) -> Next:
+        """A hired worker is ready for points."""
+        job = self._job
+        self.roster.unhire(worker)
+        if self._ending:
+            job.out.append(EvictWorker(worker, "came too late", gently=True))
+            return Next.NOTHING
+        self.loaded[worker] = body
+        job.view.workers[worker] = newcomer(job.view, worker, self._former.pop(worker, None))
+        self.roster.newcomers.add(worker)
+        if not any(i.worker == worker and i.resumed is None for i in self.incidents):
+            self.incidents.append(Incident("joined", worker, "was hired", now - job.began))
+        return Next.CHANGE
 
-    def passed(self) -> None:
-        """The points of the lost were visited anew: the place of the crash is behind."""
-        self._faults_in_a_row = self._kills_in_a_row = 0
-        self._silences.clear()
+    def scale(self, workers: int, now: float) -> Next:
+        """So many workers from now on: hire the missing ones, or let the last ones go."""
+        job, roster, rows = self._job, self.roster, self.redistribution.rows
+        have = sorted({*roster.staying(job.view), *roster.hired})
+        if job.phase == "loading":
+            self.wanted = workers
+        elif self._ending:
+            job.out.append(Note(f"the job is about to end; it keeps its {len(have)} workers"))
+        elif not 1 <= workers <= max(rows or workers, 1):
+            job.out.append(Note(f"{workers} workers cannot share {rows} points; there are {len(have)} as before"))
+        elif workers > len(have):
+            free = (n for n in itertools.count() if n not in have and n not in job.view.workers)
+            for number in itertools.islice(free, workers - len(have)):
+                job.out += roster.hire(number, now, replacing=False)
+        else:
+            return self.leave(tuple(have[workers:]), now)
+        return Next.NOTHING
 
-    def stop_waiting(self, now: float, patience: float) -> None:
-        """Replacements that are still not here will be given points when they come."""
-        for worker in [w for w in self.replacing if now - self.hired[w] >= patience]:
-            self.replacing.discard(worker)
+    def leave(self, workers: tuple[int, ...], now: float) -> Next:
+        """These workers give their points to the others and go."""
+        job, roster = self._job, self.roster
+        present = {*roster.staying(job.view), *roster.hired}
+        if self._ending or not present - set(workers):
+            job.out.append(Note(f"workers {sorted(workers)} cannot leave in {job.place}"))
+            return Next.NOTHING
+        for worker in sorted(present & set(workers)):
+            if worker in roster.hired:
+                roster.unhire(worker)
+                job.out.append(EvictWorker(worker, "is not wanted any more", gently=True))
+            else:
+                roster.leaving.add(worker)
+                self.incidents.append(Incident("left", worker, "was asked to leave", now - job.began))
+        return Next.CHANGE if roster.leaving or self.changing else Next.NOTHING
 
-    def late(self, now: float, patience: float) -> list[int]:
-        """Hired long ago, and not here."""
-        return [worker for worker, at in self.hired.items() if now - at > patience]
+    # -- the change ----------------------------------------------------------------------------------------
 
-    # -- the steps -----------------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """As soon as everybody rests, the crew is put in order."""
-        self.phase = "quieting"
-        self._maps.clear()
-        self._need.clear()
-
-    def busy(self, view: View) -> bool:
-        """Somebody owes an answer, or a replacement is awaited, without which there may be nobody."""
-        awaited = self.replacing or not self.staying(view)
-        return any(self._owed.values()) or (self.phase == "quieting" and bool(awaited))
-
-    def owes(self, worker: int) -> bool:
-        return bool(self._owed.get(worker))
-
-    def advance(self, view: View) -> list[Command]:
-        """The next step, if nothing is awaited; the phase is empty when all is done."""
-        commands: list[Command] = []
-        while self.phase and not self.busy(view):
-            match self.phase:
-                case "quieting":
-                    self.phase = "asking"
-                    if self.orphans:
-                        commands += [self._send(w, ListPoints(self.rows)) for w in view.workers]
-                case "asking":
-                    self.phase = "sharing"
-                    if self.orphans:
-                        commands += self._place_orphans(view)
-                    commands += self._even_out(view)
-                case "sharing":
-                    self.phase = ""
-        return commands
+    def begin_change(self) -> None:
+        """Workers change as soon as everybody rests; what was under way is begun anew."""
+        self.redistribution.begin()
+        self._to_visit = None
+        if not self.roster.staying(self._job.view) and not self.roster.hired:
+            self.roster.leaving.clear()
 
     def answer(
-        self,
-        worker: int,
-        body: PointsListed | PointsGivenUp | PointsAssigned,
-        arrays: tuple[Array, ...],
-        view: View,
-        ledger: Ledger,
-    ) -> list[Command]:
-        """What a worker did; points that it gave up go to others at once."""
-        self._owed[worker] = max(self._owed.get(worker, 0) - 1, 0)
-        seen = view.workers[worker]
-        seen.points, seen.unseen, seen.halted = body.points, body.unseen, body.halted
-        seen.carried = body.traversed - seen.visits
-        match body:
-            case PointsListed():
-                self._maps[worker] = arrays[0]
-            case PointsGivenUp() if len(arrays[0]):
-                return self._hand_on(worker, arrays, view, ledger)
-            case _:
-                pass
-        return []
+        self, worker: int, body: PointsListed | PointsGivenUp | PointsAssigned, arrays: tuple[Array, ...]
+    ) -> None:
+        """What a worker did with its points."""
+        self._job.out += self.redistribution.answer(worker, body, arrays, self._job.view, self._job.store)
 
-    def _send(self, worker: int, order: Order, arrays: tuple[Array, ...] = ()) -> Command:
-        self._owed[worker] = self._owed.get(worker, 0) + 1
-        return Send(worker, order, arrays)
+    def step(self, now: float) -> Next:
+        """The next step of the change, once nobody trains and nobody owes an answer."""
+        job, points = self._job, self.redistribution
+        if not points.phase or job.view.training() or points.busy(job.view):
+            return Next.NOTHING
+        if points.phase != "quieting":
+            return self._advance(now)
+        lingering = tuple(w for w in job.view.workers if w in self._orders.lingering)
+        if lingering:  # what they did since their report is to be committed too
+            job.view.round += 1
+            self._orders.train(TrainWorkers(lingering, dict.fromkeys(lingering, 0)), now)
+            return Next.NOTHING
+        return Next.CLOSE_ACCOUNTS
 
-    def staying(self, view: View) -> list[int]:
-        return [w for w in view.workers if w not in self.leaving]
+    def subtract_lost(self) -> set[int]:
+        """Accounts of the lost are subtracted; returns who shared one, and begins again."""
+        again: set[int] = set()
+        for number in sorted(self._detached):
+            again |= set(self._job.store.forget(number)) & set(self._job.view.workers)
+        self._detached.clear()
+        return again
 
-    # -- points without an owner ---------------------------------------------------------------------------
+    def accounts_closed(self, again: set[int], now: float) -> Next:
+        """All other reports count; those who begin again are told so."""
+        for worker in sorted(again):
+            seen = self._job.view.workers[worker]
+            seen.unseen, seen.halted = seen.points, 0
+            self.redistribution.unvisited.add(worker)
+            self.incidents[-1].unvisited += seen.points
+            self._job.send(worker, ResetPoints())
+        return self._advance(now)
 
-    def _place_orphans(self, view: View) -> list[Command]:
-        owners = np.zeros(self.rows, np.int32)
-        for bits in self._maps.values():
-            owners += np.unpackbits(bits, count=self.rows)
-        if self.rows and owners.max() > 1:
-            raise ProtocolError(f"{int((owners > 1).sum())} points have more than one owner.")
-        ids = np.flatnonzero(owners == 0)
-        self.orphans = False
-        self._maps.clear()
-        if not len(ids):
-            return []
-        heirs = sorted(self.newcomers - self.leaving) or self.staying(view)
-        passes = int(min((w.passes for w in view.workers.values() if w.points), default=0.0))
-        commands = []
-        for heir, part in zip(heirs, _split(ids, _weights(view, heirs)), strict=True):
-            if len(part):
-                commands.append(self._send(heir, AssignPoints(passes=passes), (part,)))
-                self.unvisited.add(heir)
-                self.newcomers.discard(heir)
-        return commands
+    def _advance(self, now: float) -> Next:
+        view = self._job.view
+        self._job.out += self.redistribution.advance(view)
+        for worker in view.workers:
+            self._liveness.asked_at[worker] = now
+        return Next.NOTHING if self.changing else Next.RESUME
 
-    # -- points that change hands with their past ----------------------------------------------------------
+    def resume(self, now: float) -> Next:
+        """One round under the old θ, until what is unvisited has been visited: θ is never made from statistics that
+        lack the contributions of some points."""
+        job, roster, view = self._job, self.roster, self._job.view
+        for worker in sorted(roster.leaving):
+            view.workers.pop(worker, None)
+            job.store.retire(worker)
+            self._liveness.forget(worker)
+            job.out.append(EvictWorker(worker, "leaves", gently=True))
+        roster.leaving.clear()
+        roster.newcomers.clear()
+        for incident in self.incidents:
+            incident.resumed = now - job.began if incident.resumed is None else incident.resumed
+            if incident.kind == "joined" or not job.reason:
+                job.reason = f"worker {incident.worker} {incident.why}"
+        view.round += 1
+        unvisited = self.redistribution.unvisited
+        if job.iteration == 0:
+            unvisited.clear()
+            return Next.START
+        self._to_visit = {w for w in unvisited if w in view.workers}
+        unvisited.clear()
+        points = {w.id: w.unseen if w.id in self._to_visit else w.points for w in view.workers.values()}
+        self._orders.train(TrainWorkers(tuple(view.workers), points), now)
+        return Next.NOTHING
 
-    def _even_out(self, view: View) -> list[Command]:
-        """Leavers give up everything; where newcomers have nothing yet, the others give up their surplus."""
-        staying = self.staying(view)
-        self.newcomers &= set(staying)
-        quota = self.rows // max(len(staying), 1)
-        self._need = {w: max(quota - view.workers[w].points, 0) for w in sorted(self.newcomers)}
-        commands = [self._send(w, GiveUpPoints()) for w in sorted(self.leaving) if view.workers[w].points]
-        given = sum(view.workers[w].points for w in self.leaving)
-        short = sum(self._need.values()) - given
-        givers = [view.workers[w] for w in staying if w not in self.newcomers and view.workers[w].points > 1]
-        have = sum(w.points for w in givers)
-        for w in givers if short > 0 else ():
-            points = min(round(short * w.points / max(have, 1)), w.points - 1)
-            if points > 0:
-                commands.append(self._send(w.id, GiveUpPoints(points)))
-        return commands
+    def catch_up(self, worker: int, exhausted: bool, now: float) -> bool:
+        """A report of the round after a change. That round ends when what is unvisited has been visited, or somebody's
+        whole shard; True when everybody has reported."""
+        assert self._to_visit is not None
+        waited = bool(self._to_visit)
+        self._to_visit.discard(worker)
+        if not self._to_visit and (waited or exhausted):
+            self._orders.stop_all(now)
+        if self._job.view.training():
+            return False
+        self._to_visit = None
+        self.roster.passed()
+        return True
 
-    def _hand_on(self, source: int, arrays: tuple[Array, ...], view: View, ledger: Ledger) -> list[Command]:
-        """To newcomers until they have their share, the rest to everybody who stays."""
-        left, at = len(arrays[0]), 0
-        takers: list[tuple[int, int]] = []
-        for newcomer in [n for n, need in self._need.items() if need > 0]:
-            points = min(self._need[newcomer], left)
-            if points:
-                takers.append((newcomer, points))
-                self._need[newcomer] -= points
-                left -= points
-        others = [w for w in self.staying(view) if w != source and w not in self.newcomers]
-        heirs = others or sorted(self.newcomers - {source}) or [w for w in view.workers if w != source] or [source]
-        parts = _split(np.arange(left), _weights(view, heirs))
-        takers += [(heir, len(part)) for heir, part in zip(heirs, parts, strict=True) if len(part)]
-        commands = []
-        for taker, points in takers:
-            ledger.join(source, taker)
-            part = tuple(a[at : at + points] for a in arrays)
-            commands.append(self._send(taker, AssignPoints(visited=True), part))
-            at += points
-        return commands
+    # -- deadlines -----------------------------------------------------------------------------------------
 
-
-def _weights(view: View, workers: list[int]) -> list[float]:
-    """How much each can take: by speed, where the speed of all is known."""
-    rates = [view.workers[w].rate for w in workers]
-    return rates if all(rate > 0 for rate in rates) else [1.0] * len(workers)
-
-
-def _split(ids: Array, weights: Iterable[float]) -> list[Array]:
-    """Consecutive parts in proportion to the weights."""
-    ends = np.cumsum(list(weights))
-    bounds = np.round(ends / ends[-1] * len(ids)).astype(np.int64)
-    return np.split(ids, bounds[:-1])
-
-
-def newcomer(view: View, worker: int, former: WorkerView | None) -> WorkerView:
-    """How a worker without points is seen: as far as the slowest, as fast as its former life or the others."""
-    clock = min((w.clock for w in view.workers.values()), default=0)
-    rates = sorted(w.rate for w in view.workers.values())
-    seen = former or WorkerView(worker, 0, rate=rates[len(rates) // 2] if rates else 0.0)
-    seen.points = seen.unseen = seen.halted = 0
-    seen.carried, seen.clock = -seen.visits, clock
-    seen.phase, seen.stopping, seen.exhausted = "idle", False, False
-    return seen
+    def overdue(self, worker: int, waited: float) -> str:
+        """What to say of a worker that loads, or hands points over, for too long; empty where all is well."""
+        if waited <= self._job.timeouts.load:
+            return ""
+        if self._job.phase == "loading" and worker not in self.loaded:
+            return f"Worker {worker} did not load its shard within {waited:.0f} s."
+        if worker in self._job.view.workers and self.redistribution.owes(worker):
+            return f"Worker {worker} did not hand over or take over its points within {waited:.0f} s."
+        return ""

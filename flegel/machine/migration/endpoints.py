@@ -164,7 +164,7 @@ class MigrationSource:
         return self._pump()
 
     def was_cut(self, number: int, points: int, now: float) -> list[Command]:
-        """The agenda locked a window of so many points; 0: there is nothing more to give."""
+        """The schedule locked a window of so many points; 0: there is nothing more to give."""
         if self.phase == "closed" or number not in self.cutting:
             return []
         asked = self.cutting.pop(number)

@@ -1,4 +1,4 @@
-"""Points as they travel: out of a share into frames, out of frames into a share. Arrays only; no socket, no decision.
+"""Points as they travel: out of a shard into frames, out of frames into a shard. Arrays only; no socket, no decision.
 
 Whole tiles move as they lie in memory, in either layout and for sparse rows, with hidden state, labels, halting votes
 and numbers. Where the target still has its inactive copy, only the states that changed since the two last exchanged
@@ -17,32 +17,32 @@ from flegel.errors import DecodeError
 from flegel.messages import Window
 
 
-def bytes_per_point(share: Shard) -> float:
+def bytes_per_point(shard: Shard) -> float:
     """What a point takes in memory, and on the wire where it travels, on average."""
-    f = share.features
+    f = shard.features
     data = f.indptr.nbytes + f.indices.nbytes + f.values.nbytes if isinstance(f, Sparse) else f.nbytes
-    return (data + share.labels.nbytes + share.ids.nbytes) / max(share.points, 1) + bytes_per_state(share)
+    return (data + shard.labels.nbytes + shard.ids.nbytes) / max(shard.points, 1) + bytes_per_state(shard)
 
 
-def bytes_per_state(share: Shard) -> float:
+def bytes_per_state(shard: Shard) -> float:
     """Of that, state and vote, which are copied even where the rest is lent."""
-    return (share.state.nbytes + share.points) / max(share.points, 1)
+    return (shard.state.nbytes + shard.points) / max(shard.points, 1)
 
 
-def take_states(share: Shard, which: Array) -> Array:
-    """The states of the points `which` (numbers inside the share), as rows."""
-    if share.layout == "rows":
-        return share.state[which]
-    found: Array = share.state[which // TILE, :, which % TILE]
+def take_states(shard: Shard, which: Array) -> Array:
+    """The states of the points `which` (numbers inside the shard), as rows."""
+    if shard.layout == "rows":
+        return shard.state[which]
+    found: Array = shard.state[which // TILE, :, which % TILE]
     return found
 
 
-def put_states(share: Shard, which: Array, rows: Array) -> None:
-    """Overwrite the states of the points `which` (numbers inside the share)."""
-    if share.layout == "rows":
-        share.state[which] = rows
+def put_states(shard: Shard, which: Array, rows: Array) -> None:
+    """Overwrite the states of the points `which` (numbers inside the shard)."""
+    if shard.layout == "rows":
+        shard.state[which] = rows
     else:
-        share.state[which // TILE, :, which % TILE] = rows
+        shard.state[which // TILE, :, which % TILE] = rows
 
 
 # -- out ---------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def pack_states(part: Shard) -> list[Array]:
 
 
 def pack_changes(part: Shard, base: Array) -> tuple[list[Array], bool]:
-    """Frames for a target that has these points with the states `base` (as they lie in the share); True where only
+    """Frames for a target that has these points with the states `base` (as they lie in the shard); True where only
     changes are sent."""
     changed = (part.state != base).any(axis=1).reshape(-1)
     halted = _short(part.halted)
@@ -90,12 +90,12 @@ class IncomingWindow:
     window: Window
     peer: int
     state: Array
-    """Whole, in the layout of the share; or the changed rows."""
+    """Whole, in the layout of the shard; or the changed rows."""
     which: Array | None
     """The points whose state changed; None where the state is whole."""
     halted: Array
     place: tuple[Shard, int] | None = None
-    """Share and first point, where data came along."""
+    """Shard and first point, where data came along."""
 
 
 def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> IncomingWindow:
@@ -120,12 +120,12 @@ def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> IncomingWind
     return IncomingWindow(window, peer, arrays[1], which, votes)
 
 
-def buffer_in(window: Window, incoming: IncomingWindow, share: Shard | None) -> Shard:
-    """The place of a lent window in the share that it was lent from. Raises `DecodeError` where it does not fit."""
+def buffer_in(window: Window, incoming: IncomingWindow, shard: Shard | None) -> Shard:
+    """The place of a lent window in the shard that it was lent from. Raises `DecodeError` where it does not fit."""
     lent = window.lent
-    if share is None or lent is None or lent.start % TILE or lent.start + window.points > share.points:
+    if shard is None or lent is None or lent.start % TILE or lent.start + window.points > shard.points:
         raise DecodeError(f"Window {window.move}.{window.number} is not a part of the share that it was lent from.")
-    part = share.part(lent.start, lent.start + window.points)
+    part = shard.part(lent.start, lent.start + window.points)
     if incoming.state.shape != part.state.shape or incoming.state.dtype != part.state.dtype:
         raise DecodeError(f"Window {window.move}.{window.number} holds states of another kind.")
     return part
@@ -157,16 +157,16 @@ class MoveBuffer:
             raise DecodeError(f"Window {window.move}.{window.number} holds points of another kind.")
         if self._share is None or self._used + points > self._share.points:
             self._share, self._used = self._new(max(self._room, points)), 0
-        share, start = self._share, self._used
+        shard, start = self._share, self._used
         rows, tiles = slice(start, start + points), slice(start // TILE, (start + points) // TILE)
-        cut = tiles if share.layout == "tiles" else rows
+        cut = tiles if shard.layout == "tiles" else rows
         self._features[cut] = data[0]
         self._ids[rows] = ids
         if labels.size:
             self._labels[rows] = labels
-        share.state[cut] = state
+        shard.state[cut] = state
         self._used += points
-        return share, start
+        return shard, start
 
     def _new(self, points: int) -> Shard:
         native = self._native

@@ -1,6 +1,6 @@
-"""What a worker holds: its native share, what came from others, inactive copies of what it gave away. No I/O.
+"""What a worker holds: its native shard, what came from others, inactive copies of what it gave away. No I/O.
 
-Ties the agenda (who is next) to the arrays (where the points lie). The trainer owns it; only `prepare`, `usable` and
+Ties the schedule (who is next) to the arrays (where the points lie). The trainer owns it; only `prepare`, `usable` and
 `lay_aside` may be called from another thread, because they touch nothing but locked points and fresh memory.
 """
 
@@ -24,7 +24,7 @@ from flegel.machine.migration.window_codec import (
     take_states,
     unpack,
 )
-from flegel.machine.worker.visit_schedule import Parcel, Segment, Transfer, VisitSchedule
+from flegel.machine.worker.visit_schedule import BlockId, Segment, Transfer, VisitSchedule
 from flegel.messages import SharedPointsRef, Window
 
 
@@ -33,7 +33,7 @@ class OutgoingWindow:
     """A locked window, ready to be sent."""
 
     transfer: Transfer
-    parcel: Parcel
+    block: BlockId
     part: Shard
     passes: int
     copied: bool
@@ -41,13 +41,13 @@ class OutgoingWindow:
     base: Array | None
     """Its states at the last exchange with this peer; None where nobody remembers."""
     whole: Shard
-    """The share that the points lie in."""
+    """The shard that the points lie in."""
     start: int
     """Where they begin in it."""
 
     def frames(self, full: bool, lent: SharedPointsRef | None = None) -> tuple[Window, list[Array]]:
         """Header and arrays. Not `full`: without what the target has, or can see in memory that is lent to it."""
-        header = (*self.transfer, self.parcel, self.part.points, self.passes)
+        header = (*self.transfer, self.block, self.part.points, self.passes)
         if full or (lent is None and not self.copied):
             return Window(*header), pack(self.part)
         if lent is not None and (lent.state is not None or not self.copied):
@@ -59,47 +59,49 @@ class OutgoingWindow:
 
 
 class PointStore:
-    """Share 0 is native; others came in moves."""
+    """Shard 0 is native; others came in moves."""
 
-    def __init__(self, share: Shard, owned: bool = True) -> None:
-        """Not `owned`: the share only shows what points look like; others will be handed over."""
-        self.shares = [share]
-        self.agenda = VisitSchedule(share.points if owned else 0)
+    def __init__(self, shard: Shard, owned: bool = True) -> None:
+        """Not `owned`: the shard only shows what points look like; others will be handed over."""
+        self.shards = [shard]
+        self.schedule = VisitSchedule(shard.points if owned else 0)
         self._aside: dict[Transfer, IncomingWindow] = {}
-        self._origins: dict[Parcel, tuple[int, Array | None]] = {}
+        self._origins: dict[BlockId, tuple[int, Array | None]] = {}
         self._berths: dict[int, MoveBuffer] = {}
-        self._copies: set[Parcel] = set()
+        self._copies: set[BlockId] = set()
         self.version = 0
         """How often points came or went."""
+        self.known_version = -1
+        """The version whose points the coordinator knows by number."""
 
     # -- what is here --------------------------------------------------------------------------------------
 
     @property
     def halted(self) -> int:
-        held = self.agenda.held()
-        return sum(int(np.count_nonzero(self.shares[s.share].halted[s.start : s.end].view(np.bool_))) for s in held)
+        held = self.schedule.held()
+        return sum(int(np.count_nonzero(self.shards[s.shard].halted[s.start : s.end].view(np.bool_))) for s in held)
 
     def collect(self) -> tuple[Array, Array]:
         """Hidden states as rows, and the numbers of their points; each point that is this worker's, once."""
-        held = self.agenda.held()
-        if len(held) == 1 and held[0].share == 0 and held[0].points == self.shares[0].points:
-            return self.shares[0].state_rows(), self.shares[0].ids
+        held = self.schedule.held()
+        if len(held) == 1 and held[0].shard == 0 and held[0].points == self.shards[0].points:
+            return self.shards[0].state_rows(), self.shards[0].ids
         if not held:
-            return self.shares[0].state_rows()[:0], self.shares[0].ids[:0]
-        kept = [take_states(self.shares[s.share], np.arange(s.start, s.end)) for s in held]
-        return np.concatenate(kept), np.concatenate([self.shares[s.share].ids[s.start : s.end] for s in held])
+            return self.shards[0].state_rows()[:0], self.shards[0].ids[:0]
+        kept = [take_states(self.shards[s.shard], np.arange(s.start, s.end)) for s in held]
+        return np.concatenate(kept), np.concatenate([self.shards[s.shard].ids[s.start : s.end] for s in held])
 
     def keep(self) -> tuple[Array, Array, Array]:
-        """Copies of states, votes and numbers of the points that are this worker's, in the order of `agenda.runs`."""
-        held = self.agenda.held()
+        """Copies of states, votes and numbers of the points that are this worker's, in the order of `schedule.runs`."""
+        held = self.schedule.held()
         rows, ids = self.collect()
-        votes = [self.shares[s.share].halted[s.start : s.end] for s in held]
-        return np.array(rows, copy=np.may_share_memory(rows, self.shares[0].state)), np.concatenate(votes), ids
+        votes = [self.shards[s.shard].halted[s.start : s.end] for s in held]
+        return np.array(rows, copy=np.may_share_memory(rows, self.shards[0].state)), np.concatenate(votes), ids
 
     def resume(self, runs: tuple[tuple[int, int], ...], halted: Array, version: int) -> None:
-        """A share that was kept, with the states it was made with: votes and passes of its points."""
-        self.shares[0].halted[:] = halted
-        self.agenda.resume(runs)
+        """A shard that was kept, with the states it was made with: votes and passes of its points."""
+        self.shards[0].halted[:] = halted
+        self.schedule.resume(runs)
         self.version = version
 
     # -- giving --------------------------------------------------------------------------------------------
@@ -107,32 +109,32 @@ class PointStore:
     def cut(self, transfer: Transfer, points: int, peer: int) -> OutgoingWindow | None:
         """Lock a window for a peer: rather points that it has a copy of."""
         cheap = {p for p, (origin, _) in self._origins.items() if origin == peer}
-        s = self.agenda.cut(transfer, points, cheap)
+        s = self.schedule.cut(transfer, points, cheap)
         if s is None:
             return None
-        whole = self.shares[s.share]
+        whole = self.shards[s.shard]
         part = whole.part(s.start, s.end)
-        known = self._origins.get(s.parcel) if s.parcel else None
+        known = self._origins.get(s.block) if s.block else None
         copied, base = (True, known[1]) if known and known[0] == peer else (False, None)
-        return OutgoingWindow(transfer, s.parcel or transfer, part, s.passes, copied, base, whole, s.start)
+        return OutgoingWindow(transfer, s.block or transfer, part, s.passes, copied, base, whole, s.start)
 
     def free(self, move: int) -> None:
-        self.agenda.unlock(move)
+        self.schedule.unlock(move)
 
     # -- taking --------------------------------------------------------------------------------------------
 
     def prepare(self, move: int, points: int, room: Empty = np.zeros) -> None:
         """Room for a move, made by `room`; it is filled as windows come."""
-        self._berths[move] = MoveBuffer(self.shares[0], points, room)
+        self._berths[move] = MoveBuffer(self.shards[0], points, room)
 
     def usable(self, window: Window) -> bool:
         """False where the window relies on a copy that is not here."""
-        return not window.copied or window.parcel in self._copies
+        return not window.copied or window.block in self._copies
 
     def lay_aside(
         self, window: Window, arrays: tuple[Array, ...], peer: int, lent: Shard | None = None
     ) -> IncomingWindow:
-        """Keep a window, inactive; `lent` is the share that it was lent from, and its states lie before the other
+        """Keep a window, inactive; `lent` is the shard that it was lent from, and its states lie before the other
         arrays. They are the lender's only now: they are copied to where nobody relies on what was there. Raises
         `DecodeError` where it does not fit."""
         incoming = unpack(window, arrays, peer)
@@ -141,7 +143,7 @@ class PointStore:
                 part = buffer_in(window, incoming, lent)
                 assert lent is not None
                 incoming.place = (lent, window.lent.start)
-            if window.copied or window.parcel in self._copies:
+            if window.copied or window.block in self._copies:
                 incoming.state = incoming.state.copy()
             else:
                 part.state[...] = incoming.state
@@ -163,40 +165,40 @@ class PointStore:
         """Ownership changes. Points that were given stay here as inactive copies."""
         self.version += bool(given or taken)
         for transfer in given:
-            parcel = self.agenda.retire(transfer).parcel
-            assert parcel is not None
-            self._copies.add(parcel)
+            block = self.schedule.retire(transfer).block
+            assert block is not None
+            self._copies.add(block)
         for transfer in taken:
             self._take(self._aside.pop(transfer))
 
     def _take(self, incoming: IncomingWindow) -> None:
         window = incoming.window
-        segment = self.agenda.copy_of(window.parcel)
+        segment = self.schedule.copy_of(window.block)
         if segment is not None:
-            self.agenda.revive(window.parcel, window.passes)
-            self._copies.discard(window.parcel)
+            self.schedule.revive(window.block, window.passes)
+            self._copies.discard(window.block)
         else:
             assert incoming.place is not None, "a window without data for points that are not here"
-            share, start = incoming.place
-            number = next((i for i, s in enumerate(self.shares) if s is share), len(self.shares))
-            if number == len(self.shares):
-                self.shares.append(share)
-            self._copies.difference_update(self.agenda.bury(number, start, start + window.points))
-            segment = self.agenda.admit(window.parcel, number, window.points, window.passes, start)
+            shard, start = incoming.place
+            number = next((i for i, s in enumerate(self.shards) if s is shard), len(self.shards))
+            if number == len(self.shards):
+                self.shards.append(shard)
+            self._copies.difference_update(self.schedule.bury(number, start, start + window.points))
+            segment = self.schedule.admit(window.block, number, window.points, window.passes, start)
         self._refresh(segment, incoming)
 
     def _refresh(self, segment: Segment, incoming: IncomingWindow) -> None:
         """The states that the points have now; those of the copy are as old as the copy."""
-        share = self.shares[segment.share]
+        shard = self.shards[segment.shard]
         base: Array | None = None
         if incoming.which is not None:
-            put_states(share, incoming.which + segment.start, incoming.state)
-            base = share.part(segment.start, segment.end).state.copy()
+            put_states(shard, incoming.which + segment.start, incoming.state)
+            base = shard.part(segment.start, segment.end).state.copy()
         else:
-            mine = share.part(segment.start, segment.end).state
+            mine = shard.part(segment.start, segment.end).state
             if not np.may_share_memory(mine, incoming.state):
                 mine[...] = incoming.state
             if incoming.window.lent is None:
                 base = incoming.state
-        share.halted[segment.start : segment.end] = incoming.halted
-        self._origins[incoming.window.parcel] = (incoming.peer, base)
+        shard.halted[segment.start : segment.end] = incoming.halted
+        self._origins[incoming.window.block] = (incoming.peer, base)

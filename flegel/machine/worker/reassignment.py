@@ -1,14 +1,15 @@
 """Points that change hands outside a migration: found, given up, taken over, begun again. Arrays only, no I/O.
 
-A migration carries points from worker to worker. When the crew of a job changes there may be no worker to carry them:
+A migration carries points from worker to worker. When the workers of a job change there may be no worker to carry them:
 then the new owner reads the rows where all rows are, and only numbers, hidden states and passes travel, if any.
-Called at rest only, by the thread that owns the holdings.
+Called at rest only, by the thread that owns the point store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -16,55 +17,97 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
 from flegel.machine.migration.window_codec import put_states, take_states
 from flegel.machine.worker.point_store import PointStore
+from flegel.machine.worker.worker import PointsReassigned
+from flegel.messages import (
+    AssignPoints,
+    GiveUpPoints,
+    ListPoints,
+    PointsAssigned,
+    PointsGivenUp,
+    PointsListed,
+    ResetPoints,
+    Tending,
+)
 
 States = Callable[[int], Array]
 """Hidden states of so many points that were never visited."""
 
 
-def summary(holdings: PointStore) -> dict[str, int]:
-    """The fields of `Holding`."""
-    agenda = holdings.agenda
+class RowReader(Protocol):
+    """Reads rows by their numbers and makes shards of them."""
+
+    def unvisited(self, ids: Array) -> Shard:
+        """These rows with fresh states, in any order."""
+
+    def visited(self, ids: Array, states: Array) -> Shard:
+        """These rows with these states, in this order."""
+
+    def fresh_states(self, points: int) -> Array: ...
+
+
+def carry_out(store: PointStore, order: Tending, arrays: tuple[Array, ...], rows: RowReader) -> PointsReassigned:
+    """One order of the coordinator, to the end."""
+    match order:
+        case ListPoints(rows=total):
+            return PointsReassigned(PointsListed(**summary(store)), (census(store, total),))
+        case ResetPoints():
+            reset(store, rows.fresh_states)
+            return PointsReassigned(None)
+        case GiveUpPoints(points=points):
+            gone = part(store, points)
+            return PointsReassigned(PointsGivenUp(**summary(store)), gone)
+        case AssignPoints(visited=True):
+            ids, states, halted, passes, anew = arrays
+            inherit(store, rows.visited(ids, states), halted, passes, anew)
+        case AssignPoints(passes=passed):
+            adopt(store, rows.unvisited(arrays[0]), passed)
+    return PointsReassigned(PointsAssigned(**summary(store)))
+
+
+def summary(store: PointStore) -> dict[str, int]:
+    """The fields of `PointsSummary`."""
+    schedule = store.schedule
     return {
-        "points": agenda.owned,
-        "unseen": agenda.unseen,
-        "halted": holdings.halted,
-        "traversed": agenda.traversed,
+        "points": schedule.owned,
+        "unseen": schedule.unseen,
+        "halted": store.halted,
+        "traversed": schedule.traversed,
     }
 
 
-def census(holdings: PointStore, rows: int) -> Array:
+def census(store: PointStore, rows: int) -> Array:
     """One bit for each of all rows, set where the row is held here."""
     mine = np.zeros(rows, bool)
-    for s in holdings.agenda.held():
-        mine[holdings.shares[s.share].ids[s.start : s.end]] = True
+    for s in store.schedule.held():
+        mine[store.shards[s.shard].ids[s.start : s.end]] = True
     return np.packbits(mine)
 
 
-def reset(holdings: PointStore, fresh: States) -> None:
+def reset(store: PointStore, fresh: States) -> None:
     """All points here are as if never visited. Inactive copies stay what they are: others rely on them."""
-    for s in holdings.agenda.held():
-        share = holdings.shares[s.share]
-        put_states(share, np.arange(s.start, s.end), fresh(s.points))
-        share.halted[s.start : s.end] = 0
-    holdings.agenda.forget_visits()
+    for s in store.schedule.held():
+        shard = store.shards[s.shard]
+        put_states(shard, np.arange(s.start, s.end), fresh(s.points))
+        shard.halted[s.start : s.end] = 0
+    store.schedule.forget_visits()
 
 
-def part(holdings: PointStore, points: int) -> tuple[Array, ...]:
+def part(store: PointStore, points: int) -> tuple[Array, ...]:
     """Give up so many points (0: all): their numbers, states, votes, passes, and which count as never visited."""
-    native = holdings.shares[0]
-    holdings.version += 1
-    gone = holdings.agenda.part(points or holdings.agenda.owned)
+    native = store.shards[0]
+    store.version += 1
+    gone = store.schedule.part(points or store.schedule.owned)
     if not gone:
         empty = np.zeros(0, np.int64)
         return empty, take_states(native, empty), empty.astype(np.uint8), empty, empty.astype(np.uint8)
     pieces = []
     for s in gone:
-        share = holdings.shares[s.share]
+        shard = store.shards[s.shard]
         pieces.append(
             (
-                share.ids[s.start : s.end],
-                take_states(share, np.arange(s.start, s.end)),
-                share.halted[s.start : s.end],
+                shard.ids[s.start : s.end],
+                take_states(shard, np.arange(s.start, s.end)),
+                shard.halted[s.start : s.end],
                 np.full(s.points, s.passes),
                 np.full(s.points, s.anew, np.uint8),
             )
@@ -72,33 +115,33 @@ def part(holdings: PointStore, points: int) -> tuple[Array, ...]:
     return tuple(np.ascontiguousarray(np.concatenate(column)) for column in zip(*pieces, strict=True))
 
 
-def adopt(holdings: PointStore, share: Shard, passes: int) -> None:
+def adopt(store: PointStore, shard: Shard, passes: int) -> None:
     """Points that were never visited, or are not known to have been: they come first, once."""
-    least = min((s.passes for s in holdings.agenda.held()), default=passes + 1)
-    number = _append(holdings, share)
-    holdings.agenda.admit(None, number, share.points, max(least - 1, 0)).anew = True
+    least = min((s.passes for s in store.schedule.held()), default=passes + 1)
+    number = _append(store, shard)
+    store.schedule.admit(None, number, shard.points, max(least - 1, 0)).anew = True
 
 
-def inherit(holdings: PointStore, share: Shard, halted: Array, passes: Array, anew: Array) -> None:
-    """Points with their past, in the order of the share; states are in it already."""
-    share.halted[:] = halted
-    number = _append(holdings, share)
+def inherit(store: PointStore, shard: Shard, halted: Array, passes: Array, anew: Array) -> None:
+    """Points with their past, in the order of the shard; states are in it already."""
+    shard.halted[:] = halted
+    number = _append(store, shard)
     edges = np.flatnonzero((np.diff(passes) != 0) | (np.diff(anew) != 0)) + 1
-    bounds = [0, *edges.tolist(), share.points]
+    bounds = [0, *edges.tolist(), shard.points]
     for start, end in pairwise(bounds):
-        segment = holdings.agenda.admit(None, number, end - start, int(passes[start]), start)
+        segment = store.schedule.admit(None, number, end - start, int(passes[start]), start)
         segment.anew = bool(anew[start])
 
 
-def _append(holdings: PointStore, share: Shard) -> int:
-    """A share beside the native one, with arrays that compiled code cannot tell from the native ones."""
-    native = holdings.shares[0]
-    if isinstance(share.features, Sparse) and isinstance(native.features, Sparse):
-        for mine, other in zip(share.features[:3], native.features[:3], strict=True):
+def _append(store: PointStore, shard: Shard) -> int:
+    """A shard beside the native one, with arrays that compiled code cannot tell from the native ones."""
+    native = store.shards[0]
+    if isinstance(shard.features, Sparse) and isinstance(native.features, Sparse):
+        for mine, other in zip(shard.features[:3], native.features[:3], strict=True):
             mine.flags.writeable = other.flags.writeable
-    elif not isinstance(share.features, Sparse) and not isinstance(native.features, Sparse):
-        share.features.flags.writeable = native.features.flags.writeable
-    share.labels.flags.writeable = native.labels.flags.writeable
-    holdings.shares.append(share)
-    holdings.version += 1
-    return len(holdings.shares) - 1
+    elif not isinstance(shard.features, Sparse) and not isinstance(native.features, Sparse):
+        shard.features.flags.writeable = native.features.flags.writeable
+    shard.labels.flags.writeable = native.labels.flags.writeable
+    store.shards.append(shard)
+    store.version += 1
+    return len(store.shards) - 1

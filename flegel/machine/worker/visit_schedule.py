@@ -6,7 +6,7 @@ passes than the natives are trained first until they have caught up (the paper's
 wait until the natives have. Points to give away are taken from the other end: those that would come last, backwards
 from the cursor.
 
-A segment is a run of points of one share that have the same number of passes. Its life:
+A segment is a run of points of one shard that have the same number of passes. Its life:
 
     active  ⇄  locked (in flight)  →  away (another worker's; the copy here is inactive)  →  active
 
@@ -25,7 +25,7 @@ from flegel.errors import ProtocolError
 
 Transfer = tuple[int, int]
 """A window on its way: (number of the move, number of the window in it)."""
-Parcel = tuple[int, int]
+BlockId = tuple[int, int]
 """Points that once moved together and stay together: named after their first transfer."""
 
 QUARTERS = 4  # a window is filled to a quarter, to a half, …: smaller differences do not matter
@@ -33,14 +33,14 @@ QUARTERS = 4  # a window is filled to a quarter, to a half, …: smaller differe
 
 @dataclass
 class Segment:
-    """Points start … end-1 of a share."""
+    """Points start … end-1 of a shard."""
 
-    share: int
+    shard: int
     start: int
     end: int
     passes: int
     status: str = "active"
-    parcel: Parcel | None = None
+    block: BlockId | None = None
     transfer: Transfer | None = None
     """While locked: the transfer that it waits for."""
     seen: bool = False
@@ -57,9 +57,9 @@ class Segment:
         return (
             self.end == other.start
             and self.passes == other.passes
-            and self.parcel == other.parcel
-            and (self.share, self.status, self.transfer, self.seen, self.anew)
-            == (other.share, other.status, other.transfer, other.seen, other.anew)
+            and self.block == other.block
+            and (self.shard, self.status, self.transfer, self.seen, self.anew)
+            == (other.shard, other.status, other.transfer, other.seen, other.anew)
         )
 
 
@@ -67,19 +67,19 @@ class Segment:
 class VisitRun:
     """What to hand to the kernel next."""
 
-    share: int
+    shard: int
     start: int
     end: int
 
 
 class VisitSchedule:
-    """The segments of one worker, in the order of their shares and positions."""
+    """The segments of one worker, in the order of their shards and positions."""
 
     def __init__(self, points: int) -> None:
         self.segments = [Segment(0, 0, points, 0)] if points else []
         self._waiting: list[Segment] | None = None
         """What can be trained under this θ, the next one last; None: not looked up since something came, went or was
-        locked. A worker may hold thousands of parcels, so that a look at all of them for each would be dear."""
+        locked. A worker may hold thousands of blocks, so that a look at all of them for each would be dear."""
 
     # -- what it holds -------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class VisitSchedule:
         return tuple((s.points, 0 if s.anew else s.passes) for s in self.held())
 
     def resume(self, runs: Iterable[tuple[int, int]]) -> None:
-        """The points of share 0 have been traversed so often already."""
+        """The points of shard 0 have been traversed so often already."""
         self.segments, self._waiting, at = [], None, 0
         for points, passes in runs:
             self.segments.append(Segment(0, at, at + points, passes))
@@ -136,22 +136,22 @@ class VisitSchedule:
         if not self._waiting:
             return None
         first = last = self._waiting[-1]
-        for at in range(self._index(first.share, first.start) + 1, len(self.segments)):
-            s = self.segments[at]  # parcels that lie side by side make one run
-            if (s.share, s.start) != (last.share, last.end) or s.status != "active" or s.seen:
+        for at in range(self._index(first.shard, first.start) + 1, len(self.segments)):
+            s = self.segments[at]  # blocks that lie side by side make one run
+            if (s.shard, s.start) != (last.shard, last.end) or s.status != "active" or s.seen:
                 break
             if (s.passes, s.anew) != (first.passes, first.anew) or last.end - first.start >= most:
                 break
             last = s
-        return VisitRun(first.share, first.start, min(last.end, first.start + most))
+        return VisitRun(first.shard, first.start, min(last.end, first.start + most))
 
     def advance(self, run: VisitRun, reached: int) -> None:
         """The kernel was given `run` and came to `reached`."""
         if reached <= run.start:
             return
-        at = self._index(run.share, run.start)
+        at = self._index(run.shard, run.start)
         first = at
-        while at < len(self.segments) and self.segments[at].share == run.share and self.segments[at].start < reached:
+        while at < len(self.segments) and self.segments[at].shard == run.shard and self.segments[at].start < reached:
             self._split(at, reached)
             self.segments[at].passes += 1
             self.segments[at].seen, self.segments[at].anew = True, False
@@ -161,10 +161,10 @@ class VisitSchedule:
 
     # -- giving --------------------------------------------------------------------------------------------
 
-    def cut(self, transfer: Transfer, most: int, cheap: Collection[Parcel] = ()) -> Segment | None:
+    def cut(self, transfer: Transfer, most: int, cheap: Collection[BlockId] = ()) -> Segment | None:
         """Lock a window of about `most` points for a transfer, those that would be trained last.
 
-        Parcels that the target still has a copy of (`cheap`) go first, because they need not be sent. A parcel moves
+        Blocks that the target still has a copy of (`cheap`) go first, because they need not be sent. A block moves
         whole; one that is too large for that is divided where there is nothing else, and nobody has a copy of its
         parts. What was trained just now would come last, but shortly after the beginning of a pass that are a few tiles
         at a time, and each window has its price; so what fills the window goes first, if it has a pass less at most.
@@ -181,10 +181,10 @@ class VisitSchedule:
         for s in reversed(self.segments):
             if s.status != "active" or s.anew:
                 continue
-            if s.parcel is None or not _fits(sizes[s.parcel], room, active):
-                able, kind = _tiles(s) > 0, 0 if s.parcel is None else -1
+            if s.block is None or not _fits(sizes[s.block], room, active):
+                able, kind = _tiles(s) > 0, 0 if s.block is None else -1
             else:  # one that was stopped at half has two segments until its pass is done
-                able, kind = s.points == sizes[s.parcel], int(s.parcel in cheap)
+                able, kind = s.points == sizes[s.block], int(s.block in cheap)
             filled = min(QUARTERS * _tiles(s) * TILE // room, QUARTERS) if s.passes >= last - 1 else -1
             if able and (kind, filled, s.passes) > best_rank:
                 best, best_rank = s, (kind, filled, s.passes)
@@ -192,30 +192,30 @@ class VisitSchedule:
         if best is None or (best_rank[0] < 1 and 2 * sum(halfway) >= room):
             return None  # the target has a copy of just such points, whose pass is not over: rather fewer than others
         if best_rank[0] < 0:
-            self._dissolve(best.parcel)
-        if best.parcel is None:
+            self._dissolve(best.block)
+        if best.block is None:
             end = best.end // TILE * TILE
             start = max(-(-best.start // TILE) * TILE, end - room // TILE * TILE)
-            at = self._split(self._index(best.share, best.start), start)
+            at = self._split(self._index(best.shard, best.start), start)
             self._split(at, end)
             best = self.segments[at]
         best.status, best.transfer = "locked", transfer
         self._waiting = None
         return best
 
-    def _sizes(self) -> Counter[Parcel]:
-        """Points of each parcel that can be trained here."""
-        sizes: Counter[Parcel] = Counter()
+    def _sizes(self) -> Counter[BlockId]:
+        """Points of each block that can be trained here."""
+        sizes: Counter[BlockId] = Counter()
         for s in self.segments:
-            if s.parcel is not None and s.status == "active":
-                sizes[s.parcel] += s.points
+            if s.block is not None and s.status == "active":
+                sizes[s.block] += s.points
         return sizes
 
-    def _dissolve(self, parcel: Parcel | None) -> None:
+    def _dissolve(self, block: BlockId | None) -> None:
         """Its points no longer stay together: nobody has a copy of just what is left."""
         for s in self.segments:
-            if s.parcel == parcel:
-                s.parcel = None
+            if s.block == block:
+                s.block = None
 
     def unlock(self, move: int) -> None:
         """The move was called off: what has not changed hands is trained here again."""
@@ -230,41 +230,41 @@ class VisitSchedule:
         if segment is None:
             raise ProtocolError(f"Window {transfer} was settled, but is not locked here; {self._story()}.")
         segment.status, segment.transfer = "away", None
-        segment.parcel = segment.parcel or transfer
+        segment.block = segment.block or transfer
         return segment
 
     # -- taking --------------------------------------------------------------------------------------------
 
-    def copy_of(self, parcel: Parcel) -> Segment | None:
-        """The inactive copy of a parcel, where there is one."""
-        return next((s for s in self.segments if s.parcel == parcel and s.status == "away"), None)
+    def copy_of(self, block: BlockId) -> Segment | None:
+        """The inactive copy of a block, where there is one."""
+        return next((s for s in self.segments if s.block == block and s.status == "away"), None)
 
-    def revive(self, parcel: Parcel, passes: int) -> Segment:
+    def revive(self, block: BlockId, passes: int) -> Segment:
         """The points are this worker's again."""
-        segment = self.copy_of(parcel)
-        assert segment is not None, f"there is no copy of parcel {parcel} here"
+        segment = self.copy_of(block)
+        assert segment is not None, f"there is no copy of block {block} here"
         segment.status, segment.passes, segment.seen = "active", passes, False
         self._waiting = None
         return segment
 
-    def admit(self, parcel: Parcel | None, share: int, points: int, passes: int, start: int = 0) -> Segment:
-        """Points that came from another worker, or (without a parcel) were loaded anew, at this place of a share."""
-        segment = Segment(share, start, start + points, passes, parcel=parcel)
+    def admit(self, block: BlockId | None, shard: int, points: int, passes: int, start: int = 0) -> Segment:
+        """Points that came from another worker, or (without a block) were loaded anew, at this place of a shard."""
+        segment = Segment(shard, start, start + points, passes, block=block)
         self._waiting = None
-        insort(self.segments, segment, key=lambda s: (s.share, s.start))
+        insort(self.segments, segment, key=lambda s: (s.shard, s.start))
         return segment
 
-    def bury(self, share: int, start: int, end: int) -> list[Parcel]:
-        """Forget inactive copies of points that come again by another name; what is left of these parcels is no copy
+    def bury(self, shard: int, start: int, end: int) -> list[BlockId]:
+        """Forget inactive copies of points that come again by another name; what is left of these blocks is no copy
         of anything any more. Returns them."""
         buried = []
-        for s in [s for s in self.segments if s.share == share and s.start < end and start < s.end]:
+        for s in [s for s in self.segments if s.shard == shard and s.start < end and start < s.end]:
             if s.status != "away":
-                raise ProtocolError(f"Points {start} to {end} of share {share} are here already; {self._story()}.")
-            if s.parcel is not None:
-                buried.append(s.parcel)
-                self._dissolve(s.parcel)
-            at = self._split(self._index(share, max(s.start, start)), max(s.start, start))
+                raise ProtocolError(f"Points {start} to {end} of shard {shard} are here already; {self._story()}.")
+            if s.block is not None:
+                buried.append(s.block)
+                self._dissolve(s.block)
+            at = self._split(self._index(shard, max(s.start, start)), max(s.start, start))
             self._split(at, end)
             del self.segments[at]
         return buried
@@ -275,13 +275,13 @@ class VisitSchedule:
         """Give up about so many points for good, those that would be trained last, whole tiles where there are some."""
         gone: list[Segment] = []
         left = most
-        for s in sorted(self.held(), key=lambda s: (-s.passes, -s.share, -s.start)):
+        for s in sorted(self.held(), key=lambda s: (-s.passes, -s.shard, -s.start)):
             if left <= 0:
                 break
-            if s.parcel is not None:
-                self._dissolve(s.parcel)
+            if s.block is not None:
+                self._dissolve(s.block)
             start = max(s.start, (s.end - left) // TILE * TILE)
-            at = self._split(self._index(s.share, s.start), start)
+            at = self._split(self._index(s.shard, s.start), start)
             s = self.segments[at]
             s.status, s.transfer = "away", None
             self._waiting = None
@@ -297,11 +297,11 @@ class VisitSchedule:
 
     # -- borders -------------------------------------------------------------------------------------------
 
-    def _index(self, share: int, position: int) -> int:
-        at = bisect_right(self.segments, (share, position), key=lambda s: (s.share, s.start)) - 1
-        if at >= 0 and self.segments[at].share == share and position < self.segments[at].end:
+    def _index(self, shard: int, position: int) -> int:
+        at = bisect_right(self.segments, (shard, position), key=lambda s: (s.shard, s.start)) - 1
+        if at >= 0 and self.segments[at].shard == shard and position < self.segments[at].end:
             return at
-        raise ProtocolError(f"Point {position} of share {share} has no segment; {self._story()}.")
+        raise ProtocolError(f"Point {position} of shard {shard} has no segment; {self._story()}.")
 
     def _story(self) -> str:
         locked = [s.transfer for s in self.segments if s.status == "locked"]
@@ -314,7 +314,7 @@ class VisitSchedule:
             return at
         if position >= s.end:
             return at + 1
-        rest = Segment(s.share, position, s.end, s.passes, s.status, s.parcel, s.transfer, s.seen, s.anew)
+        rest = Segment(s.shard, position, s.end, s.passes, s.status, s.block, s.transfer, s.seen, s.anew)
         s.end = position
         self.segments.insert(at + 1, rest)
         self._waiting = None
@@ -339,7 +339,7 @@ class VisitSchedule:
 
 
 def _fits(points: int, room: int, active: int) -> bool:
-    """A parcel of so many points can go whole in a window of about `room` of all `active` points."""
+    """A block of so many points can go whole in a window of about `room` of all `active` points."""
     return points < 2 * room and points < active
 
 

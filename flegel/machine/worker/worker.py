@@ -67,7 +67,7 @@ class TrainerDone(msgspec.Struct, frozen=True):
 
 
 class PointsReassigned(msgspec.Struct, frozen=True):
-    """The holdings are as was ordered."""
+    """The points were reassigned as ordered."""
 
     body: PointsSummary | None
     arrays: tuple[Array, ...] = ()
@@ -92,6 +92,7 @@ class BeginMoments(msgspec.Struct, frozen=True):
 
 class BeginLoad(msgspec.Struct, frozen=True):
     load: LoadShard
+    arrays: tuple[Array, ...] = ()
 
 
 class BeginTrain(msgspec.Struct, frozen=True):
@@ -145,14 +146,14 @@ class ApplyOwnership(msgspec.Struct, frozen=True):
 
 
 class ReassignPoints(msgspec.Struct, frozen=True):
-    """Look after the holdings while nobody trains: count, begin again, give up or take over points."""
+    """Count, reset, give up or take over points while nothing trains."""
 
     order: Tending
     arrays: tuple[Array, ...]
 
 
 class DropShard(msgspec.Struct, frozen=True):
-    """Drop the share."""
+    """Drop the shard."""
 
 
 class Quit(msgspec.Struct, frozen=True):
@@ -241,7 +242,7 @@ class Worker:
                 self._extra_visits, self._extra_compute, self._next = 0, 0.0, []
                 if body.kept is not None:  # overtime of a former life belongs to the coming report
                     self._extra_visits, self._extra_compute = body.kept.visits, body.kept.compute
-                return [BeginLoad(body)]
+                return [BeginLoad(body, arrays)]
             case Stop() if self.phase == "turning":
                 self._next.append((body, arrays, now))
             case Train() | FetchStates() | ListPoints() | ResetPoints() | GiveUpPoints() | AssignPoints() if (
@@ -305,7 +306,7 @@ class Worker:
         left = self._points - done.visits
         if not (self._linger and done.exhausted and left > 0):
             return [SendReply(report, with_changes=True)]
-        self.phase = "overtime"  # points of this share that θ has not seen yet
+        self.phase = "overtime"  # points of this shard that θ has not seen yet
         return [SendReply(report, with_changes=True), BeginTrain(self.round, left, ())]
 
     def _end_overtime(self, done: TrainerDone, now: float) -> list[Command]:

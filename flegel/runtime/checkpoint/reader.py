@@ -1,134 +1,131 @@
-"""Checkpoints read with every doubt: sizes, checksums, formats. Never writes, never trains.
+"""Checkpoints, read and checked: sizes, checksums, formats. Never writes, never trains.
 
-The newest complete checkpoint is taken; whatever is damaged or missing is named, and what is older takes its place.
+The newest complete checkpoint is taken. Whatever is damaged or missing is named, and an older one takes its place.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
 
 import msgpack
 import msgspec
 import numpy as np
 
-from flegel.core.pytree import Array
 from flegel.errors import StorageError, UsageError
-from flegel.machine.coordinator import snapshot
+from flegel.machine.checkpoint import snapshot
+from flegel.machine.checkpoint.plain_data import thaw, unpack
+from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.events import TraceRow
-from flegel.machine.coordinator.snapshot import WorkerState, thaw, unpack
+from flegel.runtime.checkpoint.format import (
+    FILE,
+    FORMAT,
+    KEPT,
+    CheckpointManifest,
+    JobRecord,
+    StoredCommit,
+    StoredJob,
+    header_of,
+    read_part,
+    stem,
+    unseal,
+)
 from flegel.runtime.checkpoint.store import CheckpointStore
-from flegel.runtime.checkpoint.writer import FILE, FORMAT, KEPT, CheckpointManifest, JobRecord, read_part, stem, unseal
 
 
-@dataclass(frozen=True)
-class StoredCommit:
-    """θ after a commit."""
-
-    epoch: int
-    round: int
-    iteration: int
-    seconds: float
-    objective: float | None
-    parameter: list[Array]
-
-
-@dataclass
-class StoredJob:
-    """What a vault holds of a job: the newest complete checkpoint, the newest commit, and what had to be skipped."""
-
-    job: JobRecord
-    manifest: CheckpointManifest | None = None
-    state: dict[str, Any] = field(default_factory=dict)
-    parts: list[WorkerState] = field(default_factory=list)
-    rows: list[TraceRow] = field(default_factory=list)
-    commit: StoredCommit | None = None
-    skipped: list[str] = field(default_factory=list)
-    history: list[CheckpointManifest] = field(default_factory=list)
-    whole_trace: bool = True
-    epoch: int = 0
-    """The highest that was seen."""
-    number: int = 0
-    """The highest number of a checkpoint, complete or not."""
-
-
-def holds_job(vault: CheckpointStore) -> bool:
-    names = vault.names()
+def holds_job(store: CheckpointStore) -> bool:
+    names = store.names()
     return "job" in names or any(name.endswith(".manifest") for name in names)
 
 
-def read(vault: CheckpointStore) -> StoredJob:
+def read(store: CheckpointStore) -> StoredJob:
     """The newest complete checkpoint; whatever is damaged is named in `skipped`."""
     try:
-        names = vault.names()
+        names = store.names()
     except OSError as error:
-        raise StorageError(f"{vault.place} cannot be read ({error.strerror or error}).") from None
+        raise StorageError(f"{store.place} cannot be read ({error.strerror or error}).") from None
     skipped: list[str] = []
-    manifests = _manifests(vault, names, skipped)
-    job = _job(vault, names, manifests, skipped)
-    found = StoredJob(job, skipped=skipped, epoch=job.epoch)
+    manifests = _manifests(store, names, skipped)
+    record = _record(store, names, manifests, skipped)
+    stored = StoredJob(record, skipped=skipped, epoch=record.epoch)
     for name in names:
         if match := FILE.fullmatch(name):
-            found.number, found.epoch = max(found.number, int(match[1])), max(found.epoch, int(match[2]))
+            stored.number, stored.epoch = max(stored.number, int(match[1])), max(stored.epoch, int(match[2]))
     for at, manifest in enumerate(manifests):
         try:
-            _fill(found, vault, manifest)
+            _fill(stored, store, manifest)
         except (StorageError, OSError) as error:
             why = str(error) if isinstance(error, StorageError) else error.strerror or str(error)
             skipped.append(f"checkpoint {stem(manifest.number, manifest.epoch)} was skipped: {why}")
             continue
-        found.history = manifests[at : at + KEPT]
+        stored.history = manifests[at : at + KEPT]
         break
-    found.commit = _last_commit(vault, names, skipped)
-    return found
+    stored.commit = _last_commit(store, names, skipped)
+    return stored
 
 
-def _manifests(vault: CheckpointStore, names: list[str], skipped: list[str]) -> list[CheckpointManifest]:
-    """Newest first."""
+def _manifests(store: CheckpointStore, names: list[str], skipped: list[str]) -> list[CheckpointManifest]:
+    """Newest first. Raises where all of them have another format."""
     found: list[CheckpointManifest] = []
+    others: set[int] = set()
     for name in names:
         match = FILE.fullmatch(name)
         if match is None or match[3] != "manifest":
             continue
         try:
-            manifest = msgspec.json.decode(unseal(vault.get(name)), type=CheckpointManifest)
-            if manifest.format != FORMAT or manifest.name != name:
-                raise StorageError(f"it has format {manifest.format}, this version reads {FORMAT}")
+            content = unseal(store.get(name))
+            if (version := header_of(content).format) != FORMAT:
+                others.add(version)
+                raise StorageError(f"it has format {version}, this version reads {FORMAT}")
+            manifest = msgspec.json.decode(content, type=CheckpointManifest)
+            if manifest.name != name:
+                raise StorageError(f"it is that of {manifest.name}")
             found.append(manifest)
         except (StorageError, OSError, msgspec.DecodeError) as error:
             skipped.append(
-                f"checkpoint {name.removesuffix('.manifest')} was skipped: its manifest is damaged ({error})"
+                f"checkpoint {name.removesuffix('.manifest')} was skipped: its manifest cannot be used ({error})"
             )
+    if others and not found:
+        raise _other_format(store, max(others))
     return sorted(found, key=lambda m: (m.epoch, m.number), reverse=True)
 
 
-def _job(
-    vault: CheckpointStore, names: list[str], manifests: list[CheckpointManifest], skipped: list[str]
+def _record(
+    store: CheckpointStore, names: list[str], manifests: list[CheckpointManifest], skipped: list[str]
 ) -> JobRecord:
-    trouble = "it is not there"
+    problem = "it is missing"
     if "job" in names:
         try:
-            job = msgspec.json.decode(unseal(vault.get("job")), type=JobRecord)
-            if job.format == FORMAT:
-                return job
-            trouble = f"it has format {job.format}, this version reads {FORMAT}"
+            content = unseal(store.get("job"))
+            if (version := header_of(content).format) == FORMAT:
+                return msgspec.json.decode(content, type=JobRecord)
+            if not manifests:
+                raise _other_format(store, version)
+            problem = f"it has format {version}, this version reads {FORMAT}"
+        except UsageError:
+            raise
         except (StorageError, OSError, msgspec.DecodeError) as error:
-            trouble = str(error)
+            problem = str(error)
     elif not manifests:
-        raise UsageError(f"{vault.place} holds no checkpoints of a job.")
+        raise UsageError(f"{store.place} holds no checkpoints of a job.")
     if not manifests:
-        raise StorageError(f"The description of the job in {vault.place} cannot be used: {trouble}.")
-    skipped.append(f"the file job was skipped: {trouble}; the newest manifest says the same")
-    return manifests[0].job
+        raise StorageError(f"The description of the job in {store.place} cannot be used: {problem}.")
+    skipped.append(f"the file job was skipped: {problem}; the newest manifest says the same")
+    return manifests[0].record
 
 
-def _fill(found: StoredJob, vault: CheckpointStore, manifest: CheckpointManifest) -> None:
+def _other_format(store: CheckpointStore, version: int) -> UsageError:
+    return UsageError(
+        f"The checkpoints in {store.place} have format {version}, this version of Flegel reads {FORMAT}; resume the "
+        "job with the version that wrote them, or begin a new one."
+    )
+
+
+def _fill(stored: StoredJob, store: CheckpointStore, manifest: CheckpointManifest) -> None:
     def get(name: str) -> bytes:
         size, sha = manifest.files[name]
         try:
-            content = vault.get(name)
+            content = store.get(name)
         except FileNotFoundError:
             raise StorageError(f"{name} is missing") from None
         if len(content) != size:
@@ -143,13 +140,13 @@ def _fill(found: StoredJob, vault: CheckpointStore, manifest: CheckpointManifest
         kept, (hidden, votes, *pending) = read_part(get(name))
         _, (ids,) = read_part(get(numbers))
         parts.append(WorkerState(kept, ids.astype(np.int64), hidden, votes, tuple(pending)))
-    found.manifest, found.state, found.parts = manifest, state, parts
+    stored.manifest, stored.state, stored.parts = manifest, state, parts
     for name in manifest.trace:
         try:
-            found.rows.extend(_rows(get(name)))
+            stored.rows.extend(_rows(get(name)))
         except (StorageError, OSError) as error:  # a loss for the report, not for training
-            found.whole_trace = False
-            found.skipped.append(f"some lines of the trace are lost: {error}")
+            stored.whole_trace = False
+            stored.skipped.append(f"some lines of the trace are lost: {error}")
 
 
 def _rows(content: bytes) -> Iterable[TraceRow]:
@@ -161,13 +158,13 @@ def _rows(content: bytes) -> Iterable[TraceRow]:
         yield row
 
 
-def _last_commit(vault: CheckpointStore, names: list[str], skipped: list[str]) -> StoredCommit | None:
+def _last_commit(store: CheckpointStore, names: list[str], skipped: list[str]) -> StoredCommit | None:
     found: list[StoredCommit] = []
     for name in ("commit-0", "commit-1"):
         if name not in names:
             continue
         try:
-            record = unpack(unseal(vault.get(name)))
+            record = unpack(unseal(store.get(name)))
             if record["format"] != FORMAT:
                 raise StorageError(f"it has format {record['format']}")
             parameter = thaw(record.pop("parameter"))

@@ -1,4 +1,4 @@
-"""Where checkpoints lie: a folder, or an object store. Named files that appear whole or not at all; decides nothing.
+"""Where checkpoints are stored: a folder or an object store. Files appear whole or not at all; decides nothing.
 
 A folder: temporary file, flush to the disk, rename, flush of the folder. An object store (any address that fsspec
 knows): one put, which stores promise to be atomic. Names are flat and checked, so that nothing can leave its place.

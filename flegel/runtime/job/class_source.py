@@ -67,10 +67,10 @@ def in_json(value: Any) -> Any:
 
 def instantiate(ref: AlgorithmRef) -> Algorithm:
     """The algorithm that a reference names."""
-    return made(load_class(ref), ref)
+    return with_hyper(load_class(ref), ref)
 
 
-def made(cls: type[Algorithm], ref: AlgorithmRef) -> Algorithm:
+def with_hyper(cls: type[Algorithm], ref: AlgorithmRef) -> Algorithm:
     """The class with the hyper-parameters of a reference."""
     unset = {k for k, p in cls.hyper_parameters().items() if p.default is None}
     return cls(**{k: v for k, v in ref.hyper.items() if v is not None or k not in unset})

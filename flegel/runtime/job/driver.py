@@ -23,6 +23,7 @@ from flegel.machine.coordinator.events import (
     Event,
     EvictWorker,
     FromWorker,
+    Milestone,
     Note,
     SaveCheckpointPart,
     SaveCommit,
@@ -80,7 +81,8 @@ def drive(
     suspended: Callable[[], str] = lambda: "",
     shift: float = 0.0,
 ) -> None:
-    """Until the machine is done; raises what made it fail. `watch` is called now and then, for displays.
+    """Until the machine is done; raises what made it fail. `watch` is called ten times a second and at
+    milestones, for observers.
 
     Unless this is the `last` machine of a job, the workers keep what they have read. `suspended` says why the job
     should stop, if it should. The machine's clock is this one's plus `shift`: a resumed job's goes on where it stood.
@@ -300,6 +302,8 @@ class JobDriver:
                     self._machine.notes.append(f"worker {worker} {why}")
                 case Note(text):
                     self._machine.notes.append(text)
+                case Milestone():
+                    self._look_at = -math.inf  # observers see it at once, and not at their next turn
                 case BeginCheckpoint() | SaveCheckpointPart() | SaveCommit():
                     assert self._keeper is not None, "only a job with checkpoints keeps anything"
                     self._keeper.take(command)

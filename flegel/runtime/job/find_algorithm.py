@@ -1,4 +1,4 @@
-"""From a word on the command line to an algorithm class: a built-in name, or `file.py:Class`."""
+"""An algorithm class from its name on the command line: a built-in name, or `file.py:Class`. Makes no instance."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from flegel.errors import AlgorithmError, UsageError, nearest, own_traceback
 FROM_FILE = "flegel_file_"
 
 
-def find_algorithm(word: str) -> type[Algorithm]:
-    """The class that `word` names; a sentence that says what to do where there is none."""
-    path, colon, name = word.rpartition(":")
+def find_algorithm(name: str) -> type[Algorithm]:
+    """The class that `name` names; a sentence that says what to do where there is none."""
+    path, colon, cls = name.rpartition(":")
     if colon and path.endswith(".py"):
-        return _from_file(Path(path), name)
-    if word.endswith(".py"):
-        choices = _classes(Path(word))
-        hint = f", for instance {word}:{choices[0]}" if choices else ""
-        raise UsageError(f"Say which class of {word} is meant{hint}.")
-    if word.lower() not in BUILTINS:
-        raise UsageError(f"No algorithm is called {word!r}{nearest(word, list(BUILTINS))}")
-    module, name = BUILTINS[word.lower()].split(":")
-    found: type[Algorithm] = getattr(importlib.import_module(module), name)
+        return _from_file(Path(path), cls)
+    if name.endswith(".py"):
+        choices = _classes(Path(name))
+        hint = f", for instance {name}:{choices[0]}" if choices else ""
+        raise UsageError(f"Say which class of {name} is meant{hint}.")
+    if name.lower() not in BUILTINS:
+        raise UsageError(f"No algorithm is called {name!r}{nearest(name, list(BUILTINS))}")
+    module, cls = BUILTINS[name.lower()].split(":")
+    found: type[Algorithm] = getattr(importlib.import_module(module), cls)
     return found
 
 

@@ -82,7 +82,7 @@ class Model:
 
 
 def check_target(folder: str | os.PathLike[str]) -> None:
-    """Before training: the result will have a place."""
+    """Before training: raise `UsageError` where the result could not be saved."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(f"{path} exists already and is not an empty folder; choose another --out or remove it.")
@@ -90,7 +90,7 @@ def check_target(folder: str | os.PathLike[str]) -> None:
 
 
 def check_file(file: str | os.PathLike[str], option: str) -> None:
-    """Before anything is done: this file can be written, over what it holds now."""
+    """Before anything is done: raise `UsageError` where this file cannot be written; what it holds may be replaced."""
     path = Path(file)
     if path.is_dir():
         raise UsageError(f"{option} {path} is a folder; name a file in it.")
@@ -102,7 +102,7 @@ def check_file(file: str | os.PathLike[str], option: str) -> None:
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Before anything is done: files can be put into this folder, which may be there already."""
+    """Before anything is done: raise `UsageError` where no files can be put into this folder, which may exist."""
     path = Path(folder)
     parent = next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())
     if not parent.is_dir():

@@ -7,377 +7,205 @@ next, processes last. The decisions during training are the coordinator's.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, Sample
 from flegel.core import pytree
-from flegel.core.pytree import Array, Tree
-from flegel.core.shard import Sparse, check_state, make_shard
-from flegel.datasets import Dataset, scale
-from flegel.errors import AlgorithmError, DataError, FlegelError, Interrupted, UsageError, own_traceback
-from flegel.job import Criteria, SyncSpec, check_seed
+from flegel.core.parallel_sums import add_fields
+from flegel.core.pytree import Array
+from flegel.datasets import scale
+from flegel.errors import Interrupted
+from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.coordinator.scaling_moments import MomentsCollector
-from flegel.machine.coordinator.snapshot import WorkerState
-from flegel.machine.ledger import Ledger
+from flegel.machine.coordinator.observation import observe
+from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
+from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change
-from flegel.runtime.job.checkpoint_session import CheckpointSession, fingerprint
+from flegel.runtime.backends.numba.compiler import Built
+from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
+from flegel.runtime.job.prepared_job import PreparedJob
+from flegel.runtime.job.request import Request, check_data, check_numbers
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.local_cluster import LocalCluster
-from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.trainer import form_of
 from flegel.sync import balance_mode, make_policy
-
-SAMPLE_ROWS = 100_000
-HEAD_ROWS = 1024
-PROBE_ROWS = 256
-WORKER_TIMEOUT = 10.0
-HOOK_TIMEOUT = 30.0
-LEAST_TIMEOUT = 2.0  # two beats
-
-
-class FlegelWarning(UserWarning):
-    """Something that works, but not as well as it could."""
-
-
-@dataclass
-class Request:
-    """A job as the caller asks for it."""
-
-    algorithm: Algorithm
-    data: Dataset
-    workers: int
-    sync: SyncSpec = field(default_factory=SyncSpec)
-    criteria: Criteria = field(default_factory=Criteria)
-    seed: int = 0
-    straggler: str = ""
-    partition: str = "shuffle"
-    attribute: bool = False
-    """Keep each worker's share of the progress of the objective."""
-    worker_timeout: float = WORKER_TIMEOUT
-    """Seconds without a sign of life after which a worker counts as lost."""
-    hook_timeout: float = HOOK_TIMEOUT
-    """Seconds in one call of a hook (in training: in one point) after which it counts as endless."""
-    replace: bool = True
-    """Start another process in place of a lost worker; otherwise the others take its points over."""
-    scale: str = "none"
-    collect_state: bool = False
-    cluster: Cluster | None = None
-    record: CheckpointSession | None = None
-    """Where its state is kept, and what it goes on from."""
-    watch: Callable[[Coordinator], None] | None = None
-    say: Callable[[str], None] = lambda text: None
-    phase: Callable[[str, str], None] = lambda name, hook: None
-    """Told what the job does now: reading, init (and which hook), compiling, loading, training."""
-
-
-def default_workers() -> int:
-    """One for each core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def execute(request: Request) -> Result:
     """Train and return; leaves nothing behind, whatever happens."""
     began = clock.now()
     check_numbers(request)
+    make_policy(request.job.sync)  # refuses switches that the model does not have
+    parse_stragglers(request.job.straggler, request.workers)
     algorithm = request.algorithm
-    policy = make_policy(request.sync)
-    parse_stragglers(request.straggler, request.workers)
     own_cluster = request.cluster is None
     cluster: Cluster = request.cluster or LocalCluster(request.workers)
-    record = request.record
+    session = request.session
     rows: SharedRows | None = None
     try:
         check_data(request)
-        if record is not None:
-            record.note(algorithm)
-            if record.found is not None:
-                cluster.start()  # somebody waits for this job to go on: processes come up while data are opened
-        scaling = _scaling(request, cluster) if scale.check_method(request.scale) != "none" else None
+        if session is not None:
+            session.note_hyper(algorithm)
+            if session.stored is not None:
+                cluster.start()  # a resumed job goes on sooner: processes come up while data are opened
+        scaling = _scaling(request, cluster) if scale.check_method(request.job.scale) != "none" else None
         request.phase("reading", "")
-        plan = PreparedJob(request, scaling)
+        prepared = PreparedJob(request, scaling)
         if request.data.note:  # not before everything that could be wrong has been looked at
             request.say(request.data.note)
-        parts = record.parts(request) if record else []
-        if record is not None:
-            record.check_forms(algorithm, plan.zero, plan.state, parts)
+        parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed) if session else []
+        if session is not None:
+            session.check_forms(algorithm, prepared.zero, prepared.state, parts)
         cluster.start()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
-        built = plan.compile()
+        built = prepared.compile()
         request.phase("loading", "")
         if request.data.in_memory:
             features, labels = request.data.load()
             owners = [part.ids for part in parts]
-            owners = owners or request.data.owners(request.workers, request.partition, request.seed)
+            owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
             rows = SharedRows(features, labels if algorithm.supervised else None, owners, cluster.new_array)
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()
-        ref = reference(algorithm)
-        loads = {
-            index: LoadShard(
-                algorithm=ref,
-                source=source,
-                index=index,
-                count=request.workers,
-                seed=request.seed,
-                parameter=form_of(plan.parameter),
-                statistics=form_of(plan.zero),
-                interpret=built.kind == "interpreted",
-                straggler=request.straggler,
-                scaled=scaling is not None,
-                elapsed=record.found.manifest.seconds if record and record.found and record.found.manifest else 0.0,
-                kept=parts[index].kept if parts else None,
-                lend=balance_mode(request.sync, request.workers) != "off",
-            )
-            for index in range(request.workers)
-        }
-        machine = Coordinator(
-            algorithm=algorithm,
-            policy=policy,
-            criteria=request.criteria,
-            parameter=plan.parameter,
-            ledger=Ledger(algorithm, plan.zero),
-            loads=loads,
-            collect=request.collect_state or algorithm.keep_state,
-            scaling=tuple(scaling or ()),
-            debug=bool(os.environ.get("FLEGEL_DEBUG")),
-            balancing=_balancing(request, cluster.crowded(request.workers)),
-            attribute=request.attribute,
-            keeping=record.keeping() if record else None,
-            parts={index: part.frames() for index, part in enumerate(parts)},
-            patience=_patience(request),
-            rows=request.data.rows,
-            replace=request.replace,
-        )
+        machine = _coordinator(request, prepared, scaling, built, source, parts, cluster)
         shift = 0.0
-        if record is None:
+        if session is None:
             drive(machine, cluster, _watching(request, machine))
         else:
-            shift = _drive_and_keep(request, record, machine, plan, scaling, parts, cluster)
-        return _result(request, machine, built, machine.ready_at - shift - began, scaling)
+            shift = _drive_with_checkpoints(request, session, machine, prepared, scaling, parts, cluster)
+        return _result(request, machine, built, machine.state.ready_at - shift - began, scaling)
     finally:
-        if record is not None:
-            record.close()
+        if session is not None:
+            session.close()
         if rows is not None:
             rows.close()
         if own_cluster:
             cluster.close()
 
 
+def _coordinator(
+    request: Request,
+    prepared: PreparedJob,
+    scaling: scale.Scaling | None,
+    built: Built,
+    source: dict[str, Any],
+    parts: list[WorkerState],
+    cluster: Cluster,
+) -> Coordinator:
+    """The machine that decides, with what it tells each worker to load."""
+    algorithm, job, session = request.algorithm, request.job, request.session
+    ref = reference(algorithm)
+    loads = {
+        index: LoadShard(
+            algorithm=ref,
+            source=source,
+            index=index,
+            count=request.workers,
+            seed=job.seed,
+            parameter=form_of(prepared.parameter),
+            statistics=form_of(prepared.zero),
+            interpret=built.kind == "interpreted",
+            straggler=job.straggler,
+            scaled=scaling is not None,
+            elapsed=session.seconds if session else 0.0,
+            kept=parts[index].kept if parts else None,
+            lend=balance_mode(job.sync, request.workers) != "off",
+        )
+        for index in range(request.workers)
+    }
+    return Coordinator(
+        algorithm=algorithm,
+        policy=make_policy(job.sync),
+        criteria=job.criteria,
+        store=LocalStore(algorithm, prepared.parameter, prepared.zero, add_fields, job.attribute),
+        loads=loads,
+        collect=job.collect_state or algorithm.keep_state,
+        scaling=tuple(scaling or ()),
+        debug=bool(os.environ.get("FLEGEL_DEBUG")),
+        balance=_balancing(request, cluster.crowded(request.workers)),
+        checkpoints=session.schedule() if session else None,
+        parts={index: part.frames() for index, part in enumerate(parts)},
+        timeouts=_timeouts(request),
+        rows=request.data.rows,
+        replace=job.replace,
+    )
+
+
 def _watching(request: Request, machine: Coordinator) -> Callable[[], None]:
     def watch() -> None:
-        if request.record is not None:
-            request.record.tell()
+        if request.session is not None:
+            request.session.warn()
         if request.watch is not None:
-            request.watch(machine)
+            request.watch(observe(machine))
 
     return watch
 
 
-def _drive_and_keep(
+def _drive_with_checkpoints(
     request: Request,
-    record: CheckpointSession,
+    session: CheckpointSession,
     machine: Coordinator,
-    plan: PreparedJob,
+    prepared: PreparedJob,
     scaling: scale.Scaling | None,
     parts: list[WorkerState],
     cluster: Cluster,
 ) -> float:
     """Train with checkpoints, from where the job stood; returns how far its clock is ahead of this host's."""
-    record.restore(machine, parts)
-    forms = (form_of(plan.parameter), form_of(plan.zero))
-    record.begin(request, machine, plan.fingerprint, scaling, forms)
-    shift = record.shift
+    session.restore(machine, parts)
+    forms = (form_of(prepared.parameter), form_of(prepared.zero))
+    session.begin(request.job, request.algorithm, request.data.summary(), machine, prepared.fingerprint, scaling, forms)
+    shift = session.shift
     with Signals() as signals:
         watch = _watching(request, machine)
-        drive(machine, cluster, watch, keeper=record, suspended=signals, shift=shift)
+        drive(machine, cluster, watch, keeper=session, suspended=signals, shift=shift)
         if signals.why and machine.verdict is None:
-            record.close()
-            raise Interrupted(record.last_words(signals.why, machine), signals.exit_code)
+            session.close()
+            raise Interrupted(session.interruption(signals.why, machine), signals.exit_code)
     return shift
 
 
 def _balancing(request: Request, crowded: bool) -> BalanceControl | None:
-    mode = balance_mode(request.sync, request.workers)
-    return None if mode == "off" else BalanceControl(mode, request.criteria, crowded=crowded)
+    mode = balance_mode(request.job.sync, request.workers)
+    return None if mode == "off" else BalanceControl(mode, request.job.criteria, crowded=crowded)
 
 
-def _patience(request: Request) -> Timeouts:
-    return Timeouts(silence=request.worker_timeout, hook=request.hook_timeout)
-
-
-def check_numbers(request: Request) -> None:
-    """What can be seen to be wrong without opening anything."""
-    if not 1 <= request.workers <= MAX_WORKERS:
-        raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
-    if not LEAST_TIMEOUT <= request.worker_timeout < 86400:
-        raise UsageError(
-            f"--worker-timeout {request.worker_timeout:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day."
-        )
-    if not LEAST_TIMEOUT <= request.hook_timeout < 86400:
-        raise UsageError(
-            f"--hook-timeout {request.hook_timeout:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day."
-        )
-    check_seed(request.seed)
-    cls = type(request.algorithm)
-    halts = "voteToHalt" in cls.updateDataPoint.__code__.co_names
-    halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
-    request.criteria.check(has_objective=cls.objective is not Algorithm.objective, halts=halts)
-
-
-def check_data(request: Request) -> None:
-    """The shape of the data against what the algorithm and the number of workers need, before anything is read."""
-    data, algorithm = request.data, request.algorithm
-    name = type(algorithm).__name__
-    if data.rows == 0:
-        raise DataError(f"{data.name} has no rows; there is nothing to train on.")
-    if data.sparse and not algorithm.sparse:
-        raise DataError(f"{name} takes dense rows, but {data.name} is sparse.")
-    if algorithm.supervised and not data.labelled:
-        raise DataError(f"{name} needs labels, but {data.name} has none; name their column with --label.")
-    if request.workers > data.rows:
-        raise UsageError(f"{request.workers} workers are more than the {data.rows} points of {data.name}; use fewer.")
+def _timeouts(request: Request) -> Timeouts:
+    return Timeouts(silence=request.job.worker_timeout, hook=request.job.hook_timeout)
 
 
 def _scaling(request: Request, cluster: Cluster) -> scale.Scaling:
     """How to scale, from the moments of all rows; workers compute those of their own parts."""
-    if request.record is not None and request.record.found and request.record.found.job.scaling:
-        return scale.Scaling(*(np.array(column) for column in request.record.found.job.scaling))
+    if request.session is not None and request.session.stored and request.session.stored.record.scaling:
+        return scale.Scaling(*(np.array(column) for column in request.session.stored.record.scaling))
     if request.data.in_memory:
-        return scale.scaling(scale.moments(request.data.load()[0]), request.scale)
+        return scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
     cluster.start()
     cluster.wait_ready()
     source = _own_parts(request)
-    orders = {i: MeasureMoments(source, i, request.workers, request.seed) for i in range(request.workers)}
-    surveyor = MomentsCollector(orders, _patience(request), request.replace)
-    drive(surveyor, cluster, last=False)
+    orders = {i: MeasureMoments(source, i, request.workers, request.job.seed) for i in range(request.workers)}
+    collector = MomentsCollector(orders, _timeouts(request), request.job.replace)
+    drive(collector, cluster, last=False)
     total = scale.empty_moments(request.data.columns)
-    for worker in sorted(surveyor.moments):
-        total = scale.merge(total, scale.ColumnMoments(*surveyor.moments[worker]))
-    return scale.scaling(total, request.scale)
+    for worker in sorted(collector.moments):
+        total = scale.merge(total, scale.ColumnMoments(*collector.moments[worker]))
+    return scale.scaling(total, request.job.scale)
 
 
 def _own_parts(request: Request) -> dict[str, Any]:
-    """Workers read their own parts; nobody holds the whole."""
-    return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
-
-
-class PreparedJob:
-    """θ(0), the statistics of nothing, and a compiled kernel."""
-
-    def __init__(self, request: Request, scaling: scale.Scaling | None) -> None:
-        self.request, self.algorithm = request, request.algorithm
-        rng = np.random.default_rng(request.seed)
-        self.sample = take_sample(request.data, request.seed)
-        record, self.fingerprint = request.record, ""
-        if record is not None:
-            self.fingerprint = fingerprint(self.sample)
-            record.check(self.fingerprint, request.data.name)
-        if scaling is not None:
-            rows = self.sample.features
-            own = rows if isinstance(rows, Sparse) else rows.copy()
-            self.sample = self.sample._replace(features=scale.apply(own, scaling))
-        request.phase("init", "validate")
-        self.algorithm.validate(self.sample)
-        former = record.parameter(self.algorithm) if record is not None else None
-        self._former = former is not None
-        """θ was not made here."""
-        fresh = self._hook("initParameter", self.sample, rng) if former is None else former
-        self.parameter: Tree = pytree.as_float64(fresh)
-        if not pytree.is_finite(self.parameter):
-            raise AlgorithmError("initParameter returned numbers that are not finite.")
-        presented = pytree.present(self.parameter)
-        count = min(PROBE_ROWS, self.sample.points)
-        self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
-        check_state(self.state, count)
-        default = type(self.algorithm).initAggregator is Algorithm.initAggregator
-        hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
-        request.phase("init", hook)
-        made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
-        self.zero: Tree = pytree.zeros_like(made)
-        request.phase("init", "aggregate")
-        self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), self.zero))
-
-    def compile(self) -> Built:
-        """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
-        features, labels = self.sample.features, self.sample.labels
-        count = min(PROBE_ROWS, self.sample.points)
-        labels = labels[:count] if labels is not None and self.algorithm.supervised else None
-        if isinstance(features, Sparse):
-            end = features.indptr[count]
-            few: Array | Sparse = Sparse(
-                features.indptr[: count + 1], features.indices[:end], features.values[:end], features.columns
-            )
-        else:
-            few = features[:count]
-        share = make_shard(few, labels, self.state, self.algorithm.layout)
-        cold = self.request.record is not None and self.request.record.found is not None
-        built: Built = self._guard(
-            "updateDataPoint", lambda: build_kernel(self.algorithm, share, self.parameter, self.zero, cold=cold)
-        )
-        if built.kind == "interpreted":
-            name = type(self.algorithm).__name__
-            warnings.warn(
-                f"{name}.updateDataPoint runs interpreted, many times slower, because numba cannot compile it: "
-                f"{built.note}",
-                FlegelWarning,
-                stacklevel=2,
-            )
-        return built
-
-    def _hook(self, name: str, *args: Any) -> Any:
-        self.request.phase("init", name)
-        return self._guard(name, lambda: getattr(self.algorithm, name)(*args))
-
-    def _guard(self, name: str, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except FlegelError:
-            raise
-        except Exception as error:
-            what, record = f"{name} raised {type(error).__name__}: {error}", self.request.record
-            if record is not None and self._former and reference(self.algorithm).builtin:  # it was content with its own
-                raise record.outdated(self.algorithm, what) from error
-            raise AlgorithmError(f"{what} (before training)", own_traceback(error)) from error
-
-
-def take_sample(data: Dataset, seed: int) -> Sample:
-    """All rows in their order where they are few; else the first `HEAD_ROWS`, then others drawn evenly."""
-    if data.rows <= SAMPLE_ROWS:
-        features, labels = data.load() if data.in_memory else data.sample(data.rows, seed)
-        return Sample(features, labels, data.rows, data.columns)
-    head = data.source.take(np.array([[0, HEAD_ROWS]]))
-    features, labels = data.sample(SAMPLE_ROWS - HEAD_ROWS, seed)
-    if labels is not None and head.labels is not None:
-        labels = np.concatenate([head.labels, labels])
-    return Sample(_stack(head.features, features), labels, data.rows, data.columns)
-
-
-def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:
-    if isinstance(a, Sparse) and isinstance(b, Sparse):
-        return Sparse(
-            np.concatenate([a.indptr, b.indptr[1:] + a.indptr[-1]]),
-            np.concatenate([a.indices, b.indices]),
-            np.concatenate([a.values, b.values]),
-            a.columns,
-        )
-    return np.concatenate([a, b])  # type: ignore[arg-type, unused-ignore]
+    """Workers read their own parts; no process holds the whole."""
+    return {"kind": "dataset", "description": request.data.describe(), "partition": request.job.partition}
 
 
 def _result(
@@ -392,42 +220,43 @@ def _result(
         algorithm=algorithm,
         name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,
         dataset=data.summary(),
-        sync=request.sync.name,
+        sync=request.job.sync.name,
         workers=request.workers,
-        seed=request.seed,
+        seed=request.job.seed,
         converged=machine.verdict.converged,
         reason=machine.verdict.reason,
         objective=next((value for value in values if value is not None), None),
         iterations=machine.iteration,
-        seconds=machine.seconds,
+        seconds=machine.state.seconds,
         load_seconds=load_seconds,
         rows=[vars(row) for row in machine.trace],
         worker=workers,
         utilization=utilization(workers),
-        staleness=dict(sorted(machine.staleness.items())),
+        staleness=dict(sorted(machine.commits.staleness.items())),
         parameter=pytree.present(machine.parameter),
         kernel=built.kind,
         warnings=remarks(machine),
         classes=data.classes,
         scaling=None if scaling is None else (scaling.shift, scaling.factor),
-        state=_in_data_order(machine) if machine.states else None,
+        state=_in_data_order(machine) if machine.collection.states else None,
         balance=balance_row(machine),
-        incidents=[vars(incident) for incident in machine.crew.incidents],
+        incidents=[vars(incident) for incident in machine.membership.incidents],
     )
 
 
 def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
-    found = machine.algorithm.warnings(pytree.present(machine.ledger.total), pytree.present(machine.parameter))
+    statistics, parameter = pytree.present(machine.store.statistics), pytree.present(machine.parameter)
+    found = machine.state.algorithm.warnings(statistics, parameter)
     unseen = sum(w.unseen for w in machine.view.workers.values())
     if unseen and machine.trace and machine.trace[-1].estimate is not None:
-        found = [*found, f"the objective is an estimate: {unseen} of {machine.points} points were never visited"]
+        found = [*found, f"the objective is an estimate: {unseen} of {machine.state.points} points were never visited"]
     return found
 
 
 def _in_data_order(machine: Coordinator) -> Array:
     """Workers own the rows in shuffled order; users know them in the order of the data."""
-    states, numbers = zip(*machine.states.values(), strict=True)
+    states, numbers = zip(*machine.collection.states.values(), strict=True)
     shuffled, ids = np.concatenate(states), np.concatenate(numbers)
     restored = np.empty_like(shuffled)
     restored[ids] = shuffled

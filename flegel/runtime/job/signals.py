@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM. A job that keeps checkpoints is asked to stop cleanly by the first, the second ends it.
 
-Handlers wait for their turn (`Postponed`): what a handler raises in the middle of a call of pyzmq may never be seen by
-anybody. Compiled code that cannot raise prints the exception and goes on, or, if it is a SystemExit, ends the process
-there and then, with all its `finally` undone.
+Handlers wait for their turn (`DeferredSignals`): what a handler raises in the middle of a call of pyzmq may be
+lost. Compiled code that cannot raise prints the exception and goes on; a SystemExit ends the process at once, and no
+`finally` runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from flegel.errors import Interrupted
 
-WORDS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
+REASONS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 
 
 class Signals:
@@ -31,7 +31,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._came) for number in WORDS}
+            self._before = {number: signal.signal(number, self._came) for number in REASONS}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -40,13 +40,13 @@ class Signals:
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         if self.why:
-            word, code = WORDS[signal.Signals(number)]
-            raise Interrupted(f"{word} twice; stopped at once, without a last checkpoint.", code)
-        self.why, self.exit_code = WORDS[signal.Signals(number)]
+            reason, code = REASONS[signal.Signals(number)]
+            raise Interrupted(f"{reason} twice; stopped at once, without a last checkpoint.", code)
+        self.why, self.exit_code = REASONS[signal.Signals(number)]
 
 
 class DeferredSignals:
-    """`with Postponed() as signals:` handlers of Ctrl-C and SIGTERM run when `deliver` is called, or at the end.
+    """`with DeferredSignals() as signals:` handlers of Ctrl-C and SIGTERM run when `deliver` is called, or at the end.
 
     While `open`, they run at once: where code of the user's may never return. Handlers that are not written in Python,
     such as the system's own, are left alone. Does nothing outside the main thread.
@@ -67,7 +67,7 @@ class DeferredSignals:
         return self
 
     def _postpone(self) -> None:
-        for number in WORDS:
+        for number in REASONS:
             handler = signal.getsignal(number)
             if callable(handler):
                 self._before[number] = handler

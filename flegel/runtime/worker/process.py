@@ -12,27 +12,31 @@ import os
 import signal
 import socket
 import sys
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from flegel.core.pytree import Array
 from flegel.errors import DecodeError, FlegelError
 from flegel.machine.worker import worker as machine
+from flegel.machine.worker.executor import WorkerExecutor
 from flegel.machine.worker.point_store import PointStore
 from flegel.messages import (
     Answer,
-    CheckpointPart,
     Hello,
     LoadShard,
     MeasureMoments,
+    ReceivePoints,
     Report,
+    SendPoints,
     ShardLoaded,
-    States,
+    Tending,
+    TransferOwnership,
     WorkerBeat,
 )
 from flegel.runtime import clock
@@ -64,50 +68,50 @@ class WorkerConfig(msgspec.Struct, forbid_unknown_fields=True):
 class WorkerProcess:
     """The thin shell around the worker machine."""
 
-    def __init__(self, birth: WorkerConfig) -> None:
-        self._birth = birth
-        self._doors = job_sockets.enter(birth.keys)
-        self._contact: ConnectionMonitor | None = None
-        own = identity(birth.worker, birth.incarnation)
-        self._socket = self._doors.to_coordinator(birth.address, own, self._watch_over)
-        self._voice = Sequencer(birth.token, 0, birth.worker, birth.incarnation)
-        self._heard = -1
-        self._seat: BufferWriter | None = None
-        self._machine = machine.Worker()
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._sockets = job_sockets.enter(config.keys)
+        self._connection: ConnectionMonitor | None = None
+        own = identity(config.worker, config.incarnation)
+        self._socket = self._sockets.to_coordinator(config.address, own, self._monitor)
+        self._sequencer = Sequencer(config.token, 0, config.worker, config.incarnation)
+        self._last_sequence = -1
+        self._buffers: BufferWriter | None = None
+        self._executor = WorkerExecutor(self)
         self._trainer = Trainer()
-        self._mover = Mover(self._doors, self._trainer, birth.address, birth.worker, birth.incarnation)
-        self._collected: SimpleQueue[tuple[str, States | CheckpointPart, tuple[Any, ...]]] = SimpleQueue()
+        self._mover = Mover(self._sockets, self._trainer, config.address, config.worker, config.incarnation)
+        self._posted: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
         self._alive = True
 
-    def _watch_over(self, line: zmq.Socket[bytes]) -> None:
+    def _monitor(self, line: zmq.Socket[bytes]) -> None:
         """From before the first event: a connection that was made unseen could not be seen to break."""
-        if self._birth.keys is not None:
-            self._contact = ConnectionMonitor(line)
+        if self._config.keys is not None:
+            self._connection = ConnectionMonitor(line)
 
     def run(self) -> None:
-        self._say(Hello(os.getpid(), socket.gethostname()))
+        self.send(Hello(os.getpid(), socket.gethostname()))
         parent = sys.stdin.fileno()
-        bell = self._trainer.wakeup
-        sleeper = Poller(self._socket, (bell, parent))
+        wakeup = self._trainer.wakeup
+        poller = Poller(self._socket, (wakeup, parent))
         while self._alive:
             now = clock.now()
             due = min(self._beat_at, self._timer[0] if self._timer else float("inf"))
-            pipes = sleeper.wait(due - now)
+            pipes = poller.wait(due - now)
             if parent in pipes and not os.read(parent, 4096):
                 break
-            if bell in pipes:
-                os.read(bell, 4096)
+            if wakeup in pipes:
+                os.read(wakeup, 4096)
                 self._take_results()
             self._receive()
             self._tick(clock.now())
         self._mover.quit()
         self._trainer.quit()
-        if self._contact is not None:
-            self._contact.close()
+        if self._connection is not None:
+            self._connection.close()
         self._socket.close()
-        self._doors.close()
+        self._sockets.close()
         if self._trainer.busy:  # the compiler's own end would trip over a thread that is still compiling
             os._exit(0)
 
@@ -115,25 +119,25 @@ class WorkerProcess:
         if self._timer and now >= self._timer[0]:
             tag = self._timer[1]
             self._timer = None
-            self._do(self._machine.handle(machine.OwnTimer(tag), now))
+            self._executor.handle(machine.OwnTimer(tag), now)
         if now >= self._beat_at:
             self._beat_at = now + BEAT
-            self._say(WorkerBeat(self._trainer.visits, current_hook.current()))
-            if self._contact is not None and (why := self._contact.lost(now)):
-                print(f"flegel worker {self._birth.worker}: {why}; it ends.", file=sys.stderr)
+            self.send(WorkerBeat(self._trainer.visits, current_hook.current()))
+            if self._connection is not None and (why := self._connection.lost(now)):
+                print(f"flegel worker {self._config.worker}: {why}; it ends.", file=sys.stderr)
                 self._alive = False
 
     def _take_results(self) -> None:
         while not self._trainer.results.empty():
-            self._do(self._machine.handle(self._trainer.results.get(), clock.now()))
-        while not self._collected.empty():
-            job, answer, arrays = self._collected.get()
-            if job == self._voice.job:
-                self._say(answer, arrays)
+            self._executor.handle(self._trainer.results.get(), clock.now())
+        while not self._posted.empty():
+            job, answer, arrays = self._posted.get()
+            if job == self._sequencer.job:
+                self.send(answer, arrays)
         while not self._mover.answers.empty():
             job, body = self._mover.answers.get()
-            if job == self._voice.job:
-                self._say(body)
+            if job == self._sequencer.job:
+                self.send(body)
 
     def _receive(self) -> None:
         while True:
@@ -142,90 +146,95 @@ class WorkerProcess:
             except zmq.Again:
                 return
             try:
-                envelope, arrays = decode(parts, self._seat.rooms if self._seat else ())
+                envelope, arrays = decode(parts, self._buffers.rooms if self._buffers else ())
             except DecodeError as error:
-                print(f"flegel worker {self._birth.worker}: dropped a message: {error}", file=sys.stderr)
+                print(f"flegel worker {self._config.worker}: dropped a message: {error}", file=sys.stderr)
                 continue
-            mine = (envelope.worker, envelope.incarnation) == (self._birth.worker, self._birth.incarnation)
+            mine = (envelope.worker, envelope.incarnation) == (self._config.worker, self._config.incarnation)
             new_job = isinstance(envelope.body, LoadShard | MeasureMoments) and envelope.job.startswith(
-                self._birth.token
+                self._config.token
             )
-            if not mine or envelope.sequence <= self._heard or not (new_job or envelope.job == self._voice.job):
+            if (
+                not mine
+                or envelope.sequence <= self._last_sequence
+                or not (new_job or envelope.job == self._sequencer.job)
+            ):
                 continue
-            self._heard = envelope.sequence
+            self._last_sequence = envelope.sequence
             if new_job:
-                self._voice.job, self._voice.epoch = envelope.job, envelope.epoch
-                self._take_seat(envelope.body)
-            self._arrays = arrays
-            self._do(self._machine.handle(machine.OrderReceived(envelope.body, arrays), clock.now()))  # type: ignore[arg-type]
+                self._sequencer.job, self._sequencer.epoch = envelope.job, envelope.epoch
+                self._open_buffers(envelope.body)
+            self._executor.order(envelope.body, arrays, clock.now())  # type: ignore[arg-type]
 
-    def _do(self, commands: list[machine.Command]) -> None:
-        for command in commands:
-            match command:
-                case machine.BeginLoad():
-                    self._trainer.order(command, self._arrays)
-                case machine.BeginTrain() | machine.BeginMoments() | machine.ReassignPoints():
-                    self._trainer.order(command)
-                case machine.DropShard():
-                    self._seat = None
-                    self._mover.post(self._voice.job, command)
-                    self._trainer.order(command)
-                case machine.BeginMove(order):
-                    self._mover.post(self._voice.job, order)
-                case machine.ApplyOwnership(settle):
-                    self._trainer.order(command)
-                    if settle.closed:
-                        self._mover.post(self._voice.job, settle)
-                case machine.RaiseFlag():
-                    self._trainer.halt()
-                case machine.SendReply(body, with_changes, arrays):
-                    self._say(body, self._changes() if with_changes else arrays)
-                case machine.SendState():
-                    holdings = self._trainer.holdings
-                    assert holdings is not None
-                    self._trainer.afterwards(holdings, self._collect)
-                case machine.CheckpointState(number):
-                    holdings = self._trainer.holdings
-                    assert holdings is not None
-                    self._trainer.afterwards(holdings, partial(self._keep, number))
-                case machine.SetOwnTimer(at, round_):
-                    self._timer = (at, round_)
-                case machine.Quit():
-                    self._alive = False
-
-    def _collect(self, holdings: PointStore) -> None:
-        """In the trainer thread, which alone may look at holdings as a whole."""
-        self._collected.put((self._voice.job, States(), holdings.collect()))
-        self._trainer.ring()
-
-    def _keep(self, number: int, _: PointStore) -> None:
-        """In the trainer thread, between two rounds: a copy, which is sent while training goes on."""
-        kept, arrays = self._trainer.keep(number)
-        self._collected.put((self._voice.job, kept, arrays))
-        self._trainer.ring()
-
-    def _changes(self) -> tuple[Any, ...]:
-        from flegel.core import pytree
-
-        return tuple(pytree.flatten(self._trainer.aggregator))
-
-    def _take_seat(self, order: object) -> None:
-        self._seat = None
+    def _open_buffers(self, order: object) -> None:
+        self._buffers = None
         if isinstance(order, LoadShard) and order.board is not None:
             with contextlib.suppress(OSError, DecodeError):  # then arrays travel
-                self._seat = BufferWriter(order.board)
+                self._buffers = BufferWriter(order.board)
 
-    def _say(self, body: Answer, arrays: tuple[Any, ...] = ()) -> None:
-        parcel = PackedArrays(arrays)
-        if self._seat is not None:
+    # -- the port of the executor: calls come from this thread, except those of `unreported` and `post` -----------
+
+    def measure(self, order: MeasureMoments) -> None:
+        self._trainer.order(machine.BeginMoments(order))
+
+    def load(self, order: LoadShard, arrays: tuple[Array, ...]) -> None:
+        self._trainer.order(machine.BeginLoad(order, arrays))
+
+    def train(self, order: machine.BeginTrain, now: float) -> None:
+        self._trainer.order(order)
+
+    def halt(self, now: float) -> None:
+        self._trainer.halt()
+
+    def reassign(self, order: Tending, arrays: tuple[Array, ...]) -> None:
+        self._trainer.order(machine.ReassignPoints(order, arrays))
+
+    def at_rest(self, work: Callable[[PointStore], None]) -> None:
+        store = self._trainer.store
+        assert store is not None
+        self._trainer.at_rest(store, work)
+
+    def move(self, order: ReceivePoints | SendPoints) -> None:
+        self._mover.post(self._sequencer.job, order)
+
+    def transfer(self, order: TransferOwnership) -> None:
+        self._trainer.order(machine.ApplyOwnership(order))
+        if order.closed:
+            self._mover.post(self._sequencer.job, order)
+
+    def statistics(self) -> tuple[Array, ...]:
+        return self._trainer.statistics()
+
+    def unreported(self) -> tuple[int, float]:
+        return self._trainer.unreported
+
+    def set_timer(self, at: float, round_: int) -> None:
+        self._timer = (at, round_)
+
+    def drop(self) -> None:
+        self._buffers = None
+        self._mover.post(self._sequencer.job, machine.DropShard())
+        self._trainer.order(machine.DropShard())
+
+    def quit(self) -> None:
+        self._alive = False
+
+    def post(self, body: Answer, arrays: tuple[Array, ...]) -> None:
+        """From the trainer thread; the I/O thread sends it."""
+        self._posted.put((self._sequencer.job, body, arrays))
+        self._trainer.wake_io()
+
+    def send(self, body: Answer, arrays: tuple[Array, ...] = (), now: float = 0.0) -> None:
+        packed = PackedArrays(arrays)
+        if self._buffers is not None:
             if type(body) is Report:
-                parcel = self._seat.put(parcel)
+                packed = self._buffers.put(packed)
             elif type(body) is ShardLoaded:
                 body = msgspec.structs.replace(body, board=True)
         try:
-            zmq_frames.send(self._socket, self._voice.wrap(body, parcel))
+            zmq_frames.send(self._socket, self._sequencer.wrap(body, packed))
         except zmq.Again:
-            print(f"flegel worker {self._birth.worker}: the coordinator reads nothing; it ends.", file=sys.stderr)
+            print(f"flegel worker {self._config.worker}: the coordinator does not read; it ends.", file=sys.stderr)
             self._alive = False
 
 
@@ -273,16 +282,16 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     sys.setswitchinterval(0.0005)
     try:
-        birth = msgspec.json.decode(_told(), type=WorkerConfig)
+        config = msgspec.json.decode(_told(), type=WorkerConfig)
     except (FlegelError, msgspec.MsgspecError) as error:
         print(f"flegel worker: {error}", file=sys.stderr)
         sys.exit(2)
     os.dup2(sys.stderr.fileno(), 1)  # what hooks print must not mix with the parent's own output
-    WorkerProcess(birth).run()
+    WorkerProcess(config).run()
 
 
 def _told() -> bytes:
-    """The birth of this process: from a file that only its owner can read, or from standard input.
+    """The config of this process: from a file that only its owner can read, or from standard input.
 
     Never from the command line, which everybody on this host can read.
     """

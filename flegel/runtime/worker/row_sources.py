@@ -106,7 +106,7 @@ def open_rows(source: dict[str, Any], index: int, count: int, seed: int, ids: Ar
     """
     rows = _open_rows(source, index, count, seed)
     if ids is not None and not np.array_equal(rows.ids, ids):
-        raise DataError("The rows of this share are not those of the checkpoint; the data have changed.")
+        raise DataError("The rows of this shard are not those of the checkpoint; the data have changed.")
     return rows
 
 

@@ -1,7 +1,7 @@
 """Points that change hands inside one host without being copied: the target reads them where the source put them.
 
 Features, labels and numbers of points never change, so one copy a host is enough; hidden states belong to the owner,
-and the target copies them from the source's memory while the window is locked. A borrowed share has the extent and the
+and the target copies them from the source's memory while the window is locked. A borrowed shard has the extent and the
 positions of the lender's, so that windows that lie side by side there lie side by side here, and the kernel runs
 through them in one go. The memory stays as long as anybody has it open, whatever becomes of the process that made it.
 """
@@ -27,19 +27,19 @@ def wanted() -> bool:
     return os.environ.get(SWITCH, "") != "socket"
 
 
-def make_shareable(share: Shard) -> None:
+def make_shareable(shard: Shard) -> None:
     """Move what lies in private memory to where neighbours can read it, as far as there is room for the copy."""
-    f = share.features
+    f = shard.features
     size = sum(a.nbytes for a in f[:3]) if isinstance(f, Sparse) else f.nbytes
     if size < shared_memory.free() / 4:
         if isinstance(f, Sparse):
             indptr, indices, values = (shared_memory.lendable(a) for a in f[:3])
-            share.features = Sparse(indptr, indices, values, f.columns)
+            shard.features = Sparse(indptr, indices, values, f.columns)
         else:
-            share.features = shared_memory.lendable(f)
-    share.ids, share.state = shared_memory.lendable(share.ids), shared_memory.lendable(share.state)
-    if share.labels.any():
-        share.labels = shared_memory.lendable(share.labels)
+            shard.features = shared_memory.lendable(f)
+    shard.ids, shard.state = shared_memory.lendable(shard.ids), shared_memory.lendable(shard.state)
+    if shard.labels.any():
+        shard.labels = shared_memory.lendable(shard.labels)
 
 
 class PointSharing:
@@ -50,25 +50,25 @@ class PointSharing:
         self._borrowed: dict[tuple[str, int], Shard] = {}
         self._states: dict[tuple[str, int], Array] = {}
 
-    def offer(self, share: Shard, start: int) -> SharedPointsRef | None:
+    def offer(self, shard: Shard, start: int) -> SharedPointsRef | None:
         """How a neighbour finds the points from `start` on; None where they lie in private memory."""
-        if id(share) not in self._offers:
-            self._offers[id(share)] = (share, _describe(share))
-        lent = self._offers[id(share)][1]
+        if id(shard) not in self._offers:
+            self._offers[id(shard)] = (shard, _describe(shard))
+        lent = self._offers[id(shard)][1]
         return None if lent is None else msgspec.structs.replace(lent, start=start)
 
     def borrow(self, lent: SharedPointsRef, native: Shard) -> Shard:
-        """The lender's share with states of our own. Raises `OSError` where the memory cannot be seen from here, and
+        """The lender's shard with states of our own. Raises `OSError` where the memory cannot be seen from here, and
         `DecodeError` where compiled code would notice a difference to native points."""
         if not lent.features:
             raise DecodeError("A window was lent without features.")
         key = (lent.features[0].name, lent.features[0].offset)
         if key not in self._borrowed:
             self._borrowed[key] = _open(lent, native)
-        share = self._borrowed[key]
-        if not 0 <= lent.start < share.points == lent.points:
-            raise DecodeError(f"A window was lent from point {lent.start} of {share.points}.")
-        return share
+        shard = self._borrowed[key]
+        if not 0 <= lent.start < shard.points == lent.points:
+            raise DecodeError(f"A window was lent from point {lent.start} of {shard.points}.")
+        return shard
 
     def states(self, lent: SharedPointsRef, points: int, native: Shard) -> tuple[Array, ...]:
         """The states of so many points where the lender has them, as an array before the others; none where they came
@@ -88,16 +88,16 @@ class PointSharing:
         return (part,)
 
 
-def _describe(share: Shard) -> SharedPointsRef | None:
-    f = share.features
+def _describe(shard: Shard) -> SharedPointsRef | None:
+    f = shard.features
     arrays: tuple[Array, ...] = tuple(f[:3]) if isinstance(f, Sparse) else (f,)
     features = tuple(shared_memory.place_of(a) for a in arrays)
-    ids = shared_memory.place_of(share.ids)
-    labels = shared_memory.place_of(share.labels) if share.labels.any() else None
-    if ids is None or None in features or (labels is None and share.labels.any()):
+    ids = shared_memory.place_of(shard.ids)
+    labels = shared_memory.place_of(shard.labels) if shard.labels.any() else None
+    if ids is None or None in features or (labels is None and shard.labels.any()):
         return None
     found = tuple(p for p in features if p is not None)
-    return SharedPointsRef(0, share.points, ids, found, labels, shared_memory.place_of(share.state))
+    return SharedPointsRef(0, shard.points, ids, found, labels, shared_memory.place_of(shard.state))
 
 
 def _open(lent: SharedPointsRef, native: Shard) -> Shard:

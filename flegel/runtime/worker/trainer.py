@@ -1,8 +1,8 @@
-"""The trainer thread of a worker: loads the share, runs the kernel, notes how far it came. Owns no socket.
+"""The trainer thread of a worker: loads the shard, runs the kernel, counts how far it came. Owns no socket.
 
-It sleeps on a queue of orders and wakes the I/O thread through a pipe. While the kernel runs, the GIL is released,
-and the only thing the two threads share is the stop flag, one byte. The flag also makes the trainer look up when a
-point is to be cut out of its data: it does that and goes on.
+It sleeps on a queue of orders and wakes the I/O thread through a pipe. While the kernel runs the GIL is released, and
+the two threads share only the stop flag, one byte. The flag is also raised to interrupt the kernel when a window of
+points has to be cut: the trainer does that and goes on.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from typing import Any
 
 import numpy as np
 
+from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, make_shard
+from flegel.core.shard import TILE, Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
 from flegel.errors import UsageError, own_traceback
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.machine.worker.point_store import PointStore
+from flegel.machine.worker.reassignment import carry_out
+from flegel.machine.worker.visit_schedule import VisitRun
 from flegel.machine.worker.worker import (
     ApplyOwnership,
     BeginLoad,
@@ -51,7 +54,8 @@ from flegel.messages import (
 )
 from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.protocol import ShardKernel
+from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.class_source import instantiate
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker import shared_points
@@ -61,87 +65,81 @@ from flegel.runtime.worker.row_sources import open_ids, open_rows
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
-AT_FIRST = 2048  # points that built-in kernels take in one call all the same: a small job gives the same bits anywhere
 
 
-class Errands:
+class InterruptRequested:
     """Wakes the trainer when it has nothing to train."""
 
 
 @dataclass(frozen=True)
-class Afterwards:
-    holdings: PointStore
+class AtRest:
+    """Work on the points between two rounds."""
+
+    store: PointStore
     work: Callable[[PointStore], None]
 
 
 class Trainer:
-    """Call `load`, `train`, `forget` from the I/O thread; take results from `results` when the pipe is readable."""
+    """Give it orders from the I/O thread; take results from `results` when the pipe `wakeup` is readable."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        self._backend = choose(device)
         self.flag = new_flag()
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
             SimpleQueue()
         )
-        self.wakeup, self._bell = os.pipe()
+        self.wakeup, self._wakeup_writer = os.pipe()
         self._orders: SimpleQueue[Any] = SimpleQueue()
-        self.holdings: PointStore | None = None
-        self.aggregator: Tree = None
-        self._parameter: Tree = None
-        self._kernel: Any = None
-        self._errands: SimpleQueue[tuple[PointStore, Callable[[PointStore], None]]] = SimpleQueue()
+        self.store: PointStore | None = None
+        self._kernel: ShardKernel | None = None
+        self._interruptions: SimpleQueue[tuple[PointStore, Callable[[PointStore], None]]] = SimpleQueue()
         self._halted = False
-        """The flag is up because the round is over, not only because of an errand."""
+        """The flag is up because the round is over, not only to interrupt the kernel."""
         self.visits = 0
-        """Grows while the kernel runs: the sign that it gets on."""
-        self._pace = 0.0
-        self._at_first = 1
-        self._foresight = DeadlineEstimate(0)
-        self._tender: PointReassigner | None = None
-        self._drag: StragglerInjection | None = None
-        self._surveyed: tuple[Any, Rows] | None = None
-        self._overtime: tuple[int, float] | None = None
-        """Visits and seconds whose changes are in the aggregator and were not reported."""
-        self._told_ids = -1
-        """Version of the holdings whose points' numbers the coordinator knows."""
+        """Grows while the kernel runs; heartbeats report it as progress."""
+        self._speed = 0.0
+        self._deadline = DeadlineEstimate(0)
+        self._reassigner: PointReassigner | None = None
+        self._injection: StragglerInjection | None = None
+        self._measured: tuple[Any, Rows] | None = None
+        self._unreported = (0, 0.0)
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
     def order(
-        self,
-        command: BeginMoments | BeginLoad | BeginTrain | ApplyOwnership | ReassignPoints | DropShard,
-        arrays: tuple[Array, ...] = (),
+        self, command: BeginMoments | BeginLoad | BeginTrain | ApplyOwnership | ReassignPoints | DropShard
     ) -> None:
         if isinstance(command, BeginTrain):
             self._halted = False
             self.flag[0] = 0
-        self._orders.put((command, arrays))
+        self._orders.put(command)
 
     def halt(self) -> None:
         """The round is over: return from the kernel and report."""
-        self._halted = True  # first, so that `_look_up` cannot take this signal for an errand's
+        self._halted = True  # first, so that `_serve_interruptions` cannot take this signal for an interruption
         self.flag[0] = 1
 
-    def errand(self, holdings: PointStore, work: Callable[[PointStore], None]) -> None:
-        """Have something done to the holdings by the thread that owns them, now: it is called away from its kernel.
+    def interrupt(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
+        """Call `work` in the trainer thread as soon as possible: the kernel is interrupted for it.
 
-        Nothing is done where they have been forgotten meanwhile: the next job's holdings are others.
+        Nothing is done where the points were dropped meanwhile: the next job has another store.
         """
-        self._errands.put((holdings, work))
-        self._orders.put((Errands(), ()))
+        self._interruptions.put((store, work))
+        self._orders.put(InterruptRequested())
         self.flag[0] = 1
 
-    def afterwards(self, holdings: PointStore, work: Callable[[PointStore], None]) -> None:
-        """As `errand`, but behind everything that was ordered before, above all behind a change of ownership."""
-        self._orders.put((Afterwards(holdings, work), ()))
+    def at_rest(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
+        """Call `work` in the trainer thread after everything that was ordered before, such as a change of ownership."""
+        self._orders.put(AtRest(store, work))
 
-    def ring(self) -> None:
+    def wake_io(self) -> None:
         """Wake the I/O thread."""
         with contextlib.suppress(OSError):
-            os.write(self._bell, b"!")
+            os.write(self._wakeup_writer, b"!")
 
     def quit(self) -> None:
         self.halt()
-        self._orders.put((None, ()))
+        self._orders.put(None)
         self._thread.join(timeout=1.0)
 
     @property
@@ -149,35 +147,44 @@ class Trainer:
         """The thread did not end when it was told to: it compiles, or a hook does not return."""
         return self._thread.is_alive()
 
+    def statistics(self) -> tuple[Array, ...]:
+        """The changes since the last report. For the I/O thread after `TrainerDone`, and for the trainer thread."""
+        return self._kernel.statistics() if self._kernel is not None else ()
+
+    @property
+    def unreported(self) -> tuple[int, float]:
+        """Visits and seconds whose changes are in the statistics and were not reported. For the trainer thread."""
+        return self._unreported
+
     # -- in the trainer thread -----------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        while self._carry_out(*self._orders.get()):
+        while self._carry_out(self._orders.get()):
             pass  # what an order was about is not kept beyond it
 
-    def _carry_out(self, command: Any, arrays: tuple[Array, ...]) -> bool:
+    def _carry_out(self, command: Any) -> bool:
         """False: the thread is to end."""
         match command:
             case None:
                 return False
-            case Errands():
+            case InterruptRequested():
                 self._doing = "moving points"
-                self._guarded(-1, self._run_errands)
-            case Afterwards(holdings, work):
+                self._guarded(-1, self._run_interruptions)
+            case AtRest(store, work):
                 self._doing = "moving points"
-                self._guarded(-1, partial(self._run, holdings, work))
+                self._guarded(-1, partial(self._run, store, work))
             case ApplyOwnership(settle):
                 self._doing = "moving points"
-                self._guarded(-1, partial(self._rebook, settle))
+                self._guarded(-1, partial(self._transfer, settle))
             case ReassignPoints():
                 self._doing = "taking over points"
-                self._guarded(-1, partial(self._tend, command))
+                self._guarded(-1, partial(self._reassign, command))
             case DropShard():
-                self._forget()
+                self._drop()
             case BeginMoments(survey):
                 self._doing = "loading"
-                self._guarded(-1, partial(self._survey, survey))
-            case BeginLoad(load):
+                self._guarded(-1, partial(self._measure, survey))
+            case BeginLoad(load, arrays):
                 self._doing = "loading"
                 self._guarded(-1, partial(self._load, load, arrays))
             case BeginTrain():
@@ -195,179 +202,186 @@ class Trainer:
             result = TrainerFailed(WorkerFailed(self._doing, round_, text, own_traceback(error), usage))
         if result is not None:
             self.results.put(result)
-            self.ring()
+            self.wake_io()
 
-    def _forget(self) -> None:
+    def _drop(self) -> None:
         """Give the memory of a job back now: to free a gigabyte takes tenths of a second, and the collector would
         come to it in the middle of the next job."""
-        self.holdings = self.aggregator = self._surveyed = self._tender = self._kernel = self._parameter = None
-        if self._drag is not None:
-            self._drag.close()
-            self._drag = None
+        if self._kernel is not None:
+            self._kernel.close()
+        self.store = self._measured = self._reassigner = self._kernel = None
+        if self._injection is not None:
+            self._injection.close()
+            self._injection = None
         gc.collect()
 
-    def _look_up(self) -> None:
-        """The flag is up: see to errands, and take it down unless the round is over."""
+    def _serve_interruptions(self) -> None:
+        """The flag is up: do what the kernel was interrupted for, and lower the flag unless the round is over."""
         self.flag[0] = 0
         if self._halted:
             self.flag[0] = 1
-        self._run_errands()
+        self._run_interruptions()
 
-    def _run_errands(self) -> None:
-        while not self._errands.empty():
-            self._run(*self._errands.get())
+    def _run_interruptions(self) -> None:
+        while not self._interruptions.empty():
+            self._run(*self._interruptions.get())
 
-    def _run(self, holdings: PointStore, work: Callable[[PointStore], None]) -> None:
-        if self.holdings is holdings:
-            work(holdings)
+    def _run(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
+        if self.store is store and self._kernel is not None:
+            self._kernel.fetch_states(store.shards)
+            work(store)
+            self._kernel.put_states(store.shards)
 
-    def _rebook(self, settle: TransferOwnership) -> None:
-        if self.holdings is not None:
-            self.holdings.settle(settle.given, settle.taken)
+    def _transfer(self, settle: TransferOwnership) -> None:
+        if self.store is not None:
+            self._run(self.store, lambda store: store.settle(settle.given, settle.taken))
 
-    def _survey(self, survey: MeasureMoments) -> MomentsReady:
-        rows = open_rows(survey.source, survey.index, survey.count, survey.seed)
-        self._surveyed = ((survey.source, survey.index, survey.count, survey.seed), rows)
+    def _measure(self, order: MeasureMoments) -> MomentsReady:
+        rows = open_rows(order.source, order.index, order.count, order.seed)
+        self._measured = ((order.source, order.index, order.count, order.seed), rows)
         return MomentsReady(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
-    def keep(self, number: int) -> tuple[CheckpointPart, tuple[Array, ...]]:
-        """What this worker holds, copied; for the trainer thread, between two rounds."""
-        holdings = self.holdings
-        assert holdings is not None
-        state, halted, ids = holdings.keep()
-        visits, compute = self._overtime or (0, 0.0)
-        pending = [a.copy() for a in pytree.flatten(self.aggregator)] if visits else []
-        known, self._told_ids = self._told_ids == holdings.version, holdings.version
-        kept = CheckpointPart(number, holdings.agenda.runs(), visits, compute, holdings.version)
-        return kept, (state, halted, ids[:0] if known else ids, *pending)
-
-    def _tend(self, command: ReassignPoints) -> PointsReassigned:
-        assert self.holdings is not None and self._tender is not None
-        return self._tender.tend(self.holdings, command.order, command.arrays)
+    def _reassign(self, command: ReassignPoints) -> PointsReassigned:
+        assert self.store is not None and self._reassigner is not None and self._kernel is not None
+        self._kernel.fetch_states(self.store.shards)
+        done = carry_out(self.store, command.order, command.arrays, self._reassigner)
+        self._kernel.put_states(self.store.shards)
+        return done
 
     def _rows(self, load: LoadShard, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
-        """The rows of a share: those that were just surveyed, or read now; scaled where that was asked for."""
+        """The rows of a shard: those that were just surveyed, or read now; scaled where that was asked for."""
         if load.empty:
             rows = open_ids(load.source, np.zeros(1, np.int64))  # one row, to show what rows look like
-        elif self._surveyed is not None and self._surveyed[0] == (load.source, load.index, load.count, load.seed):
-            rows = self._surveyed[1]
+        elif self._measured is not None and self._measured[0] == (load.source, load.index, load.count, load.seed):
+            rows = self._measured[1]
         else:
             moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
             if moved and ids is not None:
                 rows = open_ids(load.source, ids)
             else:
                 rows = open_rows(load.source, load.index, load.count, load.seed, ids)
-        self._surveyed = None
+        self._measured = None
         return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
 
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
         began = clock.now()
         with inside(MODULE):
             algorithm = instantiate(load.algorithm)
-        kept, wanted, pending = load.kept, None, list[Array]()
-        if kept is not None:
-            behind = 3 + (max(len(load.statistics.fields), 1) if kept.visits else 0)
-            arrays, (old_state, halted, wanted, *pending) = arrays[:-behind], arrays[-behind:]
+        resumed: tuple[Array, ...] = ()
+        if load.kept is not None:
+            behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
+            arrays, resumed = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
-        features, labels, ids = self._rows(load, scaling, wanted)
+        layout = self._backend.layout(algorithm, load.interpret)
+        shard = self._make_shard(load, algorithm, layout, scaling, resumed)
+        split = max(len(load.parameter.fields), 1)
+        parameter = build(load.parameter, arrays[:split], algorithm)
+        empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
+        self._kernel = kernel = self._backend.build(algorithm, shard, parameter, empty, load.interpret)
+        self.store, self.visits = PointStore(shard, owned=not load.empty), 0
+        self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns)
+        self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
+        if load.kept is not None:
+            self._resume(load.kept, kernel, self.store, resumed)
+        self._injection = None
+        if load.straggler:
+            workers = max(load.count, load.index + 1)
+            stragglers = parse_stragglers(load.straggler, workers, load.seed)
+            self._injection = StragglerInjection(stragglers, load.index, workers, load.elapsed)
+        owned = self.store.schedule.owned
+        return ShardReady(ShardLoaded(owned, shard.columns, kernel.kind, kernel.note, clock.now() - began))
+
+    def _make_shard(
+        self,
+        load: LoadShard,
+        algorithm: Algorithm,
+        layout: str,
+        scaling: tuple[Array, ...],
+        resumed: tuple[Array, ...],
+    ) -> Shard:
+        """Rows and hidden states, those of a checkpoint where the job is `resumed`."""
+        features, labels, ids = self._rows(load, scaling, resumed[2] if resumed else None)
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         rng = np.random.default_rng([load.seed, load.index])
         self._doing = "initState"
         with inside("initState"):
-            state = algorithm.initState(points, columns, rng) if kept is None else np.array(old_state)
+            state = np.array(resumed[0]) if resumed else algorithm.initState(points, columns, rng)
         self._doing = "loading"
-        layout = "rows" if load.interpret else algorithm.layout
-        lend = load.lend and shared_points.wanted()
-        empty = shared_memory.empty if lend else np.empty
-        share = make_shard(features, labels if algorithm.supervised else None, state, layout, ids, empty)
-        if lend:
-            shared_points.make_shareable(share)
-        split = max(len(load.parameter.fields), 1)
-        self._parameter = build(load.parameter, arrays[:split], algorithm)
-        self.aggregator = pytree.copy(build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm))
-        built = build_kernel(algorithm, share, self._parameter, self.aggregator, load.interpret)
-        self._kernel = built.kernel
-        self._at_first = AT_FIRST if built.kind == "hand-written" else 1
-        self.holdings, self.visits = PointStore(share, owned=not load.empty), 0
-        self._tender = PointReassigner(load, algorithm, layout, scaling)
-        self._overtime, self._told_ids, self._foresight = None, -1, DeadlineEstimate(load.count - 1)
-        if kept is not None:
-            self.holdings.resume(kept.runs, halted, kept.version)
-            if kept.visits:
-                self._overtime = (kept.visits, kept.compute)
-                pytree.add(pytree.clear(self.aggregator), pytree.unflatten(self.aggregator, pending))
-        self._drag = None
-        if load.straggler:
-            workers = max(load.count, load.index + 1)
-            stragglers = parse_stragglers(load.straggler, workers, load.seed)
-            self._drag = StragglerInjection(stragglers, load.index, workers, load.elapsed)
-        return ShardReady(ShardLoaded(self.holdings.agenda.owned, columns, built.kind, built.note, clock.now() - began))
+        shared = load.lend and shared_points.wanted()
+        empty = shared_memory.empty if shared else np.empty
+        shard = make_shard(features, labels if algorithm.supervised else None, state, layout, ids, empty)
+        if shared:
+            shared_points.make_shareable(shard)
+        return shard
+
+    def _resume(self, kept: CheckpointPart, kernel: ShardKernel, store: PointStore, resumed: tuple[Array, ...]) -> None:
+        """Votes, passes and unreported changes of a checkpoint."""
+        store.resume(kept.runs, resumed[1], kept.version)
+        kernel.put_states(store.shards)
+        if kept.visits:
+            self._unreported = (kept.visits, kept.compute)
+            kernel.clear_statistics()
+            kernel.add_statistics(resumed[3:])
 
     def _train(self, order: BeginTrain) -> TrainerDone:
-        holdings = self.holdings
-        assert holdings is not None
-        agenda, shares = holdings.agenda, holdings.shares
-        began = clock.now()
+        store, kernel = self.store, self._kernel
+        assert store is not None and kernel is not None
+        schedule, began = store.schedule, clock.now()
         if order.arrays:
-            self._parameter = pytree.unflatten(self._parameter, order.arrays)
-            agenda.begin()
-        parameter = self._parameter
+            kernel.set_parameter(order.arrays)
+            schedule.begin()
         if not order.keep:
-            pytree.clear(self.aggregator)
-        left, visits, exhausted = min(order.points, agenda.active), 0, False
-        least = TILE if shares[0].layout == "tiles" else 1
-        drag = self._drag if self._drag is not None and self._drag.look(began).injected else None
-        if left > 0 and self._halted:  # the signal overtook the order: one step all the same, or short rounds never end
-            run = agenda.next(least)
+            kernel.clear_statistics()
+        points, exhausted = min(order.points, schedule.active), False
+        least = TILE if store.shards[0].layout == "tiles" else 1
+        injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
+        visits = 0
+        if points > 0 and self._halted:  # the signal overtook the order: one step, or short rounds would never end
+            run = schedule.next(least)
             if run is not None:
-                share = shares[run.share]
-                reached = self._kernel(share, parameter, self.aggregator, run.start, run.end, order.round, new_flag())
-                agenda.advance(run, reached)
-                left -= reached - run.start
-                visits += reached - run.start
-                self.visits += reached - run.start
-        while left > 0 and not self._halted:
-            if drag:
-                drag.pay(0, 0.0, self.flag)
+                visits += self._step(kernel, store, run, run.end, order.round, new_flag())
+        while visits < points and not self._halted:
+            if injection:
+                injection.pay(0, 0.0, self.flag)
             if self.flag[0]:
-                self._look_up()
+                self._serve_interruptions()
                 continue
-            # Points done so far are the sign of life that beats carry, also in a pass of an hour.
-            most = min(left, max(int(self._pace * SIGN_OF_LIFE), least, self._at_first))
-            if order.until is not None and visits:
-                fit = self._foresight.fitting(order.until - clock.now(), least)
-                if fit == 0:
-                    break
-                most = min(most, fit or most)
-            run = agenda.next(most)
+            most = self._step_size(order, points - visits, visits, max(least, kernel.least_points), least)
+            run = schedule.next(most) if most else None
             if run is None:
-                exhausted = True
+                exhausted = most > 0
                 break
             entered = clock.now()
-            end = drag.slice(run.start, run.end - run.start, run.end, least) if drag else run.end
-            share = shares[run.share]
-            reached = self._kernel(share, parameter, self.aggregator, run.start, end, order.round, self.flag)
-            agenda.advance(run, reached)
-            left -= reached - run.start
-            visits += reached - run.start
-            self.visits += reached - run.start
-            if reached - run.start == most:
-                self._pace = max(most / max(clock.now() - entered, 1e-9), self._pace / 2)
-            if drag:
-                drag.pay(reached - run.start, clock.now() - entered, self.flag)
-            self._foresight.add(reached - run.start, clock.now() - entered, away=drag is not None)
+            end = injection.slice(run.start, run.end - run.start, run.end, least) if injection else run.end
+            done = self._step(kernel, store, run, end, order.round, self.flag)
+            visits += done
+            if done == most:
+                self._speed = max(most / max(clock.now() - entered, 1e-9), self._speed / 2)
+            if injection:
+                injection.pay(done, clock.now() - entered, self.flag)
+            self._deadline.add(done, clock.now() - entered, away=injection is not None)
         ended = clock.now()
-        self._overtime = None if order.arrays else (visits, ended - began)
-        return TrainerDone(
-            visits=visits,
-            exhausted=exhausted or left <= 0,
-            unseen=agenda.unseen,
-            halted=holdings.halted,
-            compute=ended - began,
-            began=began,
-            ended=ended,
-        )
+        self._unreported = (0, 0.0) if order.arrays else (visits, ended - began)
+        exhausted = exhausted or visits >= points
+        return TrainerDone(visits, exhausted, schedule.unseen, store.halted, ended - began, began, ended)
+
+    def _step(self, kernel: ShardKernel, store: PointStore, run: VisitRun, end: int, round_: int, flag: Array) -> int:
+        """One call of the kernel; points that it trained."""
+        reached = kernel.run(store.shards[run.shard], run.start, end, round_, flag)
+        store.schedule.advance(run, reached)
+        done = reached - run.start
+        self.visits += done
+        return done
+
+    def _step_size(self, order: BeginTrain, left: int, visits: int, first: int, least: int) -> int:
+        """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
+        0: the worker's own clock would end the round before the call returns."""
+        most = min(left, max(int(self._speed * SIGN_OF_LIFE), first))
+        if order.until is not None and visits:
+            fitting = self._deadline.fitting(order.until - clock.now(), least)
+            most = most if fitting is None else min(most, fitting)
+        return most
 
 
 def build(form: TreeLayout, arrays: tuple[Array, ...], algorithm: Any) -> Tree:

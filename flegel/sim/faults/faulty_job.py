@@ -1,8 +1,8 @@
 """A whole job under faults, on virtual time, and the laws that must hold whatever happens. No process, no socket.
 
-Coordinator, workers, channels, fence, ledger, holdings and migration are the machines of a real job. The wires lose,
-double and reorder; workers die, freeze, are cut off, come back from the dead, join and leave; disks are slow and clocks
-are wrong. After every commit:
+Coordinator, workers, channels, fence, ledger, point store and migration are the machines of a real job. The network
+loses, doubles and reorders; workers die, freeze, are cut off, come back after they were replaced, join and leave; disks
+are slow and clocks are wrong. After every commit:
 
 1. every point has exactly one owner, and the coordinator's count of points is right;
 2. the statistics are those of a recomputation from scratch, less what is reported and not yet folded in;
@@ -46,8 +46,8 @@ from flegel.machine.coordinator.events import (
     WorkerJoined,
 )
 from flegel.machine.fencing import Fence
-from flegel.machine.ledger import Ledger
 from flegel.messages import LoadShard, Report, TreeLayout, WorkerBeat
+from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import Balance, BalancePlan, MoveCost, Proposal
 from flegel.plan.balance.remaining_time import TimeLeft
 from flegel.plan.balance.settings import BalanceSettings
@@ -60,17 +60,17 @@ from flegel.sim.faults.faulty_worker import (
     ChannelEnd,
     Clusters,
     FaultyWorker,
-    nothing,
+    empty_statistics,
     statistics,
 )
 from flegel.sim.faults.reliable_channel import Packet, ReliableChannel
-from flegel.sim.faults.scenarios import HUB, Fault, LossyNetwork, Scenario
+from flegel.sim.faults.scenarios import COORDINATOR, Fault, LossyNetwork, Scenario
 from flegel.sync import make_policy
 
 STARTS_IN, NOTICED_IN = 0.05, 0.1  # seconds until a new process is up, until the supervisor sees that one has ended
 MOST_SECONDS, MOST_EVENTS = 600.0, 400_000
-UNLUCKY = ("no worker is left", "in a row")
-"""Errors that end a job rightly: more was lost than anybody could make good."""
+EXPECTED_ERRORS = ("no worker is left", "in a row")
+"""Texts of errors that end a job rightly: more was lost than can be recovered."""
 
 
 class Violation(AssertionError):
@@ -98,13 +98,13 @@ class Outcome(msgspec.Struct):
 
 
 class RandomMoves(Balance):
-    """Moves of points for no reason at all."""
+    """Moves of points at random."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(BalanceSettings())
         self._random = Random(f"whims {scenario.seed}")
-        self._left = scenario.whims
-        self._ways: list[tuple[int, int]] = []
+        self._left = scenario.random_moves
+        self._past_moves: list[tuple[int, int]] = []
 
     def due(self, now: float) -> bool:
         return self._left > 0 and self._random.random() < 0.5
@@ -116,15 +116,15 @@ class RandomMoves(Balance):
         if len(idle) < 2:
             return BalancePlan((), "nobody is free")
         free = {w.worker for w in idle}
-        back = [(target, source) for source, target in self._ways if {source, target} <= free]
+        back = [(target, source) for source, target in self._past_moves if {source, target} <= free]
         if back and self._random.random() < 0.5:  # the way back, along which only states travel
             source, target = self._random.choice(back)
         else:
             source, target = self._random.sample(sorted(free), 2)
-        self._ways.append((source, target))
+        self._past_moves.append((source, target))
         self._left -= 1
         points = self._random.randint(1, 3 * TILE)
-        return BalancePlan((Proposal(source, target, points, "a whim"),), "whims")
+        return BalancePlan((Proposal(source, target, points, "at random"),), "random moves")
 
 
 class FaultyJob:
@@ -134,7 +134,7 @@ class FaultyJob:
         self.scenario, self._log = scenario, log
         self.logged = log is not None
         self.events = EventQueue()
-        self.wires = LossyNetwork(scenario, self.events, self.log if log else None)
+        self.network = LossyNetwork(scenario, self.events, self.log if log else None)
         self.done: Done | None = None
         self.stale = 0
         random = np.random.default_rng(scenario.seed)
@@ -145,14 +145,14 @@ class FaultyJob:
         shuffled = random.permutation(count)
         self.parts = {w: np.sort(shuffled[w * size : (w + 1) * size]) for w in range(scenario.workers)}
         self.machine = self._coordinator(self.rows[random.choice(count, 3, replace=False)])
-        self.sites: dict[int, FaultyWorker] = {}
+        self.workers: dict[int, FaultyWorker] = {}
         """The present life of each worker, also where it has just died and nobody knows."""
-        self._lines: dict[int, ChannelEnd] = {}
+        self._channels: dict[int, ChannelEnd] = {}
         self._lives: dict[int, int] = {}
         self._fence = Fence("job")
-        self._hired: set[int] = set()
+        self._starting: set[int] = set()
         self._again = 0
-        self._luck = Random(f"luck {scenario.seed}")
+        self._start_random = Random(f"luck {scenario.seed}")
         self._theta: dict[int, tuple[bytes, str]] = {}
         self._last_visit = np.full(count, -1)
         self._last_round: dict[tuple[int, int], int] = {}
@@ -162,8 +162,10 @@ class FaultyJob:
         scenario = self.scenario
         criteria = Criteria(max_iterations=scenario.iterations, tolerance=0)
         algorithm = Clusters()
-        balancing = (
-            BalanceControl("async", criteria, patience=5.0, plan=RandomMoves(scenario)) if scenario.whims else None
+        balance = (
+            BalanceControl("async", criteria, timeout=5.0, plan=RandomMoves(scenario))
+            if scenario.random_moves
+            else None
         )
         form = TreeLayout("array", ())
         workers = range(scenario.workers)
@@ -171,11 +173,10 @@ class FaultyJob:
             algorithm=algorithm,
             policy=make_policy(SyncSpec(scenario.sync, interval=0.01 if scenario.sync == "fsp" else None)),
             criteria=criteria,
-            parameter=theta,
-            ledger=Ledger(algorithm, nothing()),
+            store=LocalStore(algorithm, theta, empty_statistics()),
             loads={w: LoadShard(AlgorithmRef("x", {}), {}, w, len(workers), 0, form, form) for w in workers},
-            patience=Timeouts(load=60.0, silence=2.0, report=60.0, hook=60.0, hire=0.5, start=10.0),
-            balancing=balancing,
+            timeouts=Timeouts(load=60.0, silence=2.0, report=60.0, hook=60.0, hire=0.5, start=10.0),
+            balance=balance,
             collect=scenario.collect,
             debug=scenario.seed % 2 == 0,  # of the others accounts are looked at when somebody is lost, and at the end
             rows=len(self.rows),
@@ -188,9 +189,9 @@ class FaultyJob:
         """To its end; raises `Violation`."""
         try:
             for worker in range(self.scenario.workers):
-                self._employ(worker)
-            for misfortune in self.scenario.misfortunes:
-                self.events.at(misfortune.at, self._strike, misfortune)
+                self._start_worker(worker)
+            for fault in self.scenario.faults:
+                self.events.at(fault.at, self._inject, fault)
             self._execute(self.machine.start(0.0))
             while self.done is None:
                 before = self.events.count
@@ -208,14 +209,15 @@ class FaultyJob:
         job = self.machine
         workers = ", ".join(f"{w.id} {w.phase}{' (stopping)' if w.stopping else ''}" for w in job.view.workers.values())
         return (
-            f"{self.events.now:.3f} s, {job.phase}, round {job.view.round}, crew {job.crew.phase or 'steady'}, "
-            f"hired {sorted(job.crew.hired)}, workers {workers}"
+            f"{self.events.now:.3f} s, {job.phase}, round {job.view.round}, "
+            f"change {job.membership.redistribution.phase or 'none'}, "
+            f"hired {sorted(job.membership.roster.hired)}, workers {workers}"
         )
 
     def _outcome(self, done: Done) -> Outcome:
         job = self.machine
         error = str(done.error) if done.error is not None else ""
-        if error and not any(words in error for words in UNLUCKY):
+        if error and not any(words in error for words in EXPECTED_ERRORS):
             raise Violation(f"the job failed: {error}")
         if not error:
             self._check_end()
@@ -223,13 +225,13 @@ class FaultyJob:
             scenario=self.scenario,
             seconds=self.events.now,
             events=self.events.count,
-            packets=self.wires.sent,
-            lost=self.wires.lost,
-            again=self._again + sum(line.channel.again for line in self._lines.values()),
+            packets=self.network.sent,
+            lost=self.network.lost,
+            again=self._again + sum(end.channel.again for end in self._channels.values()),
             stale=self.stale,
             commits=len(job.trace),
-            moved=job.balancing.moves.points if job.balancing else 0,
-            incidents=len(job.crew.incidents),
+            moved=job.balance.migrations.points if job.balance else 0,
+            incidents=len(job.membership.incidents),
             error=error,
             theta=b"".join(a.tobytes() for a in pytree.flatten(job.parameter)),
             objectives=tuple(row.objective for row in job.trace),
@@ -241,80 +243,80 @@ class FaultyJob:
 
     # -- coming and going ----------------------------------------------------------------------------------
 
-    def _employ(self, worker: int) -> None:
-        life = self._lives[worker] = self._lives.get(worker, -1) + 1
-        site = self.sites[worker] = FaultyWorker(self, worker, life)
-        self._fence.admit(worker, life)
+    def _start_worker(self, number: int) -> None:
+        life = self._lives[number] = self._lives.get(number, -1) + 1
+        worker = self.workers[number] = FaultyWorker(self, number, life)
+        self._fence.admit(number, life)
         channel = ReliableChannel((0, life), patience=PATIENCE, hold=HOLD)
-        self._lines[worker] = ChannelEnd(channel, self.events, lambda packet: self._to_site(site, packet))
-        self.log(f"worker {site.name} is up")
+        self._channels[number] = ChannelEnd(channel, self.events, lambda packet: self._to_worker(worker, packet))
+        self.log(f"worker {worker.name} is up")
 
-    def _hire(self, worker: int) -> None:
-        if worker not in self._hired:
+    def _started(self, worker: int) -> None:
+        if worker not in self._starting:
             return
-        self._hired.discard(worker)
-        if self._luck.random() < 0.1:
+        self._starting.discard(worker)
+        if self._start_random.random() < 0.1:
             self._tell(WorkerDied(worker, "could not be started"))
             return
-        self._employ(worker)
+        self._start_worker(worker)
         self._tell(WorkerJoined(worker))
 
-    def _expel(self, worker: int, gently: bool) -> None:
-        """The coordinator is done with this life; the process may not know."""
-        self._hired.discard(worker)
-        self._fence.expel(worker)
-        line = self._lines.pop(worker, None)
-        if line is not None:
-            self._again += line.channel.again
-            line.channel.close()
-        site = self.sites.pop(worker, None)
-        if site is not None and gently:
-            site.die()
+    def _evict(self, number: int, gently: bool) -> None:
+        """The coordinator gives this incarnation up; the process may not know."""
+        self._starting.discard(number)
+        self._fence.expel(number)
+        end = self._channels.pop(number, None)
+        if end is not None:
+            self._again += end.channel.again
+            end.channel.close()
+        worker = self.workers.pop(number, None)
+        if worker is not None and gently:
+            worker.die()
 
-    def _strike(self, m: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         if self.done is not None:
             return
-        self.log(f"misfortune: {m.kind} {m.worker} {m.seconds or ''}")
-        site = self.sites.get(m.worker)
-        match m.kind:
+        self.log(f"fault: {fault.kind} {fault.worker} {fault.seconds or ''}")
+        worker = self.workers.get(fault.worker)
+        match fault.kind:
             case "leave":
-                self._tell(LeaveJob(m.worker))
+                self._tell(LeaveJob(fault.worker))
             case "join":
                 self._tell(ScaleTo(len(self.machine.view.workers) + 1))
             case "cut":
-                self.wires.cut(m.worker, self.events.now + m.seconds)
-            case "frozen" if site is not None:
-                site.freeze(m.seconds)
-            case "killed" | "crashed" if site is not None and not site.dead:
-                site.die()
-                self.events.at(self.events.now + NOTICED_IN, self._notice, site, m.kind == "crashed")
+                self.network.cut(fault.worker, self.events.now + fault.seconds)
+            case "frozen" if worker is not None:
+                worker.freeze(fault.seconds)
+            case "killed" | "crashed" if worker is not None and not worker.dead:
+                worker.die()
+                self.events.at(self.events.now + NOTICED_IN, self._notice, worker, fault.kind == "crashed")
 
-    def _notice(self, site: FaultyWorker, fault: bool) -> None:
-        if self.sites.get(site.number) is site:
-            self._tell(WorkerDied(site.number, "crashed" if fault else "was killed", fault))
+    def _notice(self, worker: FaultyWorker, fault: bool) -> None:
+        if self.workers.get(worker.number) is worker:
+            self._tell(WorkerDied(worker.number, "crashed" if fault else "was killed", fault))
 
     # -- messages ------------------------------------------------------------------------------------------
 
-    def _to_site(self, site: FaultyWorker, packet: Packet) -> None:
-        self.wires.send(HUB, site.number, packet, site.receive, packet)
+    def _to_worker(self, worker: FaultyWorker, packet: Packet) -> None:
+        self.network.send(COORDINATOR, worker.number, packet, worker.receive, packet)
 
-    def from_site(self, site: FaultyWorker, packet: Packet) -> None:
+    def from_worker(self, worker: FaultyWorker, packet: Packet) -> None:
         """Anybody may speak, also somebody who was replaced; who counts is decided by session and fence."""
-        line = self._lines.get(site.number)
-        if line is None:
+        end = self._channels.get(worker.number)
+        if end is None:
             self.stale += 1
             return
-        refused = line.channel.refused
-        for envelope, arrays in line.hear(packet):
+        refused = end.channel.refused
+        for envelope, arrays in end.receive(packet):
             why = self._fence.refuse(envelope)
             if why is None:
                 if isinstance(envelope.body, Report):
-                    self.sites[site.number].in_flight.pop(envelope.sequence, None)
+                    self.workers[worker.number].in_flight.pop(envelope.sequence, None)
                 self._tell(FromWorker(envelope.worker, envelope.body, arrays))
-        self.stale += line.channel.refused > refused and packet.session != line.channel.session
+        self.stale += end.channel.refused > refused and packet.session != end.channel.session
 
-    def beat(self, site: FaultyWorker, visits: int) -> None:
-        self.wires.send(site.number, HUB, "Beat", self._beat, site.number, site.life, visits)
+    def beat(self, worker: FaultyWorker, visits: int) -> None:
+        self.network.send(worker.number, COORDINATOR, "Beat", self._beat, worker.number, worker.life, visits)
 
     def _beat(self, worker: int, life: int, visits: int) -> None:
         if self._fence.speaker(worker) == life:
@@ -342,16 +344,16 @@ class FaultyJob:
         for command in commands:
             match command:
                 case Send(worker, body, arrays):
-                    if worker in self._lines:
-                        self._lines[worker].say((body, tuple(np.array(a) for a in arrays)))
+                    if worker in self._channels:
+                        self._channels[worker].send((body, tuple(np.array(a) for a in arrays)))
                 case SetTimer(at, timer):
                     self.events.at(at, self._tell, timer)
                 case StartWorker(worker):
-                    self._hired.add(worker)
-                    self.events.at(self.events.now + STARTS_IN, self._hire, worker)
+                    self._starting.add(worker)
+                    self.events.at(self.events.now + STARTS_IN, self._started, worker)
                 case EvictWorker(worker, why, gently):
                     self.log(f"coordinator expels {worker}: {why}")
-                    self._expel(worker, gently)
+                    self._evict(worker, gently)
                 case Note(text):
                     self.machine.notes.append(text)
                     self.log(f"coordinator notes: {text}")
@@ -360,37 +362,37 @@ class FaultyJob:
 
     # -- laws ----------------------------------------------------------------------------------------------
 
-    def trained(self, site: FaultyWorker, round_: int, theta: tuple[Array, ...], ids: Array) -> None:
-        """A site visited points; who was replaced may do what it likes."""
-        if self.sites.get(site.number) is not site:
+    def trained(self, worker: FaultyWorker, round_: int, theta: tuple[Array, ...], ids: Array) -> None:
+        """A worker visited points; who was replaced may do what it likes."""
+        if self.workers.get(worker.number) is not worker:
             return
         bits = b"".join(a.tobytes() for a in theta)
-        known, by = self._theta.setdefault(round_, (bits, site.name))
+        known, by = self._theta.setdefault(round_, (bits, worker.name))
         if known != bits:
-            raise Violation(f"workers {by} and {site.name} trained under different θ in round {round_}")
-        if round_ < self._last_round.get((site.number, site.life), -1):
-            raise Violation(f"worker {site.name} went back to round {round_}")
-        self._last_round[site.number, site.life] = round_
+            raise Violation(f"workers {by} and {worker.name} trained under different θ in round {round_}")
+        if round_ < self._last_round.get((worker.number, worker.life), -1):
+            raise Violation(f"worker {worker.name} went back to round {round_}")
+        self._last_round[worker.number, worker.life] = round_
         if (self._last_visit[ids] >= round_).any():
-            raise Violation(f"worker {site.name} visited points twice in round {round_}")
+            raise Violation(f"worker {worker.name} visited points twice in round {round_}")
         self._last_visit[ids] = round_
 
     def _check(self) -> None:
         job = self.machine
-        crew = [self.sites[w] for w in job.view.workers if w in self.sites]
-        if len(crew) != len(job.view.workers):
-            raise Violation(f"workers {sorted(job.view.workers)} count, {sorted(self.sites)} are there")
-        if job.points != len(self.rows):
-            raise Violation(f"the coordinator counts {job.points} points of {len(self.rows)}")
-        held = [s.holdings.collect() for s in crew if s.holdings is not None]
+        present = [self.workers[w] for w in job.view.workers if w in self.workers]
+        if len(present) != len(job.view.workers):
+            raise Violation(f"workers {sorted(job.view.workers)} count, {sorted(self.workers)} are there")
+        if job.state.points != len(self.rows):
+            raise Violation(f"the coordinator counts {job.state.points} points of {len(self.rows)}")
+        held = [s.store.collect() for s in present if s.store is not None]
         ids = np.concatenate([h[1] for h in held])
         if not self._each_once(ids):
             raise Violation(f"{len(ids)} points are held, {len(np.unique(ids))} different ones, of {len(self.rows)}")
         labels = np.concatenate([h[0][:, 0] for h in held]).astype(np.int64)
         expected = statistics(self.rows[ids], labels)
-        for change in self._open_changes(crew):
+        for change in self._open_changes(present):
             pytree.subtract(expected, change)
-        for name, total, wanted in zip(expected._fields, pytree.flatten(job.ledger.total), expected, strict=True):
+        for name, total, wanted in zip(expected._fields, pytree.flatten(job.store.statistics), expected, strict=True):
             if np.abs(total - wanted).max() > 1e-10 * max(np.abs(wanted).max(), 1.0):
                 raise Violation(f"{name} is {total.tolist()}, not {wanted.tolist()} ({self._where()})")
         self._check_objective()
@@ -400,16 +402,16 @@ class FaultyJob:
         times = np.bincount(ids, minlength=len(self.rows))
         return len(times) == len(self.rows) and bool((times == 1).all())
 
-    def _open_changes(self, crew: list[FaultyWorker]) -> list[Any]:
+    def _open_changes(self, present: list[FaultyWorker]) -> list[Any]:
         """Made, and not yet part of the total: on their way, held, or kept for the next report."""
-        found = [change for site in crew for change in site.in_flight.values()]
-        found += list(self.machine._held.values())
-        found += [site.change for site in crew if site.machine._extra_visits]
+        found = [change for worker in present for change in worker.in_flight.values()]
+        found += list(self.machine.commits.held.values())
+        found += [worker.change for worker in present if worker.executor.machine._extra_visits]
         return found
 
     def _check_objective(self) -> None:
         job = self.machine
-        if self.scenario.sync in ("ssp", "asp", "psp") or job.crew.incidents or len(job.trace) < 2:
+        if self.scenario.sync in ("ssp", "asp", "psp") or job.membership.incidents or len(job.trace) < 2:
             return
         old, new = job.trace[-2].objective, job.trace[-1].objective
         if old is not None and new is not None and new > old + 1e-9 * abs(old):
@@ -417,12 +419,12 @@ class FaultyJob:
 
     def _check_end(self) -> None:
         job = self.machine
-        if (gap := job.ledger.discrepancy()) > 1e-10:
+        if (gap := job.store.discrepancy()) > 1e-10:
             raise Violation(f"statistics and the sum over owners differ by {gap:.2g} at the end")
         if job.verdict is None or job.iteration < self.scenario.iterations:
             raise Violation(f"the job ended after {job.iteration} of {self.scenario.iterations} iterations")
         if self.scenario.collect:
-            ids = np.concatenate([found[1] for found in job.states.values()])
+            ids = np.concatenate([found[1] for found in job.collection.states.values()])
             if not self._each_once(ids):
                 raise Violation(f"{len(ids)} states were collected, of {len(self.rows)} points")
 
@@ -431,7 +433,7 @@ def run(scenario: Scenario, log: Callable[[str], None] | None = None) -> Outcome
     """The job under its faults, and compared with a calm one where it must come to the same."""
     found = FaultyJob(scenario, log).run()
     if scenario.sync == "bsp" and not found.incidents and not found.error:  # all may be lost before training began
-        calm = FaultyJob(scenario.calm).run()
-        if found.theta != calm.theta or found.objectives != calm.objectives:
+        without_faults = FaultyJob(scenario.without_faults).run()
+        if found.theta != without_faults.theta or found.objectives != without_faults.objectives:
             raise Violation("the result is not that of the same job without faults")
     return found

@@ -1,13 +1,15 @@
 """A worker process in a simulated job with faults: the real machines, real points, a speed, a clock that may be off.
 
-It may die, freeze and thaw, be cut off, or live on after it was replaced without knowing. Whatever it says goes through
-a `Channel`, as do the orders that it gets. Training is k-means on integers, in numpy: every sum is exact.
+It may die, freeze and thaw, be cut off, or live on after it was replaced without knowing. Its answers
+go through a `ReliableChannel`, as do the orders that it gets. Training is k-means on integers, in numpy: every sum is
+exact.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,35 +18,27 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, make_shard
-from flegel.machine.migration import endpoints
-from flegel.machine.migration.endpoints import MigrationSource, MigrationTarget
-from flegel.machine.worker import reassignment
+from flegel.machine.migration.endpoints import MigrationSource
 from flegel.machine.worker import worker as machine
+from flegel.machine.worker.executor import visit
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
 from flegel.messages import (
     Answer,
-    AssignPoints,
     Envelope,
-    GiveUpPoints,
-    ListPoints,
     LoadShard,
-    MoveReady,
-    MoveSent,
-    PointsAssigned,
-    PointsGivenUp,
-    PointsListed,
     ReceivePoints,
     Report,
-    ResetPoints,
     SendPoints,
     ShardLoaded,
-    States,
+    Tending,
+    TransferOwnership,
     Window,
-    WindowArrived,
+    WindowReceived,
 )
 from flegel.sim.event_queue import EventQueue
 from flegel.sim.faults.reliable_channel import Packet, ReliableChannel
-from flegel.sim.faults.scenarios import HUB, LossyNetwork, Scenario
+from flegel.sim.faults.scenarios import COORDINATOR, LossyNetwork, Scenario
+from flegel.sim.inline_worker import InlineWorker
 
 CLUSTERS, COLUMNS = 3, 2
 BEAT = 0.25
@@ -72,13 +66,13 @@ class Clusters(Algorithm):
         return float(within + aggregator.counts @ (parameter**2).sum(axis=1))
 
 
-def nothing() -> ClusterSums:
+def empty_statistics() -> ClusterSums:
     return ClusterSums(np.zeros((CLUSTERS, COLUMNS)), np.zeros(CLUSTERS), np.zeros(1))
 
 
 def statistics(rows: Array, labels: Array) -> ClusterSums:
     """From scratch; label −1: never visited."""
-    total = nothing()
+    total = empty_statistics()
     seen = labels >= 0
     rows, labels = rows[seen], labels[seen]
     total.counts[:] = np.bincount(labels, minlength=CLUSTERS)
@@ -97,10 +91,10 @@ class ChannelEnd:
         self._armed = math.inf
         self.asleep_until = 0.0
 
-    def say(self, item: Any) -> None:
+    def send(self, item: Any) -> None:
         self._out(self.channel.put(item, self._events.now))
 
-    def hear(self, packet: Packet) -> list[Any]:
+    def receive(self, packet: Packet) -> list[Any]:
         items, packets = self.channel.take(packet, self._events.now)
         self._out(packets)
         return items
@@ -128,18 +122,18 @@ class ChannelEnd:
 
 
 class FaultyWorld(Protocol):
-    """What a site needs of the world around it."""
+    """What a worker needs of the world around it."""
 
     scenario: Scenario
     events: EventQueue
-    wires: LossyNetwork
+    network: LossyNetwork
     rows: Array
     parts: dict[int, Array]
-    sites: dict[int, FaultyWorker]
+    workers: dict[int, FaultyWorker]
     logged: bool
     """Somebody reads what is logged."""
 
-    def from_site(self, site: FaultyWorker, packet: Packet) -> None: ...
+    def from_worker(self, site: FaultyWorker, packet: Packet) -> None: ...
 
     def beat(self, site: FaultyWorker, visits: int) -> None: ...
 
@@ -148,16 +142,15 @@ class FaultyWorld(Protocol):
     def log(self, text: str) -> None: ...
 
 
-class FaultyWorker:
-    """One life of a worker."""
+class FaultyWorker(InlineWorker):
+    """One incarnation of a worker."""
 
     def __init__(self, world: FaultyWorld, number: int, life: int) -> None:
+        super().__init__()
         self.world, self.number, self.life = world, number, life
-        self.machine = machine.Worker()
-        self.holdings: PointStore | None = None
         self.in_flight: dict[int, ClusterSums] = {}
         """Reported changes, by number, that the coordinator has not been told yet."""
-        self.change = nothing()
+        self.change = empty_statistics()
         self.dead = False
         self.visits = 0
         scenario = world.scenario
@@ -170,9 +163,6 @@ class FaultyWorker:
         self._theta: tuple[Array, ...] = ()
         self._work: machine.BeginTrain | None = None
         self._began = 0.0
-        self._after: list[Callable[[], None]] = []
-        self._giving: dict[int, tuple[MigrationSource, int, dict[int, OutgoingWindow]]] = {}
-        self._taking: dict[int, MigrationTarget] = {}
         world.events.at(world.events.now + BEAT, self._beat)
 
     # -- life ----------------------------------------------------------------------------------------------
@@ -190,12 +180,15 @@ class FaultyWorker:
         self.dead = True
         self._end.channel.close()
 
+    def quit(self) -> None:
+        self.die()
+
     def freeze(self, seconds: float) -> None:
         """What comes meanwhile is handled afterwards."""
         self._awake_at = self._end.asleep_until = self.world.events.now + seconds
 
     def _later(self, seconds: float, what: Callable[..., None], *args: Any) -> None:
-        """After so long by its own clock, if it lives then, and is awake."""
+        """After so long by its own clock, if it is alive and awake then."""
         self.world.events.at(self.world.events.now + seconds / self._rate, self._awake, what, *args)
 
     def _awake(self, what: Callable[..., None], *args: Any) -> None:
@@ -215,141 +208,107 @@ class FaultyWorker:
     # -- orders and answers --------------------------------------------------------------------------------
 
     def receive(self, packet: Packet) -> None:
-        """From the wire."""
+        """From the network."""
         self._awake(self._received, packet)
 
     def _received(self, packet: Packet) -> None:
-        for body, arrays in self._end.hear(packet):
+        for body, arrays in self._end.receive(packet):
             if self.world.logged:
                 self.world.log(f"worker {self.name} is ordered {body}")
-            self._feed(machine.OrderReceived(body, arrays))
+            self.executor.order(body, arrays, self.now)
 
     def _transmit(self, packet: Packet) -> None:
         if not self.dead:
-            self.world.wires.send(self.number, HUB, packet, self.world.from_site, self, packet)
+            self.world.network.send(self.number, COORDINATOR, packet, self.world.from_worker, self, packet)
 
-    def _say(self, body: Answer, arrays: tuple[Array, ...] = ()) -> None:
+    def send(self, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
         envelope = Envelope("job", 0, self.number, self.life, self._sequence, body)
         if isinstance(body, Report):
             self.in_flight[self._sequence] = ClusterSums(*arrays)
         self._sequence += 1
-        self._end.say((envelope, arrays))
+        self._end.send((envelope, arrays))
 
-    def _feed(self, event: Any) -> None:
-        for command in self.machine.handle(event, self.now):
-            self._do(command)
+    def set_timer(self, at: float, round_: int) -> None:
+        self._later(at - self.now, self._timer, round_)
 
-    def _do(self, command: machine.Command) -> None:
-        match command:
-            case machine.BeginLoad(load):
-                self._later(self.world.scenario.disk.get(self.number, 0.0), self._load, load)
-            case machine.BeginTrain():
-                self._begin(command)
-            case machine.RaiseFlag():
-                if self._work is not None:
-                    self._later(REACT, self._finish, self._work, True)
-            case machine.SendReply(body, with_changes, arrays):
-                self._say(body, tuple(a.copy() for a in self.change) if with_changes else arrays)
-            case machine.SetOwnTimer(at, round_):
-                self._later(at - self.now, self._feed, machine.OwnTimer(round_))
-            case machine.ReassignPoints(order, arrays):
-                self._later(self.world.scenario.disk.get(self.number, 0.0), self._tend, order, arrays)
-            case machine.ApplyOwnership(settle):
-                self._afterwards(lambda: self._settle(settle))
-            case machine.SendState():
-                self._afterwards(self._send_state)
-            case machine.BeginMove(order):
-                self._move(order)
-            case machine.Quit():
-                self.die()
-            case _:
-                pass
+    def _timer(self, round_: int) -> None:
+        self.executor.handle(machine.OwnTimer(round_), self.now)
 
-    def _afterwards(self, work: Callable[[], None]) -> None:
-        """The trainer does one thing after the other."""
-        if self._work is None:
-            work()
-        else:
-            self._after.append(work)
+    def statistics(self) -> tuple[Array, ...]:
+        return tuple(a.copy() for a in self.change)
 
-    def _load(self, load: LoadShard) -> None:
-        ids = np.zeros(1, np.int64) if load.empty else self.world.parts[load.index]
-        self.holdings = PointStore(self._share(ids), owned=not load.empty)
-        self._feed(machine.ShardReady(ShardLoaded(self.holdings.agenda.owned, COLUMNS, "simulated", "", 0.0)))
+    # -- points --------------------------------------------------------------------------------------------
 
-    def _share(self, ids: Array, past: Array | None = None) -> Shard:
-        state = np.full((len(ids), 1), -1, np.int32) if past is None else np.array(past, np.int32)
-        return make_shard(self.world.rows[ids], None, state, "rows", np.array(ids))
+    @property
+    def _disk_seconds(self) -> float:
+        return self.world.scenario.disk.get(self.number, 0.0)
 
-    def _tend(self, order: Any, arrays: tuple[Array, ...]) -> None:
-        holdings = self.holdings
-        assert holdings is not None
-        found: tuple[Array, ...] = ()
-        body: Any = None
-        match order:
-            case ListPoints(rows=rows):
-                found = (reassignment.census(holdings, rows),)
-                body = PointsListed(**reassignment.summary(holdings))
-            case ResetPoints():
-                reassignment.reset(holdings, lambda n: np.full((n, 1), -1, np.int32))
-            case GiveUpPoints(points=points):
-                found = reassignment.part(holdings, points)
-                body = PointsGivenUp(**reassignment.summary(holdings))
-            case AssignPoints(visited=True):
-                ids, past, halted, passes, anew = arrays
-                reassignment.inherit(holdings, self._share(ids, past), halted, passes, anew)
-                body = PointsAssigned(**reassignment.summary(holdings))
-            case AssignPoints(passes=passes):
-                reassignment.adopt(holdings, self._share(arrays[0]), passes)
-                body = PointsAssigned(**reassignment.summary(holdings))
-        self._feed(machine.PointsReassigned(body, found))
+    def load(self, order: LoadShard, arrays: tuple[Array, ...]) -> None:
+        self._later(self._disk_seconds, self._load, order)
 
-    def _send_state(self) -> None:
-        assert self.holdings is not None
-        found, ids = self.holdings.collect()
-        self._say(States(), (np.array(found), np.array(ids)))
+    def _load(self, order: LoadShard) -> None:
+        ids = np.zeros(1, np.int64) if order.empty else self.world.parts[order.index]
+        self.hold(PointStore(self.unvisited(ids), owned=not order.empty))
+        loaded = ShardLoaded(self.points.schedule.owned, COLUMNS, "simulated", "", 0.0)
+        self.executor.handle(machine.ShardReady(loaded), self.now)
+
+    def reassign(self, order: Tending, arrays: tuple[Array, ...]) -> None:
+        self._later(self._disk_seconds, super().reassign, order, arrays)
+
+    def unvisited(self, ids: Array) -> Shard:
+        return self.visited(ids, self.fresh_states(len(ids)))
+
+    def visited(self, ids: Array, states: Array) -> Shard:
+        return make_shard(self.world.rows[ids], None, np.array(states, np.int32), "rows", np.array(ids))
+
+    def fresh_states(self, points: int) -> Array:
+        return np.full((points, 1), -1, np.int32)
 
     # -- the trainer ---------------------------------------------------------------------------------------
 
-    def _begin(self, order: machine.BeginTrain) -> None:
-        assert self.holdings is not None
+    @property
+    def training(self) -> bool:
+        return self._work is not None
+
+    def train(self, order: machine.BeginTrain, now: float) -> None:
         if order.arrays:
             self._theta = order.arrays
-            self.holdings.agenda.begin()
+            self.points.schedule.begin()
         if not order.keep:
             pytree.clear(self.change)
         self._work, self._began = order, self.now
-        points = min(order.points, self.holdings.agenda.active)
+        points = min(order.points, self.points.schedule.active)
         self._later(REACT + points / self.speed, self._finish, order, False)
 
+    def halt(self, now: float) -> None:
+        if self._work is not None:
+            self._later(REACT, self._finish, self._work, True)
+
     def _finish(self, order: machine.BeginTrain, stopped: bool) -> None:
-        """The kernel returns: everything is done, or the flag went up."""
-        if self._work is not order or self.holdings is None:
+        """The kernel returns: all points are done, or the flag is up."""
+        if self._work is not order or self.store is None:
             return
         self._work = None
-        agenda = self.holdings.agenda
-        asked = left = min(order.points, agenda.active)
+        asked = points = min(order.points, self.store.schedule.active)
         if stopped:
-            left = min(left, max(int((self.now - self._began) * self.speed), 1))
-        visits = 0
-        while left > 0 and (run := agenda.next(left)) is not None:
-            share = self.holdings.shares[run.share]
-            self._learn(share, run.start, run.end)
-            self.world.trained(self, order.round, self._theta, share.ids[run.start : run.end])
-            agenda.advance(run, run.end)
-            left -= run.end - run.start
-            visits += run.end - run.start
-        self.visits += visits
-        after, self._after = self._after, []
-        done = machine.TrainerDone(
-            visits, visits >= asked, agenda.unseen, 0, self.now - self._began, self._began, self.now
-        )
-        self._feed(done)
-        for work in after:
-            work()
+            points = min(points, max(int((self.now - self._began) * self.speed), 1))
 
-    def _learn(self, share: Shard, start: int, end: int) -> None:
-        rows, states = np.asarray(share.features)[start:end], share.state[start:end, 0]
+        def learn(shard: Shard, start: int, end: int) -> int:
+            self._learn(shard, start, end)
+            self.world.trained(self, order.round, self._theta, shard.ids[start:end])
+            return end
+
+        visits = visit(self.store, points, learn)
+        self.visits += visits
+        spent, unseen = self.now - self._began, self.store.schedule.unseen
+        done = machine.TrainerDone(visits, visits >= asked, unseen, 0, spent, self._began, self.now)
+        postponed, self._postponed = self._postponed, []
+        self.executor.handle(done, self.now)
+        for work in postponed:
+            work(self.store)
+
+    def _learn(self, shard: Shard, start: int, end: int) -> None:
+        rows, states = np.asarray(shard.features)[start:end], shard.state[start:end, 0]
         last = states.astype(np.int64)
         theta = self._theta[0]
         distances = np.zeros((len(rows), CLUSTERS))
@@ -368,77 +327,36 @@ class FaultyWorker:
 
     # -- points that move ----------------------------------------------------------------------------------
 
-    def _settle(self, settle: Any) -> None:
-        assert self.holdings is not None
-        self.holdings.settle(settle.given, settle.taken)
-        for move in settle.closed:
-            if move in self._giving:
-                self._carry_out(self._giving.pop(move)[0].close())
-            if move in self._taking:
-                self._carry_out(self._taking.pop(move).close())
+    def transfer(self, order: TransferOwnership) -> None:
+        """Moves are closed together with the change of ownership, after the kernel has returned."""
+        self.at_rest(lambda _: super(FaultyWorker, self).transfer(order))
 
-    def _move(self, order: ReceivePoints | SendPoints) -> None:
-        assert self.holdings is not None
-        match order:
-            case ReceivePoints(move=move, points=points):
-                self.holdings.prepare(move, points)
-                self._taking[move] = MigrationTarget(move)
-                self._say(MoveReady(move, self.name))
-            case SendPoints(move=move, target=target, points=points):
-                giving = MigrationSource(move, points, window=TILE, credits=2, patience=PATIENCE)
-                self._giving[move] = (giving, target, {})
-                self._carry_out(giving.start())
-                self._watch_over(move)
+    def move(self, order: ReceivePoints | SendPoints) -> None:
+        super().move(order)
+        if isinstance(order, SendPoints):
+            self._resend(order.move)
 
-    def _watch_over(self, move: int) -> None:
+    def _resend(self, move: int) -> None:
         """Windows without an answer are sent again."""
-        if move in self._giving:
-            self._carry_out(self._giving[move][0].tick(self.now))
-            self._later(PATIENCE, self._watch_over, move)
+        if self.moves is not None and move in self.moves.sending:
+            self.moves.tick(move)
+            self._later(PATIENCE, self._resend, move)
 
-    def _carry_out(self, commands: list[endpoints.Command]) -> None:
-        holdings = self.holdings
-        assert holdings is not None
-        for command in commands:
-            match command:
-                case endpoints.CutWindow((move, number) as transfer, points):
-                    giving, target, windows = self._giving[move]
-                    window = holdings.cut(transfer, points, target)
-                    if window is not None:
-                        windows[number] = window
-                    self._carry_out(giving.was_cut(number, window.part.points if window else 0, self.now))
-                case endpoints.SendWindow((move, number), full):
-                    _, target, windows = self._giving[move]
-                    body, arrays = windows[number].frames(full)
-                    self._to_peer(target, body, tuple(np.array(a) for a in arrays))
-                case endpoints.ReportSent(move, windows_):
-                    self._say(MoveSent(move, windows_))
-                case endpoints.ReleaseWindows(move):
-                    holdings.free(move)
-                case endpoints.DropWindows(move):
-                    holdings.drop(move)
+    def new_source(self, order: SendPoints) -> MigrationSource:
+        return MigrationSource(order.move, order.points, window=TILE, credits=2, patience=PATIENCE)
 
-    def _to_peer(self, target: int, body: Any, arrays: tuple[Array, ...] = ()) -> None:
-        peer = self.world.sites.get(target)
+    def address(self) -> str:
+        return self.name
+
+    def ship(self, order: SendPoints, window: OutgoingWindow, full: bool) -> None:
+        body, arrays = window.frames(full)
+        self._to_peer(order.target, body, tuple(np.array(a) for a in arrays))
+
+    def _to_peer(self, target: int, body: Window | WindowReceived, arrays: tuple[Array, ...] = ()) -> None:
+        peer = self.world.workers.get(target)
         if peer is not None:
-            self.world.wires.send(self.number, target, body, peer.from_peer, self.number, body, arrays)
+            self.world.network.send(self.number, target, body, peer.receive_from_peer, self.number, body, arrays)
 
-    def from_peer(self, source: int, body: Any, arrays: tuple[Array, ...]) -> None:
-        self._awake(self._from_peer, source, body, arrays)
-
-    def _from_peer(self, source: int, body: Any, arrays: tuple[Array, ...]) -> None:
-        if self.holdings is None:
-            return
-        if not isinstance(body, Window):
-            move, number, lacking = body
-            if move in self._giving:
-                self._carry_out(self._giving[move][0].answered(number, lacking, self.now))
-            return
-        taking = self._taking.get(body.move)
-        for command in taking.came(body.number, self.holdings.usable(body)) if taking else []:
-            match command:
-                case endpoints.StoreWindow():
-                    self.holdings.lay_aside(body, arrays, source)
-                    self._say(WindowArrived(body.move, body.number, body.points, body.passes, 0, 1))
-                case endpoints.AnswerSource((move, number), lacking):
-                    self._to_peer(source, (move, number, lacking))
+    def receive_from_peer(self, source: int, body: Window | WindowReceived, arrays: tuple[Array, ...]) -> None:
+        """From the network between workers. Sizes are not simulated: every window counts one byte."""
+        self._awake(self.from_peer, source, body, arrays, 1, partial(self._to_peer, source))

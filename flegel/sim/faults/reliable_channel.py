@@ -1,18 +1,22 @@
-"""A reliable conversation over wires that lose, double and reorder: numbers, acknowledgements, resending. Pure.
+"""The network layer of the fault simulation: numbers, acknowledgements, resending over packets that get lost. Pure.
 
-Each end of a conversation has a `Channel`. What is `put` into one comes out of the other's `take` exactly once and in
-order, however often packets are lost, doubled or overtaken on the way, as long as some get through:
+Real jobs do not use it: their sockets keep order and lose nothing while a connection lasts, and a worker whose
+connection breaks is replaced. The simulated network loses, doubles and reorders packets, so the simulation needs this
+layer below the machines of a job. It lives in `sim` for that reason.
+
+Each end of a conversation has a `ReliableChannel`. What is `put` into one comes out of the other's `take` exactly once
+and in order, however often packets are lost, doubled or overtaken, as long as some get through:
 
 - every message has a number; the receiver keeps those that come early and gives them out in order;
-- every packet says up to which number its sender has heard the other side (`heard`). At a barrier an order thereby
+- every packet says up to which number its sender has received the other side (`heard`). At a barrier an order thereby
   acknowledges the report before it and the report the order, so a barrier costs no packet of its own. Only where
-  nothing is said for `hold` seconds does an acknowledgement travel alone;
+  nothing is sent for `hold` seconds does an acknowledgement travel alone;
 - what is not acknowledged after `patience` seconds is sent again, each time after twice as long;
-- at most `window` messages are under way; what comes on top waits here, so the receiver never has to keep more.
+- at most `window` messages are under way; further ones wait here, so the receiver never has to keep more.
 
 A conversation belongs to a session, (epoch of the coordinator, incarnation of the worker). Packets of another session
-are dropped, and a closed channel says nothing any more: neither what a fenced process said late nor what was meant
-for it ever reaches a machine. Sent = acknowledged + under way + waiting, always.
+are dropped, and a closed channel sends nothing: neither what a fenced process sent late nor what was meant for it ever
+reaches a machine. Sent = acknowledged + under way + waiting, always.
 
 It reads no clock and owns no socket: time comes in, packets go out, `due` says when to call `tick`. Items are whatever
 the caller sends; arrays among them must not change until they are acknowledged.

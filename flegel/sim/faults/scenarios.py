@@ -1,7 +1,7 @@
-"""What goes wrong in a simulated job: a scenario of faults from a seed, and the wires that suffer them. No real clock.
+"""What goes wrong in a simulated job: a scenario of faults from a seed, and a network that suffers them. No real clock.
 
-A `Scenario` says everything about a job and its misfortunes; the same seed gives the same scenario, and the same
-scenario the same story to the last event. `Wires` deliver, lose, double, delay and cut off; they know no message.
+A `Scenario` says everything about a job and its faults; the same seed gives the same scenario, and the same scenario
+the same events. `LossyNetwork` delivers, loses, doubles, delays and partitions; it does not look into messages.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from flegel.messages import Envelope
 from flegel.sim.event_queue import EventQueue
 from flegel.sim.faults.reliable_channel import Packet
 
-HUB = -1
-"""The coordinator's place on the wires."""
+COORDINATOR = -1
+"""The coordinator's address in the network."""
 MODELS = ("bsp", "fsp", "fsp", "fsp-binary", "bsp-mini", "ssp", "asp", "psp")
 
 
@@ -48,28 +48,28 @@ class Scenario:
     latency: float = 0.001
     scatter: float = 0.0
     """Mean of an exponential addition to the latency of each packet: packets overtake each other."""
-    whims: int = 0
-    """Moves of points between workers that somebody wishes, at any time."""
+    random_moves: int = 0
+    """Moves of points between workers at random times."""
     speeds: tuple[float, ...] = (20_000.0,)
     """Points a second; workers take turns."""
     skew: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Of a worker's clock: seconds ahead, and seconds that it counts in one."""
     disk: dict[int, float] = field(default_factory=dict)
     """Seconds that a worker takes to read rows."""
-    misfortunes: tuple[Fault, ...] = ()
+    faults: tuple[Fault, ...] = ()
     replace: bool = True
     collect: bool = True
 
     @property
-    def calm(self) -> Scenario:
+    def without_faults(self) -> Scenario:
         """The same job without any fault."""
         return replace(
-            self, drop=0.0, duplicate=0.0, scatter=0.0, skew={}, disk={}, misfortunes=(), whims=0,
+            self, drop=0.0, duplicate=0.0, scatter=0.0, skew={}, disk={}, faults=(), random_moves=0,
         )  # fmt: skip
 
 
 def losing(seed: int) -> Scenario:
-    """The wire at its worst: 30 % dropped, 30 % doubled, packets that overtake each other; bulk synchronous."""
+    """The network at its worst: 30 % dropped, 30 % doubled, packets that overtake each other; bulk synchronous."""
     random = Random(f"losing {seed}")
     return Scenario(
         seed,
@@ -100,13 +100,13 @@ def anything(seed: int) -> Scenario:
         drop=random.choice([0.0, 0.05, 0.3]),
         duplicate=random.choice([0.0, 0.05, 0.3]),
         scatter=random.choice([0.0, 0.001, 0.01]),
-        whims=random.choice([0, 5, 20]) if flexible else 0,
+        random_moves=random.choice([0, 5, 20]) if flexible else 0,
         speeds=_speeds(random),
         skew={
             w: (random.uniform(-100, 100), random.uniform(0.98, 1.02)) for w in range(workers) if random.random() < 0.3
         },
         disk={w: random.choice([0.1, 1.0]) for w in range(workers) if random.random() < 0.2},
-        misfortunes=_misfortunes(random, workers),
+        faults=_draw_faults(random, workers),
         replace=random.random() < 0.8,
         collect=random.random() < 0.7,
     )
@@ -116,7 +116,7 @@ def _speeds(random: Random) -> tuple[float, ...]:
     return tuple(random.choice([5_000.0, 20_000.0, 40_000.0]) for _ in range(3))
 
 
-def _misfortunes(random: Random, workers: int) -> tuple[Fault, ...]:
+def _draw_faults(random: Random, workers: int) -> tuple[Fault, ...]:
     if random.random() < 0.35:
         return ()
     found = []
@@ -176,11 +176,11 @@ class LossyNetwork:
     def _tell(self, verb: str, source: int, target: int, what: object) -> None:
         if self._log is not None:
             said = named(what) if isinstance(what, Packet) else what
-            self._log(f"wire {_place(source)} → {_place(target)} {verb} {said}")
+            self._log(f"network {_place_name(source)} → {_place_name(target)} {verb} {said}")
 
 
-def _place(place: int) -> str:
-    return "coordinator" if place == HUB else str(place)
+def _place_name(place: int) -> str:
+    return "coordinator" if place == COORDINATOR else str(place)
 
 
 def named(packet: Packet) -> str:

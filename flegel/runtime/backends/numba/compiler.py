@@ -91,22 +91,22 @@ def _vote_to_halt(self: Any) -> Any:
 
 
 def build_kernel(
-    algorithm: Algorithm, share: Shard, parameter: Tree, zero: Tree, interpret: bool = False, cold: bool = False
+    algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree, interpret: bool = False, cold: bool = False
 ) -> Built:
     """The fastest kernel this algorithm has, warmed: called once with the types that training will use.
 
     `cold`: nobody will call it here, so a hand-written one, which compiles for certain, is left as it is.
     """
     with inside("kernel"):
-        own = algorithm.kernel(share)
+        own = algorithm.kernel(shard)
     if own is not None and not interpret:
         if not cold:
-            warm(own, share, parameter, zero)
+            warm(own, shard, parameter, zero)
         return Built(own, "hand-written")
     if not interpret:
-        compiled = _compile(algorithm, share, parameter, zero)
+        compiled = _compile(algorithm, shard, parameter, zero)
         try:
-            warm(compiled, share, parameter, zero)
+            warm(compiled, shard, parameter, zero)
             return Built(compiled, "compiled")
         except Exception as error:  # noqa: BLE001 - the flag is up: no hook ran, so it is numba that gave up
             return Built(interpreted(algorithm), "interpreted", _first_line(error))
@@ -118,11 +118,11 @@ def wake_compiler() -> None:
     numba.njit(nogil=True)(lambda value: value)(0)
 
 
-def warm(kernel: Kernel, share: Shard, parameter: Tree, zero: Tree) -> None:
+def warm(kernel: Kernel, shard: Shard, parameter: Tree, zero: Tree) -> None:
     """Compile or load from the cache without training: the flag is up, so no point is touched."""
     flag = new_flag()
     flag[0] = 1
-    kernel(share, parameter, pytree.copy(zero), 0, share.points, 0, flag)
+    kernel(shard, parameter, pytree.copy(zero), 0, shard.points, 0, flag)
 
 
 def _first_line(error: Exception) -> str:
@@ -134,18 +134,18 @@ def _first_line(error: Exception) -> str:
 # -- interpreted -------------------------------------------------------------------------------------------
 
 
-def data_point(share: Shard, i: int) -> DataPoint:
-    """Point i of a share in the rows layout."""
-    if isinstance(share.features, Sparse):
-        lo, hi = share.features.indptr[i], share.features.indptr[i + 1]
-        row = SparseRow(share.features.indices[lo:hi], share.features.values[lo:hi])
-        return DataPoint(row, share.labels[i], share.state[i])
-    return DataPoint(share.features[i], share.labels[i], share.state[i])
+def data_point(shard: Shard, i: int) -> DataPoint:
+    """Point i of a shard in the rows layout."""
+    if isinstance(shard.features, Sparse):
+        lo, hi = shard.features.indptr[i], shard.features.indptr[i + 1]
+        row = SparseRow(shard.features.indices[lo:hi], shard.features.values[lo:hi])
+        return DataPoint(row, shard.labels[i], shard.state[i])
+    return DataPoint(shard.features[i], shard.labels[i], shard.state[i])
 
 
-def as_hooks_see(algorithm: Algorithm, parameter: Tree, share: Shard) -> Tree:
+def as_hooks_see(algorithm: Algorithm, parameter: Tree, shard: Shard) -> Tree:
     """θ in the precision that the algorithm wants for its points. A copy for one call of a kernel, not for a point."""
-    kind = share.features.values.dtype if isinstance(share.features, Sparse) else share.features.dtype
+    kind = shard.features.values.dtype if isinstance(shard.features, Sparse) else shard.features.dtype
     if not algorithm.narrow_parameter or not np.issubdtype(kind, np.floating):
         return parameter
     return pytree.unflatten(parameter, [a.astype(kind, copy=False) for a in pytree.flatten(parameter)])
@@ -163,21 +163,21 @@ def interpreted(algorithm: Algorithm) -> Kernel:
     """The specification itself: the hooks, one point after the other."""
 
     def kernel(
-        share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+        shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
     ) -> int:
-        if share.layout != "rows":
+        if shard.layout != "rows":
             raise ValueError("the interpreted loop reads rows")
-        presented = pytree.present(as_hooks_see(algorithm, parameter, share))
+        presented = pytree.present(as_hooks_see(algorithm, parameter, shard))
         for i in range(start, end):
             if flag[0]:
                 return i
-            if share.halted[i]:
+            if shard.halted[i]:
                 continue
             algorithm._halting = False
-            change = algorithm.updateDataPoint(data_point(share, i), presented, iteration)
+            change = algorithm.updateDataPoint(data_point(shard, i), presented, iteration)
             fold_change(algorithm, aggregator, change)
             if algorithm._halting:
-                share.halted[i] = 1
+                shard.halted[i] = 1
         return end
 
     return kernel
@@ -194,11 +194,11 @@ def class_for_glue(key: str) -> type[Algorithm]:
     return _classes[key]
 
 
-def _compile(algorithm: Algorithm, share: Shard, parameter: Tree, zero: Tree) -> Kernel:
+def _compile(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree) -> Kernel:
     cls = load_class(reference(algorithm))
     used = _hyper_used(cls, algorithm)
-    sparse = isinstance(share.features, Sparse)
-    text = _generate(cls, used, sparse, parameter, zero, algorithm, share)
+    sparse = isinstance(shard.features, Sparse)
+    text = _generate(cls, used, sparse, parameter, zero, algorithm, shard)
     key = hashlib.sha256((text + _class_text(cls) + numba.__version__).encode()).hexdigest()[:20]
     _classes[key] = cls
     _admit_helpers(cls)
@@ -207,31 +207,31 @@ def _compile(algorithm: Algorithm, share: Shard, parameter: Tree, zero: Tree) ->
     halting, place = np.zeros(1, np.uint8), np.zeros(1, np.int64)
 
     def kernel(
-        share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+        shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
     ) -> int:
-        features = share.features
+        features = shard.features
         data = (features.indptr, features.indices, features.values) if isinstance(features, Sparse) else (features,)
-        theta = pytree.flatten(as_hooks_see(algorithm, parameter, share))
+        theta = pytree.flatten(as_hooks_see(algorithm, parameter, shard))
         place[0] = -1
         try:
             return int(
                 block(
-                    *hyper, halting, place, *data, share.labels, share.state, share.halted,
+                    *hyper, halting, place, *data, shard.labels, shard.state, shard.halted,
                     *theta, *pytree.flatten(aggregator), start, end, iteration, flag,
                 )
             )  # fmt: skip
         except Exception:
             if place[0] >= 0:
-                _again(algorithm, share, int(place[0]), parameter, aggregator, iteration)
+                _again(algorithm, shard, int(place[0]), parameter, aggregator, iteration)
             raise
 
     return kernel
 
 
-def _again(algorithm: Algorithm, share: Shard, i: int, parameter: Tree, aggregator: Tree, iteration: int) -> None:
+def _again(algorithm: Algorithm, shard: Shard, i: int, parameter: Tree, aggregator: Tree, iteration: int) -> None:
     """Compiled code raised at point i: run that point interpreted, so that the traceback shows the user's lines."""
-    presented = pytree.present(as_hooks_see(algorithm, parameter, share))
-    change = algorithm.updateDataPoint(data_point(share, i), presented, iteration)
+    presented = pytree.present(as_hooks_see(algorithm, parameter, shard))
+    change = algorithm.updateDataPoint(data_point(shard, i), presented, iteration)
     fold_change(algorithm, pytree.copy(aggregator), change)
 
 
@@ -319,7 +319,7 @@ def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
 
 def _generate(
     cls: type[Algorithm], used: list[str], sparse: bool, parameter: Tree, zero: Tree,
-    algorithm: Algorithm, share: Shard,
+    algorithm: Algorithm, shard: Shard,
 ) -> str:  # fmt: skip
     """Fill the template. Arrays are passed one by one and put into their tuples inside the loop's function."""
     data = ["indptr", "indices", "values"] if sparse else ["features"]
@@ -333,7 +333,7 @@ def _generate(
         if pytree.is_bundle(value)
     ]
     lo_hi = "indptr[i] : indptr[i + 1]"
-    fold_definition, fold = _fold_code(cls, algorithm, share, parameter, zero)
+    fold_definition, fold = _fold_code(cls, algorithm, shard, parameter, zero)
     arrays = ["halting", "place", *data, "labels", "state", "halted", *theta, *sums]
     return TEMPLATE.format(
         title=cls.__name__,
@@ -351,7 +351,7 @@ def _generate(
 
 
 def _fold_code(
-    cls: type[Algorithm], algorithm: Algorithm, share: Shard, parameter: Tree, zero: Tree
+    cls: type[Algorithm], algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree
 ) -> tuple[str, str]:
     """How a point's change gets into the target: the user's `aggregate`, or plain addition field by field."""
     bundle = pytree.is_bundle(zero)
@@ -363,7 +363,7 @@ def _fold_code(
         ]
         return "", "; ".join(parts)
     definition = "_fold = njit(**_how)(_algorithm.aggregate)"
-    if _works_in_place(algorithm, share, parameter, zero):
+    if _works_in_place(algorithm, shard, parameter, zero):
         return definition, "_fold(self, target, change)"
     parts = [
         f"a{i}[{'...' if a.ndim else '()'}] = result{f'.{name}' if bundle else ''}"
@@ -372,12 +372,12 @@ def _fold_code(
     return definition, "result = _fold(self, target, change); " + "; ".join(parts)
 
 
-def _works_in_place(algorithm: Algorithm, share: Shard, parameter: Tree, zero: Tree) -> bool:
+def _works_in_place(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree) -> bool:
     """Try `aggregate` on one point's change: does it return nothing or its own target, or something new?"""
-    probe = data_point(share, 0)
+    probe = data_point(shard, 0)
     probe = probe._replace(state=probe.state.copy())
     target = pytree.copy(zero)
-    presented = pytree.present(as_hooks_see(algorithm, parameter, share))
+    presented = pytree.present(as_hooks_see(algorithm, parameter, shard))
     with inside("updateDataPoint"):
         change = algorithm.updateDataPoint(probe, presented, 0)
     with inside("aggregate"):

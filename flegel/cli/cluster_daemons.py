@@ -1,0 +1,165 @@
+"""`flegel master`, `slave`, `cluster up` and `cluster down`: start and stop a cluster. Decides nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flegel.cli.app import errors_as_sentences
+from flegel.cli.cluster_jobs import open_client
+from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
+from flegel.errors import FlegelError
+from flegel.options import parse_bytes
+
+OpenToAll = Annotated[
+    bool, typer.Option("--insecure", help="Without keys: everybody who can reach it may. Has to be typed.")
+]
+HostsFile = Annotated[Path, typer.Argument(metavar="HOSTS", help="A file with a host a line, such as `node1 slots=4`.")]
+Ssh = Annotated[str | None, typer.Option(envvar="FLEGEL_SSH", help="The ssh command, with its options.")]
+cluster_app = typer.Typer(help="Slaves on many hosts, over SSH.", no_args_is_help=True)
+
+
+def master(
+    listen: Annotated[
+        str, typer.Option(help="Where to listen: this host alone, unless you say otherwise.")
+    ] = DEFAULT_MASTER,
+    folder: Annotated[Path | None, typer.Option(help="Where the journal and results are kept.")] = None,
+    insecure: OpenToAll = False,
+) -> None:
+    """Run the master of a cluster: it queues jobs and places them on slaves.
+
+    The first start makes keys. For example, on the head node, for all hosts of the network:
+
+        flegel master --listen tcp://0.0.0.0:7077
+    """
+    with errors_as_sentences():
+        from flegel.cluster.master.daemon import MasterDaemon
+        from flegel.cluster.transport import keys
+        from flegel.cluster.transport.protocol import RIGHTS
+        from flegel.cluster.transport.secure_server import listen as listen_on
+        from flegel.runtime.processes.malloc_settings import share_heap
+
+        share_heap()
+        pair = None if insecure else keys.first_start()
+        registry = None if insecure else keys.KeyRegistry()
+        with listen_on(listen, RIGHTS, pair=pair, registry=registry, insecure=insecure) as server:
+            MasterDaemon(server, folder or _home() / "master").run()
+
+
+def slave(
+    master: Master = DEFAULT_MASTER,
+    slots: Annotated[int | None, typer.Option(min=1, max=256, help="Workers at a time; one a core by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name in the cluster; the host's by default.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="This host as others reach it; the way to the master by default.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Limit of each process, such as 2G; an even part of this host's by default.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where logs, results and checkpoints are kept.")] = None,
+    data: Annotated[
+        list[Path] | None, typer.Option(help="Folder that jobs may read files from; repeatable; all by default.")
+    ] = None,
+    drain: Annotated[float, typer.Option(help="Seconds that jobs get to end or move away after SIGTERM.")] = 30.0,
+    insecure: Insecure = False,
+) -> None:
+    """Offer this host to a cluster: starts and supervises the workers that the master places here.
+
+    For example:
+
+        flegel slave --master tcp://head:7077 --slots 4
+    """
+    with errors_as_sentences():
+        from flegel.cluster.client import own_address
+        from flegel.cluster.slave.daemon import SlaveDaemon
+        from flegel.cluster.slave.settings import SlaveSettings
+        from flegel.cluster.slave.slave_folder import default_folder
+        from flegel.cluster.transport import keys
+        from flegel.cluster.transport.framing import host_of
+        from flegel.cluster.transport.protocol import TO_SLAVE, check_name
+        from flegel.cluster.transport.secure_client import SecureClient, dial
+        from flegel.runtime.processes.host import cores
+        from flegel.runtime.processes.malloc_settings import share_heap
+
+        share_heap()
+        host_of(master)
+        called = check_name(name or socket.gethostname().split(".")[0], "slave")
+        count = slots or len(cores())
+        if insecure:
+
+            def call() -> SecureClient:
+                return dial(master, TO_SLAVE, insecure=True)
+
+            call().close()
+        else:
+            pair, server = keys.ensure("slave"), keys.KeyRegistry().master(master)
+
+            def call() -> SecureClient:
+                return dial(master, TO_SLAVE, pair=pair, server=server)
+
+        settings = SlaveSettings(
+            called, count, address or own_address(master), folder or default_folder(called),
+            parse_bytes(memory) if memory else _memory() // max(count, 1), drain,
+            tuple(data or ()),
+        )  # fmt: skip
+        SlaveDaemon(settings, call).run()
+
+
+@cluster_app.command()
+def up(
+    hosts: HostsFile,
+    master: Master = DEFAULT_MASTER,
+    ssh: Ssh = None,
+    wait: Annotated[float, typer.Option(help="Seconds until all slaves must have registered.")] = 60.0,
+    insecure: Insecure = False,
+) -> None:
+    """Start a slave on each host of a file; run it where the master runs, so that it can exchange keys.
+
+    For example:
+
+        flegel cluster up hosts.txt --master tcp://head:7077
+    """
+    with errors_as_sentences():
+        from flegel.cluster.launch import ssh as remote
+        from flegel.runtime import clock
+
+        listed = remote.read_hosts(hosts)
+        with open_client(master, insecure) as client:
+            client.slaves()
+            wrong = {name: why for name, why in remote.up(listed, master, ssh or remote.SSH, insecure).items() if why}
+            until = clock.now() + wait
+            missing = {host.name for host in listed} - set(wrong)
+            while missing and clock.now() < until:
+                missing -= {slave.name for slave in client.slaves() if slave.state == "here"}
+                clock.sleep(0.2)
+        wrong.update(dict.fromkeys(missing, f"did not register within {wait:.0f} s; see its log"))
+        for host in listed:
+            print(f"{host.name:20} {wrong.get(host.name, 'is here')}")
+        if wrong:
+            raise FlegelError(f"{len(wrong)} of {len(listed)} slaves did not come up.")
+
+
+@cluster_app.command()
+def down(hosts: HostsFile, ssh: Ssh = None) -> None:
+    """Stop the slaves that `up` has started; each drains first."""
+    with errors_as_sentences():
+        from flegel.cluster.launch import ssh as remote
+
+        wrong = {name: why for name, why in remote.down(remote.read_hosts(hosts), ssh or remote.SSH).items() if why}
+        for name, why in wrong.items():
+            print(f"{name:20} {why}")
+        if wrong:
+            raise FlegelError(f"{len(wrong)} slaves may still run.")
+
+
+def _home() -> Path:
+    home = os.environ.get("FLEGEL_HOME")
+    return Path(home) if home else Path.home() / ".local" / "share" / "flegel"
+
+
+def _memory() -> int:
+    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

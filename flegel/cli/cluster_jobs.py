@@ -1,0 +1,250 @@
+"""Jobs of a cluster on the command line: submit, attach, jobs, status, logs, cancel, scale, resume.
+
+Only shows and asks; jobs are decided in `flegel.cluster`.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flegel.cli.app import errors_as_sentences
+from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
+from flegel.errors import AlgorithmError, FlegelError, UsageError
+
+if TYPE_CHECKING:
+    from flegel.cluster.client import Client
+    from flegel.cluster.transport.protocol import JobView
+
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's name; `flegel jobs` lists them.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+def open_client(address: str, insecure: bool) -> Client:
+    from flegel.cluster.client import Client
+    from flegel.cluster.transport.framing import host_of
+
+    host_of(address)
+    return Client(address, insecure=insecure)
+
+
+def submit_to(
+    address: str, insecure: bool, chosen: Any, data: str, options: dict[str, Any], folder: Path | None,
+    json_to: str | None, detach: bool,
+) -> None:  # fmt: skip
+    """`flegel submit --master`: send the job, then watch it unless `detach`."""
+    from flegel.cluster.client import data_name, pack
+    from flegel.cluster.transport.protocol import ClusterJob
+    from flegel.options import with_options
+    from flegel.plan.stragglers import parse_stragglers
+    from flegel.runtime.job.class_source import reference
+    from flegel.sync import make_policy
+
+    algorithm, code, source = pack(reference(chosen))
+    job = with_options(ClusterJob(algorithm, data_name(data), code=code), options)
+    make_policy(job.sync)
+    if job.straggler and job.workers:
+        parse_stragglers(job.straggler, job.workers)
+    with open_client(address, insecure) as client:
+        name = client.submit(job, source)
+        if detach:
+            print(name)
+            return
+        print(f"flegel: job {name} is submitted", file=sys.stderr)
+        _follow(client, name, folder, json_to)
+
+
+def _follow(client: Client, job: str, folder: Path | None, json_to: str | None) -> None:
+    import msgspec
+
+    from flegel.cli.display import make_display, summary
+    from flegel.machine.coordinator.observation import JobSnapshot
+
+    display = make_display(sys.stderr)
+    said = ""
+    try:
+        with display:
+            for view in client.watch(job):
+                text = f"{view.state}: {view.reason}" if view.state == "queued" else view.state
+                if text != said and view.state in ("queued", "running"):
+                    display.say(f"job {job} is {text}")
+                    said = text
+                if view.glance and view.state == "running":
+                    display.show(msgspec.convert(view.glance, JobSnapshot))
+    except KeyboardInterrupt:
+        print(f"\nflegel: detached; the job goes on. Come back with: flegel attach {job}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    _raise_unless_done(view)
+    figures = client.fetch(view, folder) if folder is not None else client.figures(view)
+    if json_to == "-":
+        print(json_module.dumps(figures, indent=1))
+    elif json_to is not None:
+        Path(json_to).write_text(json_module.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    for text in figures["warnings"]:
+        display.say(f"note: {text}")
+    for line in summary(SimpleNamespace(**figures)):  # type: ignore[arg-type]
+        display.say(line)
+
+
+def _raise_unless_done(view: JobView) -> None:
+    if view.state == "done":
+        return
+    if view.state == "cancelled":
+        raise FlegelError(f"Job {view.job} was cancelled.")
+    if view.usage:
+        raise UsageError(f"Job {view.job} failed: {view.reason}")
+    raise AlgorithmError(f"Job {view.job} failed: {view.reason}", view.trace)
+
+
+def attach(
+    job: JobName,
+    out: Annotated[Path | None, typer.Option(help="Folder for the result; runs/JOB by default.")] = None,
+    save: Annotated[bool, typer.Option("--save/--no-save", help="Bring the result here when it is done.")] = True,
+    master: Master = DEFAULT_MASTER,
+    insecure: Insecure = False,
+) -> None:
+    """Watch a job as if it ran here; Ctrl-C detaches, and the job goes on."""
+    with errors_as_sentences():
+        folder = (out or Path("runs") / job) if save else None
+        if folder is not None:
+            from flegel.runtime.job import result_store
+
+            result_store.check_target(folder)
+        with open_client(master, insecure) as client:
+            _follow(client, job, folder, None)
+
+
+def jobs(json: AsJson = False, master: Master = DEFAULT_MASTER, insecure: Insecure = False) -> None:
+    """List the jobs of the cluster, the newest last."""
+    with errors_as_sentences():
+        from rich.console import Console
+        from rich.table import Table
+
+        with open_client(master, insecure) as client:
+            views = client.jobs()
+        if json:
+            print(json_module.dumps([_plain(v) for v in views], indent=1))
+            return
+        table = Table(box=None)
+        for heading in ("job", "owner", "state", "priority", "workers", "data", "what"):
+            table.add_column(heading, overflow="fold" if heading == "what" else "ellipsis")
+        for v in views:
+            workers = "–" if v.workers is None else str(v.workers)
+            what = v.reason if len(v.reason) <= 80 else f"{v.reason[:79]}…"
+            table.add_row(v.job, v.owner, v.state, str(v.priority), workers, v.data, what)
+        Console().print(table if views else "No jobs yet; `flegel submit … --master ADDRESS` makes one.")
+
+
+def status(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="A job; the whole cluster without it.")] = None,
+    json: AsJson = False,
+    master: Master = DEFAULT_MASTER,
+    insecure: Insecure = False,
+) -> None:
+    """What a job does, or how the cluster is: slaves, slots and jobs."""
+    with errors_as_sentences():
+        from rich.console import Console
+        from rich.table import Table
+
+        with open_client(master, insecure) as client:
+            if job is not None:
+                view = _plain(client.job(job))
+                if json:
+                    print(json_module.dumps(view, indent=1))
+                    return
+                for key, value in view.items():
+                    if value not in (None, "", (), {}, []) and key not in ("glance", "trace", "usage"):
+                        print(f"{key:10} {_for_people(key, value)}")
+                if view["trace"]:
+                    print(view["trace"].rstrip())
+                return
+            slaves, views = client.slaves(), client.jobs()
+        if json:
+            import msgspec
+
+            print(
+                json_module.dumps({"slaves": msgspec.to_builtins(slaves), "jobs": [_plain(v) for v in views]}, indent=1)
+            )
+            return
+        table = Table("slave", "address", "slots", "used", "load", "memory", "state", box=None)
+        for s in slaves:
+            size = f"{s.memory / 2**30:.1f} GiB"
+            table.add_row(s.name, s.address, str(s.slots), str(s.used), f"{s.load:.2f}", size, s.state)
+        Console().print(table if slaves else "No slave has registered; start one with `flegel slave --master ADDRESS`.")
+        counts = {state: sum(v.state == state for v in views) for state in ("queued", "running", "done", "failed")}
+        print(", ".join(f"{n} {state}" for state, n in counts.items()))
+
+
+def _for_people(key: str, value: Any) -> str:
+    if key in ("submitted", "started", "ended"):
+        from flegel.runtime import clock
+
+        return clock.wall(value)
+    if key == "slots":
+        return ", ".join(f"{count} on {slave}" for slave, count in sorted(value.items()))
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _plain(view: Any) -> dict[str, Any]:
+    import msgspec
+
+    found: dict[str, Any] = msgspec.to_builtins(view)
+    return found
+
+
+def logs(
+    job: JobName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    master: Master = DEFAULT_MASTER,
+    insecure: Insecure = False,
+) -> None:
+    """Print what the processes of a job have written, with the time and who it was.
+
+    For example, until the job is over:
+
+        flegel logs kmeans-1 -f
+    """
+    with errors_as_sentences(), open_client(master, insecure) as client:
+        try:
+            line = ""
+            for line in client.log(job, follow):
+                print(line, flush=follow)
+            if not line:
+                print(f"flegel: the processes of {job} have printed nothing yet.", file=sys.stderr)
+        except BrokenPipeError:
+            sys.stderr.close()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def cancel(job: JobName, master: Master = DEFAULT_MASTER, insecure: Insecure = False) -> None:
+    """End a job, waiting or running; its processes end within seconds."""
+    with errors_as_sentences(), open_client(master, insecure) as client:
+        print(f"{job} {client.cancel(job)}")
+
+
+def scale(
+    job: JobName,
+    workers: Annotated[int, typer.Argument(help="How many workers it should have.")],
+    master: Master = DEFAULT_MASTER,
+    insecure: Insecure = False,
+) -> None:
+    """Give a job more or fewer workers, also while it trains.
+
+    For example:
+
+        flegel scale kmeans-1 8
+    """
+    with errors_as_sentences(), open_client(master, insecure) as client:
+        print(f"{job} {client.scale(job, workers)}")
+
+
+def resume(job: str, master: str, insecure: bool) -> None:
+    """For `flegel resume`: let a job that failed or was cancelled go on from its last commit."""
+    with open_client(master, insecure) as client:
+        print(f"{job} {client.resume(job)}")

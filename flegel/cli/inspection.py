@@ -1,0 +1,69 @@
+"""`flegel algorithms`, `models`, `check`, `version`: what there is, and whether a class works. Trains nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from flegel.cli.app import errors_as_sentences
+from flegel.cli.options import Settings, make_algorithm
+
+
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="Show this one's hyper-parameters.")] = None,
+) -> None:
+    """List the built-in algorithms, or the hyper-parameters of one (also of file.py:Class)."""
+    with errors_as_sentences():
+        from flegel.algorithms import BUILTINS
+        from flegel.runtime.job.find_algorithm import find_algorithm
+
+        if name is None:
+            for each in BUILTINS:
+                print(f"{each:8} {_summary(find_algorithm(each))}")
+            return
+        cls = find_algorithm(name)
+        print(f"{name}: {_summary(cls)}\n")
+        for parameter in cls.hyper_parameters().values():
+            print(f"  --set {parameter.name}={_shown(parameter.default):14} {parameter.description}")
+
+
+def _summary(cls: type) -> str:
+    return (cls.__doc__ or "").strip().splitlines()[0] if cls.__doc__ else ""
+
+
+def _shown(value: Any) -> str:
+    return "…" if type(value) is object else str(value)
+
+
+def models() -> None:
+    """List the synchronization models."""
+    with errors_as_sentences():
+        from flegel import sync
+
+        for name, model in sync.models().items():
+            print(f"{name:11} {model.summary}")
+
+
+def check(
+    algorithm: Annotated[str, typer.Argument(help="file.py:Class, or a built-in name.")],
+    settings: Settings = None,
+) -> None:
+    """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes.
+
+    For example:
+
+        flegel check my.py:Spherical --set k=12
+    """
+    with errors_as_sentences():
+        from flegel.conformance import check_algorithm
+
+        for line in check_algorithm(make_algorithm(algorithm, settings)):
+            print(f"ok  {line}")
+
+
+def version() -> None:
+    """Print the version."""
+    from flegel import __version__
+
+    print(__version__)

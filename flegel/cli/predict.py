@@ -1,0 +1,74 @@
+"""`flegel predict`: a saved model applied to rows. Trains nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flegel.cli.app import errors_as_sentences
+from flegel.errors import StorageError, UsageError
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
+    data: Annotated[str, typer.Option("--data", help="A data set's name or a path.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write to this .npy or .csv file; one line a row on standard output else."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Label column of a file, to be left out.")] = None,
+    trust_code: Annotated[
+        bool,
+        typer.Option("--trust-code", help="Run the class stored in the model; only for models you trust."),
+    ] = False,
+) -> None:
+    """Apply a saved model to rows.
+
+    For example:
+
+        flegel predict runs/kmeans-higgs-001 --data higgs:1000
+
+        flegel predict runs/kmeans-points-001 --data new.csv --out clusters.csv
+    """
+    with errors_as_sentences():
+        import numpy as np
+
+        from flegel.datasets import open_data
+        from flegel.runtime.job.result_store import check_file, load
+
+        if out is not None:
+            if out.suffix not in (".npy", ".csv"):
+                raise UsageError(f"{out} should end in .npy or .csv.")
+            check_file(out, "--out")
+        loaded = load(model, trust_code=trust_code)
+        dataset = open_data(data, label=label)
+        if dataset.note:
+            print(f"flegel: {dataset.note}", file=sys.stderr)
+        found = np.asarray(loaded.predict(dataset.load()[0]))
+        if out is None:
+            _print_rows(found)
+        else:
+            _write_rows(found, out)
+
+
+def _print_rows(found: Any) -> None:
+    try:
+        for row in found.tolist():
+            print(",".join(map(str, row)) if isinstance(row, list) else row)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader, such as head, has seen enough
+
+
+def _write_rows(found: Any, out: Path) -> None:
+    import numpy as np
+
+    try:
+        if out.suffix == ".npy":
+            np.save(out, found, allow_pickle=False)
+        else:
+            np.savetxt(out, found, delimiter=",", fmt="%s" if found.dtype.kind in "OU" else "%.10g")
+    except OSError as error:
+        raise StorageError(f"Could not write {out}: {error.strerror or error}.") from None

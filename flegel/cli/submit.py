@@ -1,0 +1,214 @@
+"""`flegel submit` and `flegel resume`: words to a job, its result to files. Trains nothing itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flegel.cli import cluster_jobs
+from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentences
+from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
+from flegel.cli.options import Insecure, MaybeMaster, Settings, make_algorithm
+from flegel.errors import FlegelError, UsageError
+from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder for model, result and trace; a new one under runs/ by default.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Json = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE|-",
+        help="Write the result as JSON to this file, or - for standard output.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Save = Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.", rich_help_panel=OUTPUT)]
+
+
+@for_submit
+def submit(
+    algorithm: Annotated[str, typer.Argument(help="A built-in name (see `flegel algorithms`) or file.py:Class.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            metavar="NAME|PATH",
+            help="A data set's name (higgs, higgs:200000) or a path.",
+            rich_help_panel=DATA,
+        ),
+    ],
+    settings: Settings = None,
+    out: Out = None,
+    json_to: Json = None,
+    save: Save = True,
+    master: MaybeMaster = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Print the job's name and do not wait.", rich_help_panel=CLUSTER)
+    ] = False,
+    insecure: Insecure = False,
+    **options: Any,
+) -> None:
+    """Train a model on workers of this host, or on a cluster.
+
+    For example:
+
+        flegel submit kmeans --data higgs --set k=20 --workers 4
+
+        flegel submit my.py:Spherical --data points.csv --sync bsp --max-iterations 50
+
+        flegel submit gmm --data higgs --master tcp://head:7077 --detach
+    """
+    from flegel.runtime.processes import fork_server
+
+    here = master is None or master == "local"
+    with errors_as_sentences(WORKERS_STOPPED if here else ""), fork_server.prepared(here):
+        chosen = make_algorithm(algorithm, settings)
+        folder = _folder(save, out, algorithm, data)
+        _check_targets(folder, json_to)
+        if master is not None and not here:
+            remote = for_cluster(options)
+            cluster_jobs.submit_to(master, insecure, chosen, data, remote, folder, json_to, detach)
+            return
+        local = for_this_host(options, detach)
+        if options["checkpoint_every"] is not None and options["checkpoint"] is None:
+            raise UsageError("--checkpoint-every says how often; say also where, with --checkpoint DIR.")
+        from flegel import api
+
+        _show_and_save(partial(api.run, chosen, data, **local), folder, json_to)
+
+
+@for_resume
+def resume(
+    place: Annotated[
+        str, typer.Argument(help="Folder or store (s3://…) that was given to submit --checkpoint, or a cluster's job.")
+    ],
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="The same class, where its file has moved: file.py:Class.", rich_help_panel=DATA),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="The same data, where they have moved.", rich_help_panel=DATA)
+    ] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--newest",
+            help="From the newest checkpoint as it is (bsp: same course to the last bit; the default there), or from "
+            "the last commit, with one pass to make the statistics anew (the default of all other models).",
+            rich_help_panel=FAULTS,
+        ),
+    ] = None,
+    trust_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-code",
+            help="Run the class stored in the checkpoint; only where you trust it.",
+            rich_help_panel=FAULTS,
+        ),
+    ] = False,
+    out: Out = None,
+    json_to: Json = None,
+    save: Save = True,
+    master: MaybeMaster = None,
+    insecure: Insecure = False,
+    **changes: Any,
+) -> None:
+    """Go on with a job from its checkpoints. What is not given stays as it was submitted.
+
+    A folder or an address with :// is a place; anything else is a job of the cluster, which knows its place itself.
+
+    For example:
+
+        flegel submit gmm --data higgs --set k=10 --checkpoint job1
+
+        flegel resume job1 --max-seconds 600
+    """
+    from flegel.runtime.processes import fork_server
+
+    at = master if master != "local" and "://" not in place and not Path(place).exists() else None
+    with errors_as_sentences(CHECKPOINTS_KEPT if at is None else ""), fork_server.prepared(at is None):
+        options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
+        if at is not None:
+            if options or out or json_to:
+                raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
+            cluster_jobs.resume(place, at, insecure)
+            return
+        folder = _folder(save, out, "resumed", place.rstrip("/").rpartition("/")[2])
+        _check_targets(folder, json_to)
+        from flegel import api
+
+        _show_and_save(partial(api.resume, place, trust_code=trust_code, **options), folder, json_to)
+
+
+def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
+    """Where the result goes; None: nowhere."""
+    if not save and out is not None:
+        raise UsageError(f"--no-save keeps nothing, and --out {out} says where; omit one of them.")
+    return (out or _free_folder(*name)) if save else None
+
+
+def _check_targets(folder: Path | None, json_to: str | None) -> None:
+    """Before anything is done: raise `UsageError` where the result could not be written."""
+    from flegel.runtime.job import result_store
+
+    if folder is not None:
+        result_store.check_target(folder)
+    if json_to is not None and json_to != "-":
+        result_store.check_file(json_to, "--json")
+
+
+def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | None) -> None:
+    """Run it under a display, which also tells the result."""
+    from flegel.cli.display import make_display
+
+    display = make_display(sys.stderr)
+    with display:
+        result = _finish_job(job, display, folder, json_to)
+    display.finish(result)
+
+
+def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:
+    """Run it under a display, save and tell the result."""
+    import json
+    import warnings
+
+    from flegel.runtime.job import result_store
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
+        result = job(watch=display.watch, say=display.say)
+    for text in result.warnings:
+        display.say(f"note: {text}")
+    failed: FlegelError | None = None
+    if folder is not None:
+        try:
+            result_store.save(result, folder)
+        except FlegelError as error:
+            failed = error  # the result itself is still worth telling
+    if json_to == "-":
+        print(json.dumps(result.to_json(), indent=1))
+    elif json_to is not None:
+        result_store.write_json(result, json_to)
+    if failed is not None:
+        display.finish(result)
+        raise failed
+    return result
+
+
+def _free_folder(algorithm: str, data: str) -> Path:
+    """The first runs/ALGORITHM-DATA-NNN that does not exist."""
+    stem = "-".join(Path(part.rpartition(":")[2] or part).stem for part in (algorithm, data.partition(":")[0]))
+    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in stem)
+    return next(p for i in range(1, 1_000_000) if not (p := Path("runs") / f"{safe}-{i:03d}").exists())

@@ -1,0 +1,244 @@
+"""Commits: reports are held, a fold of them is requested, and its answer becomes a row of the trace. Pure.
+
+A commit has two phases. `request` hands the held reports of some workers over; the coordinator passes the request to
+the parameter store. `finish` takes the store's answer, in the same event or in a later one. A report leaves `held` when
+it is handed over, so it can neither be handed over twice nor be dropped with a worker that is lost meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.errors import AlgorithmError, ProtocolError
+from flegel.machine.coordinator.events import TraceRow
+from flegel.machine.coordinator.orders import WorkerOrders
+from flegel.machine.coordinator.state import JobState
+from flegel.messages import Report
+from flegel.params.hooks import call_hook
+from flegel.params.ledger import merge
+from flegel.params.protocol import Fold, Folded
+from flegel.plan.interval.search import PARTS
+from flegel.plan.termination import Progress
+from flegel.sync.policy import Updated, WorkerView
+
+SPANS_UP_TO = 256  # workers; beyond that the trace holds sums only
+
+Span = tuple[int, float, float, int, float, float, float]
+
+
+class Commits:
+    """Reports that wait for their fold, and what is known of the last one."""
+
+    def __init__(self, job: JobState, orders: WorkerOrders, debug: bool = False) -> None:
+        self._job, self._orders, self._debug = job, orders, debug
+        self.held: dict[int, Tree] = {}
+        """By worker: the change that it reported."""
+        self.staleness: dict[int, int] = {}
+        """How often a report was made under a θ so many updates old."""
+        self.updated_at = 0.0
+        self.last: Updated | None = None
+        """What the model heard of the last commit, or will hear next."""
+        self._spans: dict[int, Span] = {}
+        self._number = 0
+        self._estimate: float | None = None
+        self._gain: float | None = None
+        self._diverged = ""
+        self._worth: tuple[int, Array | None] = (0, None)
+        """For so many workers: what the algorithm says of intervals."""
+
+    def hold(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> WorkerView:
+        """A worker has reported."""
+        job = self._job
+        seen = job.view.workers[worker]
+        change = job.store.bundle(arrays)
+        if worker in self.held:  # it was asked for the rest, because workers come or go
+            change = merge(job.algorithm, pytree.copy(self.held[worker]), change)
+        self.held[worker] = change
+        seen.hear(body.visits, body.compute, body.respond, body.wait)
+        seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
+        if len(job.view.workers) <= SPANS_UP_TO:
+            sent, here = self._orders.sent_at[worker] - job.began, now - job.began
+            self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
+        return seen
+
+    def forget(self, worker: int) -> int:
+        """The worker is lost: what it reported and was not handed over does not count. Returns the visits of that."""
+        self._spans.pop(worker, None)
+        seen = self._job.view.workers.get(worker)
+        return seen.last_visits if self.held.pop(worker, None) is not None and seen is not None else 0
+
+    # -- phase one -----------------------------------------------------------------------------------------
+
+    def request(self, workers: tuple[int, ...]) -> Fold:
+        """The held reports of these workers, for a new θ."""
+        fixed = sorted(workers)  # so that the same reports give the same bits
+        return self._fold(fixed, True)
+
+    def request_accounts(self, without: Collection[int]) -> Fold:
+        """All held reports, for the statistics alone; those of some workers are dropped, for they begin again."""
+        for worker in sorted(set(self.held) & set(without)):
+            self._job.view.workers[worker].phase = "idle"
+            del self.held[worker]
+        return self._fold(sorted(self.held), False)
+
+    def _fold(self, workers: list[int], update: bool) -> Fold:
+        held, self._number = self.held, self._number + 1
+        return Fold(self._number, workers, [held.pop(worker) for worker in workers], self._job.place, update)
+
+    # -- phase two -----------------------------------------------------------------------------------------
+
+    def finish_accounts(self, request: Fold, folded: Folded) -> None:
+        """The statistics hold these reports; θ is as before."""
+        views = [self._job.view.workers[worker] for worker in request.workers]
+        self._attribute(views, folded)
+        for seen in views:
+            seen.phase = "idle"
+
+    def finish(
+        self, request: Fold, workers: tuple[int, ...], folded: Folded, in_flight: int, moved_bytes: int, now: float
+    ) -> Updated:
+        """θ is new: a row of the trace, and what the model hears of it. `workers`: in the order that the model gave."""
+        job = self._job
+        views = [job.view.workers[worker] for worker in request.workers]
+        self._attribute(views, folded)
+        for seen in views:
+            seen.phase = "idle"
+        visits = sum([seen.last_visits for seen in views])
+        compute = sum([seen.last_compute for seen in views])
+        self._count_staleness(request.workers)
+        if self._debug and (gap := job.store.discrepancy()) > 1e-10:
+            raise ProtocolError(f"Statistics and the sum over owners differ by {gap:.2g} in {job.place}.")
+        self._diverged = folded.diverged
+        job.iteration += 1
+        seconds = now - self.updated_at
+        cost = max(0.0, seconds - compute / max(len(workers), 1))
+        self.updated_at = now
+        self._evaluate(folded, workers)
+        job.trace.append(
+            TraceRow(
+                now - job.began,
+                job.iteration,
+                job.objective,
+                job.policy.interval,
+                self._estimate,
+                visits,
+                cost,
+                job.reason,
+                [self._spans.pop(w) for w in request.workers if w in self._spans],
+                [w.passes for w in job.view.workers.values()] if len(job.view.workers) <= SPANS_UP_TO else [],
+                in_flight,
+                moved_bytes,
+                [w.gain for w in job.view.workers.values()] if job.attribute else [],
+            )
+        )
+        job.reason = ""
+        job.view.round += 1
+        exact = job.totals.unseen == 0
+        self.last = Updated(
+            job.view.round, workers, self._estimate, exact, visits, cost, self._gain, seconds,
+            self._interval_worth(),
+        )  # fmt: skip
+        return self.last
+
+    def _attribute(self, views: list[WorkerView], folded: Folded) -> None:
+        if folded.gains:
+            for seen in views:
+                if not seen.unseen:
+                    seen.gain += folded.gains.get(seen.id, 0.0)
+
+    def _count_staleness(self, workers: Collection[int]) -> None:
+        orders, staleness = self._orders.round_of, self.staleness
+        for asked, number in Counter([orders[worker] for worker in workers]).items():
+            behind = self._job.view.round - asked
+            staleness[behind] = staleness.get(behind, 0) + number
+
+    def _evaluate(self, folded: Folded, workers: tuple[int, ...]) -> None:
+        """Objective and estimate after this commit, and how much better the estimate is than before."""
+        job = self._job
+        job.totals.count(workers)
+        unseen = job.totals.unseen
+        job.objective = folded.objective if not unseen else None
+        estimate = self._scaled(folded.objective, unseen)
+        better = -1.0 if job.algorithm.maximize else 1.0
+        before = self._estimate
+        self._gain = better * (before - estimate) if before is not None and estimate is not None else None
+        self._estimate = estimate
+
+    def _scaled(self, value: float | None, unseen: int) -> float | None:
+        """While some points are unseen, the objective of the others scaled up to all; None while all are unseen."""
+        points = self._job.totals.points
+        if unseen and unseen >= points:
+            return None
+        if value is None or self._job.algorithm.averaged or not unseen:
+            return value
+        return value * points / max(points - unseen, 1)
+
+    def _interval_worth(self) -> Array | None:
+        """What the algorithm says of intervals; asked again when the number of workers is another."""
+        workers = len(self._job.view.workers)
+        if self._worth[0] != workers:
+            self._worth = (workers, interval_worth(self._job, workers))
+        return self._worth[1]
+
+    # -- figures -------------------------------------------------------------------------------------------
+
+    def progress(self, now: float) -> Progress:
+        """What the criteria of termination look at."""
+        job, totals = self._job, self._job.totals
+        return Progress(
+            iteration=job.iteration,
+            seconds=now - job.began,
+            objective=job.trace[-1].estimate,
+            exact=totals.unseen == 0,
+            slowest_pass=totals.slowest_pass,
+            halted=totals.halted,
+            points=totals.points,
+            diverged=self._diverged,
+        )
+
+    def restart(self, now: float) -> None:
+        """The statistics changed without a new θ, or time passed without training: no gain is measured across that."""
+        self._estimate, self.updated_at, self._job.totals.stale = None, now, True
+
+    def continue_from(self, now: float) -> None:
+        """A job goes on under a θ that is newer than its statistics."""
+        self._estimate = self._gain = None
+        self.updated_at = now
+
+    # -- checkpoints ---------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "updated_at": self.updated_at, "estimate": self._estimate, "gain": self._gain,
+            "diverged": self._diverged, "staleness": self.staleness,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.updated_at, self._estimate, self._gain = state["updated_at"], state["estimate"], state["gain"]
+        self._diverged, self.staleness = state["diverged"], state["staleness"]
+
+
+def interval_worth(job: JobState, workers: int) -> Array | None:
+    """The hook `efficiency` for every part of a pass; None where the algorithm says nothing."""
+    said = [call_hook(job.algorithm, job.place, "efficiency", float(part), workers) for part in PARTS]
+    worth = None if any(value is None for value in said) else np.array([_number(v) for v in said])
+    if worth is not None and not (worth.min() >= 0.0 < worth.max() < math.inf):
+        wrong = np.flatnonzero(~((worth >= 0.0) & (worth < math.inf)))
+        at = int(wrong[0]) if len(wrong) else 0
+        raise AlgorithmError(
+            f"efficiency must return a number from 0 to 1, or None, and not 0 for every part of a pass; it "
+            f"returned {said[at]!r} for {PARTS[at]:.3g} of a pass and {workers} workers."
+        )
+    return worth
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, Real) else math.nan

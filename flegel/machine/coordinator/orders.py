@@ -1,0 +1,62 @@
+"""Orders to train and to stop, and what was ordered last. Decides nothing; the synchronization model does."""
+
+from __future__ import annotations
+
+from flegel.core import pytree
+from flegel.machine.coordinator.events import Send
+from flegel.machine.coordinator.liveness import Liveness
+from flegel.machine.coordinator.state import JobState
+from flegel.messages import Stop, Train
+from flegel.sync.policy import TrainWorkers
+
+
+class WorkerOrders:
+    """Who trains in which round, since when."""
+
+    def __init__(self, job: JobState, liveness: Liveness) -> None:
+        self._job, self._liveness = job, liveness
+        self.round_of: dict[int, int] = {}
+        """The round of each worker's last order."""
+        self.sent_at: dict[int, float] = {}
+        self.lingering: set[int] = set()
+        """Workers that go on training after they have reported."""
+
+    def train(self, action: TrainWorkers, now: float) -> None:
+        job = self._job
+        arrays = tuple(pytree.flatten(job.store.parameter))
+        out, workers = job.out, job.view.workers
+        round_, points, seconds, linger = job.view.round, action.points, action.seconds, action.linger
+        for worker in action.workers:
+            seen = workers[worker]
+            seen.phase, seen.stopping = "training", False
+            visits = seen.points if points is None else points[worker]
+            body = Train(round_, visits, seconds.get(worker) if seconds else None, linger)
+            out.append(Send(worker, body, arrays))
+        self.round_of.update(dict.fromkeys(action.workers, round_))
+        self.sent_at.update(dict.fromkeys(action.workers, now))
+        (self.lingering.update if linger else self.lingering.difference_update)(action.workers)
+        self._liveness.expect_all(action.workers, now)
+
+    def stop(self, workers: tuple[int, ...], now: float) -> None:
+        for worker in workers:
+            self._job.view.workers[worker].stopping = True
+            self._liveness.asked_at[worker] = now
+            self._job.send(worker, Stop(self.round_of[worker]))
+
+    def stop_all(self, now: float) -> None:
+        """Everybody who trains and has not been told to stop."""
+        view = self._job.view
+        self.stop(tuple(w for w in view.training() if not view.workers[w].stopping), now)
+
+    def forget(self, worker: int) -> None:
+        self.lingering.discard(worker)
+
+    def overdue(self, worker: int, waited: float) -> str:
+        """What to say of a worker that was told to stop and has not reported for so long; empty where all is well."""
+        seen = self._job.view.workers.get(worker)
+        if seen is None or not seen.stopping or waited <= self._job.timeouts.report:
+            return ""
+        return (
+            f"Worker {worker} did not commit within {waited:.0f} s of the barrier of round "
+            f"{self.round_of[worker]}; does updateDataPoint return?"
+        )

@@ -1,0 +1,106 @@
+"""Who is started, who is new, who leaves, and how often workers were lost. Pure bookkeeping, no points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flegel.machine.coordinator.events import Command, StartWorker
+from flegel.sync.policy import View, WorkerView
+
+FAULTS_IN_A_ROW = 3  # crashes without a whole pass over the lost points in between: the code's own fault
+FAULTS = 10  # crashes in all
+KILLS_IN_A_ROW = 10
+SILENT = (
+    f", as were {FAULTS_IN_A_ROW} of its lives in a row; its code may hold the interpreter (initState, or what that "
+    "calls), or its host is out of reach"
+)
+
+
+@dataclass
+class Incident:
+    """A change of the workers, for the trace and the result."""
+
+    kind: str
+    """lost, joined or left."""
+    worker: int
+    why: str
+    at: float
+    resumed: float | None = None
+    redone: int = 0
+    """Visits that were reported and do not count: at most the interval under way."""
+    unvisited: int = 0
+    """Points that had to be visited anew."""
+
+
+class Roster:
+    """Workers that come and go."""
+
+    def __init__(self) -> None:
+        self.hired: dict[int, float] = {}
+        """Being started, and since when."""
+        self.replacing: set[int] = set()
+        """Started in place of a lost worker: worth waiting for."""
+        self.newcomers: set[int] = set()
+        """Loaded, and without points so far."""
+        self.leaving: set[int] = set()
+        self._faults = self._faults_in_a_row = self._kills_in_a_row = 0
+        self._silences: dict[int, int] = {}
+
+    def hire(self, worker: int, now: float, replacing: bool) -> list[Command]:
+        self.hired[worker] = now
+        if replacing:
+            self.replacing.add(worker)
+        return [StartWorker(worker)]
+
+    def unhire(self, worker: int) -> None:
+        self.hired.pop(worker, None)
+        self.replacing.discard(worker)
+
+    def lose(self, worker: int, fault: bool, silent: bool = False) -> str:
+        """A worker is gone; says where that has happened too often.
+
+        Of one that fell `silent` while it loaded nobody knows whether its code holds the interpreter or its host is out
+        of reach; when that happens to all its lives, it does not matter."""
+        self.unhire(worker)
+        self.newcomers.discard(worker)
+        self.leaving.discard(worker)
+        if not fault:
+            self._kills_in_a_row += 1
+            return f"; that was loss {KILLS_IN_A_ROW} in a row" if self._kills_in_a_row >= KILLS_IN_A_ROW else ""
+        if silent:
+            self._silences[worker] = self._silences.get(worker, 0) + 1
+            return SILENT if self._silences[worker] >= FAULTS_IN_A_ROW else ""
+        self._faults += 1
+        self._faults_in_a_row += 1
+        cause = "the fault is in the code that it runs: initState, updateDataPoint or what these call"
+        if self._faults_in_a_row >= FAULTS_IN_A_ROW:
+            return f", the {FAULTS_IN_A_ROW}rd crash at the same place; {cause}"
+        return f", the {FAULTS}th crash of this job; {cause}" if self._faults >= FAULTS else ""
+
+    def passed(self) -> None:
+        """The points of the lost were visited anew: the place of the crash is behind."""
+        self._faults_in_a_row = self._kills_in_a_row = 0
+        self._silences.clear()
+
+    def stop_waiting(self, now: float, timeout: float) -> None:
+        """Replacements that are still not here will be given points when they come."""
+        for worker in [w for w in self.replacing if now - self.hired[w] >= timeout]:
+            self.replacing.discard(worker)
+
+    def late(self, now: float, timeout: float) -> list[int]:
+        """Hired longer ago than the timeout, and not here."""
+        return [worker for worker, at in self.hired.items() if now - at > timeout]
+
+    def staying(self, view: View) -> list[int]:
+        return [w for w in view.workers if w not in self.leaving]
+
+
+def newcomer(view: View, worker: int, former: WorkerView | None) -> WorkerView:
+    """How a worker without points is seen: as far as the slowest, as fast as its former life or the others."""
+    clock = min((w.clock for w in view.workers.values()), default=0)
+    rates = sorted(w.rate for w in view.workers.values())
+    seen = former or WorkerView(worker, 0, rate=rates[len(rates) // 2] if rates else 0.0)
+    seen.points = seen.unseen = seen.halted = 0
+    seen.carried, seen.clock = -seen.visits, clock
+    seen.phase, seen.stopping, seen.exhausted = "idle", False, False
+    return seen

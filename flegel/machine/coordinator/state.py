@@ -1,0 +1,85 @@
+"""What the parts of a coordinator share: the view of the workers, figures and marks of the job, commands to come.
+
+A part reads and writes this record and its own state, and no other part. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flegel.algorithm import Algorithm
+from flegel.core.pytree import Array
+from flegel.job import Criteria
+from flegel.machine.checkpoint.plain_data import register
+from flegel.machine.coordinator.events import Command, Send, Timeouts, TraceRow
+from flegel.machine.coordinator.totals import Totals
+from flegel.messages import Order
+from flegel.params.protocol import ParameterStore
+from flegel.plan.termination import Termination, Verdict
+from flegel.sync.policy import Policy, Updated, View, WorkerView
+
+register({View: ("_awaited",), WorkerView: (), Updated: (), Verdict: (), Termination: ("_criteria",)})
+
+
+@dataclass
+class JobState:
+    """One job as all parts of its coordinator see it."""
+
+    algorithm: Algorithm
+    policy: Policy
+    criteria: Criteria
+    store: ParameterStore
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    attribute: bool = False
+    """The store attributes progress to single workers."""
+    phase: str = "loading"
+    """loading, training, checkpointing, collecting or over."""
+    verdict: Verdict | None = None
+    iteration: int = 0
+    objective: float | None = None
+    reason: str = ""
+    """Why the model decided as it did, for the next row of the trace."""
+    began: float = 0.0
+    ended: float = 0.0
+    ready_at: float = 0.0
+    view: View = field(default_factory=View)
+    trace: list[TraceRow] = field(default_factory=list)
+    out: list[Command] = field(default_factory=list)
+    """Commands that follow from the event at hand."""
+    totals: Totals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.totals = Totals(self.view)
+
+    @property
+    def points(self) -> int:
+        return self.view.points
+
+    @property
+    def seconds(self) -> float:
+        """Of training."""
+        return self.ended - self.began
+
+    @property
+    def place(self) -> str:
+        """Where the job is, for messages."""
+        return f"round {self.view.round}" if self.phase == "training" else f"the {self.phase} phase"
+
+    def send(self, worker: int, body: Order, arrays: tuple[Array, ...] = ()) -> None:
+        self.out.append(Send(worker, body, arrays))
+
+    def send_all(self, orders: list[tuple[int, Order]]) -> None:
+        self.out.extend(Send(worker, order) for worker, order in orders)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "iteration": self.iteration, "objective": self.objective, "began": self.began, "reason": self.reason,
+            "verdict": self.verdict,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.iteration, self.objective = state["iteration"], state["objective"]
+        self.began, self.reason, self.verdict = state["began"], state["reason"], state["verdict"]

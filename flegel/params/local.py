@@ -1,0 +1,111 @@
+"""θ and the statistics in the coordinator's own process: a fold is done at once, in the event that asks for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from flegel.algorithm import Algorithm
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.errors import AlgorithmError
+from flegel.params.hooks import call_hook
+from flegel.params.ledger import Adder, Ledger, add_in_order
+from flegel.params.protocol import Fold, Folded
+
+
+class LocalStore:
+    """A `ParameterStore` over one ledger. It copies nothing: a report is added where it lies."""
+
+    def __init__(
+        self, algorithm: Algorithm, parameter: Tree, zero: Tree, adder: Adder = add_in_order, attribute: bool = False
+    ) -> None:
+        """`attribute`: find out what each report alone does for the objective, which costs an evaluation for each."""
+        self.parameter = parameter
+        self._algorithm = algorithm
+        self._attribute = attribute
+        self._ledger = Ledger(algorithm, zero, adder)
+        self.bundle = self._ledger.bundle
+        self.join = self._ledger.join
+        self.detach = self._ledger.detach
+        self.forget = self._ledger.forget
+        self.retire = self._ledger.retire
+        self.use_spare_time = self._ledger.update_accounts
+        self.discrepancy = self._ledger.discrepancy
+
+    @property
+    def statistics(self) -> Tree:
+        return self._ledger.total
+
+    def fold(self, request: Fold) -> Folded:
+        gains = self._commit(request)
+        if not request.update:
+            return Folded(request.number, gains=gains)
+        value, diverged = self._update(request.place)
+        self._ledger.spend()
+        return Folded(request.number, value, gains, diverged)
+
+    def _commit(self, request: Fold) -> dict[int, float]:
+        if not self._attribute:
+            self._ledger.commit_all(request.workers, request.changes)
+            return {}
+        better = 1.0 if self._algorithm.maximize else -1.0
+        gains: dict[int, float] = {}
+        for worker, change in zip(request.workers, request.changes, strict=True):
+            before = self._value(request.place)
+            self._ledger.commit(worker, change)
+            if before is not None and (after := self._value(request.place)) is not None:
+                gains[worker] = better * (after - before)
+        return gains
+
+    def _value(self, place: str) -> float | None:
+        value = call_hook(self._algorithm, place, "objective", self._ledger.total, self.parameter)
+        return None if value is None else float(value)
+
+    def _update(self, place: str) -> tuple[float | None, str]:
+        """A new θ, the objective, and why θ is refused where it is."""
+        total = self._ledger.total
+        fresh = pytree.as_float64(call_hook(self._algorithm, place, "updateParameter", total, self.parameter))
+        if not pytree.same_shape(fresh, self.parameter):
+            raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
+        if not pytree.is_finite(fresh):
+            return None, "θ holds numbers that are not finite"
+        value = call_hook(self._algorithm, place, "objective", total, fresh)
+        if value is not None and not math.isfinite(value):
+            return None, f"the objective became {value}"
+        self.parameter = fresh
+        return None if value is None else float(value), ""
+
+    # -- checkpoints ---------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        accounts, account_of = self._ledger.accounts()
+        return {
+            "parameter": pytree.flatten(self.parameter),
+            "statistics": pytree.flatten(self._ledger.total),
+            "accounts": {owner: pytree.flatten(account) for owner, account in accounts.items()},
+            "account_of": account_of,
+        }
+
+    def restore(self, state: Mapping[str, Any], owners: Collection[int] | None = None) -> None:
+        ledger = self._ledger
+        self.set_parameter(pytree.unflatten(self.parameter, state["parameter"]))
+        ledger.total = pytree.unflatten(ledger.total, state["statistics"])
+        accounts: dict[int, Sequence[Array]] = state["accounts"]
+        if owners is None:
+            kept = {owner: pytree.unflatten(ledger.total, arrays) for owner, arrays in accounts.items()}
+            ledger.restore_accounts(kept, state["account_of"])
+            return
+        whole = pytree.copy(ledger.total)
+        for at, into in enumerate(pytree.flatten(whole)):
+            into[...] = sum(arrays[at] for arrays in accounts.values())
+        first = min(owners)
+        ledger.restore_accounts({first: whole}, dict.fromkeys(owners, first))
+
+    def set_parameter(self, parameter: Tree) -> None:
+        self.parameter = pytree.unflatten(self.parameter, pytree.flatten(parameter))
+
+    def clear_statistics(self) -> None:
+        for account in (self._ledger.total, *self._ledger.accounts()[0].values()):
+            pytree.clear(account)

@@ -1,0 +1,108 @@
+"""Does a backend keep the contract of `protocol.py`? `check_backend` says so, for any backend and any algorithm.
+
+It compares with the hooks themselves, one point after the other, in the precision of the data. Nothing is timed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flegel.algorithm import Algorithm, Sample
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import Shard, make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.errors import AlgorithmError
+from flegel.runtime.backends.numba.compiler import interpreted
+from flegel.runtime.backends.protocol import Backend, ShardKernel
+
+CLOSE = 1e-9  # relative: sums may be added up in another order
+
+
+def check_backend(
+    backend: Backend, algorithm: Algorithm, features: Array, labels: Array | None = None, seed: int = 0
+) -> ShardKernel:
+    """Raises `AlgorithmError` with what differs; returns the kernel that was checked."""
+    sample = Sample(features, labels, len(features), features.shape[1])
+    theta = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(seed)))
+    empty = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(theta)))
+
+    def shard(layout: str) -> Shard:
+        state = algorithm.initState(len(features), features.shape[1], np.random.default_rng(seed))
+        return make_shard(features, labels if algorithm.supervised else None, state, layout)
+
+    mine, expected = shard(backend.layout(algorithm, interpret=False)), shard("rows")
+    kernel = backend.build(algorithm, mine, theta, empty, interpret=False)
+    _check(kernel.device == backend.device, f"the kernel says {kernel.device!r}, its backend {backend.device!r}")
+    kernel.put_states([mine])
+    kernel.set_parameter(pytree.flatten(theta))
+    _check_raised_flag(kernel, mine, expected)
+    _check_two_passes(kernel, mine, expected, algorithm, theta, empty)
+    _check_states_from_outside(kernel, mine, expected, algorithm, theta, empty)
+    kernel.close()
+    return kernel
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise AlgorithmError(f"The backend breaks its contract: {otherwise}.")
+
+
+def _check_raised_flag(kernel: ShardKernel, mine: Shard, expected: Shard) -> None:
+    flag = new_flag()
+    flag[0] = 1
+    kernel.clear_statistics()
+    _check(kernel.run(mine, 0, mine.points, 0, flag) == 0, "points were trained although the flag was up")
+    kernel.fetch_states([mine])
+    _check(np.array_equal(mine.state_rows(), expected.state_rows()), "states changed although the flag was up")
+    _check(not any(a.any() for a in kernel.statistics()), "statistics changed although the flag was up")
+
+
+def _train(kernel: ShardKernel, shard: Shard, pieces: int, iteration: int) -> None:
+    """All points, in so many calls that end at the edges of tiles."""
+    edges = [shard.points * piece // pieces // 64 * 64 for piece in range(pieces)]
+    for start, end in zip(edges, [*edges[1:], shard.points], strict=True):
+        if start < end:
+            reached = kernel.run(shard, start, end, iteration, new_flag())
+            _check(reached == end, f"`run` stopped at {reached} of {end} without a signal")
+
+
+def _check_two_passes(
+    kernel: ShardKernel, mine: Shard, expected: Shard, algorithm: Algorithm, theta: Tree, empty: Tree
+) -> None:
+    """In one call and in several; statistics are cleared between the passes."""
+    for iteration, pieces in enumerate((1, 3)):
+        total = pytree.copy(empty)
+        interpreted(algorithm)(expected, theta, total, 0, expected.points, iteration, new_flag())
+        kernel.clear_statistics()
+        _train(kernel, mine, pieces, iteration)
+        _compare(kernel, mine, expected, total, f"pass {iteration}")
+
+
+def _check_states_from_outside(
+    kernel: ShardKernel, mine: Shard, expected: Shard, algorithm: Algorithm, theta: Tree, empty: Tree
+) -> None:
+    """Points that come from another worker bring their states; changes of a resumed job are added to."""
+    for shard in (mine, expected):
+        shard.state[...] = 0
+        shard.halted[...] = 0
+    kernel.put_states([mine])
+    before = [np.full_like(a, 3.0) for a in pytree.flatten(empty)]
+    total = pytree.unflatten(empty, [a.copy() for a in before])
+    kernel.clear_statistics()
+    kernel.add_statistics(before)
+    interpreted(algorithm)(expected, theta, total, 0, expected.points, 2, new_flag())
+    _train(kernel, mine, 1, 2)
+    _compare(kernel, mine, expected, total, "pass with states from outside")
+
+
+def _compare(kernel: ShardKernel, mine: Shard, expected: Shard, total: Tree, when: str) -> None:
+    kernel.fetch_states([mine])
+    _check(np.array_equal(mine.halted, expected.halted), f"other points voted to halt in the {when}")
+    states, wanted = mine.state_rows(), expected.state_rows()
+    _check(np.allclose(states, wanted, rtol=CLOSE, atol=CLOSE), f"states differ after the {when}")
+    found = kernel.statistics()
+    for name, ours, theirs in zip(pytree.names(total), found, pytree.flatten(total), strict=True):
+        scale = max(float(np.abs(theirs).max(initial=0.0)), 1.0)
+        _check(ours.dtype == np.float64, f"statistics {name} are {ours.dtype}, not float64")
+        _check(np.allclose(ours, theirs, rtol=CLOSE, atol=CLOSE * scale), f"statistics {name} differ after the {when}")

@@ -1,0 +1,67 @@
+"""The backend for processors: compiled loops over shards in the memory of the host, built by numba.
+
+States and votes are always up to date, because kernels work on the arrays of the shard itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flegel.algorithm import Algorithm
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import Shard
+from flegel.runtime.backends.numba.compiler import Built, build_kernel
+
+LEAST_POINTS = 2048  # of built-in kernels in one call: a small job gives the same bits whatever the speed
+
+
+class NumbaKernel:
+    """A compiled or interpreted loop, its parameter and its statistics."""
+
+    device = "cpu"
+
+    def __init__(self, built: Built, parameter: Tree, empty: Tree) -> None:
+        self.kind, self.note = built.kind, built.note
+        self.least_points = LEAST_POINTS if built.kind == "hand-written" else 1
+        self._loop = built.kernel
+        self._parameter, self._statistics = parameter, pytree.copy(empty)
+
+    def set_parameter(self, arrays: Sequence[Array]) -> None:
+        self._parameter = pytree.unflatten(self._parameter, arrays)
+
+    def clear_statistics(self) -> None:
+        pytree.clear(self._statistics)
+
+    def add_statistics(self, arrays: Sequence[Array]) -> None:
+        pytree.add(self._statistics, pytree.unflatten(self._statistics, arrays))
+
+    def statistics(self) -> tuple[Array, ...]:
+        return tuple(pytree.flatten(self._statistics))
+
+    def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int:
+        return self._loop(shard, self._parameter, self._statistics, start, end, iteration, flag)
+
+    def fetch_states(self, shards: Sequence[Shard]) -> None:
+        """Nothing to do: the loop writes to the arrays of the shard."""
+
+    def put_states(self, shards: Sequence[Shard]) -> None:
+        """Nothing to do: the loop reads the arrays of the shard."""
+
+    def close(self) -> None:
+        """Nothing to free beyond the arrays, which go with this object."""
+
+
+class NumbaBackend:
+    """Hand-written kernels as they are, hooks as one compiled loop, and interpreted where that is not possible."""
+
+    device = "cpu"
+
+    def layout(self, algorithm: Algorithm, interpret: bool) -> str:
+        return "rows" if interpret else algorithm.layout
+
+    def build(self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool) -> NumbaKernel:
+        return NumbaKernel(build_kernel(algorithm, shard, parameter, empty, interpret), parameter, empty)
+
+
+BACKEND = NumbaBackend()

@@ -1,0 +1,134 @@
+"""What a job needs before its workers are loaded: θ(0), empty statistics, a compiled kernel. Starts no process.
+
+Runs the hooks that look at the data, in the order in which they can fail cheaply.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flegel.algorithm import Algorithm, Sample
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import Sparse, check_state, make_shard
+from flegel.datasets import Dataset, scale
+from flegel.errors import AlgorithmError, FlegelError, own_traceback
+from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change
+from flegel.runtime.job.checkpoint_session import fingerprint
+from flegel.runtime.job.class_source import reference
+from flegel.runtime.job.request import Request
+
+SAMPLE_ROWS = 100_000
+HEAD_ROWS = 1024
+PROBE_ROWS = 256
+
+
+class FlegelWarning(UserWarning):
+    """Something that works, but not as well as it could."""
+
+
+class PreparedJob:
+    """θ(0), empty statistics, and a compiled kernel."""
+
+    def __init__(self, request: Request, scaling: scale.Scaling | None) -> None:
+        self.request, self.algorithm = request, request.algorithm
+        rng = np.random.default_rng(request.job.seed)
+        self.sample = take_sample(request.data, request.job.seed)
+        session, self.fingerprint = request.session, ""
+        if session is not None:
+            self.fingerprint = fingerprint(self.sample)
+            session.check(self.fingerprint, request.data.name)
+        if scaling is not None:
+            rows = self.sample.features
+            own = rows if isinstance(rows, Sparse) else rows.copy()
+            self.sample = self.sample._replace(features=scale.apply(own, scaling))
+        request.phase("init", "validate")
+        self.algorithm.validate(self.sample)
+        former = session.parameter(self.algorithm) if session is not None else None
+        self._restored = former is not None
+        """θ comes from a checkpoint."""
+        fresh = self._hook("initParameter", self.sample, rng) if former is None else former
+        self.parameter: Tree = pytree.as_float64(fresh)
+        if not pytree.is_finite(self.parameter):
+            raise AlgorithmError("initParameter returned numbers that are not finite.")
+        presented = pytree.present(self.parameter)
+        count = min(PROBE_ROWS, self.sample.points)
+        self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
+        check_state(self.state, count)
+        default = type(self.algorithm).initAggregator is Algorithm.initAggregator
+        hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
+        request.phase("init", hook)
+        made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
+        self.zero: Tree = pytree.zeros_like(made)
+        request.phase("init", "aggregate")
+        self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), self.zero))
+
+    def compile(self) -> Built:
+        """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
+        features, labels = self.sample.features, self.sample.labels
+        count = min(PROBE_ROWS, self.sample.points)
+        labels = labels[:count] if labels is not None and self.algorithm.supervised else None
+        if isinstance(features, Sparse):
+            end = features.indptr[count]
+            few: Array | Sparse = Sparse(
+                features.indptr[: count + 1], features.indices[:end], features.values[:end], features.columns
+            )
+        else:
+            few = features[:count]
+        shard = make_shard(few, labels, self.state, self.algorithm.layout)
+        cold = self.request.session is not None and self.request.session.stored is not None
+        built: Built = self._guard(
+            "updateDataPoint", lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=cold)
+        )
+        if built.kind == "interpreted":
+            name = type(self.algorithm).__name__
+            warnings.warn(
+                f"{name}.updateDataPoint runs interpreted, many times slower, because numba cannot compile it: "
+                f"{built.note}",
+                FlegelWarning,
+                stacklevel=2,
+            )
+        return built
+
+    def _hook(self, name: str, *args: Any) -> Any:
+        self.request.phase("init", name)
+        return self._guard(name, lambda: getattr(self.algorithm, name)(*args))
+
+    def _guard(self, name: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except FlegelError:
+            raise
+        except Exception as error:
+            what, session = f"{name} raised {type(error).__name__}: {error}", self.request.session
+            # A built-in algorithm accepted its own θ when it made it: another version refuses it now.
+            if session is not None and self._restored and reference(self.algorithm).builtin:
+                raise session.outdated(self.algorithm, what) from error
+            raise AlgorithmError(f"{what} (before training)", own_traceback(error)) from error
+
+
+def take_sample(data: Dataset, seed: int) -> Sample:
+    """All rows in their order where they are few; else the first `HEAD_ROWS`, then others drawn evenly."""
+    if data.rows <= SAMPLE_ROWS:
+        features, labels = data.load() if data.in_memory else data.sample(data.rows, seed)
+        return Sample(features, labels, data.rows, data.columns)
+    head = data.source.take(np.array([[0, HEAD_ROWS]]))
+    features, labels = data.sample(SAMPLE_ROWS - HEAD_ROWS, seed)
+    if labels is not None and head.labels is not None:
+        labels = np.concatenate([head.labels, labels])
+    return Sample(_stack(head.features, features), labels, data.rows, data.columns)
+
+
+def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:
+    if isinstance(a, Sparse) and isinstance(b, Sparse):
+        return Sparse(
+            np.concatenate([a.indptr, b.indptr[1:] + a.indptr[-1]]),
+            np.concatenate([a.indices, b.indices]),
+            np.concatenate([a.values, b.values]),
+            a.columns,
+        )
+    return np.concatenate([a, b])  # type: ignore[arg-type, unused-ignore]

@@ -1,0 +1,71 @@
+"""A job together with what only this process has of it: algorithm, rows, processes, displays. Starts nothing.
+
+Checks here need no processes and read no rows, so that wrong use is told at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flegel.algorithm import Algorithm
+from flegel.datasets import Dataset
+from flegel.errors import DataError, UsageError
+from flegel.job import Job
+from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.options import check_options
+from flegel.runtime.job.checkpoint_session import CheckpointSession
+from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.processes.worker_cluster import MAX_WORKERS
+
+
+@dataclass
+class Request:
+    """A job as it is to be executed here."""
+
+    algorithm: Algorithm
+    data: Dataset
+    job: Job = field(default_factory=Job)
+    cluster: Cluster | None = None
+    """Processes that are up already; the job starts and ends its own otherwise."""
+    session: CheckpointSession | None = None
+    """Where its state is kept, and what it goes on from."""
+    watch: Callable[[JobSnapshot], None] | None = None
+    say: Callable[[str], None] = lambda text: None
+    phase: Callable[[str, str], None] = lambda name, hook: None
+    """Told what the job does now: reading, init (and which hook), compiling, loading, training."""
+
+    @property
+    def workers(self) -> int:
+        return default_workers() if self.job.workers is None else self.job.workers
+
+
+def default_workers() -> int:
+    """One for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_numbers(request: Request) -> None:
+    """What can be seen to be wrong without opening anything."""
+    if not 1 <= request.workers <= MAX_WORKERS:
+        raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
+    check_options(request.job)
+    cls = type(request.algorithm)
+    halts = "voteToHalt" in cls.updateDataPoint.__code__.co_names
+    halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
+    request.job.criteria.check(has_objective=cls.objective is not Algorithm.objective, halts=halts)
+
+
+def check_data(request: Request) -> None:
+    """The shape of the data against what the algorithm and the number of workers need, before anything is read."""
+    data, algorithm = request.data, request.algorithm
+    name = type(algorithm).__name__
+    if data.rows == 0:
+        raise DataError(f"{data.name} has no rows; there is nothing to train on.")
+    if data.sparse and not algorithm.sparse:
+        raise DataError(f"{name} takes dense rows, but {data.name} is sparse.")
+    if algorithm.supervised and not data.labelled:
+        raise DataError(f"{name} needs labels, but {data.name} has none; name their column with --label.")
+    if request.workers > data.rows:
+        raise UsageError(f"{request.workers} workers are more than the {data.rows} points of {data.name}; use fewer.")

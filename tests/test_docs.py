@@ -137,20 +137,109 @@ def test_what_is_derived_from_the_description_of_a_job_is_up_to_date(page: Path)
 
 
 MAP = ROOT / "ARCHITECTURE.md"
-ROOMS = ["flegel/machine", "flegel/runtime", "flegel/cluster", "flegel/sim", "flegel/compare", "bench/chaos"]
+TOPS = ["flegel", "algorithms", "datasets", "bench", "tests"]
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_the_map_has_every_file(room: str) -> None:
-    sections = re.split(r"^##+ ", MAP.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    own = next(s for s in sections if f"{room.removeprefix('flegel/')}/" in s.partition(":")[0])
-    listed = {name.rpartition("/")[2] for name in re.findall(r"`([\w/]+)`", own)}
-    there = {path.stem for path in (ROOT / room).glob("[!_]*.py")}
-    assert there, f"{room} is no folder of code"
-    assert there <= listed, f"ARCHITECTURE.md does not say what {sorted(there - listed)} of {room} are for"
+def folders() -> set[str]:
+    """Every folder with Python files in it."""
+    files = (path for top in TOPS for path in (ROOT / top).rglob("*.py"))
+    return {str(path.parent.relative_to(ROOT)) for path in files}
 
 
-def test_the_map_has_no_files_that_are_gone() -> None:
-    named_files = set(re.findall(r"`([\w/]+\.py)`", MAP.read_text(encoding="utf-8")))
-    gone = [n for n in named_files if "/" in n and not any((base / n).exists() for base in (ROOT, ROOT / "flegel"))]
-    assert named_files and not gone, f"ARCHITECTURE.md speaks of {gone}"
+def mapped_folders() -> dict[str, str]:
+    """Every folder of the tree in ARCHITECTURE.md with its purpose. Indentation by two is one level."""
+    tree = next(block for block in FENCE.findall(MAP.read_text(encoding="utf-8")) if "\nflegel/" in block)
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for line in tree.splitlines():
+        entry = re.match(r"( *)((?:[\w-]+/ )*[\w-]+/)  +(\S.*)", line)
+        if entry:
+            above = above[: len(entry[1]) // 2]
+            names = [name.rstrip("/") for name in entry[2].split()]
+            found.update({"/".join([*above, name]): entry[3] for name in names})
+            above.append(names[-1])
+    return found
+
+
+def test_the_map_has_every_folder_with_its_purpose() -> None:
+    known = mapped_folders()
+    missing = sorted(folders() - set(known))
+    assert not missing, f"ARCHITECTURE.md does not say what {missing} are for"
+    gone = sorted(name for name in known if not (ROOT / name).is_dir())
+    assert not gone, f"ARCHITECTURE.md maps {gone}, which do not exist"
+
+
+CODE_PAGES = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "results"]
+CODE_PATH = re.compile(r"(?<![\w./-])((?:flegel|bench|tests|datasets|algorithms|packaging|docs)/[\w./-]*\w)")
+DOTTED = re.compile(r"(?<![\w./-])((?:flegel|bench)(?:\.\w+)+)")
+FOLDER_OF = {"flegel.algorithms": "algorithms", "flegel.datasets": "datasets"}
+"""Packages that lie beside the engine."""
+OUTSIDE = {"flegel/code"}
+"""Folders of a user's cache, which are not paths of the project."""
+FILE_ENDINGS = (".py", ".md", ".json")
+
+
+def test_the_pages_name_only_files_that_exist() -> None:
+    for page in CODE_PAGES:
+        named_paths = set(CODE_PATH.findall(page.read_text(encoding="utf-8")))
+        gone = sorted(n for n in named_paths - OUTSIDE if not (ROOT / n).exists())
+        assert not gone, f"{named(page)} names {gone}, which do not exist"
+
+
+def exists(dotted: str) -> bool:
+    """A module, or a name that is defined in one."""
+    for package, folder in FOLDER_OF.items():
+        if dotted == package or dotted.startswith(f"{package}."):
+            dotted = folder + dotted.removeprefix(package)
+    parts = dotted.split(".")
+    place = ROOT / parts[0]
+    for at, part in enumerate(parts[1:], 1):
+        if (place / part).is_dir():
+            place /= part
+        elif (file := place / f"{part}.py").is_file():
+            names = parts[at + 1 :]
+            return all(re.search(rf"\b{name}\b", file.read_text(encoding="utf-8")) for name in names)
+        else:
+            return bool(re.search(rf"\b{part}\b", (place / "__init__.py").read_text(encoding="utf-8")))
+    return True
+
+
+def test_the_pages_name_only_modules_classes_and_functions_that_exist() -> None:
+    for page in CODE_PAGES:
+        names = set(DOTTED.findall(page.read_text(encoding="utf-8")))
+        gone = sorted(n for n in names if not n.endswith(FILE_ENDINGS) and not exists(n))
+        assert not gone, f"{named(page)} names {gone}, which do not exist"
+
+
+VARIABLE = re.compile(r"\bFLEGEL_[A-Z_]+\b")
+
+
+def test_the_pages_name_only_environment_variables_that_are_read() -> None:
+    sources = [path for top in TOPS for path in (ROOT / top).rglob("*.py") if path != Path(__file__).resolve()]
+    known = {name for path in sources for name in VARIABLE.findall(path.read_text(encoding="utf-8"))}
+    for page in CODE_PAGES:
+        gone = sorted(set(VARIABLE.findall(page.read_text(encoding="utf-8"))) - known)
+        assert not gone, f"{named(page)} names {gone}, which nothing reads"
+
+
+LONGEST_LINE = 120
+
+
+def long_lines(text: str) -> Iterator[str]:
+    """Lines over the limit that could be broken: outside of code, tables and links without a blank."""
+    for line in FENCE.sub("", text).splitlines():
+        breakable = " " in line.strip().removeprefix("- ")[:LONGEST_LINE]
+        if len(line) > LONGEST_LINE and breakable and not line.startswith(("|", "    ", "![", "<")):
+            yield line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_lines_are_wrapped(page: Path) -> None:
+    found = [line[:60] for line in long_lines(page.read_text(encoding="utf-8"))]
+    assert not found, f"{named(page)} has lines over {LONGEST_LINE} characters: {found}"
+
+
+@pytest.mark.parametrize("line", ["word " * 30, "- item " + "word " * 30, "1. item " + "word " * 30])
+def test_a_long_line_is_noticed(line: str) -> None:
+    assert list(long_lines(f"# Title\n\n{line}\n"))
+    assert not list(long_lines(f"```\n{line}\n```\n| {line} |\n"))

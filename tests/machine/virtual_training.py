@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.coordinator.events import Command, Timeouts
+from flegel.machine.coordinator.events import Timeouts, Timer
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.runtime.backends.numba.compiler import build_kernel
@@ -31,16 +32,24 @@ class DeferringSimulation(Simulation):
 
     _asked = False
 
-    def _execute(self, commands: list[Command], now: float) -> None:
+    def _timer(self, timer: Timer) -> None:
+        super()._timer(timer)
+        self._ask_later()
+
+    def _taken(self, worker: int, body: Any, arrays: tuple[np.ndarray, ...], now: float) -> None:
+        super()._taken(worker, body, arrays, now)
+        self._ask_later()
+
+    def _ask_later(self) -> None:
         if getattr(self.job.store, "asked", None) is not None and not self._asked:
             self._asked = True
-            self.events.at(now + FOLD_SECONDS, self._answer_fold)
-        super()._execute(commands, now)
+            self.events.at(self.events.now + FOLD_SECONDS, self._answer_fold)
 
     def _answer_fold(self) -> None:
         self._asked = False
         answer = self.job.store.answer()  # type: ignore[attr-defined]
         self._execute(self.job.handle(answer, self.events.now), self.events.now)
+        self._ask_later()
 
 
 @dataclass

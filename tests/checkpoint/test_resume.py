@@ -157,19 +157,25 @@ def test_what_does_not_fit_is_refused_in_a_sentence(cluster, points, tmp_path) -
     assert flegel.resume(place, data=points, trust_code=True, max_iterations=5, cluster=cluster).iterations == 5
 
 
+def change_store(found: StoredJob, name: str, change: Callable[[list[Any]], list[Any]]) -> None:
+    """As if an earlier version of the algorithm had stored these arrays of the parameter store."""
+    parts = found.state["parts"]
+    store = thaw(parts["store"])
+    parts["store"] = freeze(store | {name: change(store[name])})
+
+
 def without_rows(found: StoredJob) -> None:
     found.job.parameter = TreeLayout("Factors", found.job.parameter.fields[:-1])
-    found.state["parameter"] = freeze(thaw(found.state["parameter"])[:-1])
+    change_store(found, "parameter", lambda arrays: arrays[:-1])
 
 
 def without_seen(found: StoredJob) -> None:
     found.job.statistics = TreeLayout("Sums", found.job.statistics.fields[:-1])
-    found.state["total"] = freeze(thaw(found.state["total"])[:-1])
+    change_store(found, "statistics", lambda arrays: arrays[:-1])
 
 
 def shorter_counts(found: StoredJob) -> None:
-    *others, counts, loss, seen = thaw(found.state["total"])
-    found.state["total"] = freeze([*others, counts[1:], loss, seen])
+    change_store(found, "statistics", lambda arrays: [*arrays[:-3], arrays[-3][1:], *arrays[-2:]])
 
 
 def narrower_states(found: StoredJob) -> None:
@@ -177,8 +183,7 @@ def narrower_states(found: StoredJob) -> None:
 
 
 def flat_factors(found: StoredJob) -> None:
-    factors, *others = thaw(found.state["parameter"])
-    found.state["parameter"] = freeze([factors.reshape(-1), *others])
+    change_store(found, "parameter", lambda arrays: [arrays[0].reshape(-1), *arrays[1:]])
 
 
 def more_hyper(found: StoredJob) -> None:
@@ -210,7 +215,7 @@ def test_a_checkpoint_of_another_version_of_the_algorithm_is_refused_in_a_senten
         return found
 
     with monkeypatch.context() as patched, pytest.raises(UsageError, match=f"another version of NMF .*{words}"):
-        patched.setattr(flegel.runtime.job, "read", read_earlier)
+        patched.setattr(flegel.runtime.job.resume, "read", read_earlier)
         flegel.resume(place, data=data, cluster=cluster, max_iterations=5)
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before, "nothing was lost"
 
@@ -230,7 +235,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(cluster, points, tmp_pat
 
 def test_the_command_finds_the_class_again_and_sees_that_it_changed(cluster, points, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(flegel.runtime.run, "LocalCluster", lambda workers: cluster)
+    monkeypatch.setattr(flegel.runtime.job.run, "LocalCluster", lambda workers: cluster)
     monkeypatch.setattr(cluster, "close", lambda: None)
     np.save("rows.npy", points)
     source = Path(drawing.__file__).read_text()

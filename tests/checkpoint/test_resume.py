@@ -158,19 +158,25 @@ def test_what_does_not_fit_is_refused_in_a_sentence(cluster, points, tmp_path) -
     assert flegel.resume(place, data=points, trust_code=True, max_iterations=5, cluster=cluster).iterations == 5
 
 
+def change_store(found: StoredJob, name: str, change: Callable[[list[Any]], list[Any]]) -> None:
+    """As if an earlier version of the algorithm had stored these arrays of the parameter store."""
+    parts = found.state["parts"]
+    store = thaw(parts["store"])
+    parts["store"] = freeze(store | {name: change(store[name])})
+
+
 def without_rows(found: StoredJob) -> None:
     found.record.parameter = TreeLayout("Factors", found.record.parameter.fields[:-1])
-    found.state["parameter"] = freeze(thaw(found.state["parameter"])[:-1])
+    change_store(found, "parameter", lambda arrays: arrays[:-1])
 
 
 def without_seen(found: StoredJob) -> None:
     found.record.statistics = TreeLayout("Sums", found.record.statistics.fields[:-1])
-    found.state["total"] = freeze(thaw(found.state["total"])[:-1])
+    change_store(found, "statistics", lambda arrays: arrays[:-1])
 
 
 def shorter_counts(found: StoredJob) -> None:
-    *others, counts, loss, seen = thaw(found.state["total"])
-    found.state["total"] = freeze([*others, counts[1:], loss, seen])
+    change_store(found, "statistics", lambda arrays: [*arrays[:-3], arrays[-3][1:], *arrays[-2:]])
 
 
 def narrower_states(found: StoredJob) -> None:
@@ -178,8 +184,7 @@ def narrower_states(found: StoredJob) -> None:
 
 
 def flat_factors(found: StoredJob) -> None:
-    factors, *others = thaw(found.state["parameter"])
-    found.state["parameter"] = freeze([factors.reshape(-1), *others])
+    change_store(found, "parameter", lambda arrays: [arrays[0].reshape(-1), *arrays[1:]])
 
 
 def more_hyper(found: StoredJob) -> None:

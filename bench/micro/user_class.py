@@ -4,7 +4,7 @@
     python -m bench.micro.user_class [--points 40000] [--columns 28] [--k 10] [--rounds 21] [--json user_class.json]
 
 All implementations take turns in one process on one thread, over float32 rows that no longer change clusters; figures
-are CPU nanoseconds a point, medians and minima. `share` is the kernel's time over the implementation's. Asserts nothing.
+are CPU nanoseconds a point, medians, minima; `share` is the kernel's time over the implementation's. Asserts nothing.
 """
 
 from __future__ import annotations

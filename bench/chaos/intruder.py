@@ -35,6 +35,8 @@ from flegel.cluster.transport.secure_client import dial
 from flegel.runtime.transport.curve import KeyPair, apply_limits, new_key_pair, secure_dialer
 
 ENCODE = msgspec.msgpack.Encoder().encode
+PERMITTED = ("read", protocol.ListSlaves.__name__)
+"""Role and type of the message that may come in."""
 
 
 class AttackedServer:
@@ -93,7 +95,7 @@ class AttackedServer:
         deadline = time.monotonic() + 30
         while len(self.through) <= before and time.monotonic() < deadline:
             time.sleep(0.002)
-        assert self.through[before:] == [("read", "ListSlaves")], self.through[before:]
+        assert self.through[before:] == [PERMITTED], self.through[before:]
 
     def close(self) -> None:
         self._over.set()
@@ -247,9 +249,9 @@ def replay(a: Attacker, tries: int) -> None:
         if number % 200 == 0:
             time.sleep(0.05)
     _flush(a, {"first": first, "other": other, "stranger": stranger})
-    f.through[before:] = [t for t in f.through[before:] if t != ("read", "ListSlaves")] + [
-        ("read", "ListSlaves")
-    ] * max(f.through[before:].count(("read", "ListSlaves")) - 1, 0)  # the original may come in, once
+    f.through[before:] = [t for t in f.through[before:] if t != PERMITTED] + [PERMITTED] * max(
+        f.through[before:].count(PERMITTED) - 1, 0
+    )  # the original may come in, once
 
 
 def recording(a: Attacker, tries: int) -> None:
@@ -280,7 +282,7 @@ def beyond_limits(a: Attacker, tries: int) -> None:
             4: [b"\x91" * 3000],
             5: [b""],
             6: [good, b"x" * (limits.largest + 1)] if number < 100 else [b"\xc1"],
-            7: [good.replace(b"ListSlaves", b"LostSlaves")],
+            7: [good.replace(PERMITTED[1].encode(), PERMITTED[1][::-1].encode())],
         }[number % 8]
         return a.socket(f.pairs["read"], f.pair.public), frames
 

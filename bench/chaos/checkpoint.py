@@ -186,10 +186,11 @@ REPLACEMENT = """
 import json, sys
 from flegel.runtime.processes import fork_server as nest
 place, iteration, level, down = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4] == "down"
-told = 0
-def watch(machine):
+told, rows = 0, []
+def watch(seen):
     global told
-    rows = [r for r in machine.trace if r.iteration > iteration]
+    if seen.iteration > (rows[-1].iteration if rows else iteration):
+        rows.append(seen)
     if rows and not told:
         told = 1
         print(json.dumps({"iteration": rows[0].iteration, "objective": rows[0].objective}), flush=True)

@@ -20,6 +20,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ import flegel
 from flegel import LocalCluster
 from flegel.messages import Envelope, Report
 from flegel.runtime import clock
+from flegel.runtime.job import run
 
 MODELS = ("fsp", "bsp", "asp", "ssp", "psp", "bsp-mini", "fsp-binary")
 ALGORITHMS = ("kmeans", "gmm", "nmf")
@@ -179,10 +182,26 @@ def shared_memory() -> int:
     return sum("memfd:flegel" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
+@contextmanager
+def coordinators(seen: list[Any]) -> Iterator[None]:
+    """The coordinator of the job, which observers do not get: noted whenever the runtime makes a snapshot of it."""
+    original = run.observe
+
+    def observe(job: Any) -> Any:
+        seen.append(job)
+        return original(job)
+
+    run.observe = observe
+    try:
+        yield
+    finally:
+        run.observe = original
+
+
 def recomputed(algorithm: str, data: Any, result: flegel.Result, machine: Any) -> float:
     """How far the statistics are from those of the final states (k-means), or from the sum over owners."""
     gap = float(machine.store.discrepancy())
-    if algorithm != "kmeans" or machine.policy.name == "psp":  # who lingers has done more than was committed
+    if algorithm != "kmeans" or machine.state.policy.name == "psp":  # who lingers has done more than was committed
         return gap
     z, total = result.state[:, 0], machine.store.statistics
     assert (z >= 0).all(), "a point was never visited"
@@ -203,14 +222,14 @@ def job(kind: str, algorithm: str, sync: str, workers: int, seconds: float, seed
     about = {"algorithm": algorithm, "sync": sync, "workers": workers, "seed": seed, "at": time.time()}
     if kind == "stop":
         options["worker_timeout"] = TIMEOUT
-    with cluster:
+    with cluster, coordinators(seen):
         trouble = Trouble(cluster, seen, kind, seconds, rng)
         trouble.start()
         error = ""
         result = None
         try:
             result = flegel.run(
-                make(algorithm), data, **options, max_seconds=seconds + 8.0, cluster=cluster, watch=seen.append,
+                make(algorithm), data, **options, max_seconds=seconds + 8.0, cluster=cluster, watch=lambda _: None,
                 collect_state=True,
             )  # fmt: skip
         except flegel.FlegelError as failed:
@@ -225,7 +244,7 @@ def job(kind: str, algorithm: str, sync: str, workers: int, seconds: float, seed
         "orphans": len(children()), "shared_memory": shared_memory(),
     }  # fmt: skip
     if result is not None and machine is not None:
-        sign = -1.0 if machine.algorithm.maximize else 1.0
+        sign = -1.0 if machine.state.algorithm.maximize else 1.0
         worse = sign * (result.objective - reference.objective) / abs(reference.objective)
         line |= {
             "objective": result.objective, "undisturbed": reference.objective, "worse_by": worse, "same": worse <= NEAR,

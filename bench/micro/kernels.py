@@ -3,10 +3,10 @@
 
     python -m bench.micro.kernels [--points 200000] [--rounds 5] [--only kmeans,gmm] [--json kernels.json]
 
-All contenders of a contest take turns in one process, one thread each; figures are medians of CPU seconds
+All implementations of a comparison take turns in one process, one thread each; figures are medians of CPU seconds
 per pass, given for a million points. A peer that is not installed is named and left out. It asserts nothing.
 
-To add an algorithm: write a function that yields `Contest`s and put it into `SUITES`.
+To add an algorithm: write a function that yields `KernelComparison` objects and put it into `SUITES`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ NEVER = new_flag()
 
 
 @dataclass
-class Contest:
-    """Contenders return seconds for a pass over `points`; `flops` and `bytes` per point give the limits."""
+class KernelComparison:
+    """Implementations return seconds for a pass over `points`; `flops` and `bytes` per point give the limits."""
 
     title: str
     points: int
-    contenders: dict[str, Callable[[], float]]
+    implementations: dict[str, Callable[[], float]]
     flops: float = 0.0
     bytes: float = 0.0
     dtype: str = "float32"
@@ -59,7 +59,7 @@ class Contest:
 
 
 def clock(work: Callable[[], Any]) -> float:
-    """CPU seconds. All contenders are single-threaded, so this is wall time without the neighbours' share."""
+    """CPU seconds. All implementations are single-threaded, so this is wall time without the neighbours' share."""
     begin = time.process_time()
     work()
     return time.process_time() - begin
@@ -176,25 +176,25 @@ def between_fits(fit: Callable[[int], Any], few: int = 2, many: int = 8) -> floa
 # -- k-means ------------------------------------------------------------------------------------------------
 
 
-def kmeans_contests(points: int) -> Iterator[Contest]:
+def kmeans_comparisons(points: int) -> Iterator[KernelComparison]:
     for dtype in ("float32", "float64"):
         for k in (10, 100):
             rows = overlapping(points, k, dtype)
             training = Training(KMeans(k=k, init="first"), rows)
-            contenders: dict[str, Callable[[], float]] = {"flegel": training.passes}
+            implementations: dict[str, Callable[[], float]] = {"flegel": training.passes}
             absent = []
             try:
-                contenders["scikit-learn lloyd"] = lambda k=k, rows=rows: between_fits(_lloyd(rows, k))
+                implementations["scikit-learn lloyd"] = lambda k=k, rows=rows: between_fits(_lloyd(rows, k))
             except ImportError:
                 absent.append("scikit-learn")
             try:
-                contenders["sklearnex lloyd"] = _sklearnex_lloyd(rows, k)
+                implementations["sklearnex lloyd"] = _sklearnex_lloyd(rows, k)
             except ImportError:
                 absent.append("sklearnex")
-            contenders["chunked GEMM (NumPy)"] = lambda k=k, rows=rows: clock(lambda: _gemm_kmeans(rows, rows[:k]))
+            implementations["chunked GEMM (NumPy)"] = lambda k=k, rows=rows: clock(lambda: _gemm_kmeans(rows, rows[:k]))
             size = np.dtype(dtype).itemsize * COLUMNS
             title = f"KMeans k={k} {dtype}"
-            yield Contest(title, points, contenders, 2.0 * k * COLUMNS, size, dtype, absent)
+            yield KernelComparison(title, points, implementations, 2.0 * k * COLUMNS, size, dtype, absent)
 
 
 def _lloyd(rows: np.ndarray, k: int) -> Callable[[int], Any]:
@@ -240,18 +240,18 @@ def _gemm_kmeans(rows: np.ndarray, centres: np.ndarray, chunk: int = 4096) -> An
 # -- mixtures and fuzzy clusters ----------------------------------------------------------------------------
 
 
-def gmm_contests(points: int) -> Iterator[Contest]:
+def gmm_comparisons(points: int) -> Iterator[KernelComparison]:
     for k, dtype in ((10, "float32"), (100, "float32"), (10, "float64"), (100, "float64")):
         some = max(2048, points // (1 if k == 10 else 8))
         rows = overlapping(some, k, dtype)
         training = Training(GMM(k=k, init="first"), rows)
-        contenders: dict[str, Callable[[], float]] = {
+        implementations: dict[str, Callable[[], float]] = {
             "flegel": lambda training=training: training.passes(1, 2),
             "scikit-learn EM": lambda k=k, rows=rows: between_fits(_mixture(rows, k), 1, 3),
             "chunked GEMM (NumPy)": lambda k=k, rows=rows: clock(lambda: _gemm_gmm(rows, rows[:k])),
         }
         size = np.dtype(dtype).itemsize * (COLUMNS + 2 * (k + 1))
-        yield Contest(f"GMM diagonal k={k} {dtype}", some, contenders, 8.0 * k * COLUMNS, size, dtype)
+        yield KernelComparison(f"GMM diagonal k={k} {dtype}", some, implementations, 8.0 * k * COLUMNS, size, dtype)
 
 
 def _mixture(rows: np.ndarray, k: int) -> Callable[[int], Any]:
@@ -290,19 +290,19 @@ def _gemm_gmm(rows: np.ndarray, means: np.ndarray, chunk: int = 4096) -> Any:
     return counts, sums, squares
 
 
-def fcm_contests(points: int) -> Iterator[Contest]:
+def fcm_comparisons(points: int) -> Iterator[KernelComparison]:
     for k, dtype in ((10, "float32"), (100, "float32"), (10, "float64")):
         some = max(2048, points // (1 if k == 10 else 8))
         rows = overlapping(some, k, dtype)
         start = rows[:k] + np.asarray(0.01, dtype)  # off the points, where a plain quotient would divide by zero
         training = Training(FCM(k=k, init=start), rows)
-        contenders: dict[str, Callable[[], float]] = {
+        implementations: dict[str, Callable[[], float]] = {
             "flegel": lambda training=training: training.passes(1, 2),
             "scikit-fuzzy": lambda k=k, rows=rows: between_fits(_skfuzzy(rows, k), 1, 3),
             "chunked GEMM (NumPy)": lambda rows=rows, start=start: clock(lambda: _gemm_fcm(rows, start)),
         }
         size = np.dtype(dtype).itemsize * (COLUMNS + 2 * k)
-        yield Contest(f"FCM m=2 k={k} {dtype}", some, contenders, 6.0 * k * COLUMNS, size, dtype)
+        yield KernelComparison(f"FCM m=2 k={k} {dtype}", some, implementations, 6.0 * k * COLUMNS, size, dtype)
 
 
 def _skfuzzy(rows: np.ndarray, k: int) -> Callable[[int], Any]:
@@ -408,35 +408,35 @@ def _lloyd_seconds(rows: np.ndarray, start: np.ndarray, k: int, iterations: int)
 
 # -- the run ------------------------------------------------------------------------------------------------
 
-SUITES: dict[str, Callable[[int], Iterator[Contest]]] = {
-    "kmeans": kmeans_contests,
-    "gmm": gmm_contests,
-    "fcm": fcm_contests,
+SUITES: dict[str, Callable[[int], Iterator[KernelComparison]]] = {
+    "kmeans": kmeans_comparisons,
+    "gmm": gmm_comparisons,
+    "fcm": fcm_comparisons,
 }
 
 
-def hold(contest: Contest, rounds: int, limits: dict[str, float]) -> dict[str, Any]:
-    """All contenders in turn, `rounds` times, after one round that only warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in contest.contenders}
-    absent = list(contest.absent)
+def measure(comparison: KernelComparison, rounds: int, limits: dict[str, float]) -> dict[str, Any]:
+    """All implementations in turn, `rounds` times, after one round that only warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in comparison.implementations}
+    absent = list(comparison.absent)
     for turn in range(rounds + 1):
-        for name, run in list(contest.contenders.items()):
+        for name, run in list(comparison.implementations.items()):
             try:
                 taken = run()
             except ImportError:
                 absent.append(name)
-                del contest.contenders[name], seconds[name]
+                del comparison.implementations[name], seconds[name]
                 continue
             if turn:
                 seconds[name].append(taken)
-    medians = {name: statistics.median(s) * 1e6 / contest.points for name, s in seconds.items()}
+    medians = {name: statistics.median(s) * 1e6 / comparison.points for name, s in seconds.items()}
     ours = medians.get("flegel", float("nan"))
-    compute = contest.flops * 1e6 / limits[f"gflops_{contest.dtype}"] / 1e9
-    memory = contest.bytes * 1e6 / limits["read_gb_per_s"] / 1e9
+    compute = comparison.flops * 1e6 / limits[f"gflops_{comparison.dtype}"] / 1e9
+    memory = comparison.bytes * 1e6 / limits["read_gb_per_s"] / 1e9
     return {
-        "title": contest.title,
+        "title": comparison.title,
         "seconds_per_pass_of_a_million": medians,
-        "best": {name: min(s) * 1e6 / contest.points for name, s in seconds.items()},
+        "best": {name: min(s) * 1e6 / comparison.points for name, s in seconds.items()},
         "ratio": {name: value / ours for name, value in medians.items() if name != "flegel"},
         "limit_compute_s": compute,
         "limit_memory_s": memory,
@@ -478,8 +478,8 @@ def main(arguments: list[str]) -> None:
     wanted = [name for name in options.only.split(",") if name] or list(SUITES)
     results = []
     for name in wanted:
-        for contest in SUITES[name](options.points):
-            results.append(hold(contest, options.rounds, limits))
+        for comparison in SUITES[name](options.points):
+            results.append(measure(comparison, options.rounds, limits))
             show(results[-1])
     quality = []
     if "kmeans" in wanted and options.seeds:

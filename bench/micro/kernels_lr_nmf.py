@@ -44,7 +44,7 @@ def cpu(function: Callable[[], Any]) -> float:
     return time.process_time() - before
 
 
-def contest(title: str, rivals: dict[str, Callable[[], Any]], rounds: int) -> list[Row]:
+def compare(title: str, rivals: dict[str, Callable[[], Any]], rounds: int) -> list[Row]:
     """Every rival once a round, in turn; the first is ours."""
     times: dict[str, list[float]] = {name: [] for name in rivals}
     for function in rivals.values():
@@ -100,7 +100,7 @@ def logistic_regression(points: int, rounds: int, dtype: Any) -> list[Row]:
         rivals["scikit-learn, one lbfgs gradient"] = lambda: model.loss_gradient(theta, rows, narrow)
     except ImportError as missing:
         print(f"scikit-learn left out: {missing}", file=sys.stderr)
-    return contest(f"LR pass, {points:,} × 28, {np.dtype(dtype).name}", rivals, rounds)
+    return compare(f"LR pass, {points:,} × 28, {np.dtype(dtype).name}", rivals, rounds)
 
 
 def flegel_to(data: ratings.Ratings, target: float, rank: int, passes: int) -> tuple[float, float, int, float]:

@@ -3,8 +3,8 @@
 
     python -m bench.micro.user_class [--points 40000] [--columns 28] [--k 10] [--rounds 21] [--json user_class.json]
 
-All contenders take turns in one process on one thread, over float32 rows that no longer change clusters; figures are
-CPU nanoseconds a point, medians and minima. `share` is the kernel's time over the contender's. It asserts nothing.
+All implementations take turns in one process on one thread, over float32 rows that no longer change clusters; figures
+are CPU nanoseconds a point, medians and minima. `share` is the ratio of the two times. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ def main(arguments: list[str]) -> None:
     centres = rng.normal(size=(options.k, options.columns))
     rows = centres[rng.integers(options.k, size=options.points)] + rng.normal(size=(options.points, options.columns))
     rows = rows.astype(np.float32)
-    contenders: dict[str, Algorithm] = {
+    implementations: dict[str, Algorithm] = {
         "block kernel": KMeans(k=options.k),
         "nearest": Clusters(k=options.k),
         "nearest, float64 θ": FullTheta(k=options.k),
         "squared_distance": RowByRow(k=options.k),
         "plain loops": PlainLoops(k=options.k),
     }
-    ready = {name: prepare(algorithm, rows) for name, algorithm in contenders.items()}
+    ready = {name: prepare(algorithm, rows) for name, algorithm in implementations.items()}
     seconds: dict[str, list[float]] = {name: [] for name in ready}
     for _ in range(options.rounds):
         for name, (one_pass, _, _) in ready.items():

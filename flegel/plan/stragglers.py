@@ -1,4 +1,4 @@
-"""Slow workers made on purpose, from a line of text: who, how slow, when. Pure: one line, one set of stragglers.
+"""Injected stragglers, parsed from a text: which workers, how slow, when. Pure; never sleeps.
 
     0-3:32ms/1000      workers 0 to 3 sleep 32 ms after every 1,000 points (the paper's "injected" stragglers)
     0-3+7:8x           workers 0 to 3 and 7 are eight times slower
@@ -8,8 +8,8 @@
     25%:8x             a quarter of the workers, drawn by the seed; with ~5s drawn anew
     0:natural2         two busy threads pinned to the core of worker 0: real contention
 
-Several patterns are joined by commas; where two hit the same worker, their delays add up. This file never sleeps:
-the trainer and the simulator carry out what `Stragglers.slowdown` says.
+Several patterns are joined by commas; where two hit the same worker, their delays add up. The trainer and
+the simulator carry out what `Stragglers.slowdown` says.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Pattern:
 
 @lru_cache(maxsize=64)
 def _drawn(seed: int, turn: int, workers: int, count: int) -> frozenset[int]:
-    """The workers that are slow in this turn; drawn once for all of them."""
+    """The workers that are slow in this turn; cached, because every worker asks."""
     ranked = sorted(range(workers), key=lambda w: hashlib.sha256(f"{seed}/{turn}/{w}".encode()).digest())
     return frozenset(ranked[:count])
 
@@ -94,7 +94,7 @@ class Stragglers:
     seed: int = 0
 
     def slowdown(self, worker: int, workers: int, seconds: float) -> Slowdown:
-        """What holds this worker back `seconds` after training began."""
+        """The slowdown of this worker `seconds` after training began."""
         hits = [p.effect for p in self.patterns if p.hits(worker, workers, seconds, self.seed)]
         if not hits:
             return NONE
@@ -123,7 +123,7 @@ def parse_stragglers(text: str, workers: int, seed: int = 0) -> Stragglers:
 def _pattern(text: str, workers: int) -> Pattern:
     who, colon, rest = text.partition(":")
     if not colon or not who or not rest:
-        raise UsageError(f"The straggler {text!r} lacks who or how slow; {HELP}.")
+        raise UsageError(f"The straggler {text!r} must name workers and a slowdown; {HELP}.")
     rest, _, when = rest.partition("@")
     effect_text, _, turn = rest.partition("~")
     begin, end = _window(when, text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flegel.job import Criteria
 
-FAR_WORSE = 10.0  # times the size of the first objective: no transient of a working run goes there
+FAR_WORSE = 10.0  # multiples of the first objective's size: transients of converging runs stay below
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Progress:
     halted: int
     points: int
     diverged: str = ""
-    """What is no longer finite; empty while all is well."""
+    """What is no longer finite; empty if all is."""
 
 
 class Termination:
-    """Remembers the objective at the last check, nothing else."""
+    """Keeps the first objective and the one at the last check, nothing else."""
 
     def __init__(self, criteria: Criteria, maximize: bool) -> None:
         self._criteria = criteria
@@ -74,7 +74,7 @@ class Termination:
         return None
 
     def _divergence(self, progress: Progress) -> Verdict | None:
-        """Numbers that are not finite, or an objective that left its start far behind in the wrong direction."""
+        """Numbers that are not finite, or an objective that is `FAR_WORSE` times worse than the first."""
         value, where = progress.objective, f"in iteration {progress.iteration}"
         if progress.diverged:
             return Verdict(False, f"diverged: {progress.diverged} {where}")

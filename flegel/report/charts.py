@@ -14,13 +14,13 @@ SPREAD_FOR_LOG = 30.0  # largest over smallest: beyond it, a linear axis shows o
 LETTER = 6.4  # width of a letter, about
 
 
-HOUSE = {"flegel": 0, "fsp": 0, "bsp": 1, "psp": 2, "ssp": 3, "bsp-mini": 4, "fsp-binary": 5, "asp": 7}
+FIXED_COLOURS = {"flegel": 0, "fsp": 0, "bsp": 1, "psp": 2, "ssp": 3, "bsp-mini": 4, "fsp-binary": 5, "asp": 7}
 """Colours that synchronization models, and Flegel among its peers, keep in every report."""
 
 
 def colours_of(names: Sequence[str]) -> dict[str, int]:
     """A colour for each: its own where it has one, else one that is free."""
-    found = {name: HOUSE[name] for name in names if name in HOUSE}
+    found = {name: FIXED_COLOURS[name] for name in names if name in FIXED_COLOURS}
     free = [c for c in (6, 2, 4, 3, 1, 5, 7, 0) if c not in found.values()] or list(range(COLOURS))
     others = [name for name in names if name not in found]
     return found | {name: free[i % len(free)] for i, name in enumerate(others)}
@@ -132,7 +132,7 @@ def curves(
 
 
 def _nothing(width: float, label: str) -> Canvas:
-    """An honest blank: nothing was measured that could be drawn."""
+    """An empty picture: nothing was measured that could be drawn."""
     canvas = Canvas(width, 60, label)
     canvas.text(width / 2, 34, "nothing was measured that could be drawn", "middle", "soft")
     return canvas

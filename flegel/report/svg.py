@@ -1,4 +1,4 @@
-"""A few words of SVG: elements, scales, axes. Knows neither runs nor reports.
+"""A small part of SVG: elements, scales, axes. Knows neither runs nor reports.
 
 Colours are classes (`f0` fills, `s0` strokes with the first colour), so that a page or a picture can have them light
 or dark by its style sheet. The palette is Okabe and Ito's, which people with any colour vision can tell apart.

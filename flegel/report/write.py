@@ -9,15 +9,15 @@ from pathlib import Path
 
 from flegel.compare.record import Bench, Chart, Comparison, read
 from flegel.errors import StorageError, UsageError
-from flegel.report import single, timeline
+from flegel.report import saved_run, timeline
 from flegel.report.charts import ChartCurve, colours_of, curves, groups
 from flegel.report.comparison import comparison_section, timelines, where
 from flegel.report.page import details, figure, heading, note, page, paragraph, table
-from flegel.report.single import Single
+from flegel.report.saved_run import SavedRun
 from flegel.report.svg import Canvas
 
 WORDY = 28  # letters; a column with longer cells holds sentences, which may be broken
-Item = Comparison | Bench | Single
+Item = Comparison | Bench | SavedRun
 
 
 def load(path: Path) -> Item:
@@ -25,7 +25,7 @@ def load(path: Path) -> Item:
     if path.is_dir():
         if not (path / "result.json").is_file():
             raise UsageError(f"{path} holds no result.json; give a folder that flegel submit made, or a JSON file.")
-        return single.read_single(path)
+        return saved_run.read_saved_run(path)
     try:
         kind = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -34,7 +34,7 @@ def load(path: Path) -> Item:
         raise StorageError(f"{path} is no JSON: {error}.") from None
     if isinstance(kind, dict) and kind.get("kind") in ("compare", "bench"):
         return read(path)
-    return single.of_result(kind)
+    return saved_run.of_result(kind)
 
 
 def render(items: Sequence[Item], title: str = "") -> str:
@@ -72,7 +72,7 @@ def _name(item: Item) -> str:
             return item.title
         case Bench():
             return f"{item.figure}: {item.question}" if item.figure else item.question
-    return single.title(item)
+    return saved_run.title(item)
 
 
 def _section(item: Item) -> str:
@@ -81,11 +81,11 @@ def _section(item: Item) -> str:
             place = where(item.environment, [("seed", str(item.seed))]) if item.environment else ""
             return comparison_section(item) + heading("Where and how", level=3) + place
         case Bench():
-            return bench(item)
-    return single.section(item)
+            return bench_section(item)
+    return saved_run.section(item)
 
 
-def bench(record: Bench) -> str:
+def bench_section(record: Bench) -> str:
     """Answers first, then figures, then the comparisons behind them."""
     parts = [note(f"Unfinished: {record.unfinished}")] if record.unfinished else []
     parts += [note(text) for text in _disturbance(record)]
@@ -110,22 +110,20 @@ def bench(record: Bench) -> str:
 
 
 def _disturbance(record: Bench) -> list[str]:
-    """Where most runs were disturbed by other programs, that comes first."""
+    """A note that comes first if most runs were disturbed by other programs."""
     runs = [a for comparison in record.comparisons for a in comparison.attempts]
     disturbed = sum(1 for a in runs if a.disturbed)
     if 2 * disturbed <= len(runs):
         return []
-    return [
-        f"{disturbed} of {len(runs)} runs were disturbed by other programs: take none of these figures for granted."
-    ]
+    return [f"{disturbed} of {len(runs)} runs were disturbed by other programs: these figures are unreliable."]
 
 
 def _where_time_went(record: Bench) -> str:
     """Workers of the first comparison with stragglers, under bsp, bsp-mini and fsp, or its first three candidates."""
     for comparison in record.comparisons:
         if comparison.straggler and len(comparison.pictures) > 1:
-            liked = [name for name in ("bsp", "bsp-mini", "fsp") if name in comparison.pictures]
-            names = liked if len(liked) > 1 else list(comparison.pictures)[:3]
+            preferred = [name for name in ("bsp", "bsp-mini", "fsp") if name in comparison.pictures]
+            names = preferred if len(preferred) > 1 else list(comparison.pictures)[:3]
             return timelines(comparison, names, f"Where the time went: {comparison.title}")
     return ""
 

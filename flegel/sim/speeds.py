@@ -1,4 +1,4 @@
-"""How fast simulated workers are, and how that changes: constant, unequal, drifting, revoked, recorded. Dice by seed.
+"""How fast simulated workers are, and how that changes: constant, unequal, drifting, revoked, recorded. Seeded.
 
 A `Course` is the speed of one worker over virtual time as a staircase; `draw` makes the courses of a cluster from a few
 numbers. Stragglers made on purpose (`plan/stragglers.py`) come on top, in `Pace`.

@@ -88,25 +88,25 @@ class Town:
     """Two ends on this host."""
 
     def __init__(self) -> None:
-        self.doors = JobSockets()
-        self.harbour, self.address = self.doors.harbour("tcp://127.0.0.1:1")
+        self.sockets = JobSockets()
+        self.listener, self.address = self.sockets.listen("tcp://127.0.0.1:1")
         self.buffers: list[int] = []
         self.links = Links(self.dial)
 
     def dial(self, address: str, buffer: int) -> Any:
-        made = self.doors.dial(address, buffer)
+        made = self.sockets.dial(address, buffer)
         self.buffers.append(made.getsockopt(zmq.SNDBUF))
         return made
 
     def hear(self) -> tuple[bytes, bytes]:
-        assert self.harbour.poll(DEADLINE)
-        name, text = self.harbour.recv_multipart()
+        assert self.listener.poll(DEADLINE)
+        name, text = self.listener.recv_multipart()
         return name, text
 
     def close(self) -> None:
         self.links.close()
-        self.harbour.close(linger=0)
-        self.doors.close()
+        self.listener.close(linger=0)
+        self.sockets.close()
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_link_that_becomes_tight_is_dialled_anew_and_answers_still_come_on_the
     second, text = town.hear()
     assert text == b"after" and second != first
     assert town.buffers == [-1, peer_links.TIGHT] and len(town.links.sockets()) == 2
-    town.harbour.send_multipart([first, b"answer"])
+    town.listener.send_multipart([first, b"answer"])
     old = town.links.sockets()[0]
     assert old.poll(DEADLINE) and old.recv() == b"answer"
 

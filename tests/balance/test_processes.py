@@ -17,6 +17,7 @@ from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveSent, WindowArrived
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
 from flegel.plan.termination import Progress, Termination, Verdict
+from tests.coordinators import coordinators
 
 pytestmark = pytest.mark.processes
 
@@ -102,10 +103,12 @@ def moving(monkeypatch: pytest.MonkeyPatch, *moves: tuple[int, int, int]) -> Non
 
 
 def run(algorithm: Any, data: Any, cluster: LocalCluster, **more: Any) -> tuple[flegel.Result, Any]:
-    seen: list[Any] = []
     options = {"tolerance": 1e-9, "interval": "10ms", "balance": "async"} | more
-    result = flegel.run(algorithm, data, cluster=cluster, workers=3, collect_state=True, watch=seen.append, **options)
-    return result, seen[-1]
+    with coordinators() as found:
+        result = flegel.run(
+            algorithm, data, cluster=cluster, workers=3, collect_state=True, watch=lambda seen: None, **options
+        )
+    return result, found[-1]
 
 
 MOVES = [(0, 1, 3000), (0, 2, 2000), (1, 0, 3000), (2, 1, 1000)]

@@ -31,6 +31,7 @@ from flegel.cli.main import app
 from flegel.core import pytree
 from flegel.errors import Interrupted, UsageError
 from flegel.machine.checkpoint.plain_data import freeze, thaw
+from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.messages import TreeLayout
 from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read
@@ -314,9 +315,9 @@ def test_a_killed_coordinator_leaves_no_orphans_and_is_replaced_from_its_commit(
     shutil.copytree(tmp_path / "job", tmp_path / "copy")
     seen: list[float] = []
 
-    def watch(machine: Any) -> None:
-        seen.extend(r.objective for r in machine.trace if r.iteration > found.commit.iteration)
-        if seen:
+    def watch(now: JobSnapshot) -> None:
+        if now.iteration > found.commit.iteration and now.objective is not None:
+            seen.append(now.objective)
             raise Interrupted("enough", 1)
 
     with pytest.raises(Interrupted):

@@ -112,7 +112,7 @@ def spread(cluster: DaemonCluster, client: Client) -> str:
 
 
 def workers_of(client: Client, job: str) -> set[int]:
-    return {int(worker[0]) for worker in client.job(job).glance.get("workers", [])}
+    return {int(worker["id"]) for worker in client.job(job).glance.get("workers", [])}
 
 
 def test_a_job_goes_on_when_a_slave_of_its_workers_is_killed_and_when_it_is_scaled(

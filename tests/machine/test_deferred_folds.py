@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from scene import Scene, done, stops, trains
-from virtual import World
+from virtual_training import train
 
-from flegel.algorithms.kmeans import KMeans
 from flegel.core import pytree
 from flegel.errors import ProtocolError, WorkerLost
 from flegel.job import Criteria, SyncSpec
@@ -69,8 +68,8 @@ def test_a_virtual_job_trains_to_the_end_and_bsp_to_the_same_bits(sync: str) -> 
     rows = np.random.default_rng(3).normal(size=(300, 2)) + np.repeat([[0.0], [4.0], [8.0]], 100, axis=0)
     limit = Criteria(max_iterations=12, tolerance=0)
     here, later = (
-        World(KMeans(k=3), rows, [3e4, 2e4, 1e4], SyncSpec(sync), limit, store=store).run()
-        for store in (LocalStore, DeferredStore)
+        train(rows[::100], rows, [3e4, 2e4, 1e4], SyncSpec(sync), limit, store_type)
+        for store_type in (LocalStore, DeferredStore)
     )
     assert here.machine.iteration >= 12 and later.machine.iteration >= 12
     assert later.machine.store.discrepancy() < 1e-10

@@ -89,7 +89,7 @@ def test_rounds_that_were_not_thought_about_yet_are_not_forgotten() -> None:
         barrier(calm[0], now)
         barrier(late[0], now, plan=now == 5.0)
     assert calm[1].loads[-1][0].seconds == late[1].loads[-1][0].seconds > 0
-    assert calm[1].loads[-1][1].doubt == late[1].loads[-1][1].doubt
+    assert calm[1].loads[-1][1].relative_error == late[1].loads[-1][1].relative_error
 
 
 def test_where_nobody_trains_while_points_move_the_plan_comes_first() -> None:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from virtual_training import Trained, train
 
-from flegel.algorithm import Sample
-from flegel.algorithms.kmeans import KMeans
-from flegel.core import pytree
-from flegel.core.shard import make_shard
-from flegel.core.stop_flag import new_flag
-from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.coordinator.events import Timeouts
-from flegel.messages import LoadShard, TreeLayout
-from flegel.params.local import LocalStore
-from flegel.runtime.backends.numba.compiler import build_kernel
-from flegel.sim.network import Network, NetworkSpec
-from flegel.sim.simulation import Simulation
-from flegel.sim.trainer import KernelLearner, Pace
-from flegel.sync import make_policy
+from flegel.job import Criteria, SyncSpec
 
 SEEDS = range(20)
-NO_TIMEOUTS = Timeouts(load=np.inf, silence=np.inf, report=np.inf)
 
 
 def clouds(seed: int, rows: int = 900, columns: int = 3, centres: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -35,37 +20,6 @@ def clouds(seed: int, rows: int = 900, columns: int = 3, centres: int = 4) -> tu
     means = rng.permuted(np.linspace(-8, 8, centres * columns)).reshape(centres, columns)
     points = means[rng.integers(centres, size=rows)] + rng.normal(scale=0.7, size=(rows, columns))
     return points, means + rng.normal(scale=0.5, size=means.shape)
-
-
-@dataclass
-class Trained:
-    """A job that has ended."""
-
-    rows: np.ndarray
-    machine: Coordinator
-    simulation: Simulation
-    learners: dict[int, KernelLearner]
-
-
-def train(start: np.ndarray, rows: np.ndarray, speeds: list[float], sync: SyncSpec, criteria: Criteria) -> Trained:
-    """K-means on virtual time; a message takes 1 ms on average, at random."""
-    algorithm, rng = KMeans(k=4, init=start), np.random.default_rng(0)
-    sample = Sample(rows, None, len(rows), rows.shape[1])
-    theta = pytree.as_float64(algorithm.initParameter(sample, rng))
-    zero = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(theta)))
-    learners = {}
-    for worker, ids in enumerate(np.array_split(rng.permutation(len(rows)), len(speeds))):
-        own = np.ascontiguousarray(rows[ids])
-        shard = make_shard(own, None, algorithm.initState(len(ids), own.shape[1], rng), algorithm.layout, ids)
-        kernel = build_kernel(algorithm, shard, theta, zero).kernel
-        learners[worker] = KernelLearner(algorithm, kernel, shard, zero, new_flag())
-    form, count = TreeLayout("array", ()), len(speeds)
-    loads = {w: LoadShard(AlgorithmRef("x", {}), {}, w, count, 0, form, form) for w in learners}
-    store = LocalStore(algorithm, theta, zero)
-    job = Coordinator(algorithm, make_policy(sync), criteria, store, loads, timeouts=NO_TIMEOUTS, debug=True)
-    network = Network(NetworkSpec(latency=0.0, jitter=1e-3), count)
-    simulation = Simulation(job, {w: Pace(v) for w, v in enumerate(speeds)}, dict(learners), network=network)
-    return Trained(rows, simulation.run(), simulation, learners)
 
 
 @cache

@@ -19,6 +19,7 @@ from flegel import LocalCluster
 from flegel.api import resolve
 from flegel.errors import FlegelError, ProtocolError, WorkerLost
 from flegel.messages import Envelope
+from tests.coordinators import coordinators
 
 pytestmark = pytest.mark.processes
 
@@ -80,7 +81,8 @@ def train(algorithm: Any, data: Any, cluster: LocalCluster, story: Story, **more
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Termination, "judge", end)
         options = {"workers": 3, "tolerance": 1e-5, "collect_state": True} | more
-        result = flegel.run(algorithm, data, cluster=cluster, watch=story, **options)
+        with coordinators() as found:
+            result = flegel.run(algorithm, data, cluster=cluster, watch=lambda seen: story(found[-1]), **options)
     return result, story.machine
 
 
@@ -147,11 +149,7 @@ def test_workers_join_and_leave_a_running_job(points: np.ndarray) -> None:
             return act
 
         def crew_of(n: int) -> Callable[[Any], bool]:
-            def holds(m: Any) -> bool:
-                at_rest = not m.membership.redistribution.phase
-                return len(m.view.workers) == n and at_rest and m.state.points == len(points)
-
-            return holds
+            return lambda m: len(m.view.workers) == n and not m.membership.changing and m.state.points == len(points)
 
         def drain(machine: Any) -> bool:
             cluster.drain(0)

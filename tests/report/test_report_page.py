@@ -16,7 +16,7 @@ from flegel.compare import write
 from flegel.errors import StorageError, UsageError
 from flegel.report.charts import Bar, bars, colours_of
 from flegel.report.page import NARROW, WIDE
-from flegel.report.single import of_result
+from flegel.report.saved_run import of_result
 from flegel.report.svg import AxisScale, log_ticks, nice_ticks, short
 from flegel.report.timeline import common_window, draw
 from flegel.report.write import chart_picture, load, render, timeline_picture

@@ -11,7 +11,7 @@ from waiting import until
 
 from flegel.errors import UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
-from flegel.messages import Envelope, Exit, ReleaseJob
+from flegel.messages import Envelope, Exit, Hello, ReleaseJob
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.local_cluster import LocalCluster
 from flegel.runtime.processes.remote_cluster import RemoteCluster
@@ -65,7 +65,8 @@ def _hello(cluster: Cluster, worker: int) -> Envelope:
     found: list[Envelope] = []
 
     def came() -> bool:
-        found.extend(envelope for envelope, _ in cluster.receive(0.05) if envelope.worker == worker)
+        arrived = [envelope for envelope, _ in cluster.receive(0.05)]  # beats of an earlier incarnation are among them
+        found.extend(e for e in arrived if e.worker == worker and isinstance(e.body, Hello))
         return bool(found)
 
     assert until(came)

@@ -1,4 +1,4 @@
-"""The board: arrays that are read where they were written, by whoever may still read them, and by nobody else."""
+"""Shared buffers: arrays are read where they were written, by workers that may still read them and by no others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def report(round_: int) -> Report:
 
 
 class Scene:
-    """A coordinator's board and its workers, in one process."""
+    """A coordinator's shared buffers and its workers, in one process."""
 
     def __init__(self, workers: int, size: int = SIZE) -> None:
         zero = (np.zeros(size), np.zeros((300, 70)), np.zeros(5, np.int64))
@@ -67,20 +67,20 @@ class Scene:
         self.seats[worker] = BufferWriter(where)
         self.board.hear(identity(worker, life), LOADED)
 
-    def order(self, worker: int, round_: int, parcel: PackedArrays) -> tuple[list[Any], Any]:
+    def order(self, worker: int, round_: int, packed: PackedArrays) -> tuple[list[Any], Any]:
         body = Train(round_, 100)
-        frames = self.voices[worker].wrap(body, self.board.order(worker, body, parcel))
+        frames = self.voices[worker].wrap(body, self.board.order(worker, body, packed))
         return frames, decode([bytes(f) for f in frames], self.seats[worker].rooms)[1][0]
 
 
 def test_theta_is_read_where_it_was_written_and_cannot_be_changed_there() -> None:
-    scene, parcel = Scene(3), theta(7.0)
+    scene, packed = Scene(3), theta(7.0)
     for worker in range(3):
-        frames, seen = scene.order(worker, 0, parcel)
+        frames, seen = scene.order(worker, 0, packed)
         assert len(frames) == 1 and len(bytes(frames[0])) < 200, "only a header travels"
         assert (seen == 7.0).all() and not seen.flags.writeable
-    copies = [scene.order(worker, 0, parcel)[1].ctypes.data % shared_memory.mmap.PAGESIZE for worker in range(3)]
-    assert len(set(copies)) == 1, "one room for all"
+    copies = [scene.order(worker, 0, packed)[1].ctypes.data % shared_memory.mmap.PAGESIZE for worker in range(3)]
+    assert len(set(copies)) == 1, "one slot for all"
 
 
 def test_reports_arrive_whole_and_the_last_two_stay() -> None:
@@ -114,12 +114,12 @@ def test_nobody_s_theta_is_overwritten(steps: list[tuple[int, bool]], short: boo
         scene.board._orders = scene.board._orders[:3]
     looking = dict[int, list[tuple[int, float, Any]]]()
     for round_, (worker, everybody) in enumerate(steps, 1):
-        parcel = theta(float(round_))
+        packed = theta(float(round_))
         for w in range(4) if everybody else (worker,):
             if looking.get(w):
                 scene.board.hear(identity(w, 0), report(looking[w][-1][0]))
                 del looking[w][:-1]
-            frames, seen = scene.order(w, round_, parcel)
+            frames, seen = scene.order(w, round_, packed)
             if len(frames) == 1:  # else it travelled, and is its own
                 looking.setdefault(w, []).append((round_, float(round_), seen))
         for rounds in looking.values():
@@ -149,7 +149,7 @@ def test_a_former_life_cannot_write_into_the_rooms_of_its_successor() -> None:
 
 def test_messages_that_name_no_room_are_refused() -> None:
     frames = [
-        bytes(f) for f in Sequencer("job", 0, 0, 0).wrap(WorkerBeat(0), PackedArrays((np.zeros(SIZE),)).posted(1))
+        bytes(f) for f in Sequencer("job", 0, 0, 0).wrap(WorkerBeat(0), PackedArrays((np.zeros(SIZE),)).in_slot(1))
     ]
     small, large = memoryview(bytes(100)), memoryview(bytes(8 * SIZE))
     for rooms in ((), (large,), (large, small)):
@@ -174,8 +174,8 @@ def test_a_board_that_cannot_be_opened_is_not_used(change: str) -> None:
     }[change]
     with pytest.raises((OSError, DecodeError)):
         BufferWriter(SharedBufferRef(wrong, where.reports))
-    body, parcel = Train(0, 1), theta(1.0)
-    assert scene.board.order(0, body, parcel) is parcel, "a worker that has not said that it sees it gets θ itself"
+    body, packed = Train(0, 1), theta(1.0)
+    assert scene.board.order(0, body, packed) is packed, "a worker that has not said that it sees it gets θ itself"
 
 
 def test_small_jobs_have_no_board(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,21 +191,21 @@ def test_small_jobs_have_no_board(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_job_on_the_board_is_the_same_job(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(4000, 60)).astype(np.float32)
-    posted: list[int] = []
-    post = shared_buffers.SharedBuffers._post
+    in_slot: list[int] = []
+    post = shared_buffers.SharedBuffers._write
 
-    def watched(self: shared_buffers.SharedBuffers, parcel: PackedArrays) -> int:
-        posted.append(post(self, parcel))
-        return posted[-1]
+    def watched(self: shared_buffers.SharedBuffers, packed: PackedArrays) -> int:
+        in_slot.append(post(self, packed))
+        return in_slot[-1]
 
-    monkeypatch.setattr(shared_buffers.SharedBuffers, "_post", watched)
+    monkeypatch.setattr(shared_buffers.SharedBuffers, "_write", watched)
     options: dict[str, Any] = {"workers": 3, "sync": sync, "max_iterations": 12, "tolerance": 0.0}
     on = flegel.run(find_algorithm("kmeans")(k=150), rows, **options)
-    assert len(posted) >= 11 and min(posted) >= 0
-    posted.clear()
+    assert len(in_slot) >= 11 and min(in_slot) >= 0
+    in_slot.clear()
     monkeypatch.setenv(shared_buffers.SWITCH, "off")
     off = flegel.run(find_algorithm("kmeans")(k=150), rows, **options)
-    assert not posted
+    assert not in_slot
     if sync == "bsp":
         assert all(np.array_equal(a, b) for a, b in zip(on.parameter, off.parameter, strict=True))
     assert on.objective == pytest.approx(off.objective, rel=0.05)
@@ -273,33 +273,33 @@ def test_where_no_more_files_can_be_opened_arrays_travel() -> None:
 @pytest.mark.processes
 def test_workers_let_go_of_the_board_when_the_job_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(3).normal(size=(500, 60)).astype(np.float32)
-    posted: list[int] = []
-    post = shared_buffers.SharedBuffers._post
+    in_slot: list[int] = []
+    post = shared_buffers.SharedBuffers._write
 
-    def watched(self: shared_buffers.SharedBuffers, parcel: PackedArrays) -> int:
-        posted.append(post(self, parcel))
-        return posted[-1]
+    def watched(self: shared_buffers.SharedBuffers, packed: PackedArrays) -> int:
+        in_slot.append(post(self, packed))
+        return in_slot[-1]
 
     def lent() -> bool:
         pids = [process.pid for process in cluster.registry.processes.values()]  # type: ignore[attr-defined]
         return any("/memfd:flegel-" in Path(f"/proc/{pid}/maps").read_text() for pid in pids)
 
-    monkeypatch.setattr(shared_buffers.SharedBuffers, "_post", watched)
+    monkeypatch.setattr(shared_buffers.SharedBuffers, "_write", watched)
     with flegel.LocalCluster(2) as cluster:
         options: dict[str, Any] = {"sync": "bsp", "tolerance": 0.0, "max_iterations": 5}
         flegel.run(find_algorithm("kmeans")(k=150), rows, cluster=cluster, **options)
-        assert min(posted) >= 0
+        assert min(in_slot) >= 0
         assert until(lambda: not lent())
 
 
 @pytest.mark.processes
 def test_a_report_to_the_board_of_a_job_that_was_broken_off_is_nobody_s_trouble(capfd: Any) -> None:
-    """It arrives while the next job loads, whose board is another one, or none."""
+    """It arrives while the next job loads, whose shared buffers is another one, or none."""
     rows = np.random.default_rng(3).normal(size=(500, 60)).astype(np.float32)
     with flegel.LocalCluster(1) as cluster:
         cluster.new_job()
         voice = Sequencer(cluster._job, 0, 0, 0)
-        late = [bytes(f) for f in voice.wrap(report(3), PackedArrays((np.zeros(SIZE),)).posted(1))]
+        late = [bytes(f) for f in voice.wrap(report(3), PackedArrays((np.zeros(SIZE),)).in_slot(1))]
         cluster.end_job()
         for job in ("the next one", "a worker of this one"):
             if job == "the next one":

@@ -90,8 +90,8 @@ def described(*frames: FrameSpec) -> msgspec.Raw:
 
 
 def frames_of(envelope: Envelope, values: list[np.ndarray]) -> list[Any]:
-    parcel = PackedArrays(values)
-    return encode(msgspec.structs.replace(envelope, frames=parcel.frames), parcel)
+    packed = PackedArrays(values)
+    return encode(msgspec.structs.replace(envelope, frames=packed.frames), packed)
 
 
 @given(envelopes, arrays)
@@ -274,17 +274,17 @@ def test_a_packed_frame_larger_than_senders_pack_is_refused() -> None:
 
 def test_what_goes_to_many_is_what_goes_to_one() -> None:
     for values in ([np.arange(5.0)], [np.arange(20_000.0), np.arange(3.0)], [np.arange(5.0), np.arange(3, dtype="i1")]):
-        parcel = PackedArrays(values).broadcast(zmq_frames.shared)
+        packed = PackedArrays(values).broadcast(zmq_frames.shared)
         values[0] = values[0] + 1  # what was made ready does not follow
         for worker in range(3):
-            _, got = decode([bytes(f) for f in Sequencer("j", 0, worker, 0).wrap(WorkerBeat(0), parcel)])
+            _, got = decode([bytes(f) for f in Sequencer("j", 0, worker, 0).wrap(WorkerBeat(0), packed)])
             np.testing.assert_array_equal(got[0], values[0] - 1)
             assert len(got) == len(values) and all(a.flags.aligned and not a.flags.writeable for a in got)
 
 
 def test_small_arrays_that_go_to_many_share_a_frame_behind_the_header() -> None:
-    parcel = PackedArrays([np.arange(5.0), np.arange(3.0)]).broadcast(zmq_frames.shared)
-    header, shared = (bytes(f) for f in Sequencer("j", 0, 0, 0).wrap(WorkerBeat(0), parcel))
+    packed = PackedArrays([np.arange(5.0), np.arange(3.0)]).broadcast(zmq_frames.shared)
+    header, shared = (bytes(f) for f in Sequencer("j", 0, 0, 0).wrap(WorkerBeat(0), packed))
     for wrong in (shared[:-1], shared + bytes(8), b""):
         with pytest.raises(DecodeError, match="64 bytes"):
             decode([header, wrong])

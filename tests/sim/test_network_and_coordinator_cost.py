@@ -24,7 +24,7 @@ def test_other_racks_are_farther_and_share_an_uplink() -> None:
     assert network.up(3, 1000, 0.0) == pytest.approx(0.013)
 
 
-def test_messages_of_a_pair_never_overtake_each_other_and_dice_are_seeded() -> None:
+def test_messages_of_a_pair_never_overtake_each_other_and_random_delays_are_seeded() -> None:
     def times(seed: int) -> list[float]:
         network = Network(NetworkSpec(latency=0.001, jitter=0.01), 2, seed)
         return [network.down(0, 10, i * 1e-4) for i in range(200)]

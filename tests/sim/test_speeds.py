@@ -1,4 +1,4 @@
-"""Speeds over virtual time: staircases are integrated exactly, dice are decided by the seed."""
+"""Speeds over virtual time: staircases are integrated exactly, random numbers come from the seed."""
 
 from __future__ import annotations
 

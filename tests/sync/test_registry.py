@@ -17,7 +17,7 @@ from flegel.job import Criteria, SyncSpec
 from flegel.machine.checkpoint.plain_data import freeze, pack, thaw, unpack
 from flegel.sync import make_policy, models, options
 from flegel.sync.policy import REGISTERED, Seconds, SyncModel
-from tests.checkpoint.virtual_keeping import Shelf, job
+from tests.checkpoint.simulated_jobs import Shelf, job
 
 TOY = '''
 """Half passes: a barrier after each of a few equal parts of a pass."""

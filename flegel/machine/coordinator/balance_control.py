@@ -20,7 +20,7 @@ from flegel.plan.balance.planner import Balance, MoveCost
 from flegel.plan.balance.remaining_time import ProgressSample, RemainingTime
 from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.balance.speed_estimate import DecayingMean, DutyCycle, Speed
-from flegel.plan.balance.target_level import WorkerLoad
+from flegel.plan.balance.target_passes import WorkerLoad
 from flegel.plan.termination import Progress
 from flegel.sync.policy import Updated, View
 
@@ -161,7 +161,8 @@ class BalanceControl:
                 if took > 0:
                     self._duties[worker].note(took, longest if exhausted else compute)
             if took > 0 and said:
-                self._round = rules.memory * self._round + (1 - rules.memory) * took if self._round else took
+                keep = rules.short_memory
+                self._round = keep * self._round + (1 - keep) * took if self._round else took
         self._rounds = []
 
     def plan(self, view: View, now: float) -> Orders:
@@ -200,7 +201,7 @@ class BalanceControl:
                 points=w.points,
                 seconds=self._speeds[w.id].seconds / max(self._duties[w.id].value, 1e-3),
                 passes=w.passes,
-                doubt=self._speeds[w.id].doubt,
+                relative_error=self._speeds[w.id].relative_error,
                 busy=w.id in busy,
                 full=self.migrations.full.get(w.id, ""),
             )

@@ -317,10 +317,10 @@ class Coordinator:
         seen = self.commits.hold(worker, body, arrays, now)
         moving = self.balance is not None and worker in self.balance.migrations.busy()
         reported = Reported(worker, body.exhausted and seen.points > 0, moving)
-        if membership.changing:
-            self._step(now)
-        elif membership.catching_up:
-            if membership.catch_up(worker, reported.exhausted, now):
+        if not membership.steady:
+            if membership.changing:
+                self._step(now)
+            elif membership.catch_up(worker, reported.exhausted, now):
                 self._decide(sync.Regrouped(), now)
                 self._update(tuple(state.view.workers), now)
         elif state.verdict is None and not (self.checkpoints is not None and self.checkpoints.forced):

@@ -73,11 +73,6 @@ class Membership:
         return bool(self.redistribution.phase)
 
     @property
-    def catching_up(self) -> bool:
-        """The round after a change, in which what became unvisited is visited."""
-        return self._to_visit is not None
-
-    @property
     def steady(self) -> bool:
         """Workers are not about to change, and the job is not recovering from that."""
         return not self.redistribution.phase and self._to_visit is None

@@ -1,9 +1,9 @@
-"""How long training will probably still take: T of the balance plan (paper Sections 3.3 and 4.2). Pure.
+"""Prediction of the remaining training time T of the balance plan (paper Sections 3.3 and 4.2). Pure; no clock.
 
-Each criterion that could end the job gives an estimate, and the earliest counts. The paper lays a straight line through
-the objective's recent course. Where progress slows down, that says "soon" at every barrier until the end, and no move
-ever seems to pay; so the line is bent by the decay of the recent course. Where nothing can be predicted, the job is
-taken to be half over, and a bent line is not followed any farther than that.
+Each criterion that could end the job gives an estimate; the earliest counts. The paper extrapolates the objective
+linearly. Where progress slows down, that predicts an early end at every barrier and no move pays; so the extrapolation
+uses the exponential decay of recent progress. Where nothing can be predicted, T is the elapsed time, which is also the
+upper limit of the decaying extrapolation.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from flegel.job import Criteria
 
-RECENT = 0.25  # the part of the elapsed time over which the objective's course is fitted
-FEW = 6  # barriers: the recent course is not shorter than that, and before nothing is known of how progress slows down
+RECENT = 0.25  # share of the elapsed time over which the objective is fitted
+FEW = 6  # barriers: smallest number of samples of the fit; with fewer no decay is estimated
 
 
 class TimeLeft(NamedTuple):
-    """T > 0 in seconds, where it comes from, and whether it is known rather than guessed."""
+    """T > 0 in seconds, the criterion that gives it, and whether it is known (a limit) or guessed (the objective)."""
 
     seconds: float
     why: str
@@ -35,7 +35,7 @@ class ProgressSample:
 
 
 class RemainingTime:
-    """Told the state at each barrier; answers T and why."""
+    """Is given the state at each barrier; returns T and the criterion that gives it."""
 
     def __init__(self, criteria: Criteria) -> None:
         self._criteria = criteria
@@ -54,7 +54,7 @@ class RemainingTime:
     def remaining(self) -> TimeLeft:
         guesses = [g for g in (self._by_limit(), self._by_count(), self._by_target(), self._by_change()) if g]
         if not guesses:
-            return TimeLeft(max(self._seconds, 1e-6), "nothing known, so as long again as until now")
+            return TimeLeft(max(self._seconds, 1e-6), "no criterion predicts an end: the elapsed time")
         return min(guesses)
 
     def _by_limit(self) -> TimeLeft | None:
@@ -78,11 +78,11 @@ class RemainingTime:
         line = gap / speed + 1e-6
         bent = min(self._bent(gap) if len(self._moments) >= FEW else math.inf, self._seconds)
         if bent > line:
-            return TimeLeft(bent, "objective on its course to the target, which slows down")
-        return TimeLeft(line, "objective on its line to the target")
+            return TimeLeft(bent, "objective extrapolated to the target with decaying progress")
+        return TimeLeft(line, "objective extrapolated linearly to the target")
 
     def _bent(self, gap: float) -> float:
-        """With a speed that falls like v·e^(−λt) a way of `gap` takes −ln(1 − λ·gap/v)/λ, and from v/λ on for ever."""
+        """With progress v·e^(−λt) per second, `gap` takes −ln(1 − λ·gap/v)/λ; a gap of v/λ or more is never closed."""
         decay = self._decay()
         if decay is None:
             return 0.0
@@ -91,7 +91,7 @@ class RemainingTime:
         return -math.log1p(-gap / reach) / rate if gap < reach else math.inf
 
     def _decay(self) -> tuple[float, float] | None:
-        """λ and the |Δf| a second of now, by the two halves of the recent course; None unless the first was faster."""
+        """λ and the present |Δf| per second, from the two halves of the fit; None unless the first was faster."""
         if len(self._moments) < FEW:
             return None
         first, last = self._moments[0], self._moments[-1]
@@ -104,10 +104,9 @@ class RemainingTime:
         return rate, two * math.exp(-rate * (last.seconds - middle.seconds) / 2)
 
     def _by_change(self) -> TimeLeft | None:
-        """Relative change over a pass decays; when will it be within the tolerance?
+        """Time until the relative change over a pass is within the tolerance.
 
-        With f(t) falling like e^(−λt) the change of a pass falls like that too; λ comes from the two halves of the
-        recent course.
+        With f(t) falling like e^(−λt) the change per pass decays with the same λ, from the two halves of the fit.
         """
         tolerance, decay = self._criteria.tolerance, self._decay()
         if not tolerance or self._criteria.target is not None or decay is None:
@@ -118,12 +117,12 @@ class RemainingTime:
             return None
         per_pass = abs(first.objective - last.objective) / max(abs(first.objective), 1e-300) / passes
         if per_pass <= tolerance:
-            nearly = "change of a pass is nearly within the tolerance"
+            nearly = "change per pass is nearly within the tolerance"
             return TimeLeft((last.seconds - first.seconds) / passes, nearly)
-        return TimeLeft(math.log(per_pass / tolerance) / decay[0], "change of a pass decays to the tolerance")
+        return TimeLeft(math.log(per_pass / tolerance) / decay[0], "change per pass decays to the tolerance")
 
     def _speed(self) -> float:
-        """|Δf| a second over the recent course (the paper's linear stage)."""
+        """|Δf| per second over the fit (the paper's linear stage)."""
         return _speed(self._moments[0], self._moments[-1]) if len(self._moments) > 1 else 0.0
 
 

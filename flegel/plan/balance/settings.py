@@ -1,4 +1,4 @@
-"""The knobs of balance. Where each of them comes from is in docs/balance.md."""
+"""Parameters of balancing. docs/balance.md explains each rule. Holds values, computes nothing."""
 
 from __future__ import annotations
 
@@ -7,70 +7,67 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BalanceSettings:
-    """The knobs. ε is the paper's; the rest keeps measurement noise from moving data."""
+    """ε is the paper's (Eq. 8); the other parameters keep measurement noise from moving data."""
 
     epsilon: float = 0.3
-    """Largest |P*_i − C| that counts as balanced (Eq. 8). Half a pass would let passes differ by one; the rest is for
-    what happens until the next look, and until points have moved."""
-    laps: float = 3.0
-    """A split has so many passes, even where the job will perhaps be over before: what is given to make up lost passes
-    in less time would have to come back. For whoever has fewer points than most it is as much shorter: few are no
-    burden, wherever they are."""
-    ahead: float = 2.0
-    """And it is at least so many times what a move takes, for the same reason."""
-    part: float = 0.0
-    """And at least this part of the remaining time."""
-    look: float = 0.25
-    """Passes until a plan is looked at again."""
-    likeness: float = 0.03
-    """Relative difference of N and V up to which two workers are the same super worker."""
-    least: float = 0.03
-    """A worker gives at least this part of its points, or gets that much more; nothing is moved for less. Whoever is
-    several passes off gives as many times less."""
-    certainty: float = 1.2
-    """Standard errors by which a worker is taken to be nearer to the others than it looks, and more among many."""
-    caution: float = 0.0
-    """The part of what doubt may explain that is not given or taken even by those who act."""
-    memory: float = 0.9
-    """How much of what is known of a speed is kept from one round to the next."""
+    """Largest |P*_i − C| that counts as balanced (Eq. 8), in passes. 0.5 would let passes differ by one; 0.3 leaves a
+    margin for what happens until the next plan, and until points have moved."""
+    split_passes: float = 3.0
+    """Length of a split in passes of the median worker, also if the job may end before: points given to make up lost
+    passes in a shorter time would have to come back. For a worker with fewer points than the median the split is
+    shorter in proportion."""
+    split_move_times: float = 2.0
+    """Smallest length of a split, in durations of a move."""
+    split_time_share: float = 0.0
+    """Smallest length of a split, as a share of the remaining time."""
+    replan_passes: float = 0.25
+    """Passes between two plans."""
+    group_tolerance: float = 0.03
+    """Relative difference of N and V up to which two workers belong to one super worker."""
+    min_move_share: float = 0.03
+    """Smallest move, as a share of the points of its source or its target; divided by the deviation in passes if
+    that is above 1."""
+    error_multiple: float = 1.2
+    """Standard errors that a deviation must exceed; `target_passes.error_multiple` scales it with the workers."""
+    error_discount: float = 0.0
+    """Share of the error margin that is subtracted from what a worker gives or takes."""
+    short_memory: float = 0.9
+    """Decay per round of the short-term speed estimate (mean age 10 rounds)."""
     long_memory: float = 0.98
-    """The same while the speed does not change."""
-    reversal: float = 1.5
-    """Who gave last acts as a taker only if it is so many times ε off, and who took as a giver."""
-    forget: float = 4.0
-    """Passes after which nobody asks any more who gave and who took."""
-    pays: float = 1.25
-    """Where speeds are in doubt, nothing is moved unless the remaining time is so many times what a move takes before
-    it is of any use."""
-    guessed: float = 1.0
-    """Of a remaining time that is guessed from the objective, the part in which such a move must pay."""
-    doubtful: float = 0.03
-    """Relative standard error of a speed that is called so; below, less time is enough, in proportion."""
-    clearly: float = 3.0
-    """Times slower or faster by the pass than most, surely: no crowded processor does that to equal workers for long,
-    and no doubt keeps points from moving."""
-    trust: float = 1.0
-    """A plan is followed for so many times as long as there have been plans, at most: what is known of speeds and of
-    the remaining time rests on no more than that."""
-    in_time: float = 0.8
-    """Points must have arrived within this part of the remaining time: the rest is for what they are moved for."""
-    slower: float = 2.0
-    """Times slower by the point than most, surely: who makes a crew uneven."""
+    """Decay per round of the long-term estimate, used while the speed does not change (mean age 50 rounds)."""
+    reversal_factor: float = 1.5
+    """Hysteresis: a worker that gave takes, and one that took gives, only above this multiple of ε."""
+    reversal_passes: float = 4.0
+    """Passes for which the hysteresis lasts after a move."""
+    min_payoff: float = 1.25
+    """Smallest remaining time for a move, in latencies of a move, if speeds are uncertain."""
+    guessed_time_share: float = 1.0
+    """Share of a remaining time guessed from the objective that `min_payoff` is compared with."""
+    uncertain_error: float = 0.03
+    """Relative standard error from which a speed counts as uncertain; below, `min_payoff` shrinks in proportion."""
+    outlier_factor: float = 3.0
+    """Ratio of pass times to the median, beyond the error, from which a worker is an outlier and its error is ignored:
+    sharing a processor does not cause such ratios for long."""
+    max_plan_age: float = 1.0
+    """Longest time until the next plan, as a multiple of the time since the first: early estimates rest on little."""
+    arrival_share: float = 0.8
+    """Share of the remaining time within which points must have arrived; they are trained in the rest."""
+    straggler_factor: float = 2.0
+    """Ratio of seconds per point to the lower quartile, beyond the error, that makes a worker a straggler."""
 
 
 SPARING = BalanceSettings(
     epsilon=0.4,
-    laps=2.0,
-    ahead=8.0,
-    part=0.25,
-    look=1.0,
-    certainty=2.0,
-    caution=1.0,
-    reversal=2.0,
-    forget=32.0,
-    pays=10.0,
-    guessed=0.5,
+    split_passes=2.0,
+    split_move_times=8.0,
+    split_time_share=0.25,
+    replan_passes=1.0,
+    error_multiple=2.0,
+    error_discount=1.0,
+    reversal_factor=2.0,
+    reversal_passes=32.0,
+    min_payoff=10.0,
+    guessed_time_share=0.5,
 )
-"""Where a move costs more than small differences of passes do. Nobody is slow: they come from noise, and are over by
-themselves or matter little. Workers share processors: who had one for itself just now may have to share it the next
-moment. Or all wait while points move."""
+"""For cases in which a move costs more than small differences of passes: no worker is a straggler (differences are
+noise), workers share processors (speeds change with the scheduler), or all workers wait while points move (`sync`)."""

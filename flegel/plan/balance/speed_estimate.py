@@ -1,6 +1,7 @@
-"""How fast workers are, from their rounds, and how far that can be relied on. Pure arithmetic.
+"""Estimates of workers' speeds and their standard errors, from the rounds. Pure arithmetic; plans nothing.
 
-V is *seconds per point*. Rounds are slowly forgotten, and faster as soon as a speed has clearly changed.
+V is *seconds per point*, an exponentially weighted mean with a long memory; a short one replaces it when the speed
+has changed by more than the error.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from copy import copy
 
 from flegel.plan.balance.settings import BalanceSettings
 
-BLOCK = 4  # rounds: who sleeps in every other one has rounds that differ much, and blocks of them that do not
+BLOCK = 4  # rounds: a worker that sleeps in every other round varies by round, but not by block of rounds
 
 
 class DecayingMean:
-    """Seconds per point over rounds that are slowly forgotten, and how far that can be relied on."""
+    """Exponentially weighted seconds per point, with its relative standard error."""
 
     def __init__(self, memory: float) -> None:
         self._memory = memory
@@ -38,12 +39,12 @@ class DecayingMean:
 
     @property
     def value(self) -> float:
-        """Infinite while nothing is known."""
+        """Seconds per point; infinite before the first point."""
         return self._seconds / self._points if self._points else math.inf
 
     @property
-    def doubt(self) -> float:
-        """Relative standard error; that of few rounds is itself in doubt, and taken as larger (Student)."""
+    def relative_error(self) -> float:
+        """Relative standard error, enlarged for few rounds as in Student's t distribution."""
         if self._weight <= 1 or not self._seconds:
             return 1.0
         rounds = self._weight * self._weight / self._weight2
@@ -53,39 +54,42 @@ class DecayingMean:
 
 
 class Speed:
-    """V of one worker from its rounds. A long memory, because moves are planned for a long time; a short one as soon
-    as it clearly says something else, because speeds change."""
+    """V of one worker. The long-memory mean is used, because moves are planned for a long time; if it differs from the
+    short-memory mean by more than the error, the speed has changed and the short one takes its place."""
 
     def __init__(self, rules: BalanceSettings) -> None:
         self._rules = rules
-        self._long, self._short = DecayingMean(rules.long_memory), DecayingMean(rules.memory)
+        self._long, self._short = DecayingMean(rules.long_memory), DecayingMean(rules.short_memory)
 
     def note(self, points: float, seconds: float) -> None:
-        """A round in which so many points took so long. None at all are a measurement too: of a worker that is away for
-        longer than a round, other rounds alone would say that it is faster."""
+        """A round in which `points` took `seconds`. Rounds with 0 points count: without them a worker that sleeps for
+        longer than a round would look faster than it is."""
         if seconds <= 0:
             return
         self._long.note(points, seconds)
         self._short.note(points, seconds)
         apart = abs(self._long.value - self._short.value)
-        if apart > self._rules.certainty * self._short.doubt * self._short.value + 1e-3 * self._short.value:
+        if (
+            apart
+            > self._rules.error_multiple * self._short.relative_error * self._short.value + 1e-3 * self._short.value
+        ):
             self._long = copy(self._short)
             self._long._memory = self._rules.long_memory
 
     @property
     def seconds(self) -> float:
-        """Seconds per point; infinite while nothing is known."""
+        """Seconds per point; infinite before the first measurement."""
         return self._long.value
 
     @property
-    def doubt(self) -> float:
-        return self._long.doubt
+    def relative_error(self) -> float:
+        return self._long.relative_error
 
 
 class DutyCycle:
-    """The part of the time that passes in which one worker can train; the rest goes to barriers and to waiting there.
+    """Share of elapsed time in which one worker can train; the rest is spent at barriers.
 
-    Each worker has its own: those that are asleep or at work when a round ends keep the others waiting, not themselves.
+    Measured per worker: one that is late at a barrier makes the others wait, not itself.
     """
 
     def __init__(self, rules: BalanceSettings) -> None:
@@ -93,7 +97,7 @@ class DutyCycle:
         """Seconds of training for each second that passes."""
 
     def note(self, passed: float, open_: float) -> None:
-        """A round took so long, and for so much of it the worker trained, or could have if it had had more points."""
+        """A round took `passed` seconds; for `open_` of them the worker trained, or could have with more points."""
         self._part.note(passed, min(open_, passed))
 
     @property

@@ -5,17 +5,17 @@ G(η) = η·g(η) / (η + φ), the progress per second with a barrier cost φ (E
 
     a < 0 < b:   η* = −φ + √(φ² − bφ/a)            a ≥ 0:   longer, up to a full pass
 
-Four things differ from the paper, each because measurement asked for it (docs/adr/rollback-for-probes.md):
+Four things differ from the paper, each for a measured reason (docs/adr/rollback-for-probes.md):
 training is counted in visits, not seconds, so a noisy clock cannot disturb g; probes of another length are
 bracketed by rounds of the usual length, and the natural decay of progress is fitted beside the slope, instead of a
 rollback; the line is the tangent that the elasticity β = −d ln g / d ln η gives at η (a = −βg/η, b = (1+β)g), whose
 fixed point is right even where g is no line; and a measurement is weighed against what is known already by its own
 standard error, so that noise moves nothing.
 
-Where the algorithm says itself what intervals do to its progress, because its objective answers too late for a probe
-(docs/adr/objectives-that-lag.md), there is nothing to measure but φ and the speed: η maximizes G with that g.
+Where the algorithm itself gives g, because its objective reacts too late for a probe
+(docs/adr/objectives-that-lag.md), only φ and the speed are measured: η maximizes G with that g.
 
-A stage ends when progress falls behind the prediction, or when φ or the speed is no longer what it was.
+A stage ends when progress falls below the prediction, or when φ or the speed has changed.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.plan.interval.search import PARTS, Round, Step, milliseconds
 
-FIRST_FRACTION = 1 / 16  # of a pass: enough to measure speed and φ
-FIRST_LOSS = 2.0  # κ of the first pass: a start from nowhere gains most by frequent updates
-USUAL_LOSS, USUAL_DOUBT = 0.6, 0.1  # κ afterwards, and how far β may be off, before anything was measured
+FIRST_FRACTION = 1 / 16  # of a pass, in which speed and φ are first measured
+FIRST_LOSS = 2.0  # κ of the first pass: far from an optimum frequent updates gain most
+USUAL_LOSS, USUAL_DOUBT = 0.6, 0.1  # prior of κ after the first pass, and standard error of the prior β
 PROBE = (1, 1, 2, 1, 1, 2, 1, 1)  # rounds of a probe in units of η: two long ones, bracketed
-BEHIND = 0.7  # of the predicted progress: below, a stage is over
-CHANGED = 1.6  # times: φ or speed that much different make a stage of their own
-WHOLE = 0.9  # of a pass: a round of so much was not ended by its signal
-STEADY = 1.2  # times: a recommendation within that is not worth a change
-STEP = 4.0  # times: no further than that in one stage
+BEHIND = 0.7  # share of the predicted progress below which a stage ends
+CHANGED = 1.6  # ratio by which the speed (for φ its square) must change for a new stage
+WHOLE = 0.9  # of a pass: rounds that reach it ended for lack of points, not by the signal
+STEADY = 1.2  # ratio of intervals below which η is not changed
+STEP = 4.0  # largest ratio by which η changes in one stage
 
 
 class Recent:
-    """The last few values. Speed is their median, so that one bad round says nothing; a cost is their mean,
-    because a rare dear barrier is paid for as well."""
+    """The last few values. Speeds use the median, which ignores one bad round; costs use the mean, because a rare
+    expensive barrier is paid as well."""
 
     def __init__(self, size: int) -> None:
         self._values: deque[float] = deque(maxlen=size)
@@ -70,7 +70,7 @@ class Fit:
 
 
 class MultiStage:
-    """Feed it rounds; it answers with steps. States: measuring → starting → probing ⇄ holding; or told."""
+    """Each round in gives the next step. States: measuring → starting → probing ⇄ holding; or told (g given)."""
 
     def __init__(self, first: float | None = None) -> None:
         self._given = first
@@ -79,7 +79,7 @@ class MultiStage:
         self._phi, self._rate, self._pass = Recent(12), Recent(5), Recent(5)
         self._asked = 0.0
         self._lost = Recent(5)
-        """Of the seconds from order to signal, those in which workers did not train: a large θ comes to them late."""
+        """Seconds from order to signal in which workers did not train, because a large θ arrives late."""
         self._loss = USUAL_LOSS
         self._doubt = USUAL_DOUBT
         self._eta = first or 0.0
@@ -136,7 +136,7 @@ class MultiStage:
         return self._new_stage("first pass done", self._recommend(self._loss))
 
     def _new_stage(self, why: str, eta: float | None = None) -> Step:
-        """Begin to probe, at the usual length first."""
+        """Begin a probe, with rounds of the present η first."""
         self.stage += 1
         self._state = "probing"
         before = self._eta
@@ -179,7 +179,7 @@ class MultiStage:
             return self._step(f"{story}; η {milliseconds(eta)} is right")
         self._patience = len(PROBE)
         step = self._move_to(wanted, story)
-        if apart > 2.0:  # far away, the line may be another one: look again from there
+        if apart > 2.0:  # so far away the tangent may differ: probe again from there
             return self._new_stage(step.reason)
         return step
 
@@ -214,7 +214,7 @@ class MultiStage:
         return self._step()
 
     def _environment(self) -> str:
-        """Stragglers came or went, workers joined or left: φ or the speed of the whole is another."""
+        """What changed if φ or the total speed did (stragglers or workers came or went); empty if neither did."""
         phi, rate = self._at_start
         if _apart(self._rate.median, rate) > CHANGED:
             return f"speed changed from {rate:.3g} to {self._rate.median:.3g} points/s"
@@ -223,7 +223,7 @@ class MultiStage:
         return ""
 
     def _told(self, worth: Array, last: Round) -> Step:
-        """η by the algorithm's own word: a part of a pass over all data, even where no round can last so long."""
+        """η from the algorithm's own g: a part of a pass over all data, even if no round can last so long."""
         whole = last.points / max(self._rate.median, 1e-9)
         part = best_part(worth, self._phi.mean / max(whole, 1e-9))
         eta, before = part * whole, self._state
@@ -239,7 +239,7 @@ class MultiStage:
     # -- arithmetic ----------------------------------------------------------------------------------------
 
     def _weigh(self, fit: Fit) -> float:
-        """What was measured against what was known; a clear contradiction makes the old knowledge doubtful."""
+        """Measured β and prior, weighted by inverse variance; a contradiction beyond 2 errors widens the prior."""
         x = self._share(self._eta)
         known = self._loss * x / max(1.0 - self._loss * x, 0.1)
         doubt, error = self._doubt, fit.error
@@ -258,7 +258,7 @@ class MultiStage:
         return (-nu + math.sqrt(nu * nu + nu * whole / loss)) / max(self._rate.median, 1e-9)
 
     def _early(self) -> float:
-        """η of the first pass: short, but enough for an update to rest on."""
+        """η of the first pass: short, but with enough points for an update."""
         enough = self._least * self._longest() if self._least > FIRST_FRACTION else 0.0
         return max(self._recommend(FIRST_LOSS), enough)
 
@@ -282,7 +282,7 @@ class MultiStage:
         return self._step(f"{why} → {origin}{milliseconds(self._eta)}")
 
     def _step(self, reason: str = "") -> Step:
-        """Where the algorithm says how long to train, what passes before workers do is not a part of it."""
+        """Where the algorithm gives g, the time before workers begin to train is added to η."""
         if self._eta <= 0:
             return Step(None, reason, self._least)
         self._asked = self._eta + (self._lost.median if self._state == "told" else 0.0)
@@ -302,7 +302,7 @@ def optimal_interval(phi: float, eta: float, elasticity: float) -> float:
 
 
 def fit_elasticity(samples: list[tuple[float, float, float]]) -> Fit | None:
-    """Least squares of ln g = c − β·ln n − d·w over (ln n, ln g, w). None where the rounds cannot tell."""
+    """Least squares of ln g = c − β·ln n − d·w over (ln n, ln g, w). None if there are too few."""
     if len(samples) < 6:
         return None
     n, g, work = (np.array(column) for column in zip(*samples, strict=True))
@@ -319,7 +319,7 @@ def fit_elasticity(samples: list[tuple[float, float, float]]) -> Fit | None:
 
 
 def _apart(a: float, b: float) -> float:
-    """How many times the larger is the smaller; 1 where both are nothing."""
+    """Ratio of the larger to the smaller; 1 if both are 0."""
     if a <= 0 or b <= 0:
         return 1.0 if a == b else math.inf
     return max(a / b, b / a)

@@ -1,7 +1,7 @@
-"""How long the next interval should be: fixed, or halved while that pays. Pure; the multi-stage fit is `stages.py`.
+"""Length of the next interval: fixed, or by recursive search (paper Section 3.3). Pure; `multi_stage.py` has the fit.
 
-An interval is told what the last round did and answers with the next `Step` and, where something changed, a reason.
-It never sees workers, θ or a clock.
+An interval is given the last round and returns the next `Step` and, where something changed, a reason. It never sees
+workers, θ or a clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from flegel.core.pytree import Array
 
 PARTS = 2.0 ** (np.arange(-96, 1) / 8)
-"""Of a pass, from 1/4096 up: intervals for which an algorithm may say what a visit is worth (its `efficiency`)."""
+"""Fractions of a pass, from 1/4096 to 1, at which an algorithm gives the worth of a visit (its `efficiency`)."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Round:
     gain: float | None
     """Improvement of the objective; None before there are two values."""
     full_pass: float
-    """Visits of all workers together when the fastest has gone through its share once."""
+    """Visits of all workers together by the time the fastest has traversed its shard once."""
     points: float
-    """Visits of a pass over all data: more, where somebody is through with its share before the others."""
+    """Visits of a pass over all data; larger than `full_pass` if some worker finishes its shard before the others."""
     laps: float
     """Passes of the fastest worker so far."""
     worth: Array | None = None
-    """What a visit is worth in intervals of `PARTS`, where the algorithm says so."""
+    """Worth of a visit at the intervals `PARTS`, if the algorithm gives it."""
 
     @property
     def rate(self) -> float:
@@ -45,7 +45,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Step:
-    """The next interval: so many seconds, or until a worker has done `fraction` of its share."""
+    """The next interval: a number of seconds, or until a worker has trained `fraction` of its shard."""
 
     seconds: float | None
     reason: str = ""
@@ -53,10 +53,10 @@ class Step:
 
 
 class Interval(Protocol):
-    """Says how long the next round should be."""
+    """Decides how long the next round is."""
 
     def first(self, least: float) -> Step:
-        """`least` is the part of the first pass below which an update would rest on too little."""
+        """`least` is the share of the first pass below which an update would rest on too few points."""
         ...
 
     def next(self, last: Round) -> Step: ...
@@ -80,8 +80,8 @@ class Search:
 
     Both sides of a comparison get the same training: one round of the larger size, λ of the smaller. Sizes are in
     any unit; progress is per second, barriers and waiting included. With `grow` the search goes the other way, up
-    to `most`: progress fades with time, so what comes first looks better than it is, and a search that begins
-    small errs on the side of fresh parameters.
+    to `most`: progress decreases with time, so what is tried first looks better than it is, and a search that begins
+    small errs towards frequent updates.
     """
 
     def __init__(self, size: float, factor: float = 2.0, grow: bool = False, most: float = math.inf) -> None:
@@ -103,7 +103,7 @@ class Search:
         return self.size if self.settled or self._best is None else self._other
 
     def feed(self, gain: float | None, seconds: float) -> str:
-        """The outcome of a round of size `trial`; says what was decided, if anything."""
+        """The outcome of a round of size `trial`; returns what was decided, or an empty text."""
         if self.settled or gain is None:
             return ""
         self._gain += gain

@@ -45,7 +45,7 @@ class PackedArrays:
     """Arrays made ready once, to be sent to any number of workers. Small ones share a frame: frames cost more."""
 
     slot = -1
-    """The room of a board in which they are (runtime/transport/shared_buffers.py); they travel where there is none."""
+    """The slot of the shared buffers (shared_buffers.py) that holds them; -1: they travel with the message."""
 
     def __init__(self, arrays: Sequence[Array] = ()) -> None:
         for a in arrays:
@@ -57,7 +57,7 @@ class PackedArrays:
         self.packed = 0 < sum(a.nbytes for a in self.arrays) <= PACK_BELOW
         """In the frame of the header."""
         self._parts: list[Any] | None = None
-        self._share: Callable[[Any], Any] | None = None
+        self._share_frame: Callable[[Any], Any] | None = None
 
     @property
     def parts(self) -> list[Any]:
@@ -65,34 +65,34 @@ class PackedArrays:
         if self._parts is None:
             together = len(self.arrays) > 1 and sum(a.nbytes for a in self.arrays) <= PACK_BELOW
             ready: list[Any] = [b"".join(map(_padded, self.arrays))] if together else list(self.arrays)
-            self._parts = ready if self._share is None else [self._share(part) for part in ready]
+            self._parts = ready if self._share_frame is None else [self._share_frame(part) for part in ready]
         return self._parts
 
     @property
-    def room(self) -> int:
-        """Bytes that they take on a board."""
-        return room_for(self.arrays)
+    def nbytes(self) -> int:
+        """Bytes that they take on shared buffers."""
+        return padded_size(self.arrays)
 
-    def broadcast(self, share: Callable[[Any], Any]) -> PackedArrays:
+    def broadcast(self, share_frame: Callable[[Any], Any]) -> PackedArrays:
         """To be sent any number of times, in a form that it is put into once (frames.py), behind a header each time."""
-        self.packed, self._share = False, share
+        self.packed, self._share_frame = False, share_frame
         return self
 
-    def write(self, room: Array, copy: Callable[[Array, Array], None] = np.copyto) -> None:
+    def write(self, buffer: Array, copy: Callable[[Array, Array], None] = np.copyto) -> None:
         """One after the other."""
         offset = 0
         for a in self.arrays:
-            copy(room[offset : offset + a.nbytes], a.reshape(-1).view(np.uint8))
+            copy(buffer[offset : offset + a.nbytes], a.reshape(-1).view(np.uint8))
             offset += a.nbytes + -a.nbytes % ALIGNED
 
-    def posted(self, slot: int) -> PackedArrays:
-        """The same arrays, which were written to this room."""
+    def in_slot(self, slot: int) -> PackedArrays:
+        """The same arrays, which were written to this slot."""
         there = PackedArrays()
         there.frames, there.slot, there._parts = self.frames, slot, []
         return there
 
 
-def room_for(arrays: Sequence[Array]) -> int:
+def padded_size(arrays: Sequence[Array]) -> int:
     """Bytes of arrays that lie one after the other."""
     return sum([a.nbytes + -a.nbytes % ALIGNED for a in arrays])
 
@@ -105,8 +105,8 @@ def _padded(part: Array | bytes) -> bytes:
 EMPTY = PackedArrays()
 
 
-def encode(envelope: Envelope, parcel: PackedArrays = EMPTY) -> list[Any]:
-    """Frames for `send_multipart`; the envelope must describe the parcel (see `Numbered`).
+def encode(envelope: Envelope, packed_arrays: PackedArrays = EMPTY) -> list[Any]:
+    """Frames for `send_multipart`; the envelope must describe the message's arrays (see `Numbered`).
 
     A packed message is one frame, because a frame costs both ends as much as some ten kilobytes of copying: the byte
     `PACKED`, three bytes with the length of the header, the header, and the arrays from an aligned place on. What goes
@@ -118,11 +118,11 @@ def encode(envelope: Envelope, parcel: PackedArrays = EMPTY) -> list[Any]:
             f"A {type(envelope.body).__name__} of {len(header)} bytes is too long, {MAX_HEADER} is the most; "
             "keep large constants out of the algorithm's source."
         )
-    if not parcel.packed:
-        return [header, *parcel.parts]
+    if not packed_arrays.packed:
+        return [header, *packed_arrays.parts]
     length = len(header)
     start = (PACKED << 24 | length).to_bytes(4)
-    return [b"".join((start, header, bytes(-(length + 4) % ALIGNED), *map(_padded, parcel.parts)))]
+    return [b"".join((start, header, bytes(-(length + 4) % ALIGNED), *map(_padded, packed_arrays.parts)))]
 
 
 def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
@@ -143,10 +143,10 @@ def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
             gc.enable()
 
 
-def decode(frames: Sequence[Any], rooms: Sequence[memoryview] = ()) -> tuple[Envelope, tuple[Array, ...]]:
+def decode(frames: Sequence[Any], slots: Sequence[memoryview] = ()) -> tuple[Envelope, tuple[Array, ...]]:
     """The message and its arrays: read-only and aligned, views of the received bytes where those lie well.
 
-    `rooms` are those of a board that the sender may have written to.
+    `slots` are those of shared buffers that the sender may have written to.
     """
     if not 1 <= len(frames) <= MAX_FRAMES + 1:
         raise DecodeError(f"A message has 1 to {MAX_FRAMES + 1} frames, not {len(frames)}.")
@@ -163,9 +163,9 @@ def decode(frames: Sequence[Any], rooms: Sequence[memoryview] = ()) -> tuple[Env
         return envelope, ()
     layout = _layout(bytes(envelope.frames))
     if envelope.slot >= 0:
-        if packed or len(frames) != 1 or envelope.slot >= len(rooms) or layout.size > rooms[envelope.slot].nbytes:
+        if packed or len(frames) != 1 or envelope.slot >= len(slots) or layout.size > slots[envelope.slot].nbytes:
             raise MissingSharedBuffer(layout.size, envelope)
-        return envelope, _in_room(layout, rooms[envelope.slot])
+        return envelope, _in_slot(layout, slots[envelope.slot])
     if not packed:
         return envelope, _arrays(layout, frames[1:])
     start += -start % ALIGNED
@@ -175,10 +175,10 @@ def decode(frames: Sequence[Any], rooms: Sequence[memoryview] = ()) -> tuple[Env
 
 
 class MissingSharedBuffer(DecodeError):
-    """Arrays that are said to be on a board, and are not on this one; they may be on that of another `job`."""
+    """Arrays that are said to be on shared buffers, and are not on this one; they may be on that of another `job`."""
 
     def __init__(self, size: int, envelope: Envelope) -> None:
-        super().__init__(f"Arrays of {size} bytes were said to be in room {envelope.slot}, and are not.")
+        super().__init__(f"Arrays of {size} bytes were said to be in slot {envelope.slot}, and are not.")
         self.job = envelope.job
 
 
@@ -220,11 +220,11 @@ def _cut(described: np.dtype[Any], whole: memoryview, start: int) -> tuple[Array
     return tuple([record[name] for name in described.names or ()])
 
 
-def _in_room(layout: _Layout, room: memoryview) -> tuple[Array, ...]:
-    """Arrays that lie one after the other in a room of a board."""
+def _in_slot(layout: _Layout, buffer: memoryview) -> tuple[Array, ...]:
+    """Arrays that lie one after the other in a slot of shared buffers."""
     arrays, offset = [], 0
     for dtype, shape, size in layout.places:
-        arrays.append(np.ndarray(shape, dtype, room, offset) if size else np.zeros(shape, dtype))
+        arrays.append(np.ndarray(shape, dtype, buffer, offset) if size else np.zeros(shape, dtype))
         arrays[-1].flags.writeable = False
         offset += size + -size % ALIGNED
     return tuple(arrays)
@@ -270,9 +270,9 @@ class Sequencer:
         self.job, self.epoch, self.worker, self.incarnation = job, epoch, worker, incarnation
         self._next = 0
 
-    def wrap(self, body: Body, parcel: PackedArrays = EMPTY) -> list[Any]:
+    def wrap(self, body: Body, packed_arrays: PackedArrays = EMPTY) -> list[Any]:
         number = self._next
         self._next += 1
         fence = (self.job, self.epoch, self.worker, self.incarnation, number)
-        envelope = Envelope(*fence, body, parcel.frames, parcel.slot)
-        return encode(envelope, parcel)
+        envelope = Envelope(*fence, body, packed_arrays.frames, packed_arrays.slot)
+        return encode(envelope, packed_arrays)

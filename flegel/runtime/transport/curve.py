@@ -1,7 +1,7 @@
-"""Key pairs of CURVE and the doorman (ZAP) that lets only known keys through a socket. Knows no file and no role.
+"""Key pairs of CURVE and the authenticator (ZAP) that admits only known keys. Knows no file and no role.
 
-It fails closed: sockets enforce their ZAP domain, so where the doorman is dead, slow or in doubt nobody gets in. What
-a message's sender may do is asked of the key that CURVE proved, never of anything the message says.
+It fails closed: sockets enforce their ZAP domain, so where the authenticator is dead, slow or in doubt nobody gets in.
+What a message's sender may do is asked of the key that CURVE proved, never of anything the message says.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def apply_limits(socket: zmq.Socket[bytes], largest: int, queue: int) -> None:
 
 
 def secure_listener(socket: zmq.Socket[bytes], pair: KeyPair) -> None:
-    """A listening socket that talks CURVE only, to keys that the doorman of its context knows."""
+    """A listening socket that talks CURVE only, to keys that the authenticator of its context knows."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, raw(pair.secret))
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
@@ -126,7 +126,7 @@ class ZapAuthenticator:
     def __init__(self, context: zmq.Context[Any], admit: Callable[[str], bool]) -> None:
         self._context, self._admit = context, admit
         self._thread: threading.Thread | None = None
-        self._rope: zmq.Socket[bytes] | None = None
+        self._control: zmq.Socket[bytes] | None = None
         self._lives = 0
         self.start()
 
@@ -135,53 +135,53 @@ class ZapAuthenticator:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Returns when the doorman stands at the door."""
+        """Returns when the authenticator answers."""
         self._lives += 1
-        there = threading.Event()
-        rope = f"inproc://doorman.{id(self)}.{self._lives}"
-        self._rope = self._context.socket(zmq.PAIR)
-        self._rope.setsockopt(zmq.LINGER, 0)
-        self._rope.bind(rope)
-        self._thread = threading.Thread(target=self._loop, args=(rope, there), name="doorman", daemon=True)
+        ready = threading.Event()
+        control = f"inproc://authenticator.{id(self)}.{self._lives}"
+        self._control = self._context.socket(zmq.PAIR)
+        self._control.setsockopt(zmq.LINGER, 0)
+        self._control.bind(control)
+        self._thread = threading.Thread(target=self._loop, args=(control, ready), name="authenticator", daemon=True)
         self._thread.start()
-        there.wait(10.0)
+        ready.wait(10.0)
 
     def supervise(self) -> None:
         """Put a new one in the place of one that died; nothing to do nearly always."""
-        if self._rope is not None and not self.alive:
+        if self._control is not None and not self.alive:
             print("flegel: the authenticator died and was started again; nobody came in meanwhile.", file=sys.stderr)
-            self._rope.close(linger=0)
+            self._control.close(linger=0)
             self.start()
 
     def stop(self) -> None:
         """Afterwards nobody gets in."""
-        if self._rope is not None:
+        if self._control is not None:
             with contextlib.suppress(zmq.ZMQError):
-                self._rope.send(b"", zmq.NOBLOCK)
+                self._control.send(b"", zmq.NOBLOCK)
             if self._thread is not None:
                 self._thread.join(timeout=5.0)
-            self._rope.close(linger=0)
-            self._rope = None
+            self._control.close(linger=0)
+            self._control = None
 
-    def _loop(self, rope_name: str, there: threading.Event) -> None:
-        door, rope = self._context.socket(zmq.REP), self._context.socket(zmq.PAIR)
+    def _loop(self, control_name: str, ready: threading.Event) -> None:
+        zap, control = self._context.socket(zmq.REP), self._context.socket(zmq.PAIR)
         try:
-            for socket in (door, rope):
+            for socket in (zap, control):
                 socket.setsockopt(zmq.LINGER, 0)
-            rope.connect(rope_name)
-            door.bind(_ZAP)
-            there.set()
+            control.connect(control_name)
+            zap.bind(_ZAP)
+            ready.set()
             poller = zmq.Poller()
-            poller.register(door, zmq.POLLIN)
-            poller.register(rope, zmq.POLLIN)
-            while rope not in dict(poller.poll()):
-                door.send_multipart(self._answer(door.recv_multipart()))
+            poller.register(zap, zmq.POLLIN)
+            poller.register(control, zmq.POLLIN)
+            while control not in dict(poller.poll()):
+                zap.send_multipart(self._answer(zap.recv_multipart()))
         except zmq.ContextTerminated:
             pass
         finally:
-            door.close(linger=0)
-            rope.close(linger=0)
-            there.set()
+            zap.close(linger=0)
+            control.close(linger=0)
+            ready.set()
 
     def _answer(self, question: list[bytes]) -> list[bytes]:
         number = question[1] if len(question) > 1 else b""

@@ -1,7 +1,7 @@
 """How the processes of one job find and trust each other: ipc on one host, TCP with CURVE between hosts.
 
-A worker learns its keys at birth. With its own pair it proves to the coordinator which worker it is, in which life;
-the pair `between` is the job's: whoever has it is one of this job's processes. Without keys all are children of one
+A worker gets its keys when it starts. With its own pair it proves to the coordinator which incarnation of which worker
+it is; the pair `between` is the job's: every process of this job has it. Without keys all are children of one
 process on one host, and sockets are local ones that no other user can open.
 """
 
@@ -40,38 +40,38 @@ class JobSockets:
     def __init__(self, keys: JobKeys | None = None) -> None:
         self.keys = keys
         self.context: zmq.Context[Any] = zmq.Context()
-        self._doorman: ZapAuthenticator | None = None
+        self._authenticator: ZapAuthenticator | None = None
 
     def to_coordinator(
-        self, address: str, name: bytes, before: Callable[[zmq.Socket[bytes]], None] = lambda line: None
+        self, address: str, name: bytes, before: Callable[[zmq.Socket[bytes]], None] = lambda dealer: None
     ) -> zmq.Socket[bytes]:
         """What is under way is bounded by the protocol: one report an order, one beat a second. `before` it is dialled,
         the socket is shown to whoever has to see everything that becomes of it."""
-        line = self._socket(zmq.DEALER)
-        line.setsockopt(zmq.IDENTITY, name)
+        dealer = self._socket(zmq.DEALER)
+        dealer.setsockopt(zmq.IDENTITY, name)
         if self.keys is not None:
-            secure_dialer(line, self.keys.own, self.keys.server)
-        before(line)
-        line.connect(address)
-        return line
+            secure_dialer(dealer, self.keys.own, self.keys.server)
+        before(dealer)
+        dealer.connect(address)
+        return dealer
 
-    def harbour(self, near: str) -> tuple[zmq.Socket[bytes], str]:
+    def listen(self, near: str) -> tuple[zmq.Socket[bytes], str]:
         """A socket that others of this job can dial, and its address; `near`: how the coordinator is reached."""
-        harbour = self._socket(zmq.ROUTER)
+        listener = self._socket(zmq.ROUTER)
         if self.keys is None and ABSTRACT and not near.startswith("tcp:"):
-            return harbour, bind_here(harbour)
+            return listener, bind_here(listener)
         if self.keys is not None:
             between = self.keys.between
-            if self._doorman is None:
-                self._doorman = ZapAuthenticator(self.context, lambda key: key == between.public)
-            self._doorman.supervise()
-            secure_listener(harbour, between)
+            if self._authenticator is None:
+                self._authenticator = ZapAuthenticator(self.context, lambda key: key == between.public)
+            self._authenticator.supervise()
+            secure_listener(listener, between)
         host = own_address(near)
-        return harbour, f"tcp://{host}:{harbour.bind_to_random_port(f'tcp://{host}')}"
+        return listener, f"tcp://{host}:{listener.bind_to_random_port(f'tcp://{host}')}"
 
     def dial(self, address: str, buffer: int = 0) -> zmq.Socket[bytes]:
-        """To a harbour of another process of this job; the kernel holds about so many bytes of what is sent, or as many
-        as it likes."""
+        """Connect to a listening socket of another process of this job. `buffer`: bytes of what is sent that the kernel
+        holds; 0: as many as it chooses."""
         link = self._socket(zmq.DEALER)
         if buffer:
             link.setsockopt(zmq.SNDBUF, buffer)
@@ -92,9 +92,9 @@ class JobSockets:
 
     def close(self) -> None:
         """All sockets must be closed before."""
-        if self._doorman is not None:
-            self._doorman.stop()
-            self._doorman = None
+        if self._authenticator is not None:
+            self._authenticator.stop()
+            self._authenticator = None
         self.context.term()
 
 
@@ -102,7 +102,7 @@ _here: JobSockets | None = None
 
 
 def here() -> JobSockets:
-    """The doors of this process."""
+    """The sockets of this process."""
     global _here
     if _here is None:
         _here = JobSockets()
@@ -135,5 +135,5 @@ def own_address(peer: str) -> str:
 
 
 def same_host(address: str, near: str) -> bool:
-    """Does a harbour lie on this host?"""
+    """Is this the address of a socket on this host?"""
     return address.startswith("ipc:") or urlsplit(address).hostname == own_address(near)

@@ -31,13 +31,13 @@ PATIENCE = 60.0  # seconds without a piece until the reader gives up
 class ArrayServer:
     """Answers readers in a thread of its own, which sleeps while nobody asks."""
 
-    def __init__(self, doors: JobSockets, near: str) -> None:
-        self._doors = doors
+    def __init__(self, sockets: JobSockets, near: str) -> None:
+        self._sockets = sockets
         self._arrays: dict[int, Array] = {}
         self._count = 0
-        self._socket, self.address = doors.harbour(near)
-        self._wakeup, self._bell = os.pipe()
-        self._voice = Sequencer("far", 0, 0, 0)
+        self._socket, self.address = sockets.listen(near)
+        self._wakeup, self._wakeup_writer = os.pipe()
+        self._sequencer = Sequencer("far", 0, 0, 0)
         self._thread = threading.Thread(target=self._loop, name="arrays", daemon=True)
         self._thread.start()
 
@@ -51,9 +51,9 @@ class ArrayServer:
         self._arrays.pop(number, None)
 
     def close(self) -> None:
-        os.write(self._bell, b"!")
+        os.write(self._wakeup_writer, b"!")
         self._thread.join(timeout=5.0)
-        os.close(self._bell)
+        os.close(self._wakeup_writer)
         os.close(self._wakeup)
 
     def _loop(self) -> None:
@@ -74,16 +74,16 @@ class ArrayServer:
             print(f"flegel: dropped a request for data: {error}", file=sys.stderr)
             return
         want, rows = envelope.body, arrays[0] if arrays else None
-        piece, parcel = RowsRead(want.number, "there is no such array"), EMPTY
+        piece, packed = RowsRead(want.number, "there is no such array"), EMPTY
         array = self._arrays.get(want.array)
         if array is not None:
             try:
                 found = array[want.start : want.stop] if rows is None else array[rows]
-                piece, parcel = RowsRead(want.number), PackedArrays((found,))
+                piece, packed = RowsRead(want.number), PackedArrays((found,))
             except IndexError as error:
                 piece = RowsRead(want.number, str(error)[:200])
         with contextlib.suppress(zmq.ZMQError):  # the reader has gone
-            self._socket.send_multipart([parts[0], *self._voice.wrap(piece, parcel)], zmq.NOBLOCK, copy=False)
+            self._socket.send_multipart([parts[0], *self._sequencer.wrap(piece, packed)], zmq.NOBLOCK, copy=False)
 
 
 class ServedArray:
@@ -137,15 +137,15 @@ class RemoteArray:
         size = max(PIECE // each, 1)
         pieces = [(lo, min(lo + size, count)) for lo in range(0, count, size)]
         link = here().dial(self._address)
-        voice = Sequencer("far", 0, 0, 0)
+        sequencer = Sequencer("far", 0, 0, 0)
         try:
-            sleeper, asked, taken = Poller(link), 0, 0
+            poller, asked, taken = Poller(link), 0, 0
             until = clock.now() + PATIENCE
             while taken < len(pieces):
                 while asked < min(taken + AHEAD, len(pieces)):
                     lo, hi = pieces[asked]
-                    parcel = EMPTY if rows is None else PackedArrays((rows[lo:hi],))
-                    link.send_multipart(voice.wrap(ReadRows(self._number, asked, start + lo, start + hi), parcel))
+                    packed = EMPTY if rows is None else PackedArrays((rows[lo:hi],))
+                    link.send_multipart(sequencer.wrap(ReadRows(self._number, asked, start + lo, start + hi), packed))
                     asked += 1
                 try:
                     parts: list[Any] = link.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -154,7 +154,7 @@ class RemoteArray:
                         raise FlegelError(
                             f"The data at {self._address} did not come within {PATIENCE:.0f} s; is its owner alive?"
                         ) from None
-                    sleeper.wait(until - clock.now())
+                    poller.wait(until - clock.now())
                     continue
                 self._put(out, pieces, parts)
                 taken += 1

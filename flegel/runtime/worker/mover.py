@@ -180,7 +180,7 @@ class Mover:
 
     def address(self) -> str:
         if self._listener is None:
-            self._listener, self._address = self._sockets.harbour(self._near)
+            self._listener, self._address = self._sockets.listen(self._near)
         return self._address
 
     def prepare(self, store: PointStore, order: ReceivePoints) -> str:

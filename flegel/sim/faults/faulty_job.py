@@ -51,7 +51,7 @@ from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import Balance, BalancePlan, MoveCost, Proposal
 from flegel.plan.balance.remaining_time import TimeLeft
 from flegel.plan.balance.settings import BalanceSettings
-from flegel.plan.balance.target_level import WorkerLoad
+from flegel.plan.balance.target_passes import WorkerLoad
 from flegel.sim.event_queue import EventQueue
 from flegel.sim.faults.faulty_worker import (
     COLUMNS,

@@ -21,14 +21,14 @@ NO_TRACE = (
 )
 
 
-class Single(NamedTuple):
+class SavedRun(NamedTuple):
     """A result as in its JSON, and what can be drawn of it."""
 
     result: dict[str, Any]
     picture: Picture
 
 
-def read_single(path: Path) -> Single:
+def read_saved_run(path: Path) -> SavedRun:
     """From a folder with result.json and trace.msgpack, or from a file."""
     from flegel.runtime.job.result_store import read_trace
 
@@ -44,7 +44,7 @@ def read_single(path: Path) -> Single:
     return of_result(result, rows)
 
 
-def of_result(result: dict[str, Any], rows: list[dict[str, Any]] | None = None) -> Single:
+def of_result(result: dict[str, Any], rows: list[dict[str, Any]] | None = None) -> SavedRun:
     """From the JSON of a result and, where there are, the rows of its trace."""
     if not isinstance(result, dict) or not {"algorithm", "trace", "worker"} <= result.keys():
         raise StorageError("That JSON is no result of Flegel: it lacks algorithm, trace or worker.")
@@ -57,15 +57,15 @@ def of_result(result: dict[str, Any], rows: list[dict[str, Any]] | None = None) 
     drawn = picture(rows, result["worker"], result.get("staleness", {}))
     if bare:
         drawn.note = NO_TRACE
-    return Single(result, drawn)
+    return SavedRun(result, drawn)
 
 
-def title(single: Single) -> str:
+def title(single: SavedRun) -> str:
     result = single.result
     return f"{result['algorithm']} on {result['dataset']['name']} under {result['sync']}"
 
 
-def section(single: Single) -> str:
+def section(single: SavedRun) -> str:
     """Everything about one run."""
     result, drawn = single
     value = "none" if result["objective"] is None else f"{result['objective']:.8g}"

@@ -34,7 +34,8 @@ LEAST_VARIANCE = 1e-12  # of a column's own variance: what regularization is at 
 ROUNDING = 2.0**-50  # of a column's whole sum of squares: what float64 leaves of a difference of two such sums
 EMPTY = 1e-8  # points; a component with fewer has none
 CHUNK = 16384  # rows that are evaluated at a time
-TRIAL_ROWS, TRIAL_PASSES = 16384, 10  # of the sample, and of EM over them: enough to tell starts apart
+TRIAL_ROWS, TRIAL_PASSES = (4096, 16384), 10  # of the sample, and of EM over them: enough to tell starts apart
+TRIAL_WORK = 2**28  # numbers of statistics a pass of a trial: fewer rows where matrices are large
 
 
 class Mixture(NamedTuple):
@@ -135,7 +136,8 @@ class GMM(Algorithm):
         """Of several starts by k-means, every second one on clipped rows, the one that EM takes furthest."""
         if self.k > len(y):
             raise UsageError(f"GMM: k={self.k} is more than the {len(y)} points drawn; lower k.")
-        some = some_rows(y, TRIAL_ROWS, rng)
+        size = TRIAL_WORK // (self.k * self._width(y.shape[1]))
+        some = some_rows(y, int(np.clip(size, *TRIAL_ROWS)), rng)
         best, most = None, -np.inf
         blank = self._blank(origin, unit, floor)
         for trial in range(self.n_init):
@@ -258,20 +260,19 @@ class GMM(Algorithm):
 
     def warnings(self, aggregator: Moments, parameter: Mixture) -> list[str]:
         d = parameter.means.shape[1]
-        counts, unit = aggregator.counts, parameter.unit
-        empty = counts <= EMPTY
+        empty = aggregator.counts <= EMPTY
         found = []
         if empty.any():
             found.append(
                 f"{int(empty.sum())} of {self.k} components have lost all their points (weight 0); a smaller k may do."
             )
-        variances = diagonals(parameter.covariances, d)[~empty] / (unit * unit)
         unknown = self._unknown(aggregator)[~empty]
-        at_floor = variances <= 1.0001 * np.maximum(parameter.floor, unknown)
-        if at_floor.any():
-            where = f"{int(at_floor.any(axis=1).sum())} of {self.k} components, in {int(at_floor.any(axis=0).sum())}"
+        precision = diagonals(precisions(parameter.whiten[~empty], d), d)
+        flat = (precision * np.maximum(parameter.floor, unknown)).sum(axis=1).round()  # directions without variance
+        if flat.any():
             found.append(
-                f"{where} of {d} columns, have no variance above the floor (duplicates or constant columns): "
+                f"{int((flat > 0).sum())} of {self.k} components have no variance above the floor in up to "
+                f"{int(flat.max())} of {d} directions (duplicate rows, constant or collinear columns): "
                 f"the likelihood depends on regularization={self.regularization:g} there."
             )
         if (coarse := (unknown > parameter.floor).any(axis=0)).any():

@@ -34,7 +34,7 @@ def floored(scatter: Array, counts: Array, least: Array, shape: str) -> Array:
         corner = outer(root, scatter.shape[1])
         values, vectors = np.linalg.eigh(np.stack([square(row, d) for row in scatter / corner]), UPLO="L")
         values = np.maximum(values, 1.0)
-        raised = packed(np.einsum("jab,jb,jcb->jac", vectors, values, vectors)) * corner
+        raised = packed((vectors * values[:, None, :]) @ np.transpose(vectors, (0, 2, 1))) * corner
     return np.repeat(raised, len(counts), axis=0) if shape == "tied" else raised
 
 

@@ -68,7 +68,7 @@ class FCM(Algorithm):
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Prototypes:
         rows = np.asarray(sample.features)
-        origin, units = standard_units(rows)
+        origin, units, _ = standard_units(rows)
         start = start_rows(rows, self.k, self.init, sample.columns, rng, "FCM")
         return Prototypes(start, origin, np.full(sample.columns, units.max()))
 
@@ -93,10 +93,10 @@ class FCM(Algorithm):
             if not logarithms[j] > CUT and self.m != 2.0:
                 shares[j] = 0.0
         changes = (shares / shares.sum()) ** self.m
-        for j in range(k):
-            new = changes[j]
-            changes[j] = new - dataPoint.state[j]
-            dataPoint.state[j] = new
+        for j in range(k):  # the change of what is kept, which may be rounded to float32
+            old = np.float64(dataPoint.state[j])
+            dataPoint.state[j] = changes[j]
+            changes[j] = np.float64(dataPoint.state[j]) - old
         return Reweigh(changes, y)
 
     def aggregate(self, target: Weights, change: Reweigh | Weights) -> Weights:

@@ -65,7 +65,7 @@ class KMeans(Algorithm):
     only fall. Before that, or if no spare row is left, it keeps its centroid.
     Objective: Σ ‖x − μ_z(x)‖² over visited points, each at the cluster of its last visit, from the statistics
     alone: with m_j = S_j / C_j it is Σ [q_j − C_j ‖m_j‖² + C_j ‖(μ_j − origin) − m_j‖²]. The origin is the
-    median of the sample, so the error is about 1e-15 of the scatter about it, however large it is.
+    mean of the sample without outliers, so the error is about 1e-15 of the scatter about it, however large it is.
     It never rises between barriers: a visit lowers a point's own term, the M-step lowers the sum.
     Start: the best of `n_init`, each a few passes over the sample from a start by k-means++. Other starts are taken as
     they are.

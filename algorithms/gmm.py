@@ -79,8 +79,8 @@ class GMM(Algorithm):
     Model: p(x) = Σ w_j N(x; μ_j, Σ_j). State of a point: its responsibilities r_1 … r_k and their entropy,
     all 0 before its first visit.
     Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and deviation of
-    the sample without outliers, the latter to a power of two), and the sum of entropies; a visit adds the difference to the
-    point's last one, in float64 where float32 would lose it.
+    the sample without outliers, the latter to a power of two), and the sum of entropies; a visit adds the difference
+    to the point's last one, in float64 where float32 would lose it.
     M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance that maximizes F among those with Σ_j ⪰ floor. The floor is
     `regularization` times the variance of each column, without its outliers. A component without points stays as it
     was, with weight 0.

@@ -47,7 +47,7 @@ from flegel.tree import Array
 
 NEAR = 1e-30  # a squared distance is no less than this: a point on a centroid belongs to it
 MOST = 1e30  # and no more than this, in float32
-STEEP = 1024.0  # times a squared distance between centroids: larger ‖y‖² leave float32 sums no digits for it
+STEEP = 1024.0  # ‖y‖² a column above which a float32 tile is done in float64: ordinary rows have about 1
 EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
 CUT = -40.0  # a relative membership below e^CUT is none
 
@@ -72,7 +72,7 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles, m):  
     wide, opened = _room(0, d, parameter, expanded), False
     columns[d + 1] = 1
     ones = np.ones(d, features.dtype)
-    limit = _plain_limit(parameter)
+    limit = STEEP * d
     far = np.empty((levels.size, TILE), features.dtype)
     active = np.empty(TILE, features.dtype)
     slot, held, reached = 0, 0, end
@@ -114,26 +114,6 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles, m):  
         for t in range(d):
             aggregator.sums[j, t] += table[j, t]
     return reached
-
-
-@njit(**OPTIONS)
-def _plain_limit(parameter):  # type: ignore[no-untyped-def]
-    """‖y‖² up to which float32 sums keep what tells clusters apart: STEEP times a squared distance between centroids.
-
-    That is the mean over centroids of the distance to the nearest other one; no more than the size of ordinary rows.
-    """
-    k, d = parameter.centroids.shape
-    total = 0.0
-    for i in range(k):
-        least = np.inf
-        for j in range(k):
-            if i != j:
-                squared = 0.0
-                for t in range(d):
-                    squared += ((parameter.centroids[i, t] - parameter.centroids[j, t]) / parameter.unit[t]) ** 2
-                least = min(least, squared)
-        total += min(least, np.float64(d))
-    return STEEP * total / k
 
 
 @njit(**OPTIONS)

@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(cluster, points, tmp_path) -
     assert flegel.resume(place, data=points, trust_code=True, max_iterations=5, cluster=cluster).iterations == 5
 
 
-def without_rows(found: Found) -> None:
+def without_penalty(found: Found) -> None:
     found.job.parameter = Form("Factors", found.job.parameter.fields[:-1])
     found.state["parameter"] = freeze(thaw(found.state["parameter"])[:-1])
 
@@ -187,7 +187,7 @@ def more_hyper(found: Found) -> None:
 @pytest.mark.parametrize(
     ("earlier", "words"),
     [
-        (without_rows, "θ had no rows there"),
+        (without_penalty, "θ had no penalty there"),
         (without_seen, "the statistics had no seen there"),
         (shorter_counts, r"counts of the statistics had the shape \(5,\) there, and has \(6,\) here"),
         (narrower_states, "a point's state has 3 numbers there, and 4 here"),

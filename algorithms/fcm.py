@@ -19,6 +19,8 @@ from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
 
+SAME = 1e-3  # of the spread of the points: centroids that are closer tell nothing apart
+
 
 class Prototypes(NamedTuple):
     """θ. `origin` and `unit` (one for all columns) never change: statistics are taken about and in them."""
@@ -68,7 +70,7 @@ class FCM(Algorithm):
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Prototypes:
         rows = np.asarray(sample.features)
-        origin, units = standard_units(rows)
+        origin, units, _ = standard_units(rows)
         start = start_rows(rows, self.k, self.init, sample.columns, rng, "FCM")
         return Prototypes(start, origin, np.full(sample.columns, units.max()))
 
@@ -93,10 +95,10 @@ class FCM(Algorithm):
             if not logarithms[j] > CUT and self.m != 2.0:
                 shares[j] = 0.0
         changes = (shares / shares.sum()) ** self.m
-        for j in range(k):
-            new = changes[j]
-            changes[j] = new - dataPoint.state[j]
-            dataPoint.state[j] = new
+        for j in range(k):  # the change of what is kept, which may be rounded to float32
+            old = np.float64(dataPoint.state[j])
+            dataPoint.state[j] = changes[j]
+            changes[j] = np.float64(dataPoint.state[j]) - old
         return Reweigh(changes, y)
 
     def aggregate(self, target: Weights, change: Reweigh | Weights) -> Weights:
@@ -132,6 +134,19 @@ class FCM(Algorithm):
     def validate(self, sample: Sample) -> None:
         if self.k > sample.points:
             raise UsageError(f"FCM: k={self.k} is more than the number of points, {sample.points}")
+
+    def warnings(self, aggregator: Weights, parameter: Prototypes) -> list[str]:
+        centres = (parameter.centroids - parameter.origin) / parameter.unit
+        means = aggregator.sums.sum(axis=0) / max(aggregator.counts.sum(), 1e-300)
+        spread = aggregator.squares.sum() / max(aggregator.counts.sum(), 1e-300) - (means**2).sum()
+        apart = ((centres[:, None, :] - centres) ** 2).sum(axis=2) + np.where(np.eye(self.k) > 0, np.inf, 0.0)
+        alike = int((apart.min(axis=1) <= SAME**2 * max(spread, 0.0)).sum())
+        if not alike:
+            return []
+        return [
+            f"{alike} of {self.k} centroids coincide with another one (closer than {SAME:g} of the spread): "
+            f"so fuzzy a partition, m={self.m:g}, does not tell so many clusters apart; a smaller m or k may do."
+        ]
 
     def transform(self, features: Any, parameter: Prototypes) -> tuple[Array, Array]:
         """Memberships of each row, and its squared distances to the centroids in units of `unit`."""

@@ -30,6 +30,7 @@ from flegel.algorithms.soft_kernel import (
     OPTIONS,
     WIDE,
     accumulate,
+    beyond,
     fetch,
     flush,
     forget,
@@ -45,7 +46,8 @@ from flegel.core.shard import TILE, Shard
 from flegel.core.stop_flag import raised
 
 NEAR = 1e-30  # a squared distance is no less than this: a point on a centroid belongs to it
-MOST = 1e30  # and no more than this
+MOST = 1e30  # and no more than this, in float32
+STEEP = 1024.0  # ‖y‖² a column above which a float32 tile is done in float64: ordinary rows have about 1
 EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
 CUT = -40.0  # a relative membership below e^CUT is none
 
@@ -65,10 +67,12 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles, m):  
     k, d = parameter.centroids.shape
     lanes = lane_count(features, LANES)
     expanded = m <= 2.0
-    slopes, offsets, levels = _pack(features, parameter, expanded)
+    slopes, offsets, levels = _pack(features, parameter, k, expanded)
     changes, columns, lane_sums, table = soft_buffers(features, k, d + 2, tiles)
-    for point in range(columns.shape[1]):
-        columns[d + 1, point] = 1
+    wide, opened = _room(0, d, parameter, expanded), False
+    columns[d + 1] = 1
+    ones = np.ones(d, features.dtype)
+    limit = STEEP * d
     far = np.empty((levels.size, TILE), features.dtype)
     active = np.empty(TILE, features.dtype)
     slot, held, reached = 0, 0, end
@@ -78,9 +82,14 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles, m):  
             break
         at = slot * TILE
         standardized(features, tile, parameter.origin, parameter.unit, columns, at)
+        fetch(features, tile + 1)
+        if features.itemsize == 4 and beyond(columns, d, at, ones, limit):
+            if not opened:
+                wide, opened = _room(k, d, parameter, expanded), True
+            _wide_tile(features, state, tile, start, end, parameter, m, wide)
+            continue
         _norms(columns, d, at)
         mark_active(active, tile, start, end)
-        fetch(features, tile + 1)
         if expanded:
             products(columns, d, at, slopes, levels, far)
         else:
@@ -97,12 +106,49 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles, m):  
         forget(changes, slot * TILE)
         accumulate(changes, columns, lane_sums)
     flush(lane_sums, table)
+    if opened:
+        flush(wide[5], table)
     for j in range(k):
         aggregator.counts[j] += table[j, d + 1]
         aggregator.squares[j] += table[j, d]
         for t in range(d):
             aggregator.sums[j, t] += table[j, t]
     return reached
+
+
+@njit(**OPTIONS)
+def _room(k, d, parameter, expanded):  # type: ignore[no-untyped-def]
+    """What a tile in float64 needs, or nothing (k = 0)."""
+    wide = np.empty(0)
+    slopes, offsets, levels = _pack(wide, parameter, k, expanded)
+    changes, columns, lane_sums, _ = soft_buffers(wide, k, d + 2, 1)
+    columns[d + 1] = 1
+    return slopes, offsets, levels, changes, columns, lane_sums, np.empty((levels.size, TILE)), np.zeros((k, TILE))
+
+
+@njit(**OPTIONS)
+def _wide_tile(features, state, tile, start, end, parameter, m, wide):  # type: ignore[no-untyped-def]
+    """A tile of float32 rows in float64. What counts is the change of the state as it is kept, in float32."""
+    slopes, offsets, levels, changes, columns, lane_sums, far, room = wide
+    k, d = parameter.centroids.shape
+    active = np.empty(TILE)
+    standardized(features, tile, parameter.origin, parameter.unit, columns, 0)
+    _norms(columns, d, 0)
+    mark_active(active, tile, start, end)
+    if m <= 2.0:
+        products(columns, d, 0, slopes, levels, far)
+    else:
+        square_distances(columns, d, 0, slopes, offsets, levels, far)
+    for j in range(k):
+        for lane in range(TILE):
+            room[j, lane] = state[tile, j, lane]
+    _memberships(far, columns, d, 0, k, m, m <= 2.0, room, 0, active, changes)
+    for j in range(k):
+        for lane in range(TILE):
+            old = np.float64(state[tile, j, lane])
+            state[tile, j, lane] = room[j, lane]
+            changes[j, lane] = np.float64(state[tile, j, lane]) - old
+    accumulate(changes, columns, lane_sums)
 
 
 @njit(**OPTIONS)
@@ -118,7 +164,7 @@ def _memberships(far, columns, d, at, k, m, expanded, state, tile, active, chang
         visited = load(active, lane, LANES) > 0
         norm = load(columns, d * points + at + lane, LANES) * (1.0 if expanded else 0.0)
         zero = spread(0, norm)
-        most = spread(MOST, zero)
+        most = spread(MOST if far.itemsize == 4 else MOST**5, zero)
         near = minimum(norm * (EPSILON32 if far.itemsize == 4 else EPSILON64) + NEAR, most)
         least = most
         for j in range(k):
@@ -159,9 +205,9 @@ def _norms(columns, d, at):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def _pack(features, parameter, expanded):  # type: ignore[no-untyped-def]
+def _pack(features, parameter, k, expanded):  # type: ignore[no-untyped-def]
     """Expanded: −2c and ‖c‖²; else slopes 1 and offsets −c. In groups, column by column inside a group."""
-    k, d = parameter.centroids.shape
+    d = parameter.origin.size
     group = WIDE if expanded else GROUP
     rows = -(-k // group) * group
     slopes = np.ones(rows * d, features.dtype)

@@ -13,13 +13,29 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.gmm_kernel import CUT, kernel_for
-from flegel.algorithms.seeding import numbered, standard_units, start_rows
+from flegel.algorithms.gmm_shapes import (
+    diagonals,
+    floored,
+    outer,
+    packed,
+    precisions,
+    square,
+    symmetric,
+    twice,
+    whitening,
+)
+from flegel.algorithms.seeding import DRAWN, clipped, lloyd, numbered, some_rows, standard_units, start_rows
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
 
 LEAST_VARIANCE = 1e-12  # of a column's own variance: what regularization is at least
+ROUNDING = 2.0**-50  # of a column's whole sum of squares: what float64 leaves of a difference of two such sums
+EMPTY = 1e-8  # points; a component with fewer has none
+CHUNK = 16384  # rows that are evaluated at a time
+TRIAL_ROWS, TRIAL_PASSES = (4096, 16384), 10  # of the sample, and of EM over them: enough to tell starts apart
+TRIAL_WORK = 2**28  # numbers of statistics a pass of a trial: fewer rows where matrices are large
 
 
 class Mixture(NamedTuple):
@@ -27,7 +43,8 @@ class Mixture(NamedTuple):
 
     `covariances` and `whiten` have a row per component: d variances, or a lower triangle row by row. `whiten`
     is the inverse Cholesky factor in units of `unit`: ‖whiten·(x − mean)/unit‖² is a squared Mahalanobis
-    distance. `level` is what in the log density does not depend on x. `origin` and `unit` never change.
+    distance. `level` is what in the log density does not depend on x. `origin`, `unit` and `floor`, the least variance
+    of a column in units of unit², never change.
     """
 
     weights: Array
@@ -37,6 +54,7 @@ class Mixture(NamedTuple):
     level: Array
     origin: Array
     unit: Array
+    floor: Array
 
 
 class Moments(NamedTuple):
@@ -56,19 +74,22 @@ class Shift(NamedTuple):
 
 
 class GMM(Algorithm):
-    """Fit a mixture of k Gaussians, with diagonal or full covariance matrices.
+    """Fit a mixture of k Gaussians.
 
     Model: p(x) = Σ w_j N(x; μ_j, Σ_j). State of a point: its responsibilities r_1 … r_k and their entropy,
     all 0 before its first visit.
-    Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and standard deviation of
-    the sample, the latter to a power of two), and the sum of entropies; a visit adds the difference to the
-    point's last one.
-    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance plus `regularization` times a unit's square.
-    A component without points stays as it was, with weight 0.
+    Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and deviation of
+    the sample without outliers, the latter to a power of two), and the sum of entropies; a visit adds the difference
+    to the point's last one, in float64 where float32 would lose it.
+    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance that maximizes F among those with Σ_j ⪰ floor. The floor is
+    `regularization` times the variance of each column, without its outliers. A component without points stays as it
+    was, with weight 0.
     Objective (maximized): F(Q, θ) of the paper's Eq. (2), Σ_i E_r[log w_z p(x_i | z)] + H(r_i) over visited
-    points, exactly, from the statistics. With regularization ε it is that of points blurred by noise of
-    variance ε, for which the M-step above is the exact maximum. So F never falls: to about 1e-12 in float64,
-    and 1e-7 in float32, whose responsibilities sum to 1 no better.
+    points, exactly, from the statistics. It never falls: to about 1e-12 in float64, and 1e-7 in float32, whose
+    responsibilities sum to 1 no better. After a pass under θ it is the log-likelihood of θ, which `evaluate` computes
+    anew; between barriers it is less by what the last M-step left to gain.
+    Start: the best of `n_init` (by likelihood on the sample), each a few passes of EM from the clusters of k-means.
+    Other ways to start give the means alone.
     Reference: A. Dempster, N. Laird, D. Rubin (1977); R. Neal, G. Hinton (1998).
     """
 
@@ -76,29 +97,74 @@ class GMM(Algorithm):
     maximize = True
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10
-    covariance: Annotated[Literal["diagonal", "full"], Meta(description="shape of a component: diagonal or full")] = (
-        "diagonal"
-    )
+    covariance: Annotated[
+        Literal["diagonal", "diag", "full", "tied", "spherical"],
+        Meta(description="shape of a component: diagonal (or diag), full, tied (one full matrix for all), spherical"),
+    ] = "diagonal"
     regularization: Annotated[
-        float, Meta(ge=0, description="added to variances, as a fraction of about a column's variance")
+        float, Meta(ge=0, description="least variance, as a fraction of a column's variance without its outliers")
     ] = 1e-6
     init: Annotated[
         str | np.ndarray[Any, Any],
-        Meta(description="means: k-means++, random, first, a .npy file of k rows, or an array of them"),
+        Meta(description="k-means++ (clusters of k-means); means: random, first, a .npy file of k rows, or an array"),
     ] = "k-means++"
+    n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 4
+
+    # -- start ---------------------------------------------------------------------------------------------
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Mixture:
         rows = np.asarray(sample.features)
-        origin, unit = standard_units(rows)
-        y = (rows - origin) / unit
+        origin, unit, deviation = standard_units(rows)
+        if self.covariance == "spherical":
+            unit = np.full_like(unit, unit.max())
+            deviation = np.full_like(deviation, deviation.max())
+        floor = max(self.regularization, LEAST_VARIANCE) * (deviation / unit) ** 2
+        if isinstance(self.init, str) and self.init == DRAWN:
+            return self._best_start((rows - origin) / unit, origin, unit, floor, rng)
         means = (start_rows(rows, self.k, self.init, sample.columns, rng, "GMM") - origin) / unit
-        nearest = numbered(y, means)
-        within = ((y - means[nearest]) ** 2).mean(axis=0)  # one spread for all: as the nearest means leave it
-        spread = np.broadcast_to(np.maximum(within, 1e-3), means.shape)
+        y = (rows - origin) / unit
+        within = np.minimum((y - means[numbered(y, means)]) ** 2, 25.0).mean(axis=0)  # one spread for all, no outliers
+        spread = np.broadcast_to(np.maximum(within, np.maximum(1e-3, floor)), means.shape)
+        if self.covariance == "spherical":
+            spread = np.broadcast_to(spread.mean(axis=1, keepdims=True), means.shape)
         covariances = spread.copy()
-        if self._full(sample.columns):
-            covariances = _packed(np.stack([np.diag(row) for row in spread]))
-        return self._mixture(np.full(self.k, 1.0 / self.k), means, covariances, origin, unit)
+        if self._matrices(sample.columns):
+            covariances = packed(np.stack([np.diag(row) for row in spread]))
+        return self._mixture(np.full(self.k, 1.0 / self.k), means, covariances, origin, unit, floor)
+
+    def _best_start(self, y: Array, origin: Array, unit: Array, floor: Array, rng: np.random.Generator) -> Mixture:
+        """Of several starts by k-means, every second one on clipped rows, the one that EM takes furthest."""
+        if self.k > len(y):
+            raise UsageError(f"GMM: k={self.k} is more than the {len(y)} points drawn; lower k.")
+        size = TRIAL_WORK // (self.k * self._width(y.shape[1]))
+        some = some_rows(y, int(np.clip(size, *TRIAL_ROWS)), rng)
+        best, most = None, -np.inf
+        blank = self._blank(origin, unit, floor)
+        for trial in range(self.n_init):
+            seen = clipped(some) if trial % 2 else some
+            labels = lloyd(seen, self.k, rng)[1]
+            shares = np.zeros((len(some), self.k))
+            shares[np.arange(len(some)), labels] = 1.0
+            mixture = blank
+            value = -np.inf
+            for _ in range(TRIAL_PASSES):
+                mixture = self.updateParameter(self._moments(some, shares), mixture)
+                shares, densities = self._expectation(some, mixture)
+                value = float(densities.mean())
+            if value > most or best is None:
+                best, most = mixture, value
+        assert best is not None
+        return best
+
+    def _moments(self, y: Array, shares: Array) -> Moments:
+        width = self._width(y.shape[1])
+        if width == y.shape[1]:
+            squares = shares.T @ (y * y)
+        else:
+            squares = packed(np.stack([(y * share[:, None]).T @ y for share in shares.T]))
+        return Moments(shares.sum(axis=0), shares.T @ y, squares, np.zeros(1))
+
+    # -- training ------------------------------------------------------------------------------------------
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.zeros((points, self.k + 1))
@@ -135,10 +201,10 @@ class GMM(Algorithm):
         changes = np.empty(k + 1)
         changes[:k] = shares / mass
         changes[k] = np.log(mass) - (shares * below).sum() / mass
-        for j in range(k + 1):
-            new = changes[j]
-            changes[j] = new - dataPoint.state[j]
-            dataPoint.state[j] = new
+        for j in range(k + 1):  # the change of what is kept, which may be rounded to float32
+            old = np.float64(dataPoint.state[j])
+            dataPoint.state[j] = changes[j]
+            changes[j] = np.float64(dataPoint.state[j]) - old
         return Shift(changes, y)
 
     def aggregate(self, target: Moments, change: Shift | Moments) -> Moments:
@@ -159,29 +225,30 @@ class GMM(Algorithm):
 
     def updateParameter(self, aggregator: Moments, oldParameter: Mixture) -> Mixture:
         counts = np.maximum(aggregator.counts, 0.0)
-        filled = counts > 1e-8
+        filled = counts > EMPTY
         n = np.where(filled, counts, 1.0)[:, None]
+        width = aggregator.squares.shape[1]
         old_means = (oldParameter.means - oldParameter.origin) / oldParameter.unit
         means = np.where(filled[:, None], aggregator.sums / n, old_means)
-        scatter = aggregator.squares / n - _outer(means, aggregator.squares.shape[1])
-        covariances = self._regularized(scatter)
-        covariances[~filled] = oldParameter.covariances[~filled] / _outer(
-            oldParameter.unit[None, :], covariances.shape[1]
-        )
+        scatter = aggregator.squares / n - outer(means, width)
+        least = np.maximum(oldParameter.floor, self._unknown(aggregator))
+        scatter[~filled] = 0.0
+        covariances = floored(scatter, np.where(filled, counts, 0.0), least, self.covariance)
+        if self.covariance != "tied":
+            covariances[~filled] = (oldParameter.covariances / outer(oldParameter.unit[None, :], width))[~filled]
         total = counts.sum()
         weights = counts / total if total > 0 else oldParameter.weights
-        return self._mixture(weights, means, covariances, oldParameter.origin, oldParameter.unit)
+        return self._mixture(weights, means, covariances, oldParameter.origin, oldParameter.unit, oldParameter.floor)
 
     def objective(self, aggregator: Moments, parameter: Mixture) -> float:
         d = parameter.means.shape[1]
-        filled = aggregator.counts > 1e-8
+        filled = aggregator.counts > EMPTY
         counts = aggregator.counts[filled, None]
         at = (parameter.means[filled] - parameter.origin) / parameter.unit
         own = aggregator.sums[filled] / counts
         width = parameter.whiten.shape[1]
-        scatter = aggregator.squares[filled] - counts * _outer(own, width) + counts * _outer(own - at, width)
-        precision = _precision(parameter.whiten[filled], d)
-        distances = (precision * scatter * _twice(d, width)).sum()
+        scatter = aggregator.squares[filled] - counts * outer(own, width) + counts * outer(own - at, width)
+        distances = (precisions(parameter.whiten[filled], d) * scatter * twice(d, width)).sum()
         return float(aggregator.counts[filled] @ parameter.level[filled] - 0.5 * distances + aggregator.entropy[0])
 
     def kernel(self, share: Shard) -> Kernel | None:
@@ -192,10 +259,30 @@ class GMM(Algorithm):
             raise UsageError(f"GMM: k={self.k} is more than the number of points, {sample.points}")
 
     def warnings(self, aggregator: Moments, parameter: Mixture) -> list[str]:
-        empty = int((aggregator.counts <= 1e-8).sum())
-        if not empty:
-            return []
-        return [f"{empty} of {self.k} components have lost all their points (weight 0); a smaller k may do."]
+        d = parameter.means.shape[1]
+        empty = aggregator.counts <= EMPTY
+        found = []
+        if empty.any():
+            found.append(
+                f"{int(empty.sum())} of {self.k} components have lost all their points (weight 0); a smaller k may do."
+            )
+        unknown = self._unknown(aggregator)[~empty]
+        precision = diagonals(precisions(parameter.whiten[~empty], d), d)
+        flat = (precision * np.maximum(parameter.floor, unknown)).sum(axis=1).round()  # directions without variance
+        if flat.any():
+            found.append(
+                f"{int((flat > 0).sum())} of {self.k} components have no variance above the floor in up to "
+                f"{int(flat.max())} of {d} directions (duplicate rows, constant or collinear columns): "
+                f"the likelihood depends on regularization={self.regularization:g} there."
+            )
+        if (coarse := (unknown > parameter.floor).any(axis=0)).any():
+            found.append(
+                f"{int(coarse.sum())} of {d} columns hold outliers so far off that float64 sums cannot tell variances "
+                "down to the floor; remove or clip the outliers, or raise regularization."
+            )
+        return found
+
+    # -- use -----------------------------------------------------------------------------------------------
 
     def transform(self, features: Any, parameter: Mixture) -> tuple[Array, Array]:
         """Responsibilities of each row, and the logarithm of its density."""
@@ -203,12 +290,23 @@ class GMM(Algorithm):
         k, d = parameter.means.shape
         if rows.ndim != 2 or rows.shape[1] != d:
             raise UsageError(f"GMM: rows of shape {rows.shape} do not fit a model of {d} columns.")
-        y = (rows - parameter.origin) / parameter.unit
+        parts = [
+            self._expectation((rows[at : at + CHUNK] - parameter.origin) / parameter.unit, parameter)
+            for at in range(0, len(rows), CHUNK)
+        ]
+        if not parts:
+            return np.zeros((0, k)), np.zeros(0)
+        return np.concatenate([shares for shares, _ in parts]), np.concatenate([top for _, top in parts])
+
+    def _expectation(self, y: Array, parameter: Mixture) -> tuple[Array, Array]:
+        k, d = parameter.means.shape
         means = (parameter.means - parameter.origin) / parameter.unit
-        logits = np.empty((len(rows), k))
+        logits = np.empty((len(y), k))
         for j in range(k):
-            whitened = (y - means[j]) @ _square(parameter.whiten[j], d).T
-            logits[:, j] = parameter.level[j] - 0.5 * (whitened**2).sum(axis=1)
+            away = y - means[j]
+            diagonal = parameter.whiten.shape[1] == d
+            whitened = away * parameter.whiten[j] if diagonal else away @ square(parameter.whiten[j], d).T
+            logits[:, j] = parameter.level[j] - 0.5 * np.einsum("it,it->i", whitened, whitened)
         top = logits.max(axis=1)
         shares = np.exp(logits - top[:, None])
         mass = shares.sum(axis=1)
@@ -219,103 +317,43 @@ class GMM(Algorithm):
         return self.transform(features, parameter)[0].argmax(axis=1).astype(np.int32)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Mixture) -> Evaluation:
+        """The log-likelihood of these rows."""
         densities = self.transform(features, parameter)[1]
         return Evaluation(float(densities.sum()), {"mean_log_likelihood": float(densities.mean())})
 
     def covariance_matrices(self, parameter: Mixture) -> Array:
         """(k, d, d), in the units of the data."""
         d = parameter.means.shape[1]
-        lower = np.stack([_square(row, d) for row in parameter.covariances])
-        return lower + np.transpose(lower, (0, 2, 1)) * (1 - np.eye(d))
+        return np.stack([symmetric(row, d) for row in parameter.covariances])
 
-    # -- packing -------------------------------------------------------------------------------------------
+    # -- shapes --------------------------------------------------------------------------------------------
 
-    def _full(self, columns: int) -> bool:
-        return self.covariance == "full" and columns > 1
+    def _matrices(self, columns: int) -> bool:
+        return self.covariance in ("full", "tied") and columns > 1
 
-    def _regularized(self, scatter: Array) -> Array:
-        """Covariances that are positive definite: blurred, and not below what rounding leaves meaningful."""
-        least = max(self.regularization, LEAST_VARIANCE)
-        d = _columns_of(scatter.shape[1], self.covariance == "full")
-        if scatter.shape[1] == d:
-            return np.maximum(scatter, 0.0) + least
-        values, vectors = np.linalg.eigh(np.stack([_square(row, d) for row in scatter]), UPLO="L")
-        values = np.maximum(values, 0.0) + least
-        return _packed(np.einsum("jab,jb,jcb->jac", vectors, values, vectors))
+    def _width(self, columns: int) -> int:
+        """Numbers in a component's packed covariance."""
+        return columns * (columns + 1) // 2 if self._matrices(columns) else columns
 
-    def _mixture(self, weights: Array, means: Array, covariances: Array, origin: Array, unit: Array) -> Mixture:
+    def _blank(self, origin: Array, unit: Array, floor: Array) -> Mixture:
+        """Equal components of unit covariance about the origin."""
+        d = len(origin)
+        ones = np.ones((self.k, d))
+        covariances = packed(np.stack([np.eye(d)] * self.k)) if self._matrices(d) else ones
+        return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor)
+
+    def _unknown(self, aggregator: Moments) -> Array:
+        """What rounding may have left of a variance, a row a component: the sums were differences of larger ones."""
+        whole = np.abs(diagonals(aggregator.squares, aggregator.sums.shape[1])).sum(axis=0)
+        return np.asarray(ROUNDING * whole / np.maximum(aggregator.counts, 1.0)[:, None])
+
+    def _mixture(
+        self, weights: Array, means: Array, covariances: Array, origin: Array, unit: Array, floor: Array
+    ) -> Mixture:
         """Everything in the units of the data, from means and covariances in standard units."""
-        d = means.shape[1]
-        width = covariances.shape[1]
-        if width == d:
-            whiten = 1.0 / np.sqrt(covariances)
-            diagonal = whiten
-        else:
-            lower = np.linalg.cholesky(np.stack([_symmetric(row, d) for row in covariances]))
-            inverse = np.linalg.inv(lower)
-            whiten = _packed(inverse)
-            diagonal = np.einsum("jtt->jt", inverse)
-        level = (
-            np.log(np.maximum(weights, 1e-300))
-            - 0.5 * d * np.log(2 * np.pi)
-            + np.log(diagonal).sum(axis=1)
-            - np.log(unit).sum()
-            - 0.5 * max(self.regularization, LEAST_VARIANCE) * (whiten**2).sum(axis=1)
-        )
-        return Mixture(
-            weights,
-            origin + means * unit,
-            covariances * _outer(unit[None, :], width),
-            whiten,
-            level,
-            origin,
-            unit,
-        )
-
-
-def _columns_of(width: int, full: bool) -> int:
-    return int((np.sqrt(8 * width + 1) - 1) / 2) if full and width > 1 else width
-
-
-def _packed(matrices: Array) -> Array:
-    """(k, d, d) to the lower triangles, row by row."""
-    rows, columns = np.tril_indices(matrices.shape[1])
-    return np.ascontiguousarray(matrices[:, rows, columns])
-
-
-def _square(packed: Array, d: int) -> Array:
-    """One component's lower triangle (or diagonal) as a d × d matrix with zeros above."""
-    if len(packed) == d:
-        return np.diag(packed)
-    matrix = np.zeros((d, d))
-    matrix[np.tril_indices(d)] = packed
-    return matrix
-
-
-def _symmetric(packed: Array, d: int) -> Array:
-    lower = _square(packed, d)
-    return lower + np.tril(lower, -1).T
-
-
-def _outer(vectors: Array, width: int) -> Array:
-    """v vᵀ of each row, packed like covariances of this width."""
-    d = vectors.shape[1]
-    if width == d:
-        return vectors * vectors
-    rows, columns = np.tril_indices(d)
-    return vectors[:, rows] * vectors[:, columns]
-
-
-def _twice(d: int, width: int) -> Array:
-    """How often an entry of a packed symmetric matrix counts in a sum over the whole matrix."""
-    if width == d:
-        return np.ones(d)
-    rows, columns = np.tril_indices(d)
-    return np.where(rows == columns, 1.0, 2.0)
-
-
-def _precision(whiten: Array, d: int) -> Array:
-    """Whitening matrices to precision matrices AᵀA, packed alike."""
-    if whiten.shape[1] == d:
-        return whiten * whiten
-    return _packed(np.stack([(a := _square(row, d)).T @ a for row in whiten]))
+        d, width = means.shape[1], covariances.shape[1]
+        whiten, logarithm = whitening(covariances, d)
+        constant = -0.5 * d * np.log(2 * np.pi) - np.log(unit).sum()
+        level = np.log(np.maximum(weights, 1e-300)) + constant + logarithm
+        scaled = covariances * outer(unit[None, :], width)
+        return Mixture(weights, origin + means * unit, scaled, whiten, level, origin, unit, floor)

@@ -35,6 +35,7 @@ from flegel.algorithms.soft_kernel import (
     OPTIONS,
     WIDE,
     accumulate,
+    beyond,
     fetch,
     flush,
     forget,
@@ -50,6 +51,9 @@ from flegel.core.shard import TILE, Shard
 from flegel.core.stop_flag import raised
 
 MOST = 1e30  # half a squared distance is no more than this: an outlier belongs to all components alike
+STEEP, STEEP_COLUMN = 4096.0, 64.0
+"""Σ y² / variance above which a float32 tile is done in float64: with 256 sums a lane, float32 keeps a variance to
+256 · 4096 / 2^24, 6 %, of one point, and this much a column is ordinary."""
 CUT = -40.0  # a responsibility below e^CUT is none: it would only bring denormal numbers
 
 
@@ -68,15 +72,14 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):  # t
     d = features.shape[1]
     lanes = lane_count(features, LANES)
     k, width = parameter.whiten.shape
-    means = np.empty((k, d))
-    for j in range(k):
-        for t in range(d):
-            means[j, t] = (parameter.means[j, t] - parameter.origin[t]) / parameter.unit[t]
+    means = _standard_means(parameter)
     expanded = _expandable(parameter, means, features.itemsize)
     slopes, offsets, levels = _pack(features, parameter, means, expanded)
     changes, columns, lane_sums, table = soft_buffers(features, k, d + width + 1, tiles)
-    for point in range(columns.shape[1]):
-        columns[d + width, point] = 1
+    wide, opened = _room(0, d, width, parameter, means), False
+    columns[d + width] = 1
+    steepness = _steepness(features, parameter)
+    limit = STEEP + STEEP_COLUMN * d
     far = np.empty((levels.size, TILE), features.dtype)
     active = np.empty(TILE, features.dtype)
     entropy, slot, held, reached = 0.0, 0, 0, end
@@ -86,15 +89,15 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):  # t
             break
         at = slot * TILE
         standardized(features, tile, parameter.origin, parameter.unit, columns, at)
+        fetch(features, tile + 1)
+        if features.itemsize == 4 and beyond(columns, d, at, steepness, limit):
+            if not opened:
+                wide, opened = _room(k, d, width, parameter, means), True
+            entropy += _wide_tile(features, state, tile, start, end, parameter, wide)
+            continue
         _products(columns, d, width, at)
         mark_active(active, tile, start, end)
-        fetch(features, tile + 1)
-        if expanded:
-            products(columns, 2 * d, at, slopes, levels, far)
-        elif width == d:
-            square_distances(columns, d, at, slopes, offsets, levels, far)
-        else:
-            _full(columns, d, at, slopes, offsets, levels, far)
+        _distances(columns, d, width, at, expanded, slopes, offsets, levels, far)
         entropy += _softmax(far, k, state, tile, active, changes, at)
         slot, held = slot + 1, held + TILE
         if slot == tiles:
@@ -107,6 +110,8 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):  # t
         forget(changes, slot * TILE)
         accumulate(changes, columns, lane_sums)
     flush(lane_sums, table)
+    if opened:
+        flush(wide[5], table)
     for j in range(k):
         aggregator.counts[j] += table[j, d + width]
         for t in range(d):
@@ -115,6 +120,90 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):  # t
             aggregator.squares[j, t] += table[j, d + t]
     aggregator.entropy[0] += entropy
     return reached
+
+
+@njit(**OPTIONS)
+def _room(k, d, width, parameter, means):  # type: ignore[no-untyped-def]
+    """What a tile in float64 needs, or nothing (k = 0)."""
+    wide = np.empty(0)
+    some = means if k else means[:0]
+    slopes, offsets, levels = _pack(wide, parameter, some, False)
+    changes, columns, lane_sums, _ = soft_buffers(wide, k, d + width + 1, 1)
+    columns[d + width] = 1
+    return slopes, offsets, levels, changes, columns, lane_sums, np.empty((levels.size, TILE)), np.zeros((k + 1, TILE))
+
+
+@njit(**OPTIONS)
+def _wide_tile(features, state, tile, start, end, parameter, wide):  # type: ignore[no-untyped-def]
+    """A tile of float32 rows in float64: y² so far above a variance would leave nothing of it in float32 sums.
+
+    Returns the change of entropy. What counts is the change of the state as it is kept, in float32.
+    """
+    slopes, offsets, levels, changes, columns, lane_sums, far, room = wide
+    k, width = parameter.whiten.shape
+    d = parameter.origin.size
+    active = np.empty(TILE)
+    standardized(features, tile, parameter.origin, parameter.unit, columns, 0)
+    _products(columns, d, width, 0)
+    mark_active(active, tile, start, end)
+    _distances(columns, d, width, 0, False, slopes, offsets, levels, far)
+    for j in range(k + 1):
+        for lane in range(TILE):
+            room[j, lane] = state[tile, j, lane]
+    _softmax(far, k, room, 0, active, changes, 0)
+    entropy = 0.0
+    for j in range(k + 1):
+        for lane in range(TILE):
+            old = np.float64(state[tile, j, lane])
+            state[tile, j, lane] = room[j, lane]
+            change = np.float64(state[tile, j, lane]) - old
+            if j < k:
+                changes[j, lane] = change
+            else:
+                entropy += change
+    accumulate(changes, columns, lane_sums)
+    return entropy
+
+
+@njit(**OPTIONS)
+def _standard_means(parameter):  # type: ignore[no-untyped-def]
+    k, d = parameter.means.shape
+    means = np.empty((k, d))
+    for j in range(k):
+        for t in range(d):
+            means[j, t] = (parameter.means[j, t] - parameter.origin[t]) / parameter.unit[t]
+    return means
+
+
+@njit(**OPTIONS)
+def _steepness(features, parameter):  # type: ignore[no-untyped-def]
+    """The largest precision of each column over the components that have weight."""
+    k, width = parameter.whiten.shape
+    d = parameter.origin.size
+    steepest = np.zeros(d, features.dtype)
+    for j in range(k):
+        if parameter.weights[j] <= 0.0:
+            continue
+        entry = 0
+        own = np.zeros(d)
+        for row in range(d):
+            for t in range(row if width == d else 0, row + 1):
+                own[t] += parameter.whiten[j, entry] ** 2
+                entry += 1
+        for t in range(d):
+            steepest[t] = max(steepest[t], own[t])
+    return steepest
+
+
+@njit(**OPTIONS)
+def _distances(columns, d, width, at, expanded, slopes, offsets, levels, far):  # type: ignore[no-untyped-def]
+    """far[j] = half the squared distance from component j, less its level, for a tile."""
+    if expanded:
+        products(columns, 2 * d, at, slopes, levels, far)
+    elif width == d:
+        square_distances(columns, d, at, slopes, offsets, levels, far)
+    else:
+        _full(columns, d, at, slopes, offsets, levels, far)
 
 
 @njit(**OPTIONS)
@@ -202,7 +291,7 @@ def _pack(features, parameter, means, expanded):  # type: ignore[no-untyped-def]
     carry √½, so that a sum of squares is half a distance. Diagonal: groups of components, alike. Full: for
     each component bands of rows, column by column. Fillers are far, or add nothing.
     """
-    k, d = parameter.means.shape
+    k, d = means.shape
     width = parameter.whiten.shape[1]
     half = np.sqrt(0.5)
     if expanded:

@@ -13,22 +13,32 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.kmeans_kernel import kernel_for
-from flegel.algorithms.seeding import origin_of, start_rows
+from flegel.algorithms.seeding import DRAWN, lloyd, more_rows, origin_of, some_rows, start_rows
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
 
+ROUNDING = 2.0**-50  # of a sum of squares: what float64 leaves of a difference of two such sums
+SPARE = 64  # rows at most that θ keeps for clusters that become empty
+TRIAL_ROWS, TRIAL_WORK = 32768, 2**26  # of the sample; products of a pass over them: fewer rows where k·d is large
+
 
 class Centroids(NamedTuple):
-    """θ. `origin` never changes: statistics are taken about it, so a large mean costs no digits."""
+    """θ. `origin` never changes: statistics are taken about it, so a large mean costs no digits.
+
+    Nor do `spare`, rows of the data far from the start, where an empty cluster may go, and `points`, how many there
+    are.
+    """
 
     centroids: Array
     origin: Array
+    spare: Array
+    points: Array
 
 
 class Sums(NamedTuple):
-    """s: per cluster Σ(x − origin) and the number of points; over all visited points Σ‖x − origin‖²."""
+    """s, per cluster: Σ(x − origin), the number of points, and Σ‖x − origin‖²."""
 
     sums: Array
     counts: Array
@@ -48,13 +58,17 @@ class KMeans(Algorithm):
     """Partition points into k clusters around their means (squared Euclidean distance).
 
     Model: centroids μ_1 … μ_k. State of a point: the cluster of its last visit, −1 before the first.
-    Statistics (paper, Section 2.2): S_j = Σ (x − origin) and C_j = number of points, over the points last
-    assigned to j, and q = Σ ‖x − origin‖² over all visited points. A point that stays changes nothing.
-    M-step: μ_j = origin + S_j / C_j; an empty cluster keeps its centroid.
+    Statistics (paper, Section 2.2), over the points last assigned to j: S_j = Σ (x − origin), C_j = number of points,
+    q_j = Σ ‖x − origin‖². A point that stays changes nothing.
+    M-step: μ_j = origin + S_j / C_j. A cluster that is empty when every point has been visited goes to the spare row
+    that is furthest from all centroids, and waits there for its points; that changes no sum, and the objective can
+    only fall. Before that, or if no spare row is left, it keeps its centroid.
     Objective: Σ ‖x − μ_z(x)‖² over visited points, each at the cluster of its last visit, from the statistics
-    alone: with m_j = S_j / C_j it is q − Σ C_j ‖m_j‖² + Σ C_j ‖(μ_j − origin) − m_j‖². The origin is the
-    mean of the sample, so the error is about 1e-15 of the scatter about the mean, however large that mean is.
+    alone: with m_j = S_j / C_j it is Σ [q_j − C_j ‖m_j‖² + C_j ‖(μ_j − origin) − m_j‖²]. The origin is the
+    mean of the sample without outliers, so the error is about 1e-15 of the scatter about it, however large it is.
     It never rises between barriers: a visit lowers a point's own term, the M-step lowers the sum.
+    Start: the best of `n_init`, each a few passes over the sample from a start by k-means++. Other starts are taken as
+    they are.
     Reference: S. Lloyd, Least squares quantization in PCM (1982); R. Neal, G. Hinton, A view of the EM
     algorithm that justifies incremental, sparse, and other variants (1998).
     """
@@ -66,17 +80,29 @@ class KMeans(Algorithm):
         str | np.ndarray[Any, Any],
         Meta(description="k-means++, random, first, a .npy file of k centroids, or an array of them"),
     ] = "k-means++"
+    n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Centroids:
         rows = np.asarray(sample.features)
-        start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans")
-        return Centroids(start, origin_of(rows))
+        origin = origin_of(rows)
+        size = max(TRIAL_WORK // (self.k * sample.columns), 2048, 20 * self.k)
+        some = some_rows(rows, min(size, TRIAL_ROWS), rng) - origin
+        if isinstance(self.init, str) and self.init == DRAWN:
+            if self.k > len(some):
+                raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
+            trials = [lloyd(some, self.k, rng) for _ in range(self.n_init)]
+            start = min(trials, key=lambda trial: trial[2])[0] + origin
+        else:
+            start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans")
+        spare = more_rows(some, start - origin, min(self.k, SPARE), rng) + origin
+        spare = spare.astype(rows.dtype).astype(np.float64)
+        return Centroids(start, origin, spare, np.array([float(sample.points)]))
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.full((points, 1), -1, np.int32)
 
     def initAggregator(self, sample: Sample, parameter: Centroids) -> Sums:
-        return Sums(np.zeros_like(parameter.centroids), np.zeros(len(parameter.centroids)), np.zeros(1))
+        return Sums(np.zeros_like(parameter.centroids), *np.zeros((2, len(parameter.centroids))))
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Centroids, iterationNum: int) -> Move:
         x = dataPoint.features
@@ -98,31 +124,36 @@ class KMeans(Algorithm):
         x, origin, last, nearest = change
         if last == nearest:
             return target
-        target.counts[nearest] += 1
+        square = 0.0
         for t in range(x.shape[0]):
-            target.sums[nearest, t] += x[t] - origin[t]
+            away = x[t] - origin[t]
+            square += away * away
+            target.sums[nearest, t] += away
+            if last >= 0:
+                target.sums[last, t] -= away
+        target.counts[nearest] += 1
+        target.squares[nearest] += square
         if last >= 0:
             target.counts[last] -= 1
-            for t in range(x.shape[0]):
-                target.sums[last, t] -= x[t] - origin[t]
-        else:
-            for t in range(x.shape[0]):
-                target.squares[0] += (x[t] - origin[t]) ** 2
+            target.squares[last] -= square
         return target
 
     def updateParameter(self, aggregator: Sums, oldParameter: Centroids) -> Centroids:
         filled = aggregator.counts > 0
         centroids = np.array(oldParameter.centroids, dtype=np.float64)
         centroids[filled] = oldParameter.origin + aggregator.sums[filled] / aggregator.counts[filled, None]
-        return Centroids(centroids, oldParameter.origin)
+        if not filled.all() and aggregator.counts.sum() >= oldParameter.points[0]:
+            centroids = _relocated(centroids, filled, oldParameter.spare)
+        return oldParameter._replace(centroids=centroids)
 
     def objective(self, aggregator: Sums, parameter: Centroids) -> float:
         filled = aggregator.counts > 0
         counts = aggregator.counts[filled]
         means = aggregator.sums[filled] / counts[:, None]
         away = (parameter.centroids[filled] - parameter.origin) - means
-        within = aggregator.squares[0] - counts @ (means**2).sum(axis=1)
-        return float(max(within, 0.0) + counts @ (away**2).sum(axis=1))
+        within = aggregator.squares[filled] - counts * (means**2).sum(axis=1)
+        within = np.where(counts > 1, np.maximum(within, 0.0), 0.0)
+        return float(within.sum() + counts @ (away**2).sum(axis=1))
 
     def kernel(self, share: Shard) -> Kernel | None:
         return kernel_for(share, self.k) if share.layout == "tiles" else None
@@ -132,13 +163,22 @@ class KMeans(Algorithm):
             raise UsageError(f"KMeans: k={self.k} is more than the number of points, {sample.points}.")
 
     def warnings(self, aggregator: Sums, parameter: Centroids) -> list[str]:
+        found = []
         empty = np.flatnonzero(aggregator.counts <= 0)
-        if len(empty) == 0:
-            return []
-        return [
-            f"{len(empty)} of {len(aggregator.counts)} clusters are empty ({_some(empty)}); "
-            "they keep the last centroid they had. Fewer clusters or another init may fit better."
-        ]
+        if len(empty):
+            found.append(
+                f"{len(empty)} of {len(aggregator.counts)} clusters are empty ({_some(empty)}): no row of the sample "
+                "was left for them that is not a centroid already. Fewer clusters may fit better."
+            )
+        shared = aggregator.counts > 1  # the scatter of a single point is 0, and known
+        coarse = ROUNDING * float(np.abs(aggregator.squares[shared]).sum())
+        value = self.objective(aggregator, parameter)
+        if coarse > 1e-6 * value and coarse > 0:
+            found.append(
+                f"points lie so far from the others that float64 sums give the objective to ±{coarse:.2g} only; "
+                "`evaluate` gives it exactly."
+            )
+        return found
 
     def predict(self, features: Any, parameter: Centroids) -> Array:
         """The nearest cluster of each row, int32."""
@@ -149,6 +189,25 @@ class KMeans(Algorithm):
         total = float(distances.sum())
         used = float(len(np.unique(nearest)))
         return Evaluation(total, {"inertia": total, "mean": total / len(nearest), "clusters": used})
+
+
+def _relocated(centroids: Array, filled: Array, spare: Array) -> Array:
+    """Centroids with each empty one at the spare row that is furthest from all others.
+
+    One that is at a spare row already stays: its points have not been visited since it went there.
+    """
+    waiting = ~filled & (centroids[:, None, :] == spare).all(axis=2).any(axis=1)
+    least = np.full(len(spare), np.inf)
+    for centroid in centroids[filled | waiting]:
+        least = np.minimum(least, ((spare - centroid) ** 2).sum(axis=1))
+    moved = centroids.copy()
+    for j in np.flatnonzero(~filled & ~waiting):
+        far = int(least.argmax())
+        if not least[far] > 0:
+            break
+        moved[j] = spare[far]
+        least = np.minimum(least, ((spare - spare[far]) ** 2).sum(axis=1))
+    return moved
 
 
 def _nearest(rows: Array, parameter: Centroids, chunk: int = 16384) -> tuple[Array, Array]:

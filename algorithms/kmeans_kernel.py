@@ -150,8 +150,10 @@ def _move(flat, last, nearest, first, start, end, centres, origin, aggregator, x
         old, new = last[first + i], nearest[i]
         if old == new or not start <= first + i < end:
             continue
+        square = 0.0
         for t in range(columns):
             x[t] = flat[corner + i + t * TILE] - origin[t]
+            square += x[t] * x[t]
         if old >= 0:
             nearer = 0.0
             for t in range(columns):  # ‖x − old‖² − ‖x − new‖²
@@ -161,12 +163,9 @@ def _move(flat, last, nearest, first, start, end, centres, origin, aggregator, x
             for t in range(columns):
                 sums[old, t] -= x[t]
             counts[old] -= 1.0
-        else:
-            square = 0.0
-            for t in range(columns):
-                square += x[t] * x[t]
-            squares[0] += square
+            squares[old] -= square
         for t in range(columns):
             sums[new, t] += x[t]
         counts[new] += 1.0
+        squares[new] += square
         last[first + i] = new

@@ -233,7 +233,7 @@ def _close(factors, moves, energy, gathered, progress, spread_, local, local_ene
             spread_[j] = progress[j] * progress[j]
 
 
-def solving(share: Shard, rank: int, regularization: float, learning_rate: float, sweeps: int) -> Kernel:
+def solving(share: Shard, rank: int, learning_rate: float, sweeps: int) -> Kernel:
     """The kernel of the solver sgd, in the precision of the share's state."""
     dtype = share.state.dtype
     padded = -(-rank // LANES) * LANES
@@ -263,7 +263,7 @@ def solving(share: Shard, rank: int, regularization: float, learning_rate: float
             opened = parameter.factors
         scale = float(parameter.scale[0])
         rate = number(learning_rate / np.sqrt(rank))
-        numbers = (energy, progress, number(regularization / scale), rate, sweeps, settled(parameter.rows), room)
+        numbers = (energy, progress, number(parameter.penalty[0]), rate, sweeps, settled(parameter.rows), room)
         sums = np.zeros(2)
         rest = (1.0 / scale, share.state, local, numbers, sums, aggregator.counts, start, end, flag)
         if isinstance(share.features, Sparse):
@@ -336,7 +336,7 @@ def _multiply_dense(features, factors, scale, state, penalty, settle, moves, gra
     return end
 
 
-def multiplying(regularization: float) -> Kernel:
+def multiplying() -> Kernel:
     """The kernel of the multiplicative solver."""
 
     def run(share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
@@ -346,7 +346,7 @@ def multiplying(regularization: float) -> Kernel:
             parameter.factors,
             scale,
             share.state,
-            regularization / scale,
+            float(parameter.penalty[0]),
             settled(parameter.rows),
             aggregator.moves,
             aggregator.gram,

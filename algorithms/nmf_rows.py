@@ -18,9 +18,10 @@ from flegel.core.shard import Sparse, SparseRow
 
 EPSILON = float(np.finfo(np.float32).eps)
 """Stands for a zero below the fraction bar."""
-SETTLED = 1e-6
-"""A row is solved when a sweep gains less than this part of the squares that it explains."""
-MOST_SWEEPS = 100
+SETTLED = 1e-8
+"""A row is solved when a sweep gains less than this part of the squares that it explains. Where a factorization leaves
+0.1 % of the squares, 1e-6 stopped 0.6 % above the row's least error."""
+MOST_SWEEPS = 500
 
 
 def observed(row: Array | SparseRow, scale: float) -> tuple[Array, Array]:
@@ -242,10 +243,10 @@ def fold_in(features: Any, factors: Array, scale: float, penalty: float, only_ob
         columns, values = observed(_row(features, i), scale)
         start_row(factors, columns, values, weights[i])
         if only_observed:
-            solve_row(factors, columns, values, weights[i], penalty, 50, False)
+            solve_row(factors, columns, values, weights[i], penalty, 1, True)
         else:
             ridged = gram + len(factors) * penalty * np.eye(len(gram))
-            descend(ridged, factors[columns].T @ values, weights[i], 200, False)
+            descend(ridged, factors[columns].T @ values, weights[i], 1, True)
     return weights
 
 
@@ -259,7 +260,7 @@ def _row(features: Any, i: int) -> Any:
 def errors(
     features: Any, weights: Array, factors: Array, scale: float, only_observed: bool
 ) -> tuple[float, int, float]:
-    """Σ squared errors, number of entries and Σ (‖w‖² + ‖h‖²) over them, from scratch."""
+    """Σ squared errors, number of entries and scale² · Σ (‖w‖² + ‖h‖²) over them, from scratch."""
     rows, columns, values = _entries(features)
     own, other = (weights**2).sum(axis=1), (factors**2).sum(axis=1)
     squares = 0.0
@@ -271,10 +272,10 @@ def errors(
             squares -= float((about**2).sum())
     if only_observed:
         lengths = float(own[rows].sum() + other[columns].sum())
-        return squares, len(values), scale * lengths
+        return squares, len(values), scale**2 * lengths
     squares += scale**2 * float(((weights.T @ weights) * (factors.T @ factors)).sum())
     lengths = float(len(factors) * own.sum() + len(weights) * other.sum())
-    return max(squares, 0.0), len(weights) * len(factors), scale * lengths
+    return max(squares, 0.0), len(weights) * len(factors), scale**2 * lengths
 
 
 def _entries(features: Any) -> tuple[Array, Array, Array]:

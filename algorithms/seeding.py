@@ -1,4 +1,4 @@
-"""Starting centroids for the clustering algorithms, drawn from a sample. Never sees the whole data."""
+"""Starting centroids and standard units for the clustering algorithms, from a sample. Never sees the whole data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
 
-NAMED = ("k-means++", "random", "first")
+DRAWN = "k-means++"
+NAMED = (DRAWN, "random", "first")
+QUANTILE_ROWS = 8192  # rows whose quantiles give a column's deviation
+FAR = 8.0  # robust deviations from the median at which `clipped` cuts a number
+LLOYD_PASSES = 10  # over the rows of a start: most of what k-means gains, it gains in the first few
 
 
 def start_rows(rows: Array, k: int, init: str | Array, columns: int, rng: np.random.Generator, owner: str) -> Array:
@@ -23,21 +27,65 @@ def start_rows(rows: Array, k: int, init: str | Array, columns: int, rng: np.ran
 
 
 def origin_of(rows: Array) -> Array:
-    """The mean of each column, as a number that the rows' own precision holds exactly."""
-    return rows.mean(axis=0, dtype=np.float64).astype(rows.dtype).astype(np.float64)
+    """The mean of each column, its outliers drawn in to the middle 90 %, as a number that the rows' precision holds."""
+    few = rows[:: max(1, len(rows) // QUANTILE_ROWS)]
+    low, high = np.quantile(few, [0.05, 0.95], axis=0, method="nearest")
+    middle = np.clip(few, low, high).mean(axis=0, dtype=np.float64).astype(rows.dtype)
+    return np.where(low == high, low, middle).astype(np.float64)
 
 
-def standard_units(rows: Array) -> tuple[Array, Array]:
-    """Origin, and standard deviation of each column to a power of two; 1 where a column does not vary.
+def standard_units(rows: Array) -> tuple[Array, Array, Array]:
+    """Origin, unit and deviation of each column: the unit is its deviation to a power of two.
 
-    Both are exact in the rows' precision, so shifting and scaling there costs no more than one rounding.
+    Origin and unit are exact in the rows' precision, so shifting and scaling there costs no more than one rounding.
+    The deviation is that of the middle half of the numbers, or of the middle 90 or 98 % where these hardly differ, or
+    of all; in any case no more than the standard deviation. A column that does not vary has the median of the others'.
     """
     origin = origin_of(rows)
     largest = np.abs(rows - origin).max(axis=0)
     safe = np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers must stay representable
-    deviation = safe * np.sqrt((((rows - origin) / safe) ** 2).mean(axis=0))
-    varies = (largest > 0) & (deviation > 1e-13 * np.abs(origin))
-    return origin, np.where(varies, 2.0 ** np.round(np.log2(np.where(varies, deviation, 1.0))), 1.0)
+    deviation = safe * np.sqrt((((rows - rows.mean(axis=0, dtype=np.float64)) / safe) ** 2).mean(axis=0))
+    few = rows[:: max(1, len(rows) // QUANTILE_ROWS)].astype(np.float64)
+    cuts = np.quantile(few, [0.01, 0.05, 0.25, 0.75, 0.95, 0.99], axis=0)
+    half, most, nearly_all = (cuts[3] - cuts[2]) / 1.349, (cuts[4] - cuts[1]) / 3.29, (cuts[5] - cuts[0]) / 4.653
+    robust = np.where(half > 1e-3 * most, half, most)
+    robust = np.where(robust > 1e-4 * nearly_all, robust, nearly_all)
+    robust = np.where(robust > 0, np.minimum(robust, deviation), deviation)
+    varies = (largest > 0) & (robust > 1e-13 * np.abs(origin))
+    usual = np.exp(np.median(np.log(robust[varies]))) if varies.any() else 1.0
+    robust = np.where(varies, robust, usual)
+    return origin, 2.0 ** np.round(np.log2(robust)), robust
+
+
+def some_rows(rows: Array, most: int, rng: np.random.Generator) -> Array:
+    """No more than so many rows, drawn without repetition."""
+    return rows if len(rows) <= most else rows[rng.choice(len(rows), most, replace=False)]
+
+
+def clipped(rows: Array) -> Array:
+    """Rows in standard units with nothing further from the origin than `FAR`: no outlier gets a cluster of its own."""
+    return np.clip(rows, -FAR, FAR)
+
+
+def lloyd(rows: Array, k: int, rng: np.random.Generator) -> tuple[Array, Array, float]:
+    """k-means from a start by k-means++: centres, the cluster of each row, and the sum of squared distances."""
+    return lloyd_from(rows, _plus_plus(rows, k, rng))
+
+
+def lloyd_from(rows: Array, centres: Array, passes: int = LLOYD_PASSES) -> tuple[Array, Array, float]:
+    """A few passes of Lloyd's algorithm. A cluster that loses its rows keeps its centre."""
+    labels = numbered(rows, centres)
+    for _ in range(passes):
+        counts = np.bincount(labels, minlength=len(centres))
+        shares = np.zeros((len(centres), len(rows)))
+        shares[labels, np.arange(len(rows))] = 1.0
+        filled = counts > 0
+        centres = centres.copy()
+        centres[filled] = (shares @ rows)[filled] / counts[filled, None]
+        before, labels = labels, numbered(rows, centres)
+        if np.array_equal(before, labels):
+            break
+    return centres, labels, float(((rows - centres[labels]) ** 2).sum())
 
 
 def numbered(rows: Array, centres: Array, chunk: int = 8192) -> Array:
@@ -79,14 +127,21 @@ def given_rows(given: str | Array, k: int, columns: int, owner: str) -> Array:
 
 def _plus_plus(rows: Array, k: int, rng: np.random.Generator) -> Array:
     """Greedy k-means++ (Arthur & Vassilvitskii 2007): of a few candidates drawn by D², keep the best."""
+    first = rng.integers(len(rows))
+    start = np.array(rows[first : first + 1], dtype=np.float64)
+    return np.concatenate([start, more_rows(rows, start, k - 1, rng)])
+
+
+def more_rows(rows: Array, centres: Array, count: int, rng: np.random.Generator) -> Array:
+    """So many rows more, drawn as k-means++ would go on from these centres."""
     exact = rows
-    rows = rows - rows.mean(axis=0, dtype=np.float64)  # products below must not lose digits to a large mean
+    middle = rows.mean(axis=0, dtype=np.float64)  # products below must not lose digits to a large mean
+    rows, centres = rows - middle, centres - middle
     norms = np.einsum("ij,ij->i", rows, rows)
-    trials = 2 + int(np.log(k))
-    chosen = np.empty(k, np.intp)
-    chosen[0] = rng.integers(len(rows))
-    nearest = _distances(rows, norms, chosen[:1])[0]
-    for j in range(1, k):
+    trials = 2 + int(np.log(count + 1))
+    chosen = np.empty(count, np.intp)
+    nearest = ((rows - centres[numbered(rows, centres)]) ** 2).sum(axis=1)
+    for j in range(count):
         total = nearest.sum()
         if total > 0:
             candidates = np.searchsorted(nearest.cumsum(), rng.random(trials) * total).clip(max=len(rows) - 1)

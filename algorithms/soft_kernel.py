@@ -17,6 +17,8 @@ from flegel.algorithms.simd import (
     ONE_REGISTER,
     REGISTERS,
     TWO_REGISTERS,
+    any_lane,
+    fma,
     fma_each,
     lane_count,
     load,
@@ -142,6 +144,20 @@ def standardized(features, tile, origin, unit, columns, at):  # type: ignore[no-
         zero, per_unit = kind(origin[t]), kind(1.0 / unit[t])
         for lane in range(TILE):
             columns[t, at + lane] = (features[tile, t, lane] - zero) * per_unit
+
+
+@njit(**OPTIONS)
+def beyond(columns, d, at, weights, limit):  # type: ignore[no-untyped-def]
+    """Is Σ_t weights[t] · column_t² above the limit, or not a number, for any point of the tile?"""
+    points = columns.shape[1]
+    found = False
+    for lane in range(0, TILE, lane_count(columns, LANES)):
+        size = spread(0, load(columns, at + lane, LANES))
+        for t in range(d):
+            x = load(columns, t * points + at + lane, LANES)
+            size = fma(x * x, spread(weights[t], x), size)
+        found = found or not any_lane(size <= limit) or any_lane(size > limit)
+    return found
 
 
 @njit(**OPTIONS)

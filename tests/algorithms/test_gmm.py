@@ -183,7 +183,7 @@ def test_flag_and_stretches_inside_a_tile() -> None:
 def test_wrong_requests_are_named() -> None:
     rows = clouds(10, 2)
     with pytest.raises(UsageError, match="covariance"):
-        GMM(covariance="spherical")
+        GMM(covariance="cubic")
     with pytest.raises(UsageError, match="k=11"):
         GMM(k=11).validate(sample_of(rows))
     with pytest.raises(UsageError, match="columns"):

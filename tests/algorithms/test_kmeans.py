@@ -99,7 +99,8 @@ def test_accumulated_statistics_equal_recomputed_ones(dtype: Any, mean: float) -
     np.testing.assert_array_equal(statistics.counts, np.bincount(labels, minlength=7))
     sums = np.stack([shifted[labels == j].sum(axis=0) for j in range(7)])
     np.testing.assert_allclose(statistics.sums, sums, rtol=1e-10, atol=1e-10 * np.abs(sums).max())
-    assert statistics.squares[0] == pytest.approx((shifted**2).sum(), rel=1e-12)
+    squares = np.bincount(labels, (shifted**2).sum(axis=1), minlength=7)
+    np.testing.assert_allclose(statistics.squares, squares, rtol=1e-12)
     exact = sum(distances(rows[labels == j], parameter.centroids[j : j + 1]).sum() for j in range(7))
     assert algorithm.objective(statistics, parameter) == pytest.approx(exact, rel=1e-11)
 
@@ -157,13 +158,36 @@ def test_degenerate_data_end_in_finite_numbers(rows: np.ndarray, k: int, dtype: 
     assert len(algorithm.warnings(statistics, parameter)) == (1 if (statistics.counts == 0).any() else 0)
 
 
-def test_an_empty_cluster_keeps_its_centroid_and_is_mentioned() -> None:
+def test_an_empty_cluster_goes_to_a_far_row_once_all_were_visited() -> None:
     algorithm = KMeans(k=2, init=np.array([[0.0], [1000.0]]))
-    share, parameter, statistics = start(algorithm, np.linspace(0, 1, 30)[:, None])
-    by_kernel(algorithm, share, parameter, statistics)
+    rows = np.linspace(0, 1, 30)[:, None]
+    share, parameter, statistics = start(algorithm, rows)
+    by_kernel(algorithm, share, parameter, statistics, 0, 20)
     parameter = algorithm.updateParameter(statistics, parameter)
-    np.testing.assert_allclose(parameter.centroids, [[0.5], [1000.0]])
-    assert "1 of 2 clusters are empty (1)" in algorithm.warnings(statistics, parameter)[0]
+    assert parameter.centroids[1] == 1000.0  # its points may be among those that are still to come
+    by_kernel(algorithm, share, parameter, statistics, 20, 30)
+    before = algorithm.objective(statistics, parameter._replace(centroids=np.array([[0.5], [1000.0]])))
+    parameter = algorithm.updateParameter(statistics, parameter)
+    assert parameter.centroids[1] in rows
+    assert algorithm.objective(statistics, parameter) == pytest.approx(before)
+    waiting = algorithm.updateParameter(statistics, parameter)
+    np.testing.assert_array_equal(waiting.centroids, parameter.centroids)
+    for _ in range(10):
+        by_kernel(algorithm, share, parameter, statistics)
+        parameter = algorithm.updateParameter(statistics, parameter)
+    np.testing.assert_array_equal(statistics.counts, [15, 15])
+    assert algorithm.objective(statistics, parameter) == pytest.approx(2 * (7.5**2 / 3 - 1 / 12) * 30 / 29**2 / 2)
+    assert not algorithm.warnings(statistics, parameter)
+
+
+def test_clusters_stay_empty_where_rows_are_fewer_and_that_is_said() -> None:
+    algorithm = KMeans(k=3)
+    share, parameter, statistics = start(algorithm, np.repeat([[0.0], [1.0]], 40, axis=0))
+    for _ in range(3):
+        by_kernel(algorithm, share, parameter, statistics)
+        parameter = algorithm.updateParameter(statistics, parameter)
+    assert "1 of 3 clusters are empty" in algorithm.warnings(statistics, parameter)[0]
+    assert algorithm.objective(statistics, parameter) == 0
 
 
 def test_a_raised_flag_stops_the_kernel_before_the_next_tile() -> None:

@@ -124,7 +124,7 @@ def test_hooks_compile_and_say_the_same(kind: str) -> None:
         algorithm = NMF(rank=3, solver=solver)
         run = start(algorithm, data)
         share = run.shares[0]
-        own = namedtuple("own", "solver regularization learning_rate sweeps")(solver, 0.05, 0.4, 3)
+        own = namedtuple("own", "solver learning_rate sweeps")(solver, 0.4, 3)
         state = share.state[3].copy()
         expected = algorithm.updateDataPoint(point_of(share, 3)._replace(state=state), run.parameter, 0)
         found = njit(NMF.updateDataPoint)(own, point_of(share, 3), run.parameter, 0)
@@ -173,7 +173,7 @@ def test_multiplicative_objective_is_exact_and_never_rises(workers: int, interva
     assert (np.diff(run.objectives) <= 1e-9 * run.objectives[0]).all()
     w, h, scale = weights_of(run), run.parameter.factors, run.parameter.scale[0]
     from_scratch = ((whole - scale * w @ h.T) ** 2).sum()
-    from_scratch += 0.01 * scale * (17 * (w**2).sum() + 60 * (h**2).sum())
+    from_scratch += 0.01 * scale**2 * (17 * (w**2).sum() + 60 * (h**2).sum())
     assert run.objectives[-1] == pytest.approx(from_scratch, rel=1e-9)
     np.testing.assert_allclose(run.statistics.gram, w.T @ w, rtol=1e-10)
     np.testing.assert_allclose(run.statistics.moves, (whole / scale).T @ w, rtol=1e-10)
@@ -213,7 +213,7 @@ def test_objective_of_sgd_comes_to_that_from_scratch_as_steps_shorten() -> None:
 @pytest.mark.parametrize("interval", [1.0, 0.1])
 def test_workers_and_barriers_of_any_number_reach_a_good_fit(workers: int, interval: float) -> None:
     observed, whole, known = ratings(640, 60)
-    run = start(NMF(rank=8, regularization=0.01), observed, workers=workers)
+    run = start(NMF(rank=8, regularization=0.003), observed, workers=workers)
     run.passes(15, max(round(interval * 640 / workers), 1))
     rows, columns = np.nonzero(~known)
     error = run.algorithm.rmse(weights_of(run), run.parameter, rows, columns, whole[rows, columns])  # type: ignore[attr-defined]
@@ -317,7 +317,7 @@ def error_of_row_means(train: Sparse, rows: Any, values: Any) -> float:
 @pytest.mark.parametrize(("workers", "interval"), [(1, 610), (4, 20)])
 def test_movielens(workers: int, interval: int) -> None:
     train, rows, columns, values = held_out(real_data.movielens())
-    run = start(NMF(rank=10, regularization=0.2), train, workers=workers).passes(10, interval)
+    run = start(NMF(rank=10, regularization=0.06), train, workers=workers).passes(10, interval)
     error = run.algorithm.rmse(weights_of(run), run.parameter, rows, columns, values)  # type: ignore[attr-defined]
     assert error < 0.98 * error_of_row_means(train, rows, values)
 
@@ -327,6 +327,6 @@ def test_jester_shifted_to_be_non_negative() -> None:
     known = ~np.isnan(table := real_data.jester() + 10.0)
     data = sparse_of(table, np.float32, observed=known)
     train, rows, columns, values = held_out(rows_between(data, 0, 8000))
-    run = start(NMF(rank=10, regularization=1.0), train, workers=2).passes(5, interval=400)
+    run = start(NMF(rank=10, regularization=0.1), train, workers=2).passes(5, interval=400)
     error = run.algorithm.rmse(weights_of(run), run.parameter, rows, columns, values)  # type: ignore[attr-defined]
     assert error < 0.98 * error_of_row_means(train, rows, values)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 BUILTINS = {
-    "kmeans": "flegel.algorithms.kmeans:KMeans",
-    "gmm": "flegel.algorithms.gmm:GMM",
-    "fcm": "flegel.algorithms.fcm:FCM",
-    "lr": "flegel.algorithms.lr:LR",
-    "nmf": "flegel.algorithms.nmf:NMF",
+    "kmeans": "flegel.algorithms.kmeans.kmeans:KMeans",
+    "gmm": "flegel.algorithms.gmm.gmm:GMM",
+    "fcm": "flegel.algorithms.fcm.fcm:FCM",
+    "lr": "flegel.algorithms.lr.lr:LR",
+    "nmf": "flegel.algorithms.nmf.nmf:NMF",
 }
 """Name on the command line to module and class. A new algorithm is a file and a line here."""

@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from flegel.algorithms.simd_rows import (
+from flegel.algorithms.simd.rows import (
     dots,
     first_lane,
     first_of_least,

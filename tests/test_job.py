@@ -135,7 +135,7 @@ def everything() -> Job:
 
     kinds = {name: get_args(o.type)[0] if get_args(o.type) else o.type for name, o in options_of(Job).items()}
     values = {name: another(option.default, kinds[name]) for name, option in options_of(Job).items()}
-    job = Job(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": 3}), "points.npy")
+    job = Job(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {"k": 3}), "points.npy")
     return with_options(job, {**values, "checkpoint": Path("store")})
 
 

@@ -171,7 +171,7 @@ def one_write(lines: ResultLog, name: str, call: str, when: int) -> bool:
         thread.start()
         state: dict[str, str] = {}
         again: subprocess.Popen[bytes] | None = None
-        spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=1)
+        spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {}), "blobs", workers=1)
         try:
             told: dict[str, str] = {}
 
@@ -228,7 +228,7 @@ def fact(number: int) -> Submitted | Placed:
     """Every third is a new job, the others move it about."""
     job = f"job-{number // 3}"
     if number % 3 == 0:
-        spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=1)
+        spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {}), "blobs", workers=1)
         return Submitted(job, 1.0, f"ticket-{number}", "ann", spec)
     return Placed(job, 2.0, number, "s0", "boot", {"s0": 1})
 

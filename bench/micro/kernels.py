@@ -32,10 +32,10 @@ import numpy as np
 from numba import njit
 
 from flegel.algorithm import Algorithm, Sample
-from flegel.algorithms import simd
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.simd import emit, vectors
 from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
@@ -67,40 +67,40 @@ def clock(work: Callable[[], Any]) -> float:
 
 # -- the machine's limits -----------------------------------------------------------------------------------
 
-_LANES32, _LANES64 = 2 * simd.register_lanes("f4"), 2 * simd.register_lanes("f8")
+_LANES32, _LANES64 = 2 * emit.register_lanes("f4"), 2 * emit.register_lanes("f8")
 
 
 @njit
 def _multiply32(x, times):
-    sums = simd.splats(x, 0, 5, _LANES32)
-    more = simd.splats(x, 5, 5, _LANES32)
+    sums = vectors.splats(x, 0, 5, _LANES32)
+    more = vectors.splats(x, 5, 5, _LANES32)
     for _ in range(times):
-        sums = simd.fma_each(simd.load(x, 0, _LANES32), simd.splats(x, 0, 5, _LANES32), sums)
-        more = simd.fma_each(simd.load(x, 0, _LANES32), simd.splats(x, 5, 5, _LANES32), more)
+        sums = vectors.fma_each(vectors.load(x, 0, _LANES32), vectors.splats(x, 0, 5, _LANES32), sums)
+        more = vectors.fma_each(vectors.load(x, 0, _LANES32), vectors.splats(x, 5, 5, _LANES32), more)
     return _all(sums) + _all(more)
 
 
 @njit
 def _multiply64(x, times):
-    sums = simd.splats(x, 0, 5, _LANES64)
-    more = simd.splats(x, 5, 5, _LANES64)
+    sums = vectors.splats(x, 0, 5, _LANES64)
+    more = vectors.splats(x, 5, 5, _LANES64)
     for _ in range(times):
-        sums = simd.fma_each(simd.load(x, 0, _LANES64), simd.splats(x, 0, 5, _LANES64), sums)
-        more = simd.fma_each(simd.load(x, 0, _LANES64), simd.splats(x, 5, 5, _LANES64), more)
+        sums = vectors.fma_each(vectors.load(x, 0, _LANES64), vectors.splats(x, 0, 5, _LANES64), sums)
+        more = vectors.fma_each(vectors.load(x, 0, _LANES64), vectors.splats(x, 5, 5, _LANES64), more)
     return _all(sums) + _all(more)
 
 
 @njit
 def _all(v):
-    return simd.total(v[0] + v[1] + v[2] + v[3] + v[4])
+    return vectors.total(v[0] + v[1] + v[2] + v[3] + v[4])
 
 
 @njit
 def _read(x):
-    sums = simd.load(x, 0, 32)
+    sums = vectors.load(x, 0, 32)
     for at in range(32, x.size - 31, 32):
-        sums = sums + simd.load(x, at, 32)
-    return simd.total(sums)
+        sums = sums + vectors.load(x, at, 32)
+    return vectors.total(sums)
 
 
 def machine_limits() -> dict[str, float]:
@@ -468,12 +468,12 @@ def main(arguments: list[str]) -> None:
     limits = machine_limits()
     machine = {
         "machine": platform.machine(),
-        "vector_bytes": simd.VECTOR_BYTES,
-        "registers": simd.REGISTERS,
+        "vector_bytes": emit.VECTOR_BYTES,
+        "registers": emit.REGISTERS,
         "python": platform.python_version(),
         "limits": limits,
     }
-    print(f"{machine['machine']}, vectors of {simd.VECTOR_BYTES} bytes; one core: "
+    print(f"{machine['machine']}, vectors of {emit.VECTOR_BYTES} bytes; one core: "
           + ", ".join(f"{name} {value:.1f}" for name, value in limits.items()))  # fmt: skip
     wanted = [name for name in options.only.split(",") if name] or list(SUITES)
     results = []

@@ -29,8 +29,8 @@ import numpy as np  # noqa: E402
 
 from bench.common import ratings  # noqa: E402
 from flegel.algorithm import Algorithm, Sample  # noqa: E402
-from flegel.algorithms.lr import LR  # noqa: E402
-from flegel.algorithms.nmf import NMF  # noqa: E402
+from flegel.algorithms.lr.lr import LR  # noqa: E402
+from flegel.algorithms.nmf.nmf import NMF  # noqa: E402
 from flegel.core import pytree  # noqa: E402
 from flegel.core.shard import Shard, make_shard  # noqa: E402
 from flegel.core.stop_flag import new_flag  # noqa: E402

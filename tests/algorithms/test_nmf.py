@@ -15,8 +15,8 @@ from local_training import Run, point_of, rows_between, sample_of, sparse_of, st
 from numba import njit
 from sklearn.decomposition import non_negative_factorization
 
-from flegel.algorithms.nmf import JOINED, NMF
-from flegel.algorithms.nmf_rows import join_columns
+from flegel.algorithms.nmf.nmf import JOINED, NMF
+from flegel.algorithms.nmf.rows import join_columns
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, make_shard

@@ -1,4 +1,4 @@
-"""Vector values: what each operation of `flegel.algorithms.simd` gives, against NumPy."""
+"""Vector values: what each operation of `flegel.algorithms.simd.vectors` gives, against NumPy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numba import njit
 
-from flegel.algorithms.simd import (
-    TWO_REGISTERS,
+from flegel.algorithms.simd.emit import TWO_REGISTERS
+from flegel.algorithms.simd.math import exp, log
+from flegel.algorithms.simd.vectors import (
     any_lane,
     fma,
     fma_each,
@@ -31,7 +32,6 @@ from flegel.algorithms.simd import (
     where,
     widen,
 )
-from flegel.algorithms.simd_math import exp, log
 from flegel.core.shard import pack_tiles, unpack_tiles
 
 BOTH = pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -22,7 +22,7 @@ from tests.checkpoint.simulated_jobs import Shelf, job
 RECORD = JobRecord(
     format=FORMAT, epoch=0,
     job=Job(
-        AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": 5}), "points.npy", workers=2, sync=SyncSpec("bsp")
+        AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {"k": 5}), "points.npy", workers=2, sync=SyncSpec("bsp")
     ),
     submitted_hyper={"k": 5}, class_file=None, fingerprint="f" * 64, dataset={"name": "points.npy"}, scaling=None,
     parameter=TreeLayout("array", ()), statistics=TreeLayout("array", ()),

@@ -140,7 +140,7 @@ class SimulatedCluster:
         return answer
 
     def submit(self, ticket: str, workers: int | None, owner: str, crash: int | None = None, **more: int) -> None:
-        spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs", workers=workers, **more)
+        spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {}), "blobs", workers=workers, **more)
         answer = self.do(self.master.request_received(Caller(owner), SubmitJob(ticket, spec), self.now), crash)
         if isinstance(answer, Accepted):
             assert self.tickets.setdefault(ticket, answer.job) == answer.job, "the same ticket is the same job"

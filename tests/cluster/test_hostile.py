@@ -84,7 +84,7 @@ def with_a_job(folder: Path) -> tuple[MasterDaemon, Any]:
         master._handle(
             Received(sender, protocol.SlaveBeat(sender.name, "boot", slots, "127.0.0.1", memory=1 << 40), ())
         )
-    spec = protocol.ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "higgs:1000", workers=1)
+    spec = protocol.ClusterJob(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {}), "higgs:1000", workers=1)
     master._handle(Received(SUBMIT, protocol.SubmitJob("ticket-0001", spec), ()))
     (job,) = master._machine.table.of_state(RUNNING)
     assert job.last_slave == "n1"

@@ -20,7 +20,7 @@ from flegel.job import AlgorithmRef
 
 
 def submitted(number: int) -> Submitted:
-    spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {"k": number}), "blobs")
+    spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {"k": number}), "blobs")
     return Submitted(f"job-{number}", float(number), f"ticket-{number}", "ann", spec)
 
 

@@ -224,7 +224,7 @@ def test_only_the_owner_cancels() -> None:
 
 def test_bad_requests_get_a_sentence() -> None:
     simulated = settled_cluster(jobs=1)
-    spec = Spec(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), "blobs")
+    spec = Spec(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {}), "blobs")
     for request, words in [
         (CancelJob("kmeans-7"), "There is no job 'kmeans-7'; did you mean 'kmeans-1'?"),
         (SubmitJob("ticket-x1", Spec(spec.algorithm, "d", name="../etc")), "no name for a job"),

@@ -63,7 +63,7 @@ def slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlaveDaem
 
 
 def spec(data: str = "blobs", code: str = "") -> protocol.ClusterJob:
-    return protocol.ClusterJob(AlgorithmRef("flegel.algorithms.kmeans:KMeans", {}), data, code=code)
+    return protocol.ClusterJob(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {}), data, code=code)
 
 
 def beat(slave: SlaveDaemon) -> protocol.SlaveBeat:

@@ -43,7 +43,7 @@ def test_builtins_travel_by_name_only() -> None:
     from flegel.algorithms.kmeans import KMeans
 
     ref = reference(KMeans(k=3))
-    assert ref.builtin and ref.name == "flegel.algorithms.kmeans:KMeans"
+    assert ref.builtin and ref.name == "flegel.algorithms.kmeans.kmeans:KMeans"
     assert instantiate(ref).hyper()["k"] == 3
 
 
@@ -222,7 +222,7 @@ def test_a_reference_cannot_name_anything_but_an_algorithm() -> None:
     with pytest.raises(UsageError, match="no built-in"):
         load_class(AlgorithmRef("os:system", {}))
     with pytest.raises(UsageError, match="not a subclass"):
-        load_class(AlgorithmRef("flegel.algorithms.kmeans:Sums", {}))
+        load_class(AlgorithmRef("flegel.algorithms.kmeans.kmeans:Sums", {}))
 
 
 def test_a_class_whose_source_is_nowhere_is_refused() -> None:

@@ -20,9 +20,9 @@ from test_compile import ROWS, prepare, two_passes
 
 from flegel import check_algorithm
 from flegel.algorithm import Algorithm
-from flegel.algorithms import simd
 from flegel.algorithms.points import add_to, dot, nearest, squared_distance
-from flegel.algorithms.simd_rows import first_lane, squared_distances
+from flegel.algorithms.simd import emit
+from flegel.algorithms.simd.rows import first_lane, squared_distances
 from flegel.core import pytree
 from flegel.core.stop_flag import new_flag
 from flegel.runtime.backends.numba import compiler as compiling
@@ -124,7 +124,7 @@ def test_a_distance_that_is_not_a_number_is_never_the_nearest() -> None:
 @pytest.mark.parametrize("register", [16, 32, 64])
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_wider_registers_give_the_same_sums(register: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simd, "VECTOR_BYTES", register)
+    monkeypatch.setattr(emit, "VECTOR_BYTES", register)
 
     @njit
     def distances(x, rows, out):  # type: ignore[no-untyped-def]

@@ -14,7 +14,7 @@ import user_classes as users
 
 import flegel
 from flegel.algorithm import Algorithm
-from flegel.algorithms.kmeans import Centroids, KMeans
+from flegel.algorithms.kmeans.kmeans import Centroids, KMeans
 from flegel.errors import StorageError, UsageError
 from flegel.result import Result
 from flegel.runtime.job import result_store

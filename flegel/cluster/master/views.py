@@ -29,6 +29,6 @@ def slave_view(beat: SlaveBeat, present: bool, used: int) -> SlaveView:
 
 
 def short_name(algorithm: str) -> str:
-    """`flegel.algorithms.kmeans:KMeans` is shown as kmeans, a user's class by its name."""
+    """`flegel.algorithms.kmeans.kmeans:KMeans` is shown as kmeans, a user's class by its name."""
     module, colon, name = algorithm.partition(":")
     return (module.rpartition(".")[2] if colon else name or module)[:40]

@@ -33,6 +33,7 @@ from flegel.runtime.backends.numba.code_cache import code_folder, write_once
 from flegel.runtime.job.class_source import load_class, reference
 from flegel.runtime.worker.current_hook import inside
 
+BUILTIN_PACKAGE = "flegel.algorithms"
 TEMPLATE = '''"""Generated: the loop over a block of points for {title}."""
 from collections import namedtuple
 from numba import njit
@@ -275,7 +276,9 @@ def _home_of(value: Any) -> Any:
 
 
 def _package(module: Any) -> str:
-    return str(module.__name__).rpartition(".")[0]
+    """The package whose modules compile each other's helpers in; all built-in algorithms are one."""
+    name = str(module.__name__)
+    return BUILTIN_PACKAGE if name.startswith(f"{BUILTIN_PACKAGE}.") else name.rpartition(".")[0]
 
 
 def _helpers(cls: type) -> dict[str, types.FunctionType]:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
-from flegel.algorithms.kmeans_kernel import kernel_for
+from flegel.algorithms.kmeans.kernel import kernel_for
 from flegel.algorithms.seeding import DRAWN, lloyd, more_rows, origin_of, some_rows, start_rows
 from flegel.core import pytree
 from flegel.core.pytree import Array
@@ -37,7 +37,7 @@ class Centroids(NamedTuple):
     points: Array
 
 
-class Sums(NamedTuple):
+class KMeansSums(NamedTuple):
     """s, per cluster: Σ(x − origin), the number of points, and Σ‖x − origin‖²."""
 
     sums: Array
@@ -45,7 +45,7 @@ class Sums(NamedTuple):
     squares: Array
 
 
-class Move(NamedTuple):
+class PointReassignment(NamedTuple):
     """A point's change: it leaves cluster `last` (−1: it was in none) for `nearest`."""
 
     point: Array
@@ -101,10 +101,10 @@ class KMeans(Algorithm):
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.full((points, 1), -1, np.int32)
 
-    def initAggregator(self, sample: Sample, parameter: Centroids) -> Sums:
-        return Sums(np.zeros_like(parameter.centroids), *np.zeros((2, len(parameter.centroids))))
+    def initAggregator(self, sample: Sample, parameter: Centroids) -> KMeansSums:
+        return KMeansSums(np.zeros_like(parameter.centroids), *np.zeros((2, len(parameter.centroids))))
 
-    def updateDataPoint(self, dataPoint: DataPoint, parameter: Centroids, iterationNum: int) -> Move:
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Centroids, iterationNum: int) -> PointReassignment:
         x = dataPoint.features
         last = dataPoint.state[0]
         nearest, least = 0, np.inf
@@ -116,9 +116,9 @@ class KMeans(Algorithm):
             if distance < least or (distance == least and j == last):  # moves only to what is strictly nearer
                 nearest, least = j, distance
         dataPoint.state[0] = nearest
-        return Move(x, parameter.origin, last, nearest)
+        return PointReassignment(x, parameter.origin, last, nearest)
 
-    def aggregate(self, target: Sums, change: Move | Sums) -> Sums:
+    def aggregate(self, target: KMeansSums, change: PointReassignment | KMeansSums) -> KMeansSums:
         if len(change) == len(target):  # a whole report; numba drops this branch when it compiles for a Move
             return pytree.add(target, change)
         x, origin, last, nearest = change
@@ -138,7 +138,7 @@ class KMeans(Algorithm):
             target.squares[last] -= square
         return target
 
-    def updateParameter(self, aggregator: Sums, oldParameter: Centroids) -> Centroids:
+    def updateParameter(self, aggregator: KMeansSums, oldParameter: Centroids) -> Centroids:
         filled = aggregator.counts > 0
         centroids = np.array(oldParameter.centroids, dtype=np.float64)
         centroids[filled] = oldParameter.origin + aggregator.sums[filled] / aggregator.counts[filled, None]
@@ -146,7 +146,7 @@ class KMeans(Algorithm):
             centroids = _relocated(centroids, filled, oldParameter.spare)
         return oldParameter._replace(centroids=centroids)
 
-    def objective(self, aggregator: Sums, parameter: Centroids) -> float:
+    def objective(self, aggregator: KMeansSums, parameter: Centroids) -> float:
         filled = aggregator.counts > 0
         counts = aggregator.counts[filled]
         means = aggregator.sums[filled] / counts[:, None]
@@ -162,7 +162,7 @@ class KMeans(Algorithm):
         if self.k > sample.points:
             raise UsageError(f"KMeans: k={self.k} is more than the number of points, {sample.points}.")
 
-    def warnings(self, aggregator: Sums, parameter: Centroids) -> list[str]:
+    def warnings(self, aggregator: KMeansSums, parameter: Centroids) -> list[str]:
         found = []
         empty = np.flatnonzero(aggregator.counts <= 0)
         if len(empty):

@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
-from flegel.algorithms.gmm_kernel import CUT, kernel_for
-from flegel.algorithms.gmm_shapes import (
+from flegel.algorithms.gmm.kernel import CUT, kernel_for
+from flegel.algorithms.gmm.shapes import (
     diagonals,
     floored,
     outer,
@@ -57,7 +57,7 @@ class Mixture(NamedTuple):
     floor: Array
 
 
-class Moments(NamedTuple):
+class MixtureMoments(NamedTuple):
     """s: Σ r, Σ r·y, Σ r·y·yᵀ (diagonal or lower triangle) per component, y = (x − origin) / unit; and ΣH."""
 
     counts: Array
@@ -66,7 +66,7 @@ class Moments(NamedTuple):
     entropy: Array
 
 
-class Shift(NamedTuple):
+class ResponsibilityChange(NamedTuple):
     """A point's change: by how much its responsibilities (and, last, its entropy) have changed; and y."""
 
     changes: Array
@@ -156,28 +156,28 @@ class GMM(Algorithm):
         assert best is not None
         return best
 
-    def _moments(self, y: Array, shares: Array) -> Moments:
+    def _moments(self, y: Array, shares: Array) -> MixtureMoments:
         width = self._width(y.shape[1])
         if width == y.shape[1]:
             squares = shares.T @ (y * y)
         else:
             squares = packed(np.stack([(y * share[:, None]).T @ y for share in shares.T]))
-        return Moments(shares.sum(axis=0), shares.T @ y, squares, np.zeros(1))
+        return MixtureMoments(shares.sum(axis=0), shares.T @ y, squares, np.zeros(1))
 
     # -- training ------------------------------------------------------------------------------------------
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.zeros((points, self.k + 1))
 
-    def initAggregator(self, sample: Sample, parameter: Mixture) -> Moments:
-        return Moments(
+    def initAggregator(self, sample: Sample, parameter: Mixture) -> MixtureMoments:
+        return MixtureMoments(
             np.zeros_like(parameter.weights),
             np.zeros_like(parameter.means),
             np.zeros_like(parameter.covariances),
             np.zeros(1),
         )
 
-    def updateDataPoint(self, dataPoint: DataPoint, parameter: Mixture, iterationNum: int) -> Shift:
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Mixture, iterationNum: int) -> ResponsibilityChange:
         k, d = parameter.means.shape
         whiten, unit = parameter.whiten, parameter.unit
         y = (dataPoint.features - parameter.origin) / unit
@@ -205,9 +205,9 @@ class GMM(Algorithm):
             old = np.float64(dataPoint.state[j])
             dataPoint.state[j] = changes[j]
             changes[j] = np.float64(dataPoint.state[j]) - old
-        return Shift(changes, y)
+        return ResponsibilityChange(changes, y)
 
-    def aggregate(self, target: Moments, change: Shift | Moments) -> Moments:
+    def aggregate(self, target: MixtureMoments, change: ResponsibilityChange | MixtureMoments) -> MixtureMoments:
         if len(change) == len(target):  # a whole report; numba drops this branch when it compiles for a Shift
             return pytree.add(target, change)
         changes, y = change
@@ -223,7 +223,7 @@ class GMM(Algorithm):
         target.entropy[0] += changes[k]
         return target
 
-    def updateParameter(self, aggregator: Moments, oldParameter: Mixture) -> Mixture:
+    def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
         counts = np.maximum(aggregator.counts, 0.0)
         filled = counts > EMPTY
         n = np.where(filled, counts, 1.0)[:, None]
@@ -240,7 +240,7 @@ class GMM(Algorithm):
         weights = counts / total if total > 0 else oldParameter.weights
         return self._mixture(weights, means, covariances, oldParameter.origin, oldParameter.unit, oldParameter.floor)
 
-    def objective(self, aggregator: Moments, parameter: Mixture) -> float:
+    def objective(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
         d = parameter.means.shape[1]
         filled = aggregator.counts > EMPTY
         counts = aggregator.counts[filled, None]
@@ -258,7 +258,7 @@ class GMM(Algorithm):
         if self.k > sample.points:
             raise UsageError(f"GMM: k={self.k} is more than the number of points, {sample.points}")
 
-    def warnings(self, aggregator: Moments, parameter: Mixture) -> list[str]:
+    def warnings(self, aggregator: MixtureMoments, parameter: Mixture) -> list[str]:
         d = parameter.means.shape[1]
         empty = aggregator.counts <= EMPTY
         found = []
@@ -342,7 +342,7 @@ class GMM(Algorithm):
         covariances = packed(np.stack([np.eye(d)] * self.k)) if self._matrices(d) else ones
         return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor)
 
-    def _unknown(self, aggregator: Moments) -> Array:
+    def _unknown(self, aggregator: MixtureMoments) -> Array:
         """What rounding may have left of a variance, a row a component: the sums were differences of larger ones."""
         whole = np.abs(diagonals(aggregator.squares, aggregator.sums.shape[1])).sum(axis=0)
         return np.asarray(ROUNDING * whole / np.maximum(aggregator.counts, 1.0)[:, None])

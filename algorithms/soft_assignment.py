@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from flegel.algorithms.simd import (
-    ONE_REGISTER,
-    REGISTERS,
-    TWO_REGISTERS,
+from flegel.algorithms.simd.emit import ONE_REGISTER, REGISTERS, TWO_REGISTERS, register_lanes
+from flegel.algorithms.simd.vectors import (
     any_lane,
     fma,
     fma_each,
@@ -25,7 +23,6 @@ from flegel.algorithms.simd import (
     loads,
     outer_each,
     prefetch,
-    register_lanes,
     splats,
     spread,
     square_each,

@@ -13,7 +13,7 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from flegel.algorithms.simd import emit_call, emit_constant, emit_fma, emit_horner
+from flegel.algorithms.simd.emit import emit_call, emit_constant, emit_fma, emit_horner
 
 _LOG2 = math.log(2.0)
 

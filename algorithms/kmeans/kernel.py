@@ -15,14 +15,13 @@ import numpy as np
 from numba import njit
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.simd import (
-    REGISTERS,
+from flegel.algorithms.simd.emit import REGISTERS, register_lanes
+from flegel.algorithms.simd.vectors import (
     any_lane,
     fma_each,
     least_each,
     load,
     prefetch,
-    register_lanes,
     splats,
     spread,
     store,

@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from flegel.algorithms import simd
+from flegel.algorithms.simd import emit
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _LEAST_BYTES = 16  # of a step: the narrowest register of all machines
@@ -45,7 +45,7 @@ def _summing(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
     def sums(typing: Any, x: Any, rows: Any, first: Any, count: Any) -> Any:
         kind, many = _common(x, rows), int(count.literal_value)
         lanes = _LEAST_BYTES * 8 // int(kind.bitwidth)
-        result = types.UniTuple(simd.Vector(kind, lanes), -(-many // lanes))
+        result = types.UniTuple(emit.Vector(kind, lanes), -(-many // lanes))
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             point = context.make_array(sig.args[0])(context, builder, args[0])
@@ -72,7 +72,7 @@ class _Columns:
     def totals(self) -> list[Any]:
         """The sum over all columns for each row, a row a lane."""
         registers = 1 if len(self.rows) > 1 else 2  # rows are chains of additions that do not wait for each other
-        builder, lanes = self.builder, registers * simd.VECTOR_BYTES // self.bytes
+        builder, lanes = self.builder, registers * emit.VECTOR_BYTES // self.bytes
         zero = ir.Constant(ir.VectorType(self.number, lanes), None)
         slots = self.slots([zero] * len(self.rows))
         whole = builder.udiv(self.columns, _I64(lanes))
@@ -103,21 +103,21 @@ class _Columns:
             after = self.term(builder, x, self.load(row, at, lanes), before)
             if counted is not None:
                 numbers = _numbers(8 * self.bytes, lanes)
-                limit = simd.emit_spread(builder, builder.trunc(counted, _I32), lanes)
+                limit = emit.emit_spread(builder, builder.trunc(counted, _I32), lanes)
                 old = builder.icmp_signed("<", numbers, limit if self.bytes == 4 else builder.sext(limit, numbers.type))
                 after = builder.select(old, before, after)
             builder.store(after, slot)
 
     def load(self, data: Any, at: Any, lanes: int) -> Any:
         size = 4 if isinstance(data.type.pointee, ir.FloatType) else 8
-        value = simd.emit_load(self.builder, self.builder.gep(data, [at], inbounds=True), lanes, size)
+        value = emit.emit_load(self.builder, self.builder.gep(data, [at], inbounds=True), lanes, size)
         wide = ir.VectorType(self.number, lanes)
         return value if value.type == wide else self.builder.fpext(value, wide)
 
     def folded(self, value: Any) -> Any:
         """The lower half of the lanes plus the upper."""
         half = value.type.count // 2
-        low, high = (simd.emit_shuffle(self.builder, value, list(range(at, at + half))) for at in (0, half))
+        low, high = (emit.emit_shuffle(self.builder, value, list(range(at, at + half))) for at in (0, half))
         return self.builder.fadd(low, high)
 
     def across(self, sums: list[Any]) -> list[Any]:
@@ -139,11 +139,11 @@ def _numbers(bits: int, lanes: int, count: int = 0, first: int = 0) -> Any:
 
 def _square(builder: Any, x: Any, y: Any, before: Any) -> Any:
     difference = builder.fsub(x, y)
-    return simd.emit_fma(builder, difference, difference, before)
+    return emit.emit_fma(builder, difference, difference, before)
 
 
 squared_distances = _summing(_square)
-dots = _summing(lambda builder, x, y, before: simd.emit_fma(builder, x, y, before))
+dots = _summing(lambda builder, x, y, before: emit.emit_fma(builder, x, y, before))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -152,7 +152,7 @@ def none_yet(typing: Any, x: Any, rows: Any) -> Any:
     kind = _common(x, rows)
     lanes = _LEAST_BYTES * 8 // int(kind.bitwidth)
     whole = types.int32 if kind == types.float32 else types.int64
-    both = types.Tuple((simd.Vector(whole, lanes), simd.Vector(kind, lanes)))
+    both = types.Tuple((emit.Vector(whole, lanes), emit.Vector(kind, lanes)))
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         best, least = (context.get_value_type(part) for part in both)
@@ -171,7 +171,7 @@ def least_of(typing: Any, sums: Any, first: Any, count: Any, best: Any, least: A
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         bits, lanes = int(best.dtype.bitwidth), best.lanes
         begin = args[1] if bits == 64 else builder.trunc(args[1], _I32)
-        rows = simd.emit_spread(builder, begin, lanes)
+        rows = emit.emit_spread(builder, begin, lanes)
         which, value = args[3:]
         for i, these in enumerate(cgutils.unpack_tuple(builder, args[0])):
             numbers = builder.add(rows, _numbers(bits, lanes, min(many, lanes), i * lanes))
@@ -189,7 +189,7 @@ def first_of_least(typing: Any, best: Any, least: Any) -> Any:
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         which, value = args
-        lowest = simd.emit_spread(builder, _across(builder, "fmin", value), best.lanes)
+        lowest = emit.emit_spread(builder, _across(builder, "fmin", value), best.lanes)
         never = ir.Constant(which.type, [2 ** (best.dtype.bitwidth - 1) - 1] * best.lanes)
         row = _across(builder, "smin", builder.select(builder.fcmp_ordered("==", value, lowest), which, never))
         return row if best.dtype == types.int64 else builder.sext(row, _I64)

@@ -13,7 +13,8 @@ import numpy as np
 from numba import njit
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.simd import (
+from flegel.algorithms.simd.math import exp, log
+from flegel.algorithms.simd.vectors import (
     fma,
     fma_each,
     lane_count,
@@ -27,8 +28,7 @@ from flegel.algorithms.simd import (
     where,
     widen,
 )
-from flegel.algorithms.simd_math import exp, log
-from flegel.algorithms.soft_kernel import (
+from flegel.algorithms.soft_assignment import (
     FLUSH,
     GROUP,
     LANES,

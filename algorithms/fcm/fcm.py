@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
-from flegel.algorithms.fcm_kernel import CUT, NEAR, kernel_for
+from flegel.algorithms.fcm.kernel import CUT, NEAR, kernel_for
 from flegel.algorithms.seeding import standard_units, start_rows
 from flegel.core import pytree
 from flegel.core.pytree import Array
@@ -38,7 +38,7 @@ class Weights(NamedTuple):
     squares: Array
 
 
-class Reweigh(NamedTuple):
+class MembershipChange(NamedTuple):
     """A point's change: by how much its w have changed; and y."""
 
     changes: Array
@@ -81,7 +81,7 @@ class FCM(Algorithm):
         k = len(parameter.centroids)
         return Weights(np.zeros(k), np.zeros_like(parameter.centroids), np.zeros(k))
 
-    def updateDataPoint(self, dataPoint: DataPoint, parameter: Prototypes, iterationNum: int) -> Reweigh:
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Prototypes, iterationNum: int) -> MembershipChange:
         centroids = parameter.centroids
         k = centroids.shape[0]
         y = (dataPoint.features - parameter.origin) / parameter.unit
@@ -99,9 +99,9 @@ class FCM(Algorithm):
             old = np.float64(dataPoint.state[j])
             dataPoint.state[j] = changes[j]
             changes[j] = np.float64(dataPoint.state[j]) - old
-        return Reweigh(changes, y)
+        return MembershipChange(changes, y)
 
-    def aggregate(self, target: Weights, change: Reweigh | Weights) -> Weights:
+    def aggregate(self, target: Weights, change: MembershipChange | Weights) -> Weights:
         if len(change) == len(target):  # a whole report; numba drops this branch when it compiles for a Reweigh
             return pytree.add(target, change)
         changes, y = change

@@ -12,8 +12,9 @@ import numpy as np
 from numba import njit
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.simd import (
-    VECTOR_BYTES,
+from flegel.algorithms.simd.emit import VECTOR_BYTES
+from flegel.algorithms.simd.math import exp, log, log1p_unit
+from flegel.algorithms.simd.vectors import (
     any_lane,
     cast_like,
     fma,
@@ -26,7 +27,6 @@ from flegel.algorithms.simd import (
     where,
     widen,
 )
-from flegel.algorithms.simd_math import exp, log, log1p_unit
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse
 from flegel.core.stop_flag import raised

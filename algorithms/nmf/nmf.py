@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
-from flegel.algorithms import nmf_kernels
-from flegel.algorithms.nmf_rows import (
+from flegel.algorithms.nmf import kernels
+from flegel.algorithms.nmf.rows import (
     EPSILON,
     add_products,
     errors,
@@ -61,7 +61,7 @@ class Factors(NamedTuple):
     penalty: Array
 
 
-class Sums(NamedTuple):
+class FactorSums(NamedTuple):
     """s. What a field means depends on the solver; fields that it does not need are empty.
 
     moves: sgd: how far this interval moved h_j; multiplicative: Σ x_ij·w_i. gram (multiplicative): Σ
@@ -181,12 +181,12 @@ class NMF(Algorithm):
         state[:, -1] = -1.0
         return state
 
-    def initAggregator(self, sample: Sample, parameter: Factors) -> Sums:
+    def initAggregator(self, sample: Sample, parameter: Factors) -> FactorSums:
         columns, rank = parameter.factors.shape
         sgd = self.solver == "sgd"
         gram = np.zeros((0, 0) if sgd else (rank, rank))
         each = [np.zeros(columns if sgd else 0) for _ in range(4)]
-        return Sums(np.zeros((columns, rank)), gram, *each, np.zeros(1), np.zeros(1))
+        return FactorSums(np.zeros((columns, rank)), gram, *each, np.zeros(1), np.zeros(1))
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class NMF(Algorithm):
             add_products(columns, values, weights, before, moves, gram)
         return RowChange(columns, moves, gram, energy, progress, loss, first)
 
-    def aggregate(self, target: Sums, aggregator: Sums | RowChange) -> Sums:
+    def aggregate(self, target: FactorSums, aggregator: FactorSums | RowChange) -> FactorSums:
         if len(aggregator) == len(target):  # a whole report
             return pytree.add(target, aggregator)
         columns, moves, gram, energy, progress, loss, first = aggregator
@@ -248,7 +248,7 @@ class NMF(Algorithm):
         """Copies of H that go apart: measured, docs/adr/objectives-that-lag.md."""
         return 1.0 / (1.0 + APART * (workers - 1) * part) if self.solver == "sgd" else None
 
-    def localParameter(self, parameter: Factors, aggregator: Sums) -> Factors:
+    def localParameter(self, parameter: Factors, aggregator: FactorSums) -> Factors:
         if self.solver != "sgd":
             return parameter
         return parameter._replace(
@@ -257,10 +257,10 @@ class NMF(Algorithm):
 
     def kernel(self, share: Shard) -> Kernel:
         if self.solver == "sgd":
-            return nmf_kernels.solving(share, self.rank, self.learning_rate, self.sweeps)
-        return nmf_kernels.multiplying()
+            return kernels.solving(share, self.rank, self.learning_rate, self.sweeps)
+        return kernels.multiplying()
 
-    def updateParameter(self, aggregator: Sums, oldParameter: Factors) -> Factors:
+    def updateParameter(self, aggregator: FactorSums, oldParameter: Factors) -> Factors:
         oldParameter = oldParameter._replace(rows=np.array([oldParameter.rows[0], aggregator.seen[0]]))
         old = oldParameter.factors
         if self.solver == "sgd":
@@ -273,7 +273,7 @@ class NMF(Algorithm):
         below[below <= 0] = EPSILON
         return oldParameter._replace(factors=old * (np.maximum(aggregator.moves, 0.0) / below))
 
-    def objective(self, aggregator: Sums, parameter: Factors) -> float | None:
+    def objective(self, aggregator: FactorSums, parameter: Factors) -> float | None:
         if aggregator.seen[0] <= 0:
             return None
         h, scale = parameter.factors, float(parameter.scale[0])

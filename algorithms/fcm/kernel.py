@@ -13,17 +13,9 @@ import numpy as np
 from numba import njit
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.simd import (
-    lane_count,
-    load,
-    maximum,
-    minimum,
-    spread,
-    store,
-    where,
-)
-from flegel.algorithms.simd_math import exp, log
-from flegel.algorithms.soft_kernel import (
+from flegel.algorithms.simd.math import exp, log
+from flegel.algorithms.simd.vectors import lane_count, load, maximum, minimum, spread, store, where
+from flegel.algorithms.soft_assignment import (
     FLUSH,
     GROUP,
     LANES,

@@ -19,157 +19,37 @@ Nothing here knows an algorithm, and nothing here is for interpreted code: call 
 from __future__ import annotations
 
 import operator
-import platform
 from collections.abc import Callable
 from typing import Any
 
-import numba
-import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, codegen
+from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.extending import intrinsic, lower_builtin
 
-# -- the machine --------------------------------------------------------------------------------------------
-
-
-def _features() -> frozenset[str]:
-    """CPU features that numba compiles for, such as `avx2`; heeds NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX."""
-    chosen = numba.config.CPU_FEATURES
-    text = codegen.get_host_cpu_features() if chosen is None else chosen
-    return frozenset(word[1:] for word in text.split(",") if word.startswith("+"))
-
-
-_FEATURES = _features()
-_ARM = platform.machine().lower() in ("aarch64", "arm64")
-VECTOR_BYTES = 64 if "avx512f" in _FEATURES else 32 if "avx2" in _FEATURES else 16
-"""Width of a machine register."""
-REGISTERS = 32 if _ARM or "avx512f" in _FEATURES else 16
-"""How many of them there are: what a register tile may fill."""
-ONE_REGISTER, TWO_REGISTERS = -1, -2
-"""For `lanes`: as many as one or two machine registers hold, whatever the array's dtype."""
-_HAS_FMA = _ARM or "fma" in _FEATURES
-
-
-def register_lanes(dtype: Any) -> int:
-    """Numbers of a dtype in one machine register."""
-    return VECTOR_BYTES // np.dtype(dtype).itemsize
-
-
-# -- types --------------------------------------------------------------------------------------------------
-
-
-class Vector(types.Type):
-    """`lanes` numbers of one dtype."""
-
-    def __init__(self, dtype: Any, lanes: int) -> None:
-        self.dtype, self.lanes = dtype, lanes
-        super().__init__(name=f"Vector({dtype}, {lanes})")
-
-
-class Mask(types.Type):
-    """`lanes` truth values: what comparing vectors gives."""
-
-    def __init__(self, lanes: int) -> None:
-        self.lanes = lanes
-        super().__init__(name=f"Mask({lanes})")
-
-
-_I32 = ir.IntType(32)
-_LLVM = {
-    types.float32: ir.FloatType(),
-    types.float64: ir.DoubleType(),
-    types.int32: _I32,
-    types.int64: ir.IntType(64),
-}
-
-
-@register_model(Vector)
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Vector) -> None:
-        super().__init__(manager, kind, ir.VectorType(_LLVM[kind.dtype], kind.lanes))
-
-
-@register_model(Mask)
-class _MaskModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Mask) -> None:
-        super().__init__(manager, kind, ir.VectorType(ir.IntType(1), kind.lanes))
-
-
-# -- LLVM in small pieces -----------------------------------------------------------------------------------
-
-
-def emit_constant(kind: Any, value: Any) -> Any:
-    return ir.Constant(kind, [value] * kind.count)
-
-
-def emit_shuffle(builder: Any, vector: Any, lanes: list[int]) -> Any:
-    pattern = ir.Constant(ir.VectorType(_I32, len(lanes)), lanes)
-    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), pattern)
-
-
-def emit_spread(builder: Any, scalar: Any, lanes: int) -> Any:
-    """The scalar in every lane."""
-    one = ir.Constant(ir.VectorType(scalar.type, 1), ir.Undefined)
-    return emit_shuffle(builder, builder.insert_element(one, scalar, _I32(0)), [0] * lanes)
-
-
-def emit_call(builder: Any, name: str, *args: Any) -> Any:
-    """One of LLVM's own functions that work lane by lane."""
-    kind = args[0].type
-    bits = 32 if isinstance(kind.element, ir.FloatType) else 64
-    function_type = ir.FunctionType(kind, [kind] * len(args))
-    name = f"{name}.v{kind.count}f{bits}"
-    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)
-
-
-def emit_fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """x * y + z; in two roundings where the CPU has no fused form (the fused one would be a library call)."""
-    return emit_call(builder, "llvm.fma", x, y, z) if _HAS_FMA else builder.fadd(builder.fmul(x, y), z)
-
-
-def _less(builder: Any, x: Any, y: Any) -> Any:
-    """The smaller of two numbers in the one instruction that each machine has for it."""
-    if _ARM:
-        return emit_call(builder, "llvm.minnum", x, y)
-    return builder.select(builder.fcmp_ordered("<", x, y), x, y)
-
-
-def emit_horner(builder: Any, x: Any, coefficients: list[float]) -> Any:
-    """The polynomial with these coefficients, highest power first."""
-    value = emit_constant(x.type, coefficients[0])
-    for coefficient in coefficients[1:]:
-        value = emit_fma(builder, value, x, emit_constant(x.type, coefficient))
-    return value
-
-
-def _address(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.gep(data, [at], inbounds=True)
-
-
-def emit_load(builder: Any, address: Any, lanes: int, size: int) -> Any:
-    kind = ir.VectorType(address.type.pointee, lanes)
-    value = builder.load(builder.bitcast(address, kind.as_pointer()))
-    value.align = size
-    return value
-
-
-def _lanes(dtype: Any, literal: Any) -> int:
-    """What a `lanes` argument means: so many lanes, or so many registers if it is a constant from above."""
-    said = int(literal.literal_value)
-    return said if said > 0 else -said * VECTOR_BYTES * 8 // int(dtype.bitwidth)
-
-
-def _size(array: Any) -> int:
-    return int(array.dtype.bitwidth) // 8
+from flegel.algorithms.simd.emit import (
+    I32,
+    IS_ARM,
+    LLVM_TYPES,
+    Mask,
+    Vector,
+    emit_address,
+    emit_constant,
+    emit_fma,
+    emit_less,
+    emit_load,
+    emit_shuffle,
+    emit_spread,
+    item_size,
+    lanes_of,
+)
 
 
 @intrinsic(prefer_literal=True)
 def lane_count(typing: Any, array: Any, lanes: Any) -> Any:
     """How many lanes `lanes` means for this array: an ordinary number."""
-    count = _lanes(array.dtype, lanes)
+    count = lanes_of(array.dtype, lanes)
     return types.intp(array, lanes), lambda context, builder, sig, args: ir.Constant(ir.IntType(64), count)
 
 
@@ -179,11 +59,11 @@ def lane_count(typing: Any, array: Any, lanes: Any) -> Any:
 @intrinsic(prefer_literal=True)
 def load(typing: Any, array: Any, at: Any, lanes: Any) -> Any:
     """`lanes` consecutive numbers from flat position `at`."""
-    kind = Vector(array.dtype, _lanes(array.dtype, lanes))
+    kind = Vector(array.dtype, lanes_of(array.dtype, lanes))
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address = _address(context, builder, sig.args[0], args[0], args[1])
-        return emit_load(builder, address, kind.lanes, _size(array))
+        address = emit_address(context, builder, sig.args[0], args[0], args[1])
+        return emit_load(builder, address, kind.lanes, item_size(array))
 
     return kind(array, types.intp, lanes), generate
 
@@ -193,8 +73,8 @@ def store(typing: Any, array: Any, at: Any, vector: Any) -> Any:
     """Writes a vector to flat position `at`."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address = _address(context, builder, sig.args[0], args[0], args[1])
-        builder.store(args[2], builder.bitcast(address, args[2].type.as_pointer())).align = _size(array)
+        address = emit_address(context, builder, sig.args[0], args[0], args[1])
+        builder.store(args[2], builder.bitcast(address, args[2].type.as_pointer())).align = item_size(array)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, vector), generate
@@ -207,17 +87,17 @@ def splats(typing: Any, array: Any, at: Any, count: Any, lanes: Any) -> Any:
     ARM multiplies by one lane of a register, so the numbers are loaded as vectors there; x86 spreads a number
     while loading it.
     """
-    kind = Vector(array.dtype, _lanes(array.dtype, lanes))
+    kind = Vector(array.dtype, lanes_of(array.dtype, lanes))
     many = types.UniTuple(kind, count.literal_value)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address = _address(context, builder, sig.args[0], args[0], args[1])
-        together = 16 // _size(array) if _ARM else 1
+        address = emit_address(context, builder, sig.args[0], args[0], args[1])
+        together = 16 // item_size(array) if IS_ARM else 1
         parts = []
         for first in range(0, many.count, together):
             some = min(together, many.count - first)
-            here = builder.gep(address, [_I32(first)], inbounds=True)
-            numbers = emit_load(builder, here, some, _size(array))
+            here = builder.gep(address, [I32(first)], inbounds=True)
+            numbers = emit_load(builder, here, some, item_size(array))
             parts += [emit_shuffle(builder, numbers, [i] * kind.lanes) for i in range(some)]
         return context.make_tuple(builder, many, parts)
 
@@ -227,15 +107,15 @@ def splats(typing: Any, array: Any, at: Any, count: Any, lanes: Any) -> Any:
 @intrinsic(prefer_literal=True)
 def loads(typing: Any, array: Any, at: Any, stride: Any, count: Any, lanes: Any) -> Any:
     """A tuple of `count` vectors from `at`, `at + stride`, …"""
-    kind = Vector(array.dtype, _lanes(array.dtype, lanes))
+    kind = Vector(array.dtype, lanes_of(array.dtype, lanes))
     many = types.UniTuple(kind, count.literal_value)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         step = context.cast(builder, args[2], sig.args[2], types.intp)
         place, parts = args[1], []
         for _ in range(many.count):
-            address = _address(context, builder, sig.args[0], args[0], place)
-            parts.append(emit_load(builder, address, kind.lanes, _size(array)))
+            address = emit_address(context, builder, sig.args[0], args[0], place)
+            parts.append(emit_load(builder, address, kind.lanes, item_size(array)))
             place = builder.add(place, step)
         return context.make_tuple(builder, many, parts)
 
@@ -250,8 +130,8 @@ def store_each(typing: Any, array: Any, at: Any, stride: Any, vectors: Any) -> A
         step = context.cast(builder, args[2], sig.args[2], types.intp)
         place = args[1]
         for vector in cgutils.unpack_tuple(builder, args[3]):
-            address = _address(context, builder, sig.args[0], args[0], place)
-            builder.store(vector, builder.bitcast(address, vector.type.as_pointer())).align = _size(array)
+            address = emit_address(context, builder, sig.args[0], args[0], place)
+            builder.store(vector, builder.bitcast(address, vector.type.as_pointer())).align = item_size(array)
             place = builder.add(place, step)
         return context.get_dummy_value()
 
@@ -265,9 +145,9 @@ def prefetch(typing: Any, array: Any, at: Any) -> Any:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         data = context.make_array(sig.args[0])(context, builder, args[0]).data
         address = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
-        function_type = ir.FunctionType(ir.VoidType(), [address.type, _I32, _I32, _I32])
+        function_type = ir.FunctionType(ir.VoidType(), [address.type, I32, I32, I32])
         function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        builder.call(function, [address, _I32(0), _I32(3), _I32(1)])
+        builder.call(function, [address, I32(0), I32(3), I32(1)])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
@@ -413,7 +293,7 @@ def least_each(typing: Any, values: Any, first: Any, least: Any, which: Any) -> 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         def meet(one: tuple[Any, Any], two: tuple[Any, Any]) -> tuple[Any, Any]:
             second = builder.fcmp_ordered("<", two[0], one[0])
-            return _less(builder, two[0], one[0]), builder.select(second, two[1], one[1])
+            return emit_less(builder, two[0], one[0]), builder.select(second, two[1], one[1])
 
         values = cgutils.unpack_tuple(builder, args[0])
         field = [(value, emit_constant(value.type, float(i))) for i, value in enumerate(values)]
@@ -469,7 +349,7 @@ def cast_like(typing: Any, x: Any, other: Any) -> Any:
         if x == other:
             return args[0]
         change = builder.fpext if other.dtype.bitwidth > x.dtype.bitwidth else builder.fptrunc
-        return change(args[0], ir.VectorType(_LLVM[other.dtype], other.lanes))
+        return change(args[0], ir.VectorType(LLVM_TYPES[other.dtype], other.lanes))
 
     return other(x, other), generate
 
@@ -480,7 +360,7 @@ def to_int32(typing: Any, x: Any) -> Any:
     whole = Vector(types.int32, x.lanes)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.fptosi(args[0], ir.VectorType(_I32, x.lanes))
+        return builder.fptosi(args[0], ir.VectorType(I32, x.lanes))
 
     return whole(x), generate
 
@@ -498,7 +378,7 @@ def total(typing: Any, x: Any) -> Any:
             half = value.type.count // 2
             low, high = (emit_shuffle(builder, value, list(range(at, at + half))) for at in (0, half))
             value = builder.fadd(low, high)
-        return builder.extract_element(value, _I32(0))
+        return builder.extract_element(value, I32(0))
 
     return x.dtype(x), generate
 

@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
-from flegel.algorithms import lr_kernels
-from flegel.algorithms.precondition import descend, plain, scaled
+from flegel.algorithms.lr import kernels
+from flegel.algorithms.lr.precondition import descend, plain, scaled
 from flegel.algorithms.rows import add_scaled, dot, times
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
@@ -207,7 +207,7 @@ class LR(Algorithm):
         return change
 
     def kernel(self, share: Shard) -> Kernel:
-        return lr_kernels.kernel_for(share, self.memory)
+        return kernels.kernel_for(share, self.memory)
 
     def updateParameter(self, aggregator: Gradients, oldParameter: Linear) -> Linear:
         self._complain_about_strangers(aggregator, oldParameter)
@@ -318,4 +318,4 @@ class LR(Algorithm):
         return Evaluation(mean + float(parameter.penalty[0]), {"loss": mean, "accuracy": right})
 
 
-residuals = lr_kernels.residuals
+residuals = kernels.residuals

@@ -12,8 +12,9 @@ import numpy as np
 from numba import njit
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.nmf_rows import MOST_SWEEPS, SETTLED, gram_of, multiply_row_with, settled, start_row
-from flegel.algorithms.simd import fma, fma_each, load, maximum, register_lanes, splats, spread, store, total
+from flegel.algorithms.nmf.rows import MOST_SWEEPS, SETTLED, gram_of, multiply_row_with, settled, start_row
+from flegel.algorithms.simd.emit import register_lanes
+from flegel.algorithms.simd.vectors import fma, fma_each, load, maximum, splats, spread, store, total
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
 from flegel.core.stop_flag import raised

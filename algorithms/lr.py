@@ -1,6 +1,6 @@
 """Logistic regression, binary and softmax: the model, its statistics and the per-point hooks.
 
-Never looks at a share as a whole; the block kernels are in `lr_kernels`.
+Never looks at a share as a whole; the block kernels are in `lr_kernels`, the steps in `lr_search`.
 """
 
 from __future__ import annotations
@@ -13,70 +13,101 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms import lr_kernels
-from flegel.algorithms.precondition import descend, plain, scaled
+from flegel.algorithms.lr_curvature import add_outer
+from flegel.algorithms.lr_search import (
+    ENOUGH,
+    LEAST_DAMPING,
+    MOST_DAMPING,
+    NOISE,
+    NOT_YET,
+    Curvature,
+    Penalty,
+    Search,
+    begin,
+    pairs_of,
+    quasi_newton,
+    shorter,
+    with_pair,
+)
+from flegel.algorithms.precondition import coordinates, plain, scaled
 from flegel.algorithms.rows import add_scaled, dot, times
 from flegel.errors import UsageError
-from flegel.share import DataPoint, Share
+from flegel.share import DataPoint, Share, Sparse
 from flegel.tree import Array
 
 GAIN = 2.0
-"""How far one pass may go, in steps of the bounding quadratic. Every barrier of a pass moves by its share."""
+"""How far one pass may go while θ moves at every barrier, in Newton steps. A barrier moves by its share of the pass."""
+HEADROOM = 1.25
+"""Such steps rest on gradients of up to one pass ago, so curvature counts as so many times what was summed."""
 FULL_STEP = 0.8 / GAIN
 """Of a pass between two barriers: beyond 1 / GAIN visits are wasted, and rounds are not always of the same length."""
-_NO_LOSS = 1e300  # finite: a parameter is checked to be
+MOVING_PASSES = 6
+"""θ moves at every barrier for at most so many passes, or until one brings less than `SETTLED` of the loss."""
+SETTLED = 0.01
+FULL_NUMBERS = 2**16
+"""All second derivatives are summed up to so many numbers, 512 kB a report: 255 columns for two classes."""
+RECOUNT = (0.5, 0.2)
+"""A point's curvature is counted again when it has changed by this part: while θ moves, and while it is held."""
+NEGLIGIBLE = 1e-3
+"""A point whose curvature is below this part of the mean is not counted again."""
 
 
 class Linear(NamedTuple):
-    """θ. One row of `weights` an output: one for two classes, otherwise one a class.
+    """θ. One row of `weights` an output: one for two classes, otherwise one a class; `classes` are the label values.
 
-    `penalty` is ½·l2·‖weights‖² of this very θ, `trained` the visits so far, `points` the size of the data;
-    `pace` holds a factor on the steps, the best mean loss so far, and the passes since the factor last
-    fell; `classes` are the label values in order, and `metric` is fixed at the start (see
-    `precondition`).
+    Fields whose names begin with `internal_` are the algorithm's own: `visit` is penalty, number of this θ, and when
+    curvature is counted again, and whether all of it; `importance` the weight of every class; `search` a `Search`; `best` the best θ that was
+    measured and its gradient; `pairs` those of L-BFGS; `metric` is fixed at the start (see `precondition`).
     """
 
     weights: Array
     bias: Array
-    penalty: Array
-    trained: Array
-    points: Array
-    pace: Array
     classes: Array
-    metric: Array
+    internal_visit: Array
+    internal_importance: Array
+    internal_search: Array
+    internal_best: Array
+    internal_pairs: Array
+    internal_metric: Array
 
 
 class Gradients(NamedTuple):
-    """s: Σ residual·x (last column: the bias), Σ loss, Σ residual², points seen, visits and strangers of now.
+    """s: Σ residual·x (last column: the bias), Σ curvature·x̃·x̃ᵀ, points by class, Σ loss, points seen, Σ number of θ
+    at the last visit, visits and strangers of now.
 
     A stranger is a visit to a point whose label is not among the classes.
     """
 
     gradient: Array
+    curvature: Array
+    counts: Array
     loss: Array
-    squares: Array
     seen: Array
+    stamps: Array
     visits: Array
     unknown: Array
 
 
 class LR(Algorithm):
-    """Logistic regression with L2 penalty, for two or more classes.
+    """Logistic regression for two or more classes, with L2 and L1 penalties and class weights.
 
-    Model: P(class | x) = softmax(W·x + b); two classes need one output, P = 1 / (1 + exp(−w·x − b)). The
-    bias is not penalized. State of a point: its last residual (P − target, one number an output) and its
-    last loss, −1 before the first visit.
-    Statistics: G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic
-    average gradient: noise vanishes as θ settles, whatever the interval); or, without memory, the sum
-    over the interval's visits (the paper's Eq. 1). Both are the full gradient when every barrier covers
-    one pass.
-    Step: θ ← θ − α·P·(G / n + l2·W) with α = learning_rate · schedule · min(1, 2 · visits / points), so a
-    pass goes equally far in ten intervals or in a thousand. P is the inverse of the loss's bounding
-    curvature on the sample, which makes the steps independent of scale and offset of the features; they
-    lengthen as the mean of residual² shows the bound to be loose.
-    Objective: mean over the points seen of log-loss + penalty, each with the θ of its last visit, kept by
-    difference. When the interval is one pass, that is the objective of the θ that was trained with.
-    Reference: D. Böhning, Multinomial logistic regression algorithm (1992); M. Schmidt, N. Le Roux, F. Bach,
-    Minimizing finite sums with the stochastic average gradient (2017).
+    Model: P(class | x) = softmax(W·x + b); two classes need one output, P = 1 / (1 + exp(−w·x − b)). The bias is not
+    penalized. Minimized is mean(class weight · log-loss) + ½·l2·‖W‖² + l1·‖W‖₁; scikit-learn's C is 1 / (points · l2),
+    or 1 / (points · l1).
+    State of a point: its last residual (P − target, one number an output), loss and counted curvature, and the number
+    of θ at its last visit, 0 before the first.
+    Statistics: the gradient G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic
+    average gradient), or, without memory, the sum over the interval's visits (the paper's Eq. 1); the second
+    derivatives H, all of them where columns are few, otherwise their diagonal; the loss.
+    Steps: at first θ moves at every barrier by −α·H⁻¹·G with α in proportion to the visits, so a pass goes equally far
+    in ten intervals or in a thousand. When a pass brings less than 1 %, and always under `bsp` and with l1, θ is held
+    until every point has been visited with it. Then loss and gradient are exact, and the step is one of Newton's
+    (L-BFGS about H where H is not all there is; proximal with l1), shortened until the loss falls (`lr_search`). The
+    answer is the best θ that was measured.
+    Objective: while θ moves, mean over the points seen of log-loss + penalty, each with the θ of its last visit, kept
+    by difference; later that of the best θ.
+    Reference: M. Schmidt, N. Le Roux, F. Bach, Minimizing finite sums with the stochastic average gradient (2017);
+    J. Lee, Y. Sun, M. Saunders, Proximal Newton-type methods for minimizing composite functions (2014).
 
     Labels are numbers (a reader turns text into class numbers); `classes` lists those that occur, and
     `validate` takes them from the sample where they were not given.
@@ -90,6 +121,11 @@ class LR(Algorithm):
         list[float] | None, Meta(description="all label values in order; taken from a sample by default")
     ] = None
     l2: Annotated[float, Meta(ge=0, description="strength of the penalty ½·l2·‖weights‖² on the mean loss")] = 0.0
+    l1: Annotated[float, Meta(ge=0, description="strength of the penalty l1·‖weights‖₁ on the mean loss")] = 0.0
+    class_weight: Annotated[
+        Literal["balanced"] | list[float] | dict[float, float] | None,
+        Meta(description="weight of each class, in their order or by label value; balanced: 1 / frequency"),
+    ] = None
     intercept: Annotated[bool, Meta(description="fit a bias besides the weights")] = True
     memory: Annotated[
         bool,
@@ -102,7 +138,7 @@ class LR(Algorithm):
     ] = "constant"
     decay: Annotated[float, Meta(ge=0, description="how fast the schedule falls, per pass")] = 0.5
     scaling: Annotated[
-        bool, Meta(description="take steps in units of the data's own spread; false: the plain gradient")
+        bool, Meta(description="take steps in units of the data's own curvature; false: the plain gradient")
     ] = True
 
     @property
@@ -131,6 +167,9 @@ class LR(Algorithm):
                 raise UsageError(f"LR: {len(found)} different labels in a sample look like a quantity, not classes.")
             self.classes = [float(value) for value in found]
         self._check_classes(found)
+        self._importance(np.ones(len(self.classes)))
+        if self.l1 and not self.memory:
+            raise UsageError("LR: l1 needs memory=true; without it no step rests on all points.")
 
     def _check_classes(self, found: Array) -> None:
         assert self.classes is not None
@@ -140,23 +179,50 @@ class LR(Algorithm):
         if strange:
             raise UsageError(f"LR: label {strange[0]:g} is not among classes={self.classes}; list it there too.")
 
+    def _importance(self, counts: Array) -> Array:
+        """The weight of every class, where so many points are of each."""
+        assert self.classes is not None
+        wanted = self.class_weight
+        if wanted is None:
+            return np.ones(len(self.classes))
+        if wanted == "balanced":
+            return np.asarray(counts.sum() / (len(counts) * np.maximum(counts, 1.0)))
+        if isinstance(wanted, dict) and set(wanted) - set(self.classes):
+            raise UsageError(f"LR: class_weight names {sorted(set(wanted) - set(self.classes))}, which are no classes.")
+        weights = [wanted.get(c, 1.0) for c in self.classes] if isinstance(wanted, dict) else wanted
+        found = np.array(weights, dtype=np.float64)
+        if len(found) != len(self.classes) or not (found >= 0).all() or not 0 < found.max() < math.inf:
+            raise UsageError(f"LR: class_weight needs {len(self.classes)} numbers of 0 or more, not all 0.")
+        return found
+
+    @property
+    def _penalty(self) -> Penalty:
+        return Penalty(self.l2, self.l1)
+
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Linear:
         self.validate(sample)
-        assert self.classes is not None
-        columns, bound = sample.columns, self._curvature
-        if self.scaling:
-            metric = scaled(sample.features, columns, bound, self.l2, self.intercept)
+        assert self.classes is not None and sample.labels is not None
+        columns, outputs = sample.columns, self.outputs
+        full = self.scaling and outputs * (columns + 1) ** 2 <= FULL_NUMBERS
+        if full:
+            centered = self.intercept and not isinstance(sample.features, Sparse)
+            metric = coordinates(sample.features, columns, self.intercept, centered)
+        elif self.scaling:
+            metric = scaled(sample.features, columns, self._curvature, self.l2, self.intercept)
         else:
             metric = plain(columns, self.intercept)
+        pairs = 0 if not self.scaling or (full and outputs == 1) else pairs_of(outputs, columns + 1)
+        counts = np.array([np.sum(np.asarray(sample.labels) == c) for c in self.classes], dtype=np.float64)
         return Linear(
-            weights=np.zeros((self.outputs, sample.columns)),
-            bias=np.zeros(self.outputs),
-            penalty=np.zeros(1),
-            trained=np.zeros(1),
-            points=np.array([float(sample.points)]),
-            pace=np.array([1.0, _NO_LOSS, 0.0]),
+            weights=np.zeros((outputs, columns)),
+            bias=np.zeros(outputs),
             classes=np.array(self.classes, dtype=np.float64),
-            metric=metric,
+            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, float(full)]),
+            internal_importance=self._importance(counts),
+            internal_search=begin(sample.points, settling=self.l1 > 0),
+            internal_best=np.zeros((2, outputs, columns + 1)),
+            internal_pairs=np.zeros((pairs, 2, outputs, columns + 1)),
+            internal_metric=metric,
         )
 
     @property
@@ -165,21 +231,26 @@ class LR(Algorithm):
         return 0.25 if self.outputs == 1 else 0.5
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
-        state = np.zeros((points, self.outputs + 1), np.float32)
-        state[:, -1] = -1.0
-        return state
+        return np.zeros((points, 2 * self.outputs + 2), np.float32)
 
     def initAggregator(self, sample: Sample, parameter: Linear) -> Gradients:
         outputs, columns = parameter.weights.shape
-        return Gradients(np.zeros((outputs, columns + 1)), *(np.zeros(1) for _ in range(5)))
+        wide = columns + 1 if parameter.internal_visit[4] > 0.0 else 1
+        curvature = np.zeros((outputs, wide, columns + 1))
+        counts = np.zeros(len(parameter.classes))
+        return Gradients(np.zeros((outputs, columns + 1)), curvature, counts, *(np.zeros(1) for _ in range(5)))
 
     # -- training ------------------------------------------------------------------------------------------
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Linear, iterationNum: int) -> Gradients:
         outputs, columns = parameter.weights.shape
-        state = dataPoint.state
-        gradient, sums = np.zeros((outputs, columns + 1)), np.zeros((5, 1))
-        change = Gradients(gradient, sums[0], sums[1], sums[2], sums[3], sums[4])
+        metric, numbers = parameter.internal_metric, parameter.internal_visit
+        wide = columns + 1 if numbers[4] > 0.0 else 1
+        sums = np.zeros((5, 1))
+        change = Gradients(
+            np.zeros((outputs, columns + 1)), np.zeros((outputs, wide, columns + 1)),
+            np.zeros(parameter.classes.shape[0]), sums[0], sums[1], sums[2], sums[3], sums[4],
+        )  # fmt: skip
         target = -1
         for c in range(parameter.classes.shape[0]):
             if dataPoint.label == parameter.classes[c]:
@@ -190,70 +261,158 @@ class LR(Algorithm):
         scores = np.zeros(outputs)
         for k in range(outputs):
             scores[k] = dot(dataPoint.features, parameter.weights[k]) + parameter.bias[k]
-        loss = residuals(scores, target)  # scores now hold probability − target
+        if dataPoint.state[2 * outputs + 1] == 0.0:
+            change.counts[target] = 1.0
+        model = (
+            parameter.internal_importance,
+            (numbers[0], 1.0 if self.memory else 0.0, numbers[1], numbers[2], numbers[3]),
+        )
+        steps, bends, totals = np.zeros(outputs), np.zeros(outputs), np.zeros(5)
+        visit(scores, target, dataPoint.state, model, steps, bends, totals)
         for k in range(outputs):
-            before = np.float64(state[k])
-            state[k] = scores[k]
-            after = np.float64(state[k])
-            step = after - before if self.memory else after
-            change.squares[0] += after * after - before * before
-            add_scaled(dataPoint.features, step, change.gradient[k])
-            change.gradient[k, columns] += step
-        old = max(np.float64(state[outputs]), 0.0)
-        change.seen[0] = 1.0 if state[outputs] < 0.0 else 0.0
-        state[outputs] = loss + parameter.penalty[0]
-        change.loss[0] = np.float64(state[outputs]) - old
-        change.visits[0] = 1.0
+            add_scaled(dataPoint.features, steps[k], change.gradient[k])
+            change.gradient[k, columns] += steps[k]
+            if bends[k] != 0.0:
+                add_outer(dataPoint.features, bends[k], metric, change.curvature[k])
+        for i in range(5):
+            sums[i, 0] = totals[i]
         return change
 
     def kernel(self, share: Share) -> Kernel:
         return lr_kernels.kernel_for(share, self.memory)
 
+    # -- steps ---------------------------------------------------------------------------------------------
+
     def updateParameter(self, aggregator: Gradients, oldParameter: Linear) -> Linear:
         self._complain_about_strangers(aggregator, oldParameter)
-        visits = float(aggregator.visits[0])
+        visits, seen = float(aggregator.visits[0]), float(aggregator.seen[0])
         if visits <= 0:
             return oldParameter
-        weights, bias = oldParameter.weights, oldParameter.bias
-        gradient = aggregator.gradient / (aggregator.seen[0] if self.memory else visits)
-        gradient[:, :-1] += self.l2 * weights
-        passes = float(oldParameter.trained[0] / oldParameter.points[0])
-        share = visits / float(oldParameter.points[0])
-        pace = self._pace(aggregator, oldParameter, share)
-        rate = self.learning_rate * self._schedule(passes) * float(pace[0]) * min(1.0, GAIN * share)
-        rate *= self._looseness(aggregator, oldParameter)
-        move = rate * descend(gradient, oldParameter.metric)
-        weights, bias = weights - move[:, :-1], bias - move[:, -1]
-        return oldParameter._replace(
-            weights=weights,
-            bias=bias,
-            penalty=np.array([0.5 * self.l2 * float((weights**2).sum())]),
-            trained=oldParameter.trained + visits,
-            pace=pace,
+        search = Search(*(float(number) for number in oldParameter.internal_search))
+        search = search._replace(trained=search.trained + visits)
+        everyone = seen >= search.points
+        if everyone and self.class_weight == "balanced":
+            importance = self._importance(aggregator.counts)
+            if not np.allclose(importance, oldParameter.internal_importance, rtol=1e-6):
+                search = search._replace(settling=1.0, best=NOT_YET, measured=0.0)
+                fresh = self._moved(aggregator, oldParameter, _theta(oldParameter), search)
+                return fresh._replace(internal_importance=importance)
+        same = everyone and float(aggregator.stamps[0]) == seen * float(oldParameter.internal_visit[1])
+        if same and (self.memory or visits == seen):
+            return self._measure(aggregator, oldParameter, search)
+        if everyone:
+            search = self._look(aggregator, search)
+        if search.settling:
+            return self._held(oldParameter, search)
+        return self._move(aggregator, oldParameter, search)
+
+    def _curvatures(self, aggregator: Gradients, parameter: Linear) -> Curvature:
+        seen, metric = float(aggregator.seen[0]), parameter.internal_metric
+        return Curvature(aggregator.curvature, seen, metric, self._curvature, self.scaling)
+
+    def _look(self, aggregator: Gradients, search: Search) -> Search:
+        """Once a pass: has the mean loss settled? Without memory, a loss that rose by a tenth halves the steps."""
+        if search.trained - search.mark < search.points:
+            return search
+        mean = float(aggregator.loss[0] / aggregator.seen[0])
+        before, search = search.marked, search._replace(mark=search.trained, marked=mean)
+        if not self.memory:
+            return search._replace(pace=search.pace / 2 if mean > 1.1 * before else min(1.0, 1.1 * search.pace))
+        over = mean > (1.0 - SETTLED) * before or search.trained >= MOVING_PASSES * search.points
+        return search._replace(settling=1.0) if over else search
+
+    def _move(self, aggregator: Gradients, parameter: Linear, search: Search) -> Linear:
+        """θ moves at every barrier: by its share of `GAIN` Newton steps."""
+        theta, visits = _theta(parameter), float(aggregator.visits[0])
+        curvature = self._curvatures(aggregator, parameter)
+        gradient = aggregator.gradient / (curvature.seen if self.memory else visits) + self._penalty.slope(theta)
+        rate = self._rate(search) * search.pace * min(1.0, GAIN * visits / search.points)
+        rate /= HEADROOM if curvature.full else 1.0
+        damping = max(search.damping, 0.1 * theta.shape[1] / curvature.seen)  # few points see correlations that are none
+        fresh = theta + rate * curvature.solve(gradient, self._penalty, damping)
+        if not np.isfinite(fresh).all():
+            return self._held(parameter, search._replace(settling=1.0))
+        return self._moved(aggregator, parameter, fresh, search)
+
+    def _measure(self, aggregator: Gradients, parameter: Linear, search: Search) -> Linear:
+        """Loss and gradient are those of this θ: it is better than the best so far, or the way leads back."""
+        theta, curvature = _theta(parameter), self._curvatures(aggregator, parameter)
+        value = float(aggregator.loss[0]) / curvature.seen
+        gradient = aggregator.gradient / curvature.seen + self._penalty.slope(theta)
+        search = search._replace(settling=1.0 if self.memory else 0.0)
+        if search.measured == 0:
+            search = search._replace(best=self._start_loss(aggregator, parameter))
+        limit = search.best * (1.0 + NOISE) + ENOUGH * search.promised * search.length
+        if value <= limit:
+            return self._accept(aggregator, parameter, search, value, gradient)
+        best = parameter.internal_best[0]
+        factor = shorter(search, value, float((gradient * (theta - best)).sum()))
+        search = search._replace(
+            length=search.length * factor,
+            damping=min(10.0 * search.damping, MOST_DAMPING) if search.length == 1.0 else search.damping,
+            pace=search.pace * math.sqrt(factor),
+        )
+        if search.measured and -search.promised * search.length <= NOISE * search.best:
+            return self._held(parameter, search._replace(gap=0.0))  # what is left to gain cannot be measured
+        return self._moved(aggregator, parameter, best + factor * (theta - best), search)
+
+    def _accept(self, aggregator: Gradients, parameter: Linear, search: Search, value: float, gradient: Array) -> Linear:
+        """This θ is the best; the next step starts from it."""
+        theta, curvature, penalty = _theta(parameter), self._curvatures(aggregator, parameter), self._penalty
+        best, before = parameter.internal_best
+        pairs = parameter.internal_pairs
+        if len(pairs) and search.measured:
+            pairs = with_pair(pairs, theta - best, gradient - before)
+        softer = search.damping / 10.0 if search.length == 1.0 else search.damping
+        damping = max(softer, LEAST_DAMPING)
+        pace = min(1.0, 1.5 * search.pace) if search.length == 1.0 else search.pace
+        if penalty.l1:
+            step = curvature.proximal(theta, gradient, penalty, damping, pace)
+        elif len(pairs):
+            step = quasi_newton(gradient, pairs, lambda g: curvature.solve(g, penalty, damping))
+        else:
+            step = curvature.solve(gradient, penalty, damping) * (pace if not self.scaling else 1.0)
+        step *= self._rate(search)
+        promised = float((gradient * step).sum()) + penalty.l1 * float(
+            np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum()
+        )
+        gap, scale = -promised / 2.0, max(value, 1e-4 * self._start_loss(aggregator, parameter))
+        if penalty.l1 or not curvature.full or len(pairs):  # the model is not exact: what the last step brought counts too
+            gap = max(gap, (search.best - value) if search.measured else NOT_YET * scale)
+        search = search._replace(
+            best=min(value, search.best), measured=search.measured + 1.0, promised=promised, length=1.0,
+            damping=damping, pace=pace, gap=min(gap / scale, NOT_YET),
+        )  # fmt: skip
+        parameter = parameter._replace(internal_best=np.stack([theta, gradient]), internal_pairs=pairs)
+        if not promised < -1e-15 * scale or not np.isfinite(step).all():
+            return self._held(parameter, search)
+        return self._moved(aggregator, parameter, theta + step, search)
+
+    def _start_loss(self, aggregator: Gradients, parameter: Linear) -> float:
+        """The objective of θ = 0."""
+        weight = float(parameter.internal_importance @ aggregator.counts) / max(float(aggregator.seen[0]), 1.0)
+        return math.log(max(len(parameter.classes), 2)) * weight
+
+    def _held(self, parameter: Linear, search: Search) -> Linear:
+        """The same θ again."""
+        numbers = parameter.internal_visit.copy()
+        numbers[2] = RECOUNT[int(search.settling)]
+        return parameter._replace(internal_search=np.array(search), internal_visit=numbers)
+
+    def _moved(self, aggregator: Gradients, parameter: Linear, theta: Array, search: Search) -> Linear:
+        """Another θ, with another number."""
+        mean = float(aggregator.curvature[:, -1, -1].mean() / aggregator.seen[0])
+        number = float(parameter.internal_visit[1]) + 1.0
+        kept = RECOUNT[int(search.settling)], max(NEGLIGIBLE * mean, 0.0), parameter.internal_visit[4]
+        return parameter._replace(
+            weights=theta[:, :-1].copy(),
+            bias=theta[:, -1].copy(),
+            internal_visit=np.array([self._penalty.value(theta), number, *kept]),
+            internal_search=np.array(search),
         )
 
-    def _pace(self, aggregator: Gradients, parameter: Linear, share: float) -> Array:
-        """A brake for data that the sample did not foresee: half the steps when the loss rose by a tenth.
-
-        Only a loss over all points can be compared with an earlier one, and what a change of pace did shows a
-        pass later, so it is judged once a pass; meanwhile the pace recovers slowly.
-        """
-        pace, best, since = (float(number) for number in parameter.pace)
-        if aggregator.seen[0] < parameter.points[0]:
-            return parameter.pace
-        mean, since = float(aggregator.loss[0] / aggregator.seen[0]), since + share
-        if since >= 1.0 and mean > 1.1 * best:
-            return np.array([pace / 2, mean, 0.0])
-        return np.array([min(1.0, pace * 1.1 ** min(share, 1.0)), min(best, mean), since])
-
-    def _looseness(self, aggregator: Gradients, parameter: Linear) -> float:
-        """By how much the bounding curvature exceeds the mean one, which is E[residual²] where the model
-        is right.
-        """
-        if not self.scaling or aggregator.seen[0] < parameter.points[0]:
-            return 1.0
-        mean = 1.25 * float(aggregator.squares[0] / aggregator.seen[0])
-        return self._curvature / min(max(mean, self._curvature / 10), self._curvature)
+    def _rate(self, search: Search) -> float:
+        return self.learning_rate * self._schedule(search.trained / search.points)
 
     def _schedule(self, passes: float) -> float:
         match self.schedule:
@@ -275,11 +434,42 @@ class LR(Algorithm):
         return min(1.0, FULL_STEP / part)
 
     def objective(self, aggregator: Gradients, parameter: Linear) -> float | None:
+        search = Search(*parameter.internal_search)
+        if search.settling and search.measured:
+            return float(search.best)
         return float(aggregator.loss[0] / aggregator.seen[0]) if aggregator.seen[0] > 0 else None
+
+    def optimality(self, aggregator: Gradients, parameter: Linear) -> float | None:
+        """(Objective − minimum) / objective at the best θ, by the Newton decrement ½·Gᵀ·H⁻¹·G; infinite while no θ was
+        measured. Not known for plain gradients.
+        """
+        if not self.memory or not self.scaling:
+            return None
+        search = Search(*parameter.internal_search)
+        return float(search.gap) if search.measured else math.inf
+
+    def finalParameter(self, aggregator: Gradients, parameter: Linear) -> Linear:
+        """The best θ that was measured; while θ moves, the last one, unless its loss is above that of θ(0)."""
+        search = Search(*parameter.internal_search)
+        if search.measured == 0:
+            mean = float(aggregator.loss[0] / max(float(aggregator.seen[0]), 1.0))
+            if mean <= self._start_loss(aggregator, parameter):
+                return parameter
+        elif not search.settling:
+            return parameter
+        best = parameter.internal_best[0]
+        return parameter._replace(weights=best[:, :-1].copy(), bias=best[:, -1].copy())
 
     def warnings(self, aggregator: Gradients, parameter: Linear) -> list[str]:
         if len(parameter.classes) == 1:
             return [f"Every label is {parameter.classes[0]:g}, so the model can only answer that."]
+        search = Search(*parameter.internal_search)
+        least = math.log(2.0) * float(parameter.internal_importance.min())
+        if search.measured and not (self.l1 or self.l2) and search.best * search.points < least:
+            return [
+                "A plane separates the classes: every point is classified correctly, and larger weights always have a "
+                "smaller loss. Give l2 or l1 for weights that mean something."
+            ]
         return []
 
     # -- use -----------------------------------------------------------------------------------------------
@@ -315,7 +505,15 @@ class LR(Algorithm):
         loss = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), target]
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
         mean = float(loss.mean()) if len(loss) else 0.0
-        return Evaluation(mean + float(parameter.penalty[0]), {"loss": mean, "accuracy": right})
+        weighted = float((loss * parameter.internal_importance[target]).mean()) if len(loss) else 0.0
+        return Evaluation(
+            weighted + self._penalty.value(_theta(parameter)), {"loss": mean, "accuracy": right}
+        )
 
 
-residuals = lr_kernels.residuals
+visit = lr_kernels.visit
+
+
+def _theta(parameter: Linear) -> Array:
+    """Weights and bias as one array, the bias last."""
+    return np.hstack([parameter.weights, np.asarray(parameter.bias)[:, None]])

@@ -12,6 +12,15 @@ import numpy as np
 from numba import njit
 
 from flegel.algorithm import Kernel
+from flegel.algorithms.lr_curvature import (
+    BLOCK,
+    add_block,
+    dense_outer,
+    gather,
+    sparse_outer,
+    unload,
+    width_of,
+)
 from flegel.algorithms.simd import (
     VECTOR_BYTES,
     any_lane,
@@ -19,6 +28,7 @@ from flegel.algorithms.simd import (
     fma,
     load,
     maximum,
+    minimum,
     prefetch,
     spread,
     store,
@@ -37,18 +47,22 @@ FEW = 16
 """Points at a time where more is computed on each: four such groups are a tile."""
 TILES_IN_PARTS = 16
 """A float32 part of the gradient adds up 4 products a tile; after so many it goes into the float64 sum."""
+MOST_SCORE = 1e30
+"""Scores are cut off here, so that losses stay finite whatever θ is tried."""
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def residuals(scores: Array, target: int) -> float:
     """Turns the scores of one point into probability − target, in place, and returns its log-loss."""
     if scores.shape[0] == 1:
-        score = scores[0]
+        score = min(max(scores[0], -MOST_SCORE), MOST_SCORE)
         small = np.exp(-abs(score))
         likely = 1.0 / (1.0 + small) if score >= 0.0 else small / (1.0 + small)
         scores[0] = likely - (1.0 if target == 1 else 0.0)
         wrong = -score if target == 1 else score
         return max(wrong, 0.0) + np.log1p(small)
+    for k in range(scores.shape[0]):
+        scores[k] = min(max(scores[k], -MOST_SCORE), MOST_SCORE)
     top = scores.max()
     mine = scores[target] - top
     whole = 0.0
@@ -74,13 +88,53 @@ def _class_number(label: Any, classes: Array) -> int:
     return -1
 
 
+@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+def _outdated(now, counted, part, floor):  # type: ignore[no-untyped-def]
+    """A point's curvature is counted again where it has changed by more than `part` and is not negligible."""
+    larger = max(now, counted)
+    return larger > floor and abs(now - counted) > part * larger
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def visit(scores, target, state, model, gradient_steps, curvature_steps, sums):  # type: ignore[no-untyped-def]
+    """One visit: scores → new state, what its gradient and curvature change by, sums. True: curvature changed.
+
+    `state` holds a residual an output, the loss, a curvature an output, and the number of θ at the last visit.
+    """
+    importance, (penalty, memory, epoch, part, floor) = model
+    outputs = scores.shape[0]
+    weight = importance[target]
+    loss = weight * residuals(scores, target)
+    double = 1.0 if outputs == 1 else 2.0
+    changed = False
+    for k in range(outputs):
+        size = abs(scores[k])
+        counted, now = np.float64(state[outputs + 1 + k]), np.float64(np.float32(double * weight * size * (1.0 - size)))
+        curvature_steps[k] = 0.0
+        if _outdated(now, counted, part, floor):
+            state[outputs + 1 + k] = now
+            curvature_steps[k] = now - counted
+            changed = True
+        before = np.float64(state[k])
+        state[k] = weight * scores[k]
+        gradient_steps[k] = np.float64(state[k]) - memory * before
+    old, stamp = np.float64(state[outputs]), np.float64(state[2 * outputs + 1])
+    state[outputs] = loss + penalty
+    state[2 * outputs + 1] = epoch
+    sums[0] += np.float64(state[outputs]) - old
+    sums[1] += 1.0 if stamp == 0.0 else 0.0
+    sums[2] += epoch - stamp
+    sums[3] += 1.0
+    return changed
+
+
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _sparse(
-    indptr, indices, values, labels, state, weights, bias, classes, penalty, memory,
-    gradient, sums, start, end, flag,
+    indptr, indices, values, labels, state, weights, bias, classes, metric, model,
+    gradient, curvature, counts, sums, start, end, flag,
 ):  # type: ignore[no-untyped-def]  # fmt: skip
     outputs, columns = weights.shape
-    scores = np.empty(outputs)
+    scores, steps, bends = np.empty(outputs), np.empty(outputs), np.empty(outputs)
     for i in range(start, end):
         if raised(flag):
             return i
@@ -94,31 +148,24 @@ def _sparse(
             for t in range(first, last):
                 score += values[t] * weights[k, indices[t]]
             scores[k] = score
-        loss = residuals(scores, target)
+        counts[target] += 1.0 if state[i, 2 * outputs + 1] == 0.0 else 0.0
+        changed = visit(scores, target, state[i], model, steps, bends, sums)
         for k in range(outputs):
-            before = np.float64(state[i, k])
-            state[i, k] = scores[k]
-            after = np.float64(state[i, k])
-            step = after - memory * before
-            sums[1] += after * after - before * before
             for t in range(first, last):
-                gradient[k, indices[t]] += step * values[t]
-            gradient[k, columns] += step
-        old = np.float64(state[i, outputs])
-        if old < 0.0:
-            sums[2] += 1.0
-            old = 0.0
-        state[i, outputs] = loss + penalty
-        sums[0] += np.float64(state[i, outputs]) - old
-        sums[3] += 1.0
+                gradient[k, indices[t]] += steps[k] * values[t]
+            gradient[k, columns] += steps[k]
+            if changed and bends[k] != 0.0:
+                sparse_outer(indices[first:last], values[first:last], bends[k], metric, curvature[k])
     return end
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _some_lanes(tile, lanes, features, labels, state, weights, bias, classes, penalty, memory, gradient, sums):  # type: ignore[no-untyped-def]
+def _some_lanes(
+    tile, lanes, features, labels, state, weights, bias, classes, metric, model, gradient, curvature, counts, sums
+):  # type: ignore[no-untyped-def]
     """Part of a tile, or one with a strange label: point by point."""
     outputs, columns = weights.shape
-    scores = np.empty(outputs)
+    scores, steps, bends = np.empty(outputs), np.empty(outputs), np.empty(outputs)
     for lane in range(lanes[0], lanes[1]):
         target = _class_number(labels[tile * TILE + lane], classes)
         if target < 0:
@@ -129,23 +176,14 @@ def _some_lanes(tile, lanes, features, labels, state, weights, bias, classes, pe
             for t in range(columns):
                 score += features[tile, t, lane] * weights[k, t]
             scores[k] = score
-        loss = residuals(scores, target)
+        counts[target] += 1.0 if state[tile, 2 * outputs + 1, lane] == 0.0 else 0.0
+        changed = visit(scores, target, state[tile, :, lane], model, steps, bends, sums)
         for k in range(outputs):
-            before = np.float64(state[tile, k, lane])
-            state[tile, k, lane] = scores[k]
-            after = np.float64(state[tile, k, lane])
-            step = after - memory * before
-            sums[1] += after * after - before * before
             for t in range(columns):
-                gradient[k, t] += step * features[tile, t, lane]
-            gradient[k, columns] += step
-        old = np.float64(state[tile, outputs, lane])
-        if old < 0.0:
-            sums[2] += 1.0
-            old = 0.0
-        state[tile, outputs, lane] = loss + penalty
-        sums[0] += np.float64(state[tile, outputs, lane]) - old
-        sums[3] += 1.0
+                gradient[k, t] += steps[k] * features[tile, t, lane]
+            gradient[k, columns] += steps[k]
+            if changed and bends[k] != 0.0:
+                dense_outer(features[tile, :, lane], bends[k], metric, curvature[k])
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
@@ -181,6 +219,7 @@ def _two_classes(scores, targets, losses, features, ahead, columns):  # type: ig
     line = 64 // features.itemsize
     for lane in range(0, TILE, FEW):
         z, y = load(scores, lane, FEW), load(targets, lane, FEW)
+        z = maximum(minimum(z, spread(MOST_SCORE, z)), spread(-MOST_SCORE, z))
         for t in range(lane // FEW, columns, 4):
             for next_line in range(0, TILE // 2, line):
                 prefetch(features, ahead + t * TILE + next_line)
@@ -196,9 +235,12 @@ def _two_classes(scores, targets, losses, features, ahead, columns):  # type: ig
 def _many_classes(scores, targets, losses):  # type: ignore[no-untyped-def]
     """The same for a score a class."""
     for lane in range(0, TILE, FEW):
-        top = load(scores, lane, FEW)
-        for k in range(1, scores.shape[0]):
-            top = maximum(top, load(scores, k * TILE + lane, FEW))
+        top = spread(-MOST_SCORE, load(scores, lane, FEW))
+        for k in range(scores.shape[0]):
+            z = load(scores, k * TILE + lane, FEW)
+            z = maximum(minimum(z, spread(MOST_SCORE, z)), spread(-MOST_SCORE, z))
+            store(scores, k * TILE + lane, z)
+            top = maximum(top, z)
         zero = spread(0.0, top)
         whole, mine, y = zero, zero, load(targets, lane, FEW)
         for k in range(scores.shape[0]):
@@ -214,30 +256,120 @@ def _many_classes(scores, targets, losses):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _keep(state, tile, scores, losses, penalty, memory, sums):  # type: ignore[no-untyped-def]
+def _importances(targets, importance, weights):  # type: ignore[no-untyped-def]
+    """The weight of every lane's class."""
+    for lane in range(0, TILE, FEW):
+        y = load(targets, lane, FEW)
+        value = spread(importance[0], y)
+        for c in range(1, importance.shape[0]):
+            value = where(y == c, spread(importance[c], y), value)
+        store(weights, lane, value)
+
+
+@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+def _keep(state, tile, scores, losses, weights, numbers, sums):  # type: ignore[no-untyped-def]
     """New residuals and losses into the state; scores become steps. The loss is summed in float64, as
-    stored.
+    stored. True where the curvature of a lane is outdated.
     """
+    penalty, memory, epoch, part, floor = numbers
     outputs = scores.shape[0]
-    base = tile * (outputs + 1) * TILE
-    squares = spread(0.0, load(scores, 0, FEW))
-    for at in range(0, outputs * TILE, FEW):
-        after, before = load(scores, at, FEW), cast_like(load(state, base + at, FEW), squares)
-        store(state, base + at, cast_like(after, load(state, base, FEW)))
-        squares = squares + (after * after - before * before)
-        store(scores, at, after - memory * before)
+    base = tile * (2 * outputs + 2) * TILE
+    double = scores.dtype.type(1.0 if outputs == 1 else 2.0)
+    outdated = False
+    for k in range(outputs):
+        for lane in range(0, TILE, FEW):
+            at = k * TILE + lane
+            residual, weight = load(scores, at, FEW), load(weights, lane, FEW)
+            size = maximum(residual, spread(0.0, residual) - residual)
+            before = cast_like(load(state, base + at, FEW), residual)
+            counted = cast_like(load(state, base + (outputs + 1) * TILE + at, FEW), residual)
+            now = weight * double * (size * (1.0 - size))
+            larger, apart = maximum(now, counted), maximum(now - counted, counted - now)
+            outdated |= any_lane(where(larger > floor, apart, spread(0.0, apart)) > part * larger)
+            after = weight * residual
+            store(state, base + at, cast_like(after, load(state, base, FEW)))
+            store(scores, at, after - memory * before)
     zero = spread(0.0, load(state, base, FEW))
-    change, seen = widen(zero), zero
+    change, seen, stamps = widen(zero), zero, widen(zero)
+    stamp = cast_like(spread(epoch, load(scores, 0, FEW)), zero)
     for lane in range(0, TILE, FEW):
         at = base + outputs * TILE + lane
-        before, after = load(state, at, FEW), cast_like(load(losses, lane, FEW) + penalty, zero)
+        loss = load(weights, lane, FEW) * load(losses, lane, FEW)
+        before, after = load(state, at, FEW), cast_like(loss + penalty, zero)
         store(state, at, after)
-        change = change + (widen(after) - widen(maximum(before, zero)))
-        seen = seen + where(before < 0.0, zero + 1.0, zero)
+        change = change + (widen(after) - widen(before))
+        at += (outputs + 1) * TILE
+        last = load(state, at, FEW)
+        store(state, at, stamp)
+        seen = seen + where(last == 0.0, zero + 1.0, zero)
+        stamps = stamps + (widen(stamp) - widen(last))
+    fresh = total(seen)
     sums[0] += total(change)
-    sums[1] += total(squares)
-    sums[2] += total(seen)
+    sums[1] += fresh
+    sums[2] += total(stamps)
     sums[3] += TILE
+    return outdated, fresh > 0
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _count(targets, before, counts):  # type: ignore[no-untyped-def]
+    """Classes of the points that were never visited before; `before` are the numbers of θ at their last visits."""
+    for lane in range(TILE):
+        if before[lane] == 0.0:
+            counts[int(targets[lane])] += 1.0
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _recount(features, tile, state, residuals_now, weights, numbers, metric, block, curvature):  # type: ignore[no-untyped-def]
+    """Lanes whose curvature is outdated into the block, which goes into the sums where it is full."""
+    rows, steps, scaled, sums, filled = block
+    part, floor = numbers[3], numbers[4]
+    outputs = residuals_now.shape[0]
+    double = 1.0 if outputs == 1 else 2.0
+    for lane in range(TILE):
+        any_changed = False
+        place = filled[0]
+        for k in range(outputs):
+            size = abs(np.float64(residuals_now[k, lane]))
+            now = np.float64(np.float32(double * weights[lane] * size * (1.0 - size)))
+            counted = np.float64(state[tile, outputs + 1 + k, lane])
+            steps[k, place] = 0.0
+            if _outdated(now, counted, part, floor):
+                state[tile, outputs + 1 + k, lane] = now
+                steps[k, place] = now - counted
+                any_changed = True
+        if not any_changed:
+            continue
+        if curvature.shape[1] == 1:
+            for k in range(outputs):
+                if steps[k, place] != 0.0:
+                    dense_outer(features[tile, :, lane], steps[k, place], metric, curvature[k])
+            continue
+        gather(features, tile, lane, metric, rows, place)
+        filled[0] += 1
+        if filled[0] == BLOCK:
+            _empty(block)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _empty(block):  # type: ignore[no-untyped-def]
+    """Add what the block holds to its sums."""
+    rows, steps, scaled, sums, filled = block
+    if not filled[1]:
+        sums[:] = 0.0
+        filled[1] = 1
+    add_block(rows, steps, filled[0], scaled, sums)
+    filled[0] = 0
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _new_block(outputs, columns, full):  # type: ignore[no-untyped-def]
+    """Rows, a step an output, scaled rows, sums; points it holds, and whether the sums are begun."""
+    width = width_of(columns) if full else 1
+    count = BLOCK if full else 1
+    rows = np.zeros((count, width))
+    sums = np.empty((outputs, width, width))
+    return rows, np.empty((outputs, count)), np.empty((count, width)), sums, np.zeros(2, np.int64)
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
@@ -276,13 +408,21 @@ def _flush(parts, gradient):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _tiles(features, labels, state, weights, bias, classes, penalty, memory, gradient, sums, start, end, flag):  # type: ignore[no-untyped-def]
+def _tiles(
+    features, labels, state, weights, bias, classes, metric, model, gradient, curvature, counts, sums, start, end, flag
+):  # type: ignore[no-untyped-def]
     outputs, columns = weights.shape
     kind = features.dtype.type
     narrow, narrow_bias = weights.astype(features.dtype), bias.astype(features.dtype)
+    importance, exact = model
+    numbers = (kind(exact[0]), kind(exact[1]), exact[2], kind(exact[3]), kind(exact[4]))
     scores = np.empty((outputs, TILE), features.dtype)
+    now = np.empty((outputs, TILE), features.dtype)
     parts = np.zeros((outputs, columns + 1, FEW), features.dtype)
     targets, losses = np.empty(TILE, features.dtype), np.empty(TILE, features.dtype)
+    lane_weights, before = np.ones(TILE, features.dtype), np.empty(TILE, state.dtype)
+    weighted = importance.min() != 1.0 or importance.max() != 1.0
+    block = _new_block(outputs, columns, curvature.shape[1] > 1)
     i = start
     while i < end:
         if raised(flag):
@@ -296,15 +436,30 @@ def _tiles(features, labels, state, weights, bias, classes, penalty, memory, gra
                 _two_classes(scores, targets, losses, features, at + columns * TILE, columns)
             else:
                 _many_classes(scores, targets, losses)
-            _keep(state, tile, scores, losses, kind(penalty), kind(memory), sums)
+            if weighted:
+                _importances(targets, importance, lane_weights)
+            now[:] = scores
+            before[:] = state[tile, 2 * outputs + 1]
+            outdated, fresh = _keep(state, tile, scores, losses, lane_weights, numbers, sums)
+            if fresh:
+                _count(targets, before, counts)
+            if outdated:
+                _recount(features, tile, state, now, lane_weights, numbers, metric, block, curvature)
             _add_steps(features, at, scores, parts)
             if tile % TILES_IN_PARTS == 0:
                 _flush(parts, gradient)
         else:
             lanes = (i - tile * TILE, stop - tile * TILE)
-            _some_lanes(tile, lanes, features, labels, state, weights, bias, classes, penalty, memory, gradient, sums)
+            _some_lanes(
+                tile, lanes, features, labels, state, weights, bias, classes, metric, model,
+                gradient, curvature, counts, sums,
+            )  # fmt: skip
         i = stop
     _flush(parts, gradient)
+    if block[4][0]:
+        _empty(block)
+    if block[4][1]:
+        unload(block[3], curvature)
     return i
 
 
@@ -317,18 +472,20 @@ def kernel_for(share: Share, memory: bool) -> Kernel:
     keep = 1.0 if memory else 0.0
 
     def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
-        sums = np.zeros(5)  # loss, squares, seen, visits, unknown
-        model = (parameter.weights, parameter.bias, parameter.classes, float(parameter.penalty[0]), keep)
-        goal = (aggregator.gradient, sums, start, end, flag)
+        sums = np.zeros(5)  # loss, seen, stamps, visits, unknown
+        penalty, epoch, part, floor, _ = parameter.internal_visit
+        model = (parameter.internal_importance, (float(penalty), keep, float(epoch), float(part), float(floor)))
+        theta = (parameter.weights, parameter.bias, parameter.classes, parameter.internal_metric, model)
+        goal = (aggregator.gradient, aggregator.curvature, aggregator.counts, sums, start, end, flag)
         if sparse:
             rows = share.features
-            reached = _sparse(rows.indptr, rows.indices, rows.values, share.labels, share.state, *model, *goal)
+            reached = _sparse(rows.indptr, rows.indices, rows.values, share.labels, share.state, *theta, *goal)
         else:
             labels = share.labels
             if labels.dtype not in _VECTOR_LABELS:
                 labels = labels.astype(np.float64)
-            reached = _tiles(share.features, labels, share.state, *model, *goal)
-        for into, extra in zip(aggregator[1:], sums, strict=True):
+            reached = _tiles(share.features, labels, share.state, *theta, *goal)
+        for into, extra in zip(aggregator[3:], sums, strict=True):
             into += extra
         return int(reached)
 

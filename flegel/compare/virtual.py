@@ -232,7 +232,7 @@ class Stage:
             worker=workers,
             utilization=utilization(workers),
             staleness=dict(sorted(job.staleness.items())),
-            parameter=job.parameter,
+            parameter=job.final_parameter(),
             kernel="simulated",
             warnings=remarks(job) if self.real else [],
             classes=data.classes,

@@ -7,7 +7,7 @@ reads a clock, opens a socket or starts a thread; when to synchronize is the pol
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flegel import tree
 from flegel.algorithm import Algorithm
@@ -359,9 +359,10 @@ class Coordinator(Folding, Elastic, Suspended):
         self.view.round += 1
         self._last = self._updated(workers, visits, cost, seconds)
         progress = self._progress(now)
-        check = self.termination.due(progress) and bool(
-            self._hook("terminationCheck", self.ledger.total, self.iteration)
-        )
+        check = False
+        if self.termination.due(progress):
+            check = bool(self._hook("terminationCheck", self.ledger.total, self.iteration))
+            progress = replace(progress, optimality=self._hook("optimality", self.ledger.total, self.parameter))
         self.verdict = self.termination.judge(progress, check)
         if self._owed_verdict is not None and progress.exact:
             self.verdict = self._owed_verdict

@@ -132,6 +132,10 @@ class Folding:
         self.parameter = fresh
         return None if value is None else float(value)
 
+    def final_parameter(self) -> Tree:
+        """θ as the result."""
+        return tree.as_float64(self._hook("finalParameter", self.ledger.total, self.parameter))
+
     def _worth(self) -> Array | None:
         """What the algorithm says of intervals; asked again when the number of workers is another."""
         workers = len(self.view.workers)

@@ -403,7 +403,7 @@ def _result(
         worker=workers,
         utilization=utilization(workers),
         staleness=dict(sorted(machine.staleness.items())),
-        parameter=tree.present(machine.parameter),
+        parameter=tree.present(machine.final_parameter()),
         kernel=built.kind,
         warnings=remarks(machine),
         classes=data.classes,

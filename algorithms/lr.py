@@ -26,6 +26,7 @@ from flegel.algorithms.lr_search import (
     begin,
     pairs_of,
     quasi_newton,
+    remaining,
     shorter,
     with_pair,
 )
@@ -48,7 +49,10 @@ FULL_NUMBERS = 2**16
 """All second derivatives are summed up to so many numbers, 512 kB a report: 255 columns for two classes."""
 RECOUNT = (0.5, 0.2)
 """A point's curvature is counted again when it has changed by this part: while θ moves, and while it is held."""
-NEGLIGIBLE = 1e-3
+CAUTIOUS, EXACT = 0.5, 1.0
+CREDIBLE = 2.0
+"""A Newton step that promises more than so many times the objective rests on points whose loss is straight."""
+NEGLIGIBLE = 1e-12
 """A point whose curvature is below this part of the mean is not counted again."""
 
 
@@ -217,7 +221,7 @@ class LR(Algorithm):
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
             classes=np.array(self.classes, dtype=np.float64),
-            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, float(full)]),
+            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full)]),
             internal_importance=self._importance(counts),
             internal_search=begin(sample.points, settling=self.l1 > 0),
             internal_best=np.zeros((2, outputs, columns + 1)),
@@ -235,7 +239,7 @@ class LR(Algorithm):
 
     def initAggregator(self, sample: Sample, parameter: Linear) -> Gradients:
         outputs, columns = parameter.weights.shape
-        wide = columns + 1 if parameter.internal_visit[4] > 0.0 else 1
+        wide = columns + 1 if parameter.internal_visit[5] > 0.0 else 1
         curvature = np.zeros((outputs, wide, columns + 1))
         counts = np.zeros(len(parameter.classes))
         return Gradients(np.zeros((outputs, columns + 1)), curvature, counts, *(np.zeros(1) for _ in range(5)))
@@ -245,7 +249,7 @@ class LR(Algorithm):
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Linear, iterationNum: int) -> Gradients:
         outputs, columns = parameter.weights.shape
         metric, numbers = parameter.internal_metric, parameter.internal_visit
-        wide = columns + 1 if numbers[4] > 0.0 else 1
+        wide = columns + 1 if numbers[5] > 0.0 else 1
         sums = np.zeros((5, 1))
         change = Gradients(
             np.zeros((outputs, columns + 1)), np.zeros((outputs, wide, columns + 1)),
@@ -265,7 +269,7 @@ class LR(Algorithm):
             change.counts[target] = 1.0
         model = (
             parameter.internal_importance,
-            (numbers[0], 1.0 if self.memory else 0.0, numbers[1], numbers[2], numbers[3]),
+            (numbers[0], 1.0 if self.memory else 0.0, numbers[1], numbers[2], numbers[3], numbers[4]),
         )
         steps, bends, totals = np.zeros(outputs), np.zeros(outputs), np.zeros(5)
         visit(scores, target, dataPoint.state, model, steps, bends, totals)
@@ -346,13 +350,16 @@ class LR(Algorithm):
         if value <= limit:
             return self._accept(aggregator, parameter, search, value, gradient)
         best = parameter.internal_best[0]
+        if search.measured == 0:  # worse than nothing: begin again, held
+            return self._moved(aggregator, parameter, best, search._replace(wary=2.0))
         factor = shorter(search, value, float((gradient * (theta - best)).sum()))
         search = search._replace(
             length=search.length * factor,
             damping=min(10.0 * search.damping, MOST_DAMPING) if search.length == 1.0 else search.damping,
             pace=search.pace * math.sqrt(factor),
+            wary=2.0,
         )
-        if search.measured and -search.promised * search.length <= NOISE * search.best:
+        if -search.promised * search.length <= NOISE * search.best:
             return self._held(parameter, search._replace(gap=0.0))  # what is left to gain cannot be measured
         return self._moved(aggregator, parameter, best + factor * (theta - best), search)
 
@@ -376,17 +383,32 @@ class LR(Algorithm):
         promised = float((gradient * step).sum()) + penalty.l1 * float(
             np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum()
         )
-        gap, scale = -promised / 2.0, max(value, 1e-4 * self._start_loss(aggregator, parameter))
-        if penalty.l1 or not curvature.full or len(pairs):  # the model is not exact: what the last step brought counts too
-            gap = max(gap, (search.best - value) if search.measured else NOT_YET * scale)
+        start = self._start_loss(aggregator, parameter)
+        brought = search.best - value if search.measured else NOT_YET
+        exact = curvature.full and not penalty.l1 and not len(pairs)
+        gap = max(-promised / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
+        gap /= max(value, 1e-4 * start)
+        if search.wary:
+            gap = NOT_YET  # curvature is overstated, so the distance would be understated
+        if self._separated(value, parameter):
+            gap = min(gap, value / start)  # the minimum is 0
         search = search._replace(
             best=min(value, search.best), measured=search.measured + 1.0, promised=promised, length=1.0,
-            damping=damping, pace=pace, gap=min(gap / scale, NOT_YET),
+            damping=damping, pace=pace, gap=min(gap, NOT_YET), brought=brought,
         )  # fmt: skip
         parameter = parameter._replace(internal_best=np.stack([theta, gradient]), internal_pairs=pairs)
-        if not promised < -1e-15 * scale or not np.isfinite(step).all():
+        if -promised > CREDIBLE * value and not search.wary:
+            search = search._replace(wary=2.0, promised=0.0, brought=NOT_YET, gap=NOT_YET)
+            return self._moved(aggregator, parameter, theta, search)  # the same θ, with cautious curvature
+        if not promised < -1e-15 * value or not np.isfinite(step).all():
             return self._held(parameter, search)
+        search = search._replace(wary=max(search.wary - 1.0, 0.0))
         return self._moved(aggregator, parameter, theta + step, search)
+
+    def _separated(self, value: float, parameter: Linear) -> bool:
+        """No point has a loss of log 2, so every point is on its side, and without a penalty the minimum is 0."""
+        points, least = float(parameter.internal_search[1]), float(parameter.internal_importance.min())
+        return not (self.l1 or self.l2) and value * points < math.log(2.0) * least
 
     def _start_loss(self, aggregator: Gradients, parameter: Linear) -> float:
         """The objective of θ = 0."""
@@ -396,18 +418,25 @@ class LR(Algorithm):
     def _held(self, parameter: Linear, search: Search) -> Linear:
         """The same θ again."""
         numbers = parameter.internal_visit.copy()
-        numbers[2] = RECOUNT[int(search.settling)]
+        numbers[2], numbers[4] = RECOUNT[int(search.settling)], self._cap(search)
         return parameter._replace(internal_search=np.array(search), internal_visit=numbers)
+
+    def _cap(self, search: Search) -> float:
+        """Points whose residuals are beyond this count with the curvature of a parabola that bounds their loss. Far on
+        the wrong side of the plane a loss is straight, and a Newton step from there has no bound.
+        """
+        return EXACT if search.settling and search.wary == 0 else CAUTIOUS
 
     def _moved(self, aggregator: Gradients, parameter: Linear, theta: Array, search: Search) -> Linear:
         """Another θ, with another number."""
         mean = float(aggregator.curvature[:, -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
-        kept = RECOUNT[int(search.settling)], max(NEGLIGIBLE * mean, 0.0), parameter.internal_visit[4]
+        part, floor = RECOUNT[int(search.settling)], max(NEGLIGIBLE * mean, 0.0)
+        numbers = [self._penalty.value(theta), number, part, floor, self._cap(search), parameter.internal_visit[5]]
         return parameter._replace(
             weights=theta[:, :-1].copy(),
             bias=theta[:, -1].copy(),
-            internal_visit=np.array([self._penalty.value(theta), number, *kept]),
+            internal_visit=np.array(numbers),
             internal_search=np.array(search),
         )
 
@@ -464,8 +493,7 @@ class LR(Algorithm):
         if len(parameter.classes) == 1:
             return [f"Every label is {parameter.classes[0]:g}, so the model can only answer that."]
         search = Search(*parameter.internal_search)
-        least = math.log(2.0) * float(parameter.internal_importance.min())
-        if search.measured and not (self.l1 or self.l2) and search.best * search.points < least:
+        if search.measured and self._separated(float(search.best), parameter):
             return [
                 "A plane separates the classes: every point is classified correctly, and larger weights always have a "
                 "smaller loss. Give l2 or l1 for weights that mean something."

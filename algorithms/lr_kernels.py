@@ -47,8 +47,8 @@ FEW = 16
 """Points at a time where more is computed on each: four such groups are a tile."""
 TILES_IN_PARTS = 16
 """A float32 part of the gradient adds up 4 products a tile; after so many it goes into the float64 sum."""
-MOST_SCORE = 1e30
-"""Scores are cut off here, so that losses stay finite whatever θ is tried."""
+MOST_SCORE = 1e5
+"""Scores are cut off here: sums that are kept by difference must not lose their digits to a θ that was tried once."""
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -89,6 +89,14 @@ def _class_number(label: Any, classes: Array) -> int:
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+def _bend(size, loss, cap):  # type: ignore[no-untyped-def]
+    """Curvature by the score, from |residual|: p·(1 − p), or beyond `cap` that of the parabola which bounds the loss
+    (Jaakkola and Jordan: tanh(z/2) / 2z, here by the loss instead of z).
+    """
+    return size / (2.0 * loss + 0.5) if size > cap else size * (1.0 - size)
+
+
+@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _outdated(now, counted, part, floor):  # type: ignore[no-untyped-def]
     """A point's curvature is counted again where it has changed by more than `part` and is not negligible."""
     larger = max(now, counted)
@@ -101,15 +109,16 @@ def visit(scores, target, state, model, gradient_steps, curvature_steps, sums): 
 
     `state` holds a residual an output, the loss, a curvature an output, and the number of θ at the last visit.
     """
-    importance, (penalty, memory, epoch, part, floor) = model
+    importance, (penalty, memory, epoch, part, floor, cap) = model
     outputs = scores.shape[0]
     weight = importance[target]
-    loss = weight * residuals(scores, target)
+    bare = residuals(scores, target)
+    loss = weight * bare
     double = 1.0 if outputs == 1 else 2.0
     changed = False
     for k in range(outputs):
-        size = abs(scores[k])
-        counted, now = np.float64(state[outputs + 1 + k]), np.float64(np.float32(double * weight * size * (1.0 - size)))
+        bend = double * weight * _bend(abs(scores[k]), bare, cap)
+        counted, now = np.float64(state[outputs + 1 + k]), np.float64(np.float32(bend))
         curvature_steps[k] = 0.0
         if _outdated(now, counted, part, floor):
             state[outputs + 1 + k] = now
@@ -271,7 +280,7 @@ def _keep(state, tile, scores, losses, weights, numbers, sums):  # type: ignore[
     """New residuals and losses into the state; scores become steps. The loss is summed in float64, as
     stored. True where the curvature of a lane is outdated.
     """
-    penalty, memory, epoch, part, floor = numbers
+    penalty, memory, epoch, part, floor, cap = numbers
     outputs = scores.shape[0]
     base = tile * (2 * outputs + 2) * TILE
     double = scores.dtype.type(1.0 if outputs == 1 else 2.0)
@@ -281,9 +290,10 @@ def _keep(state, tile, scores, losses, weights, numbers, sums):  # type: ignore[
             at = k * TILE + lane
             residual, weight = load(scores, at, FEW), load(weights, lane, FEW)
             size = maximum(residual, spread(0.0, residual) - residual)
+            straight = size / (2.0 * load(losses, lane, FEW) + 0.5)
             before = cast_like(load(state, base + at, FEW), residual)
             counted = cast_like(load(state, base + (outputs + 1) * TILE + at, FEW), residual)
-            now = weight * double * (size * (1.0 - size))
+            now = weight * double * where(size > cap, straight, size * (1.0 - size))
             larger, apart = maximum(now, counted), maximum(now - counted, counted - now)
             outdated |= any_lane(where(larger > floor, apart, spread(0.0, apart)) > part * larger)
             after = weight * residual
@@ -320,18 +330,18 @@ def _count(targets, before, counts):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _recount(features, tile, state, residuals_now, weights, numbers, metric, block, curvature):  # type: ignore[no-untyped-def]
+def _recount(features, tile, state, residuals_now, losses, weights, numbers, metric, block, curvature):  # type: ignore[no-untyped-def]
     """Lanes whose curvature is outdated into the block, which goes into the sums where it is full."""
     rows, steps, scaled, sums, filled = block
-    part, floor = numbers[3], numbers[4]
+    part, floor, cap = numbers[3], numbers[4], numbers[5]
     outputs = residuals_now.shape[0]
     double = 1.0 if outputs == 1 else 2.0
     for lane in range(TILE):
         any_changed = False
         place = filled[0]
         for k in range(outputs):
-            size = abs(np.float64(residuals_now[k, lane]))
-            now = np.float64(np.float32(double * weights[lane] * size * (1.0 - size)))
+            bend = _bend(abs(np.float64(residuals_now[k, lane])), np.float64(losses[lane]), cap)
+            now = np.float64(np.float32(double * weights[lane] * bend))
             counted = np.float64(state[tile, outputs + 1 + k, lane])
             steps[k, place] = 0.0
             if _outdated(now, counted, part, floor):
@@ -415,7 +425,7 @@ def _tiles(
     kind = features.dtype.type
     narrow, narrow_bias = weights.astype(features.dtype), bias.astype(features.dtype)
     importance, exact = model
-    numbers = (kind(exact[0]), kind(exact[1]), exact[2], kind(exact[3]), kind(exact[4]))
+    numbers = (kind(exact[0]), kind(exact[1]), exact[2], kind(exact[3]), kind(exact[4]), kind(exact[5]))
     scores = np.empty((outputs, TILE), features.dtype)
     now = np.empty((outputs, TILE), features.dtype)
     parts = np.zeros((outputs, columns + 1, FEW), features.dtype)
@@ -444,7 +454,7 @@ def _tiles(
             if fresh:
                 _count(targets, before, counts)
             if outdated:
-                _recount(features, tile, state, now, lane_weights, numbers, metric, block, curvature)
+                _recount(features, tile, state, now, losses, lane_weights, numbers, metric, block, curvature)
             _add_steps(features, at, scores, parts)
             if tile % TILES_IN_PARTS == 0:
                 _flush(parts, gradient)
@@ -473,8 +483,9 @@ def kernel_for(share: Share, memory: bool) -> Kernel:
 
     def run(share: Share, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(5)  # loss, seen, stamps, visits, unknown
-        penalty, epoch, part, floor, _ = parameter.internal_visit
-        model = (parameter.internal_importance, (float(penalty), keep, float(epoch), float(part), float(floor)))
+        penalty, epoch, part, floor, cap, _ = parameter.internal_visit
+        numbers = (float(penalty), keep, float(epoch), float(part), float(floor), float(cap))
+        model = (parameter.internal_importance, numbers)
         theta = (parameter.weights, parameter.bias, parameter.classes, parameter.internal_metric, model)
         goal = (aggregator.gradient, aggregator.curvature, aggregator.counts, sums, start, end, flag)
         if sparse:

@@ -22,6 +22,8 @@ ENOUGH = 1e-4
 """Of the gain that a step promises, a step must bring this part (Armijo)."""
 NOISE = 1e-7
 """Losses are stored in float32; their mean is not known better than this, relatively."""
+DIGITS = 2e-13
+"""A column that varies by less than this part of its mean and unit does not vary: the rest is rounding."""
 LEAST_DAMPING, FIRST_DAMPING, MOST_DAMPING = 1e-10, 1e-6, 1e3
 NOT_YET = 1e300  # finite: a parameter is checked to be
 
@@ -51,10 +53,14 @@ class Search(NamedTuple):
     """Visits at the last look at the mean loss of a pass."""
     marked: float
     """That mean loss."""
+    wary: float
+    """So many good steps are still to come before curvature is trusted beyond the plane again."""
+    brought: float
+    """What the last step brought."""
 
 
 def begin(points: int, settling: bool) -> Array:
-    first = Search(0.0, float(points), float(settling), NOT_YET, 0.0, 0.0, 1.0, FIRST_DAMPING, 1.0, NOT_YET, 0.0, NOT_YET)
+    first = Search(0.0, float(points), float(settling), NOT_YET, 0.0, 0.0, 1.0, FIRST_DAMPING, 1.0, NOT_YET, 0.0, NOT_YET, 0.0, NOT_YET)
     return np.array(first)
 
 
@@ -94,9 +100,12 @@ class Curvature(NamedTuple):
         whole = lower + np.tril(lower, -1).T
         places = np.arange(len(whole))
         diagonal = np.maximum(whole[places, places], 0.0)
-        diagonal[:-1] += penalty.l2 / self.metric[1, :-1] ** 2
+        rounding = DIGITS * (1.0 + np.abs(self.metric[0]) / self.metric[1])
+        still = diagonal <= rounding**2 * diagonal[-1]
+        ridge = penalty.l2 / self.metric[1, :-1] ** 2
+        still[:-1] &= ridge <= 0.0
+        diagonal[:-1] += ridge
         diagonal = diagonal * (1.0 + damping)
-        still = diagonal <= 1e-290
         whole[still] = 0.0
         whole[:, still] = 0.0
         whole[places, places] = np.where(still, 1.0, diagonal)
@@ -208,6 +217,12 @@ def quasi_newton(gradient: Array, pairs: Array, solve: Any) -> Array:
     for (s, y, rho), part in zip(reversed(used), reversed(parts), strict=True):
         step += s * (part - rho * float((y * step).sum()))
     return np.asarray(-step)
+
+
+def remaining(last: float, before: float) -> float:
+    """What is still to gain where steps brought `before` and then `last`, if it goes on like that (Aitken)."""
+    ratio = min(max(last, 0.0) / before, 0.95) if before > 0.0 else 0.95
+    return max(last, 0.0) * ratio / (1.0 - ratio)
 
 
 # -- the line -----------------------------------------------------------------------------------------------

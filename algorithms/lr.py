@@ -49,7 +49,8 @@ FULL_NUMBERS = 2**16
 """All second derivatives are summed up to so many numbers, 512 kB a report: 255 columns for two classes."""
 RECOUNT = (0.5, 0.2)
 """A point's curvature is counted again when it has changed by this part: while θ moves, and while it is held."""
-CAUTIOUS, EXACT = 0.5, 1.0
+GUARDED, CAUTIOUS, EXACT = 0.0, 0.5, 1.0
+"""Which points count with more than their curvature (see `lr_kernels`): all, those on the wrong side, none."""
 CREDIBLE = 2.0
 """A Newton step that promises more than so many times the objective rests on points whose loss is straight."""
 NEGLIGIBLE = 1e-12
@@ -350,14 +351,14 @@ class LR(Algorithm):
         if value <= limit:
             return self._accept(aggregator, parameter, search, value, gradient)
         best = parameter.internal_best[0]
-        if search.measured == 0:  # worse than nothing: begin again, held
-            return self._moved(aggregator, parameter, best, search._replace(wary=2.0))
+        if search.measured == 0 or not search.wary:  # back to the best θ; from there with a bounding curvature
+            search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET)
+            return self._moved(aggregator, parameter, best, search)
         factor = shorter(search, value, float((gradient * (theta - best)).sum()))
         search = search._replace(
             length=search.length * factor,
             damping=min(10.0 * search.damping, MOST_DAMPING) if search.length == 1.0 else search.damping,
             pace=search.pace * math.sqrt(factor),
-            wary=2.0,
         )
         if -search.promised * search.length <= NOISE * search.best:
             return self._held(parameter, search._replace(gap=0.0))  # what is left to gain cannot be measured
@@ -422,10 +423,13 @@ class LR(Algorithm):
         return parameter._replace(internal_search=np.array(search), internal_visit=numbers)
 
     def _cap(self, search: Search) -> float:
-        """Points whose residuals are beyond this count with the curvature of a parabola that bounds their loss. Far on
-        the wrong side of the plane a loss is straight, and a Newton step from there has no bound.
+        """Where residuals are cut off in the curvature. Far on the wrong side of the plane a loss is straight, and a
+        Newton step from there has no bound: while θ moves, such points count with ¼, the most there is. After a step
+        that failed all count with the curvature of a parabola that bounds their loss.
         """
-        return EXACT if search.settling and search.wary == 0 else CAUTIOUS
+        if not search.settling:
+            return CAUTIOUS
+        return GUARDED if search.wary else EXACT
 
     def _moved(self, aggregator: Gradients, parameter: Linear, theta: Array, search: Search) -> Linear:
         """Another θ, with another number."""

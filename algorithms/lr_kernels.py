@@ -89,11 +89,28 @@ def _class_number(label: Any, classes: Array) -> int:
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _bend(size, loss, cap):  # type: ignore[no-untyped-def]
-    """Curvature by the score, from |residual|: p·(1 − p), or beyond `cap` that of the parabola which bounds the loss
-    (Jaakkola and Jordan: tanh(z/2) / 2z, here by the loss instead of z).
+def _bend(size, cap):  # type: ignore[no-untyped-def]
+    """Curvature by the score, from |residual|: p·(1 − p), with the residual cut off at `cap`; with a cap of 0 that of
+    the parabola which bounds the loss everywhere (Jaakkola and Jordan): tanh(z/2) / 2z.
     """
-    return size / (2.0 * loss + 0.5) if size > cap else size * (1.0 - size)
+    if cap == 0.0:
+        side = max(min(size, 1.0 - size), 1e-30)
+        score = np.log((1.0 - side) / side)
+        return (0.5 - side) / score if score > 1e-2 else 0.25
+    cut = min(size, cap)
+    return cut * (1.0 - cut)
+
+
+@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+def _bends(size, cap):  # type: ignore[no-untyped-def]
+    """The same for lanes."""
+    if cap == 0.0:
+        side = maximum(minimum(size, 1.0 - size), spread(1e-30, size))
+        score = log((1.0 - side) / side)
+        quarter = spread(0.25, size)
+        return where(score > 1e-2, (0.5 - side) / maximum(score, spread(1e-2, score)), quarter)
+    cut = minimum(size, spread(cap, size))
+    return cut * (1.0 - cut)
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
@@ -112,12 +129,11 @@ def visit(scores, target, state, model, gradient_steps, curvature_steps, sums): 
     importance, (penalty, memory, epoch, part, floor, cap) = model
     outputs = scores.shape[0]
     weight = importance[target]
-    bare = residuals(scores, target)
-    loss = weight * bare
+    loss = weight * residuals(scores, target)
     double = 1.0 if outputs == 1 else 2.0
     changed = False
     for k in range(outputs):
-        bend = double * weight * _bend(abs(scores[k]), bare, cap)
+        bend = double * weight * _bend(abs(scores[k]), cap)
         counted, now = np.float64(state[outputs + 1 + k]), np.float64(np.float32(bend))
         curvature_steps[k] = 0.0
         if _outdated(now, counted, part, floor):
@@ -290,10 +306,9 @@ def _keep(state, tile, scores, losses, weights, numbers, sums):  # type: ignore[
             at = k * TILE + lane
             residual, weight = load(scores, at, FEW), load(weights, lane, FEW)
             size = maximum(residual, spread(0.0, residual) - residual)
-            straight = size / (2.0 * load(losses, lane, FEW) + 0.5)
             before = cast_like(load(state, base + at, FEW), residual)
             counted = cast_like(load(state, base + (outputs + 1) * TILE + at, FEW), residual)
-            now = weight * double * where(size > cap, straight, size * (1.0 - size))
+            now = weight * double * _bends(size, cap)
             larger, apart = maximum(now, counted), maximum(now - counted, counted - now)
             outdated |= any_lane(where(larger > floor, apart, spread(0.0, apart)) > part * larger)
             after = weight * residual
@@ -330,7 +345,7 @@ def _count(targets, before, counts):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _recount(features, tile, state, residuals_now, losses, weights, numbers, metric, block, curvature):  # type: ignore[no-untyped-def]
+def _recount(features, tile, state, residuals_now, weights, numbers, metric, block, curvature):  # type: ignore[no-untyped-def]
     """Lanes whose curvature is outdated into the block, which goes into the sums where it is full."""
     rows, steps, scaled, sums, filled = block
     part, floor, cap = numbers[3], numbers[4], numbers[5]
@@ -340,7 +355,7 @@ def _recount(features, tile, state, residuals_now, losses, weights, numbers, met
         any_changed = False
         place = filled[0]
         for k in range(outputs):
-            bend = _bend(abs(np.float64(residuals_now[k, lane])), np.float64(losses[lane]), cap)
+            bend = _bend(abs(np.float64(residuals_now[k, lane])), cap)
             now = np.float64(np.float32(double * weights[lane] * bend))
             counted = np.float64(state[tile, outputs + 1 + k, lane])
             steps[k, place] = 0.0
@@ -454,7 +469,7 @@ def _tiles(
             if fresh:
                 _count(targets, before, counts)
             if outdated:
-                _recount(features, tile, state, now, losses, lane_weights, numbers, metric, block, curvature)
+                _recount(features, tile, state, now, lane_weights, numbers, metric, block, curvature)
             _add_steps(features, at, scores, parts)
             if tile % TILES_IN_PARTS == 0:
                 _flush(parts, gradient)

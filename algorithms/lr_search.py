@@ -105,7 +105,9 @@ class Curvature(NamedTuple):
         ridge = penalty.l2 / self.metric[1, :-1] ** 2
         still[:-1] &= ridge <= 0.0
         diagonal[:-1] += ridge
-        diagonal = diagonal * (1.0 + damping)
+        # In coordinates of the sample a usual column has the curvature of the bias. One that hardly varied so far is
+        # damped as if it did: otherwise it would take over a part of the bias with a weight out of proportion.
+        diagonal[:-1] += damping * np.maximum(diagonal[:-1], diagonal[-1])
         whole[still] = 0.0
         whole[:, still] = 0.0
         whole[places, places] = np.where(still, 1.0, diagonal)

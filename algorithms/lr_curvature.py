@@ -15,15 +15,15 @@ from numba import njit
 from numba.core import types
 from numba.extending import overload
 
-from flegel.algorithms.simd import VECTOR_BYTES, fma, load, spread, store
+from flegel.algorithms.simd import VECTOR_BYTES, fma_each, load, loads, splats, store_each
 from flegel.share import SparseRow
 from flegel.tree import Array
 
 BLOCK = 128
 """Points whose products are summed in registers before they go to memory."""
-LANES = 16 if VECTOR_BYTES == 64 else 8
+LANES = VECTOR_BYTES // 4
 ROWS = 4
-"""A register tile is ROWS × LANES sums: 8 AVX-512 or 8 AVX2 registers."""
+"""A register tile is ROWS × LANES sums: 8 registers."""
 
 
 def add_outer(row: Array | SparseRow, step: float, metric: Array, target: Array) -> None:
@@ -95,11 +95,11 @@ def width_of(columns):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def gather(features, tile, lane, metric, rows, place):  # type: ignore[no-untyped-def]
+def gather(features, tile, lane, metric, inverse, rows, place):  # type: ignore[no-untyped-def]
     """x̃ of one point of a tile into a row of the block."""
     columns = metric.shape[1] - 1
     for t in range(columns):
-        rows[place, t] = (features[tile, t, lane] - metric[0, t]) / metric[1, t]
+        rows[place, t] = (features[tile, t, lane] - metric[0, t]) * inverse[t]
     rows[place, columns] = 1.0
 
 
@@ -114,18 +114,11 @@ def add_block(rows, steps, count, scaled, sums):  # type: ignore[no-untyped-def]
         for r in range(0, width, ROWS):
             for c in range(0, r + ROWS, LANES):
                 into = (k * width + r) * width + c
-                a, b = load(sums, into, LANES), load(sums, into + width, LANES)
-                d, e = load(sums, into + 2 * width, LANES), load(sums, into + 3 * width, LANES)
+                tile = loads(sums, into, width, ROWS, LANES)
                 for p in range(count):
                     x = load(rows, p * width + c, LANES)
-                    a = fma(x, spread(scaled[p, r], x), a)
-                    b = fma(x, spread(scaled[p, r + 1], x), b)
-                    d = fma(x, spread(scaled[p, r + 2], x), d)
-                    e = fma(x, spread(scaled[p, r + 3], x), e)
-                store(sums, into, a)
-                store(sums, into + width, b)
-                store(sums, into + 2 * width, d)
-                store(sums, into + 3 * width, e)
+                    tile = fma_each(x, splats(scaled, p * width + r, ROWS, LANES), tile)
+                store_each(sums, into, width, tile)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -102,22 +102,9 @@ def _bend(size, cap):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _bends(size, cap):  # type: ignore[no-untyped-def]
-    """The same for lanes."""
-    if cap == 0.0:
-        side = maximum(minimum(size, 1.0 - size), spread(1e-30, size))
-        score = log((1.0 - side) / side)
-        quarter = spread(0.25, size)
-        return where(score > 1e-2, (0.5 - side) / maximum(score, spread(1e-2, score)), quarter)
-    cut = minimum(size, spread(cap, size))
-    return cut * (1.0 - cut)
-
-
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
 def _outdated(now, counted, part, floor):  # type: ignore[no-untyped-def]
     """A point's curvature is counted again where it has changed by more than `part` and is not negligible."""
-    larger = max(now, counted)
-    return larger > floor and abs(now - counted) > part * larger
+    return abs(now - counted) > part * counted + floor
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -291,63 +278,72 @@ def _importances(targets, importance, weights):  # type: ignore[no-untyped-def]
         store(weights, lane, value)
 
 
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _count(state, tile, targets, counts, sums):  # type: ignore[no-untyped-def]
+    """Points that were never visited before, all and by class."""
+    number = state.shape[1] - 1
+    for lane in range(TILE):
+        if state[tile, number, lane] == 0.0:
+            counts[int(targets[lane])] += 1.0
+            sums[1] += 1.0
+
+
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _keep(state, tile, scores, losses, weights, numbers, sums):  # type: ignore[no-untyped-def]
-    """New residuals and losses into the state; scores become steps. The loss is summed in float64, as
-    stored. True where the curvature of a lane is outdated.
+def _keep(state, tile, scores, steps, losses, weights, weighted, targets, numbers, counts, sums):  # type: ignore[no-untyped-def]
+    """Residuals in `scores`, and losses, into the state; how far residuals changed into `steps`. The loss is summed in
+    float64, as stored. True where the curvature of a lane is outdated, or has to be looked at closely.
     """
     penalty, memory, epoch, part, floor, cap = numbers
     outputs = scores.shape[0]
     base = tile * (2 * outputs + 2) * TILE
     double = scores.dtype.type(1.0 if outputs == 1 else 2.0)
-    outdated = False
+    worst = spread(-1.0, load(scores, 0, FEW))
     for k in range(outputs):
         for lane in range(0, TILE, FEW):
             at = k * TILE + lane
-            residual, weight = load(scores, at, FEW), load(weights, lane, FEW)
+            residual = load(scores, at, FEW)
             size = maximum(residual, spread(0.0, residual) - residual)
             before = cast_like(load(state, base + at, FEW), residual)
             counted = cast_like(load(state, base + (outputs + 1) * TILE + at, FEW), residual)
-            now = weight * double * _bends(size, cap)
-            larger, apart = maximum(now, counted), maximum(now - counted, counted - now)
-            outdated |= any_lane(where(larger > floor, apart, spread(0.0, apart)) > part * larger)
-            after = weight * residual
+            cut = minimum(size, spread(cap, size))
+            bend, after = double * (cut * (1.0 - cut)), residual
+            if weighted:
+                weight = load(weights, lane, FEW)
+                bend, after = weight * bend, weight * residual
+            apart = maximum(bend - counted, counted - bend)
+            worst = maximum(worst, apart - fma(counted, spread(part, counted), spread(floor, counted)))
             store(state, base + at, cast_like(after, load(state, base, FEW)))
-            store(scores, at, after - memory * before)
+            store(steps, at, after - memory * before)
     zero = spread(0.0, load(state, base, FEW))
-    change, seen, stamps = widen(zero), zero, widen(zero)
+    change, stamps = widen(zero), zero
     stamp = cast_like(spread(epoch, load(scores, 0, FEW)), zero)
+    number = base + (2 * outputs + 1) * TILE
+    least = load(state, number, FEW)
+    for lane in range(FEW, TILE, FEW):
+        least = minimum(least, load(state, number + lane, FEW))
+    if any_lane(least == 0.0):
+        _count(state, tile, targets, counts, sums)
     for lane in range(0, TILE, FEW):
         at = base + outputs * TILE + lane
-        loss = load(weights, lane, FEW) * load(losses, lane, FEW)
+        loss = load(losses, lane, FEW)
+        if weighted:
+            loss = load(weights, lane, FEW) * loss
         before, after = load(state, at, FEW), cast_like(loss + penalty, zero)
         store(state, at, after)
         change = change + (widen(after) - widen(before))
-        at += (outputs + 1) * TILE
-        last = load(state, at, FEW)
-        store(state, at, stamp)
-        seen = seen + where(last == 0.0, zero + 1.0, zero)
-        stamps = stamps + (widen(stamp) - widen(last))
-    fresh = total(seen)
+        last = load(state, number + lane, FEW)
+        store(state, number + lane, stamp)
+        stamps = stamps + (stamp - last)  # whole numbers: exact
     sums[0] += total(change)
-    sums[1] += fresh
     sums[2] += total(stamps)
     sums[3] += TILE
-    return outdated, fresh > 0
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _count(targets, before, counts):  # type: ignore[no-untyped-def]
-    """Classes of the points that were never visited before; `before` are the numbers of θ at their last visits."""
-    for lane in range(TILE):
-        if before[lane] == 0.0:
-            counts[int(targets[lane])] += 1.0
+    return any_lane(worst > 0.0) or cap == 0.0
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _recount(features, tile, state, residuals_now, weights, numbers, metric, block, curvature):  # type: ignore[no-untyped-def]
     """Lanes whose curvature is outdated into the block, which goes into the sums where it is full."""
-    rows, steps, scaled, sums, filled = block
+    rows, steps, scaled, sums, filled, inverse = block
     part, floor, cap = numbers[3], numbers[4], numbers[5]
     outputs = residuals_now.shape[0]
     double = 1.0 if outputs == 1 else 2.0
@@ -370,7 +366,7 @@ def _recount(features, tile, state, residuals_now, weights, numbers, metric, blo
                 if steps[k, place] != 0.0:
                     dense_outer(features[tile, :, lane], steps[k, place], metric, curvature[k])
             continue
-        gather(features, tile, lane, metric, rows, place)
+        gather(features, tile, lane, metric, inverse, rows, place)
         filled[0] += 1
         if filled[0] == BLOCK:
             _empty(block)
@@ -379,7 +375,7 @@ def _recount(features, tile, state, residuals_now, weights, numbers, metric, blo
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _empty(block):  # type: ignore[no-untyped-def]
     """Add what the block holds to its sums."""
-    rows, steps, scaled, sums, filled = block
+    rows, steps, scaled, sums, filled, _ = block
     if not filled[1]:
         sums[:] = 0.0
         filled[1] = 1
@@ -388,13 +384,13 @@ def _empty(block):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _new_block(outputs, columns, full):  # type: ignore[no-untyped-def]
-    """Rows, a step an output, scaled rows, sums; points it holds, and whether the sums are begun."""
-    width = width_of(columns) if full else 1
+def _new_block(outputs, metric, full):  # type: ignore[no-untyped-def]
+    """Rows, a step an output, scaled rows, sums; points it holds, and whether the sums are begun; 1 / unit."""
+    width = width_of(metric.shape[1] - 1) if full else 1
     count = BLOCK if full else 1
     rows = np.zeros((count, width))
     sums = np.empty((outputs, width, width))
-    return rows, np.empty((outputs, count)), np.empty((count, width)), sums, np.zeros(2, np.int64)
+    return rows, np.empty((outputs, count)), np.empty((count, width)), sums, np.zeros(2, np.int64), 1.0 / metric[1]
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
@@ -442,12 +438,12 @@ def _tiles(
     importance, exact = model
     numbers = (kind(exact[0]), kind(exact[1]), exact[2], kind(exact[3]), kind(exact[4]), kind(exact[5]))
     scores = np.empty((outputs, TILE), features.dtype)
-    now = np.empty((outputs, TILE), features.dtype)
+    steps = np.empty((outputs, TILE), features.dtype)
     parts = np.zeros((outputs, columns + 1, FEW), features.dtype)
     targets, losses = np.empty(TILE, features.dtype), np.empty(TILE, features.dtype)
-    lane_weights, before = np.ones(TILE, features.dtype), np.empty(TILE, state.dtype)
+    lane_weights = np.ones(TILE, features.dtype)
     weighted = importance.min() != 1.0 or importance.max() != 1.0
-    block = _new_block(outputs, columns, curvature.shape[1] > 1)
+    block = _new_block(outputs, metric, curvature.shape[1] > 1)
     i = start
     while i < end:
         if raised(flag):
@@ -463,14 +459,9 @@ def _tiles(
                 _many_classes(scores, targets, losses)
             if weighted:
                 _importances(targets, importance, lane_weights)
-            now[:] = scores
-            before[:] = state[tile, 2 * outputs + 1]
-            outdated, fresh = _keep(state, tile, scores, losses, lane_weights, numbers, sums)
-            if fresh:
-                _count(targets, before, counts)
-            if outdated:
-                _recount(features, tile, state, now, lane_weights, numbers, metric, block, curvature)
-            _add_steps(features, at, scores, parts)
+            if _keep(state, tile, scores, steps, losses, lane_weights, weighted, targets, numbers, counts, sums):
+                _recount(features, tile, state, scores, lane_weights, numbers, metric, block, curvature)
+            _add_steps(features, at, steps, parts)
             if tile % TILES_IN_PARTS == 0:
                 _flush(parts, gradient)
         else:

@@ -49,6 +49,8 @@ FULL_NUMBERS = 2**16
 """All second derivatives are summed up to so many numbers, 512 kB a report: 255 columns for two classes."""
 RECOUNT = (0.5, 0.2)
 """A point's curvature is counted again when it has changed by this part: while θ moves, and while it is held."""
+PATIENCE = 50
+"""Passes in which the objective must fall by a hundredth once θ is held; otherwise the search ends with a warning."""
 GUARDED, CAUTIOUS, EXACT = 0.0, 0.5, 1.0
 """Which points count with more than their curvature (see `lr_kernels`): all, those on the wrong side, none."""
 CREDIBLE = 2.0
@@ -333,7 +335,9 @@ class LR(Algorithm):
         gradient = aggregator.gradient / (curvature.seen if self.memory else visits) + self._penalty.slope(theta)
         rate = self._rate(search) * search.pace * min(1.0, GAIN * visits / search.points)
         rate /= HEADROOM if curvature.full else 1.0
-        damping = max(search.damping, 0.1 * theta.shape[1] / curvature.seen)  # few points see correlations that are none
+        damping = max(
+            search.damping, 0.1 * theta.shape[1] / curvature.seen
+        )  # few points see correlations that are none
         fresh = theta + rate * curvature.solve(gradient, self._penalty, damping)
         if not np.isfinite(fresh).all():
             return self._held(parameter, search._replace(settling=1.0))
@@ -347,12 +351,17 @@ class LR(Algorithm):
         search = search._replace(settling=1.0 if self.memory else 0.0)
         if search.measured == 0:
             search = search._replace(best=self._start_loss(aggregator, parameter))
+        elif search.trained - search.mark >= PATIENCE * search.points:
+            slow = search.marked < NOT_YET and search.best > 0.99 * search.marked
+            search = search._replace(mark=search.trained, marked=search.best, stuck=1.0 if slow else search.stuck)
         limit = search.best * (1.0 + NOISE) + ENOUGH * search.promised * search.length
         if value <= limit:
             return self._accept(aggregator, parameter, search, value, gradient)
         best = parameter.internal_best[0]
         if search.measured == 0 or not search.wary:  # back to the best θ; from there with a bounding curvature
-            search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET)
+            damping = min(1e3 * search.damping, MOST_DAMPING)
+            search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET, damping=damping)
+            parameter = parameter._replace(internal_pairs=np.zeros_like(parameter.internal_pairs))
             return self._moved(aggregator, parameter, best, search)
         factor = shorter(search, value, float((gradient * (theta - best)).sum()))
         search = search._replace(
@@ -361,22 +370,25 @@ class LR(Algorithm):
             pace=search.pace * math.sqrt(factor),
         )
         if -search.promised * search.length <= NOISE * search.best:
-            return self._held(parameter, search._replace(gap=0.0))  # what is left to gain cannot be measured
+            left = -search.promised / 2.0 / search.best
+            return self._held(parameter, search._replace(gap=left, stuck=left if left > NOISE else 0.0))
         return self._moved(aggregator, parameter, best + factor * (theta - best), search)
 
-    def _accept(self, aggregator: Gradients, parameter: Linear, search: Search, value: float, gradient: Array) -> Linear:
+    def _accept(
+        self, aggregator: Gradients, parameter: Linear, search: Search, value: float, gradient: Array
+    ) -> Linear:
         """This θ is the best; the next step starts from it."""
         theta, curvature, penalty = _theta(parameter), self._curvatures(aggregator, parameter), self._penalty
         best, before = parameter.internal_best
         pairs = parameter.internal_pairs
         if len(pairs) and search.measured:
             pairs = with_pair(pairs, theta - best, gradient - before)
-        softer = search.damping / 10.0 if search.length == 1.0 else search.damping
+        softer = search.damping / 5.0 if search.length == 1.0 else search.damping
         damping = max(softer, LEAST_DAMPING)
         pace = min(1.0, 1.5 * search.pace) if search.length == 1.0 else search.pace
         if penalty.l1:
             step = curvature.proximal(theta, gradient, penalty, damping, pace)
-        elif len(pairs):
+        elif len(pairs) and not search.wary:
             step = quasi_newton(gradient, pairs, lambda g: curvature.solve(g, penalty, damping))
         else:
             step = curvature.solve(gradient, penalty, damping) * (pace if not self.scaling else 1.0)
@@ -389,7 +401,7 @@ class LR(Algorithm):
         exact = curvature.full and not penalty.l1 and not len(pairs)
         gap = max(-promised / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
         gap /= max(value, 1e-4 * start)
-        if search.wary:
+        if search.wary or damping > MOST_DAMPING * 1e-6:
             gap = NOT_YET  # curvature is overstated, so the distance would be understated
         if self._separated(value, parameter):
             gap = min(gap, value / start)  # the minimum is 0
@@ -474,11 +486,13 @@ class LR(Algorithm):
 
     def optimality(self, aggregator: Gradients, parameter: Linear) -> float | None:
         """(Objective − minimum) / objective at the best θ, by the Newton decrement ½·Gᵀ·H⁻¹·G; infinite while no θ was
-        measured. Not known for plain gradients.
+        measured, not a number where no step is better any more. Not known for plain gradients.
         """
         if not self.memory or not self.scaling:
             return None
         search = Search(*parameter.internal_search)
+        if search.stuck and search.measured:
+            return math.nan
         return float(search.gap) if search.measured else math.inf
 
     def finalParameter(self, aggregator: Gradients, parameter: Linear) -> Linear:
@@ -501,6 +515,11 @@ class LR(Algorithm):
             return [
                 "A plane separates the classes: every point is classified correctly, and larger weights always have a "
                 "smaller loss. Give l2 or l1 for weights that mean something."
+            ]
+        if search.stuck:
+            return [
+                f"Steps have stopped bringing anything that can be measured, at {float(search.best):.4g} and without "
+                "having reached the minimum: columns are too nearly collinear. Give l2, or leave columns out."
             ]
         return []
 
@@ -538,9 +557,7 @@ class LR(Algorithm):
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
         mean = float(loss.mean()) if len(loss) else 0.0
         weighted = float((loss * parameter.internal_importance[target]).mean()) if len(loss) else 0.0
-        return Evaluation(
-            weighted + self._penalty.value(_theta(parameter)), {"loss": mean, "accuracy": right}
-        )
+        return Evaluation(weighted + self._penalty.value(_theta(parameter)), {"loss": mean, "accuracy": right})
 
 
 visit = lr_kernels.visit

@@ -57,10 +57,28 @@ class Search(NamedTuple):
     """So many good steps are still to come before curvature is trusted beyond the plane again."""
     brought: float
     """What the last step brought."""
+    stuck: float
+    """Above 0 where the search ended because no step was better: what the last one promised, of the objective."""
 
 
 def begin(points: int, settling: bool) -> Array:
-    first = Search(0.0, float(points), float(settling), NOT_YET, 0.0, 0.0, 1.0, FIRST_DAMPING, 1.0, NOT_YET, 0.0, NOT_YET, 0.0, NOT_YET)
+    first = Search(
+        0.0,
+        float(points),
+        float(settling),
+        NOT_YET,
+        0.0,
+        0.0,
+        1.0,
+        FIRST_DAMPING,
+        1.0,
+        NOT_YET,
+        0.0,
+        NOT_YET,
+        0.0,
+        NOT_YET,
+        0.0,
+    )
     return np.array(first)
 
 

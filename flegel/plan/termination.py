@@ -108,9 +108,13 @@ class Termination:
 
     def _change(self, progress: Progress) -> Verdict | None:
         tolerance, value = self._criteria.tolerance, progress.objective
+        if progress.optimality is not None and math.isnan(progress.optimality):
+            return Verdict(False, "no step improves the objective any more, short of the minimum; see the warnings")
         if tolerance and progress.exact and progress.optimality is not None:
             if progress.optimality <= tolerance:
-                return Verdict(True, f"relative distance {progress.optimality:.2g} to the minimum is within {tolerance:g}")
+                return Verdict(
+                    True, f"relative distance {progress.optimality:.2g} to the minimum is within {tolerance:g}"
+                )
             return None
         if not tolerance or value is None or self._checked is None or not progress.exact:
             return None

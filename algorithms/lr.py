@@ -6,7 +6,7 @@ Never looks at a share as a whole; the block kernels are in `lr_kernels`, the st
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -14,12 +14,24 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms import lr_kernels
 from flegel.algorithms.lr_curvature import add_outer
+from flegel.algorithms.lr_model import Gradients, Linear, importance_of, joined
+from flegel.algorithms.lr_point import visit
 from flegel.algorithms.lr_search import (
+    CAUTIOUS,
+    CREDIBLE,
     ENOUGH,
+    EXACT,
+    GUARDED,
+    HEADROOM,
     LEAST_DAMPING,
     MOST_DAMPING,
+    MOVING_PASSES,
+    NEGLIGIBLE,
     NOISE,
     NOT_YET,
+    PATIENCE,
+    RECOUNT,
+    SETTLED,
     Curvature,
     Penalty,
     Search,
@@ -38,61 +50,10 @@ from flegel.tree import Array
 
 GAIN = 2.0
 """How far one pass may go while θ moves at every barrier, in Newton steps. A barrier moves by its share of the pass."""
-HEADROOM = 1.25
-"""Such steps rest on gradients of up to one pass ago, so curvature counts as so many times what was summed."""
 FULL_STEP = 0.8 / GAIN
 """Of a pass between two barriers: beyond 1 / GAIN visits are wasted, and rounds are not always of the same length."""
-MOVING_PASSES = 6
-"""θ moves at every barrier for at most so many passes, or until one brings less than `SETTLED` of the loss."""
-SETTLED = 0.01
 FULL_NUMBERS = 2**16
 """All second derivatives are summed up to so many numbers, 512 kB a report: 255 columns for two classes."""
-RECOUNT = (0.5, 0.2)
-"""A point's curvature is counted again when it has changed by this part: while θ moves, and while it is held."""
-PATIENCE = 50
-"""Passes in which the objective must fall by a hundredth once θ is held; otherwise the search ends with a warning."""
-GUARDED, CAUTIOUS, EXACT = 0.0, 0.5, 1.0
-"""Which points count with more than their curvature (see `lr_kernels`): all, those on the wrong side, none."""
-CREDIBLE = 2.0
-"""A Newton step that promises more than so many times the objective rests on points whose loss is straight."""
-NEGLIGIBLE = 1e-12
-"""A point whose curvature is below this part of the mean is not counted again."""
-
-
-class Linear(NamedTuple):
-    """θ. One row of `weights` an output: one for two classes, otherwise one a class; `classes` are the label values.
-
-    Fields whose names begin with `internal_` are the algorithm's own: `visit` is penalty, number of this θ, and when
-    curvature is counted again, and whether all of it; `importance` the weight of every class; `search` a `Search`; `best` the best θ that was
-    measured and its gradient; `pairs` those of L-BFGS; `metric` is fixed at the start (see `precondition`).
-    """
-
-    weights: Array
-    bias: Array
-    classes: Array
-    internal_visit: Array
-    internal_importance: Array
-    internal_search: Array
-    internal_best: Array
-    internal_pairs: Array
-    internal_metric: Array
-
-
-class Gradients(NamedTuple):
-    """s: Σ residual·x (last column: the bias), Σ curvature·x̃·x̃ᵀ, points by class, Σ loss, points seen, Σ number of θ
-    at the last visit, visits and strangers of now.
-
-    A stranger is a visit to a point whose label is not among the classes.
-    """
-
-    gradient: Array
-    curvature: Array
-    counts: Array
-    loss: Array
-    seen: Array
-    stamps: Array
-    visits: Array
-    unknown: Array
 
 
 class LR(Algorithm):
@@ -187,20 +148,8 @@ class LR(Algorithm):
             raise UsageError(f"LR: label {strange[0]:g} is not among classes={self.classes}; list it there too.")
 
     def _importance(self, counts: Array) -> Array:
-        """The weight of every class, where so many points are of each."""
         assert self.classes is not None
-        wanted = self.class_weight
-        if wanted is None:
-            return np.ones(len(self.classes))
-        if wanted == "balanced":
-            return np.asarray(counts.sum() / (len(counts) * np.maximum(counts, 1.0)))
-        if isinstance(wanted, dict) and set(wanted) - set(self.classes):
-            raise UsageError(f"LR: class_weight names {sorted(set(wanted) - set(self.classes))}, which are no classes.")
-        weights = [wanted.get(c, 1.0) for c in self.classes] if isinstance(wanted, dict) else wanted
-        found = np.array(weights, dtype=np.float64)
-        if len(found) != len(self.classes) or not (found >= 0).all() or not 0 < found.max() < math.inf:
-            raise UsageError(f"LR: class_weight needs {len(self.classes)} numbers of 0 or more, not all 0.")
-        return found
+        return importance_of(self.class_weight, self.classes, counts)
 
     @property
     def _penalty(self) -> Penalty:
@@ -302,7 +251,7 @@ class LR(Algorithm):
             importance = self._importance(aggregator.counts)
             if not np.allclose(importance, oldParameter.internal_importance, rtol=1e-6):
                 search = search._replace(settling=1.0, best=NOT_YET, measured=0.0)
-                fresh = self._moved(aggregator, oldParameter, _theta(oldParameter), search)
+                fresh = self._moved(aggregator, oldParameter, joined(oldParameter), search)
                 return fresh._replace(internal_importance=importance)
         same = everyone and float(aggregator.stamps[0]) == seen * float(oldParameter.internal_visit[1])
         if same and (self.memory or visits == seen):
@@ -330,7 +279,7 @@ class LR(Algorithm):
 
     def _move(self, aggregator: Gradients, parameter: Linear, search: Search) -> Linear:
         """θ moves at every barrier: by its share of `GAIN` Newton steps."""
-        theta, visits = _theta(parameter), float(aggregator.visits[0])
+        theta, visits = joined(parameter), float(aggregator.visits[0])
         curvature = self._curvatures(aggregator, parameter)
         gradient = aggregator.gradient / (curvature.seen if self.memory else visits) + self._penalty.slope(theta)
         rate = self._rate(search) * search.pace * min(1.0, GAIN * visits / search.points)
@@ -345,7 +294,7 @@ class LR(Algorithm):
 
     def _measure(self, aggregator: Gradients, parameter: Linear, search: Search) -> Linear:
         """Loss and gradient are those of this θ: it is better than the best so far, or the way leads back."""
-        theta, curvature = _theta(parameter), self._curvatures(aggregator, parameter)
+        theta, curvature = joined(parameter), self._curvatures(aggregator, parameter)
         value = float(aggregator.loss[0]) / curvature.seen
         gradient = aggregator.gradient / curvature.seen + self._penalty.slope(theta)
         search = search._replace(settling=1.0 if self.memory else 0.0)
@@ -378,7 +327,7 @@ class LR(Algorithm):
         self, aggregator: Gradients, parameter: Linear, search: Search, value: float, gradient: Array
     ) -> Linear:
         """This θ is the best; the next step starts from it."""
-        theta, curvature, penalty = _theta(parameter), self._curvatures(aggregator, parameter), self._penalty
+        theta, curvature, penalty = joined(parameter), self._curvatures(aggregator, parameter), self._penalty
         best, before = parameter.internal_best
         pairs = parameter.internal_pairs
         if len(pairs) and search.measured:
@@ -399,9 +348,12 @@ class LR(Algorithm):
         start = self._start_loss(aggregator, parameter)
         brought = search.best - value if search.measured else NOT_YET
         exact = curvature.full and not penalty.l1 and not len(pairs)
-        gap = max(-promised / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
+        free = -promised
+        if exact and damping > LEAST_DAMPING:  # damping hides what flat directions still promise
+            free = -float((gradient * curvature.solve(gradient, penalty, LEAST_DAMPING)).sum())
+        gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
         gap /= max(value, 1e-4 * start)
-        if search.wary or damping > MOST_DAMPING * 1e-6:
+        if search.wary or (not exact and damping > MOST_DAMPING * 1e-6):
             gap = NOT_YET  # curvature is overstated, so the distance would be understated
         if self._separated(value, parameter):
             gap = min(gap, value / start)  # the minimum is 0
@@ -557,12 +509,4 @@ class LR(Algorithm):
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
         mean = float(loss.mean()) if len(loss) else 0.0
         weighted = float((loss * parameter.internal_importance[target]).mean()) if len(loss) else 0.0
-        return Evaluation(weighted + self._penalty.value(_theta(parameter)), {"loss": mean, "accuracy": right})
-
-
-visit = lr_kernels.visit
-
-
-def _theta(parameter: Linear) -> Array:
-    """Weights and bias as one array, the bias last."""
-    return np.hstack([parameter.weights, np.asarray(parameter.bias)[:, None]])
+        return Evaluation(weighted + self._penalty.value(joined(parameter)), {"loss": mean, "accuracy": right})

@@ -6,8 +6,6 @@ returns how far it came once the flag is raised.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
@@ -21,6 +19,7 @@ from flegel.algorithms.lr_curvature import (
     unload,
     width_of,
 )
+from flegel.algorithms.lr_point import MOST_SCORE, bend_of, class_number, outdated, visit
 from flegel.algorithms.simd import (
     VECTOR_BYTES,
     any_lane,
@@ -47,97 +46,6 @@ FEW = 16
 """Points at a time where more is computed on each: four such groups are a tile."""
 TILES_IN_PARTS = 16
 """A float32 part of the gradient adds up 4 products a tile; after so many it goes into the float64 sum."""
-MOST_SCORE = 1e5
-"""Scores are cut off here: sums that are kept by difference must not lose their digits to a θ that was tried once."""
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def residuals(scores: Array, target: int) -> float:
-    """Turns the scores of one point into probability − target, in place, and returns its log-loss."""
-    if scores.shape[0] == 1:
-        score = min(max(scores[0], -MOST_SCORE), MOST_SCORE)
-        small = np.exp(-abs(score))
-        likely = 1.0 / (1.0 + small) if score >= 0.0 else small / (1.0 + small)
-        scores[0] = likely - (1.0 if target == 1 else 0.0)
-        wrong = -score if target == 1 else score
-        return max(wrong, 0.0) + np.log1p(small)
-    for k in range(scores.shape[0]):
-        scores[k] = min(max(scores[k], -MOST_SCORE), MOST_SCORE)
-    top = scores.max()
-    mine = scores[target] - top
-    whole = 0.0
-    for k in range(scores.shape[0]):
-        scores[k] = np.exp(scores[k] - top)
-        whole += scores[k]
-    for k in range(scores.shape[0]):
-        scores[k] /= whole
-    # 1 − p loses its digits where p is near 1; the others' sum does not.
-    rest = 0.0
-    for k in range(scores.shape[0]):
-        if k != target:
-            rest += scores[k]
-    scores[target] = -rest
-    return np.log(whole) - mine
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _class_number(label: Any, classes: Array) -> int:
-    for c in range(classes.shape[0]):
-        if label == classes[c]:
-            return c
-    return -1
-
-
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _bend(size, cap):  # type: ignore[no-untyped-def]
-    """Curvature by the score, from |residual|: p·(1 − p), with the residual cut off at `cap`; with a cap of 0 that of
-    the parabola which bounds the loss everywhere (Jaakkola and Jordan): tanh(z/2) / 2z.
-    """
-    if cap == 0.0:
-        side = max(min(size, 1.0 - size), 1e-30)
-        score = np.log((1.0 - side) / side)
-        return (0.5 - side) / score if score > 1e-2 else 0.25
-    cut = min(size, cap)
-    return cut * (1.0 - cut)
-
-
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _outdated(now, counted, part, floor):  # type: ignore[no-untyped-def]
-    """A point's curvature is counted again where it has changed by more than `part` and is not negligible."""
-    return abs(now - counted) > part * counted + floor
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def visit(scores, target, state, model, gradient_steps, curvature_steps, sums):  # type: ignore[no-untyped-def]
-    """One visit: scores → new state, what its gradient and curvature change by, sums. True: curvature changed.
-
-    `state` holds a residual an output, the loss, a curvature an output, and the number of θ at the last visit.
-    """
-    importance, (penalty, memory, epoch, part, floor, cap) = model
-    outputs = scores.shape[0]
-    weight = importance[target]
-    loss = weight * residuals(scores, target)
-    double = 1.0 if outputs == 1 else 2.0
-    changed = False
-    for k in range(outputs):
-        bend = double * weight * _bend(abs(scores[k]), cap)
-        counted, now = np.float64(state[outputs + 1 + k]), np.float64(np.float32(bend))
-        curvature_steps[k] = 0.0
-        if _outdated(now, counted, part, floor):
-            state[outputs + 1 + k] = now
-            curvature_steps[k] = now - counted
-            changed = True
-        before = np.float64(state[k])
-        state[k] = weight * scores[k]
-        gradient_steps[k] = np.float64(state[k]) - memory * before
-    old, stamp = np.float64(state[outputs]), np.float64(state[2 * outputs + 1])
-    state[outputs] = loss + penalty
-    state[2 * outputs + 1] = epoch
-    sums[0] += np.float64(state[outputs]) - old
-    sums[1] += 1.0 if stamp == 0.0 else 0.0
-    sums[2] += epoch - stamp
-    sums[3] += 1.0
-    return changed
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -150,7 +58,7 @@ def _sparse(
     for i in range(start, end):
         if raised(flag):
             return i
-        target = _class_number(labels[i], classes)
+        target = class_number(labels[i], classes)
         if target < 0:
             sums[4] += 1.0
             continue
@@ -179,7 +87,7 @@ def _some_lanes(
     outputs, columns = weights.shape
     scores, steps, bends = np.empty(outputs), np.empty(outputs), np.empty(outputs)
     for lane in range(lanes[0], lanes[1]):
-        target = _class_number(labels[tile * TILE + lane], classes)
+        target = class_number(labels[tile * TILE + lane], classes)
         if target < 0:
             sums[4] += 1.0
             continue
@@ -343,7 +251,7 @@ def _keep(state, tile, scores, steps, losses, weights, weighted, targets, number
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _recount(features, tile, state, residuals_now, weights, numbers, metric, block, curvature):  # type: ignore[no-untyped-def]
     """Lanes whose curvature is outdated into the block, which goes into the sums where it is full."""
-    rows, steps, scaled, sums, filled, inverse = block
+    rows, steps, _, _, filled, inverse = block
     part, floor, cap = numbers[3], numbers[4], numbers[5]
     outputs = residuals_now.shape[0]
     double = 1.0 if outputs == 1 else 2.0
@@ -351,11 +259,11 @@ def _recount(features, tile, state, residuals_now, weights, numbers, metric, blo
         any_changed = False
         place = filled[0]
         for k in range(outputs):
-            bend = _bend(abs(np.float64(residuals_now[k, lane])), cap)
+            bend = bend_of(abs(np.float64(residuals_now[k, lane])), cap)
             now = np.float64(np.float32(double * weights[lane] * bend))
             counted = np.float64(state[tile, outputs + 1 + k, lane])
             steps[k, place] = 0.0
-            if _outdated(now, counted, part, floor):
+            if outdated(now, counted, part, floor):
                 state[tile, outputs + 1 + k, lane] = now
                 steps[k, place] = now - counted
                 any_changed = True

@@ -28,6 +28,23 @@ LEAST_DAMPING, FIRST_DAMPING, MOST_DAMPING = 1e-10, 1e-6, 1e3
 NOT_YET = 1e300  # finite: a parameter is checked to be
 
 
+HEADROOM = 1.25
+"""Such steps rest on gradients of up to one pass ago, so curvature counts as so many times what was summed."""
+MOVING_PASSES = 6
+"""θ moves at every barrier for at most so many passes, or until one brings less than `SETTLED` of the loss."""
+SETTLED = 0.01
+RECOUNT = (0.5, 0.2)
+"""A point's curvature is counted again when it has changed by this part: while θ moves, and while it is held."""
+PATIENCE = 50
+"""Passes in which the objective must fall by a hundredth once θ is held; otherwise the search ends with a warning."""
+GUARDED, CAUTIOUS, EXACT = 0.0, 0.5, 1.0
+"""Which points count with more than their curvature (see `lr_kernels`): all, those on the wrong side, none."""
+CREDIBLE = 2.0
+"""A Newton step that promises more than so many times the objective rests on points whose loss is straight."""
+NEGLIGIBLE = 1e-12
+"""A point whose curvature is below this part of the mean is not counted again."""
+
+
 class Search(NamedTuple):
     """Where the search stands. All numbers, because it travels with θ as one array."""
 
@@ -254,9 +271,6 @@ def shorter(search: Search, value: float, end_slope: float) -> float:
     A parabola through both values and one slope: of the start where the step promised something, else of the end.
     """
     rise = value - search.best
-    if search.promised < 0.0:
-        start = search.promised * search.length
-    else:
-        start = 2.0 * rise - end_slope
+    start = search.promised * search.length if search.promised < 0.0 else 2.0 * rise - end_slope
     bend = 2.0 * (rise - start)
     return float(np.clip(-start / bend if bend > 0.0 else 0.5, 0.02, 0.5))

@@ -178,10 +178,10 @@ class Algorithm:
         return None
 
     def optimality(self, aggregator: Tree, parameter: Tree) -> float | None:
-        """How far the objective is from its minimum, as a part of the objective; infinite while that is not known yet, and
-        not a number where no step improves it any more.
-        None: the algorithm cannot tell, and relative change over a pass is judged instead. Asked once per full pass of
-        the slowest worker; the job has converged where it is within the tolerance.
+        """How far the objective is from its minimum, as a part of the objective; infinite while that is not known yet,
+        not a number where no step improves it any more. None: the algorithm cannot tell, and relative change over a
+        pass is judged instead. Asked once per full pass of the slowest worker; the job has converged where it is within
+        the tolerance.
         """
         return None
 

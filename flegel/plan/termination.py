@@ -35,10 +35,10 @@ class Progress:
     """Passes of the worker that has the fewest."""
     halted: int
     points: int
-    optimality: float | None = None
-    """What the algorithm says of its distance to the minimum, relative to the objective."""
     diverged: str = ""
     """What is no longer finite; empty while all is well."""
+    optimality: float | None = None
+    """What the algorithm says of its distance to the minimum, relative to the objective."""
 
 
 class Termination:

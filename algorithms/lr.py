@@ -39,6 +39,7 @@ from flegel.algorithms.lr_search import (
     pairs_of,
     quasi_newton,
     remaining,
+    scheduled,
     shorter,
     with_pair,
 )
@@ -409,15 +410,7 @@ class LR(Algorithm):
         )
 
     def _rate(self, search: Search) -> float:
-        return self.learning_rate * self._schedule(search.trained / search.points)
-
-    def _schedule(self, passes: float) -> float:
-        match self.schedule:
-            case "inverse":
-                return 1.0 / (1.0 + self.decay * passes)
-            case "sqrt":
-                return 1.0 / math.sqrt(1.0 + self.decay * passes)
-        return 1.0
+        return self.learning_rate * scheduled(self.schedule, self.decay, search.trained / search.points)
 
     def _complain_about_strangers(self, aggregator: Gradients, parameter: Linear) -> None:
         if aggregator.unknown[0] > 0:

@@ -256,6 +256,16 @@ def quasi_newton(gradient: Array, pairs: Array, solve: Any) -> Array:
     return np.asarray(-step)
 
 
+def scheduled(schedule: str, decay: float, passes: float) -> float:
+    """The factor on the learning rate after so many passes."""
+    match schedule:
+        case "inverse":
+            return 1.0 / (1.0 + decay * passes)
+        case "sqrt":
+            return float(1.0 / np.sqrt(1.0 + decay * passes))
+    return 1.0
+
+
 def remaining(last: float, before: float) -> float:
     """What is still to gain where steps brought `before` and then `last`, if it goes on like that (Aitken)."""
     ratio = min(max(last, 0.0) / before, 0.95) if before > 0.0 else 0.95

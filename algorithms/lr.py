@@ -68,13 +68,11 @@ class LR(Algorithm):
     Statistics: the gradient G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic
     average gradient), or, without memory, the sum over the interval's visits (the paper's Eq. 1); the second
     derivatives H, all of them where columns are few, otherwise their diagonal; the loss.
-    Steps: at first θ moves at every barrier by −α·H⁻¹·G with α in proportion to the visits, so a pass goes equally far
-    in ten intervals or in a thousand. When a pass brings less than 1 %, and always under `bsp` and with l1, θ is held
-    until every point has been visited with it. Then loss and gradient are exact, and the step is one of Newton's
-    (L-BFGS about H where H is not all there is; proximal with l1), shortened until the loss falls (`lr_search`). The
-    answer is the best θ that was measured.
-    Objective: while θ moves, mean over the points seen of log-loss + penalty, each with the θ of its last visit, kept
-    by difference; later that of the best θ.
+    Steps: at first θ moves at every barrier by −α·H⁻¹·G with α in proportion to the visits. When a pass brings less than
+    1 %, and always under `bsp` and with l1, θ is held until every point has been visited with it. Then loss and gradient
+    are exact, and the step is Newton's (L-BFGS about H where H is not all there is; proximal with l1), taken back where
+    the loss rose (`lr_search`). The answer is the best θ that was measured.
+    Objective: while θ moves, mean of log-loss + penalty, each point with the θ of its last visit; then of the best θ.
     Reference: M. Schmidt, N. Le Roux, F. Bach, Minimizing finite sums with the stochastic average gradient (2017);
     J. Lee, Y. Sun, M. Saunders, Proximal Newton-type methods for minimizing composite functions (2014).
 

@@ -177,6 +177,18 @@ class Algorithm:
         """
         return None
 
+    def optimality(self, aggregator: Tree, parameter: Tree) -> float | None:
+        """How far the objective is from its minimum, as a part of the objective; infinite while that is not known yet,
+        not a number where no step improves it any more. None: the algorithm cannot tell, and relative change over a
+        pass is judged instead. Asked once per full pass of the slowest worker; the job has converged where it is within
+        the tolerance.
+        """
+        return None
+
+    def finalParameter(self, aggregator: Tree, parameter: Tree) -> Tree:
+        """θ as the result: the last one, unless the algorithm knows a better one that it has measured."""
+        return parameter
+
     def localParameter(self, parameter: Tree, aggregator: Tree) -> Tree:
         """θ as the next point of this interval sees it: θ itself, unless the kernel trains on its own copy.
 

@@ -6,12 +6,20 @@ returns how far it came once the flag is raised.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from flegel.algorithm import Kernel
+from flegel.algorithms.lr.curvature import (
+    BLOCK,
+    add_block,
+    dense_outer,
+    gather,
+    sparse_outer,
+    unload,
+    width_of,
+)
+from flegel.algorithms.lr.point import MOST_SCORE, bend_of, class_number, outdated, visit
 from flegel.algorithms.simd.emit import VECTOR_BYTES
 from flegel.algorithms.simd.math import exp, log, log1p_unit
 from flegel.algorithms.simd.vectors import (
@@ -20,6 +28,7 @@ from flegel.algorithms.simd.vectors import (
     fma,
     load,
     maximum,
+    minimum,
     prefetch,
     spread,
     store,
@@ -40,51 +49,16 @@ TILES_IN_PARTS = 16
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def residuals(scores: Array, target: int) -> float:
-    """Turns the scores of one point into probability − target, in place, and returns its log-loss."""
-    if scores.shape[0] == 1:
-        score = scores[0]
-        small = np.exp(-abs(score))
-        likely = 1.0 / (1.0 + small) if score >= 0.0 else small / (1.0 + small)
-        scores[0] = likely - (1.0 if target == 1 else 0.0)
-        wrong = -score if target == 1 else score
-        return max(wrong, 0.0) + np.log1p(small)
-    top = scores.max()
-    mine = scores[target] - top
-    whole = 0.0
-    for k in range(scores.shape[0]):
-        scores[k] = np.exp(scores[k] - top)
-        whole += scores[k]
-    for k in range(scores.shape[0]):
-        scores[k] /= whole
-    # 1 − p loses its digits where p is near 1; the others' sum does not.
-    rest = 0.0
-    for k in range(scores.shape[0]):
-        if k != target:
-            rest += scores[k]
-    scores[target] = -rest
-    return np.log(whole) - mine
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _class_number(label: Any, classes: Array) -> int:
-    for c in range(classes.shape[0]):
-        if label == classes[c]:
-            return c
-    return -1
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _sparse(
-    indptr, indices, values, labels, state, weights, bias, classes, penalty, memory,
-    gradient, sums, start, end, flag,
+    indptr, indices, values, labels, state, weights, bias, classes, metric, model,
+    gradient, curvature, counts, sums, start, end, flag,
 ):  # type: ignore[no-untyped-def]  # fmt: skip
     outputs, columns = weights.shape
-    scores = np.empty(outputs)
+    scores, steps, bends = np.empty(outputs), np.empty(outputs), np.empty(outputs)
     for i in range(start, end):
         if raised(flag):
             return i
-        target = _class_number(labels[i], classes)
+        target = class_number(labels[i], classes)
         if target < 0:
             sums[4] += 1.0
             continue
@@ -94,33 +68,26 @@ def _sparse(
             for t in range(first, last):
                 score += values[t] * weights[k, indices[t]]
             scores[k] = score
-        loss = residuals(scores, target)
+        counts[target] += 1.0 if state[i, 2 * outputs + 1] == 0.0 else 0.0
+        changed = visit(scores, target, state[i], model, steps, bends, sums)
         for k in range(outputs):
-            before = np.float64(state[i, k])
-            state[i, k] = scores[k]
-            after = np.float64(state[i, k])
-            step = after - memory * before
-            sums[1] += after * after - before * before
             for t in range(first, last):
-                gradient[k, indices[t]] += step * values[t]
-            gradient[k, columns] += step
-        old = np.float64(state[i, outputs])
-        if old < 0.0:
-            sums[2] += 1.0
-            old = 0.0
-        state[i, outputs] = loss + penalty
-        sums[0] += np.float64(state[i, outputs]) - old
-        sums[3] += 1.0
+                gradient[k, indices[t]] += steps[k] * values[t]
+            gradient[k, columns] += steps[k]
+            if changed and bends[k] != 0.0:
+                sparse_outer(indices[first:last], values[first:last], bends[k], metric, curvature[k])
     return end
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _some_lanes(tile, lanes, features, labels, state, weights, bias, classes, penalty, memory, gradient, sums):  # type: ignore[no-untyped-def]
+def _some_lanes(
+    tile, lanes, features, labels, state, weights, bias, classes, metric, model, gradient, curvature, counts, sums
+):  # type: ignore[no-untyped-def]
     """Part of a tile, or one with a strange label: point by point."""
     outputs, columns = weights.shape
-    scores = np.empty(outputs)
+    scores, steps, bends = np.empty(outputs), np.empty(outputs), np.empty(outputs)
     for lane in range(lanes[0], lanes[1]):
-        target = _class_number(labels[tile * TILE + lane], classes)
+        target = class_number(labels[tile * TILE + lane], classes)
         if target < 0:
             sums[4] += 1.0
             continue
@@ -129,23 +96,14 @@ def _some_lanes(tile, lanes, features, labels, state, weights, bias, classes, pe
             for t in range(columns):
                 score += features[tile, t, lane] * weights[k, t]
             scores[k] = score
-        loss = residuals(scores, target)
+        counts[target] += 1.0 if state[tile, 2 * outputs + 1, lane] == 0.0 else 0.0
+        changed = visit(scores, target, state[tile, :, lane], model, steps, bends, sums)
         for k in range(outputs):
-            before = np.float64(state[tile, k, lane])
-            state[tile, k, lane] = scores[k]
-            after = np.float64(state[tile, k, lane])
-            step = after - memory * before
-            sums[1] += after * after - before * before
             for t in range(columns):
-                gradient[k, t] += step * features[tile, t, lane]
-            gradient[k, columns] += step
-        old = np.float64(state[tile, outputs, lane])
-        if old < 0.0:
-            sums[2] += 1.0
-            old = 0.0
-        state[tile, outputs, lane] = loss + penalty
-        sums[0] += np.float64(state[tile, outputs, lane]) - old
-        sums[3] += 1.0
+                gradient[k, t] += steps[k] * features[tile, t, lane]
+            gradient[k, columns] += steps[k]
+            if changed and bends[k] != 0.0:
+                dense_outer(features[tile, :, lane], bends[k], metric, curvature[k])
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
@@ -181,6 +139,7 @@ def _two_classes(scores, targets, losses, features, ahead, columns):  # type: ig
     line = 64 // features.itemsize
     for lane in range(0, TILE, FEW):
         z, y = load(scores, lane, FEW), load(targets, lane, FEW)
+        z = maximum(minimum(z, spread(MOST_SCORE, z)), spread(-MOST_SCORE, z))
         for t in range(lane // FEW, columns, 4):
             for next_line in range(0, TILE // 2, line):
                 prefetch(features, ahead + t * TILE + next_line)
@@ -196,9 +155,12 @@ def _two_classes(scores, targets, losses, features, ahead, columns):  # type: ig
 def _many_classes(scores, targets, losses):  # type: ignore[no-untyped-def]
     """The same for a score a class."""
     for lane in range(0, TILE, FEW):
-        top = load(scores, lane, FEW)
-        for k in range(1, scores.shape[0]):
-            top = maximum(top, load(scores, k * TILE + lane, FEW))
+        top = spread(-MOST_SCORE, load(scores, lane, FEW))
+        for k in range(scores.shape[0]):
+            z = load(scores, k * TILE + lane, FEW)
+            z = maximum(minimum(z, spread(MOST_SCORE, z)), spread(-MOST_SCORE, z))
+            store(scores, k * TILE + lane, z)
+            top = maximum(top, z)
         zero = spread(0.0, top)
         whole, mine, y = zero, zero, load(targets, lane, FEW)
         for k in range(scores.shape[0]):
@@ -214,30 +176,129 @@ def _many_classes(scores, targets, losses):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _keep(state, tile, scores, losses, penalty, memory, sums):  # type: ignore[no-untyped-def]
-    """New residuals and losses into the state; scores become steps. The loss is summed in float64, as
-    stored.
+def _importances(targets, importance, weights):  # type: ignore[no-untyped-def]
+    """The weight of every lane's class."""
+    for lane in range(0, TILE, FEW):
+        y = load(targets, lane, FEW)
+        value = spread(importance[0], y)
+        for c in range(1, importance.shape[0]):
+            value = where(y == c, spread(importance[c], y), value)
+        store(weights, lane, value)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _count(state, tile, targets, counts, sums):  # type: ignore[no-untyped-def]
+    """Points that were never visited before, all and by class."""
+    number = state.shape[1] - 1
+    for lane in range(TILE):
+        if state[tile, number, lane] == 0.0:
+            counts[int(targets[lane])] += 1.0
+            sums[1] += 1.0
+
+
+@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+def _keep(state, tile, scores, steps, losses, weights, weighted, targets, numbers, counts, sums):  # type: ignore[no-untyped-def]
+    """Residuals in `scores`, and losses, into the state; how far residuals changed into `steps`. The loss is summed in
+    float64, as stored. True where the curvature of a lane is outdated, or has to be looked at closely.
     """
+    penalty, memory, epoch, part, floor, cap = numbers
     outputs = scores.shape[0]
-    base = tile * (outputs + 1) * TILE
-    squares = spread(0.0, load(scores, 0, FEW))
-    for at in range(0, outputs * TILE, FEW):
-        after, before = load(scores, at, FEW), cast_like(load(state, base + at, FEW), squares)
-        store(state, base + at, cast_like(after, load(state, base, FEW)))
-        squares = squares + (after * after - before * before)
-        store(scores, at, after - memory * before)
+    base = tile * (2 * outputs + 2) * TILE
+    double = scores.dtype.type(1.0 if outputs == 1 else 2.0)
+    worst = spread(-1.0, load(scores, 0, FEW))
+    for k in range(outputs):
+        for lane in range(0, TILE, FEW):
+            at = k * TILE + lane
+            residual = load(scores, at, FEW)
+            size = maximum(residual, spread(0.0, residual) - residual)
+            before = cast_like(load(state, base + at, FEW), residual)
+            counted = cast_like(load(state, base + (outputs + 1) * TILE + at, FEW), residual)
+            cut = minimum(size, spread(cap, size))
+            bend, after = double * (cut * (1.0 - cut)), residual
+            if weighted:
+                weight = load(weights, lane, FEW)
+                bend, after = weight * bend, weight * residual
+            apart = maximum(bend - counted, counted - bend)
+            worst = maximum(worst, apart - fma(counted, spread(part, counted), spread(floor, counted)))
+            store(state, base + at, cast_like(after, load(state, base, FEW)))
+            store(steps, at, after - memory * before)
     zero = spread(0.0, load(state, base, FEW))
-    change, seen = widen(zero), zero
+    change, stamps = widen(zero), zero
+    stamp = cast_like(spread(epoch, load(scores, 0, FEW)), zero)
+    number = base + (2 * outputs + 1) * TILE
+    least = load(state, number, FEW)
+    for lane in range(FEW, TILE, FEW):
+        least = minimum(least, load(state, number + lane, FEW))
+    if any_lane(least == 0.0):
+        _count(state, tile, targets, counts, sums)
     for lane in range(0, TILE, FEW):
         at = base + outputs * TILE + lane
-        before, after = load(state, at, FEW), cast_like(load(losses, lane, FEW) + penalty, zero)
+        loss = load(losses, lane, FEW)
+        if weighted:
+            loss = load(weights, lane, FEW) * loss
+        before, after = load(state, at, FEW), cast_like(loss + penalty, zero)
         store(state, at, after)
-        change = change + (widen(after) - widen(maximum(before, zero)))
-        seen = seen + where(before < 0.0, zero + 1.0, zero)
+        change = change + (widen(after) - widen(before))
+        last = load(state, number + lane, FEW)
+        store(state, number + lane, stamp)
+        stamps = stamps + (stamp - last)  # whole numbers: exact
     sums[0] += total(change)
-    sums[1] += total(squares)
-    sums[2] += total(seen)
+    sums[2] += total(stamps)
     sums[3] += TILE
+    return any_lane(worst > 0.0) or cap == 0.0
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _recount(features, tile, state, residuals_now, weights, numbers, metric, block, curvature):  # type: ignore[no-untyped-def]
+    """Lanes whose curvature is outdated into the block, which goes into the sums where it is full."""
+    rows, steps, _, _, filled, inverse = block
+    part, floor, cap = numbers[3], numbers[4], numbers[5]
+    outputs = residuals_now.shape[0]
+    double = 1.0 if outputs == 1 else 2.0
+    for lane in range(TILE):
+        any_changed = False
+        place = filled[0]
+        for k in range(outputs):
+            bend = bend_of(abs(np.float64(residuals_now[k, lane])), cap)
+            now = np.float64(np.float32(double * weights[lane] * bend))
+            counted = np.float64(state[tile, outputs + 1 + k, lane])
+            steps[k, place] = 0.0
+            if outdated(now, counted, part, floor):
+                state[tile, outputs + 1 + k, lane] = now
+                steps[k, place] = now - counted
+                any_changed = True
+        if not any_changed:
+            continue
+        if curvature.shape[1] == 1:
+            for k in range(outputs):
+                if steps[k, place] != 0.0:
+                    dense_outer(features[tile, :, lane], steps[k, place], metric, curvature[k])
+            continue
+        gather(features, tile, lane, metric, inverse, rows, place)
+        filled[0] += 1
+        if filled[0] == BLOCK:
+            _empty(block)
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _empty(block):  # type: ignore[no-untyped-def]
+    """Add what the block holds to its sums."""
+    rows, steps, scaled, sums, filled, _ = block
+    if not filled[1]:
+        sums[:] = 0.0
+        filled[1] = 1
+    add_block(rows, steps, filled[0], scaled, sums)
+    filled[0] = 0
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _new_block(outputs, metric, full):  # type: ignore[no-untyped-def]
+    """Rows, a step an output, scaled rows, sums; points it holds, and whether the sums are begun; 1 / unit."""
+    width = width_of(metric.shape[1] - 1) if full else 1
+    count = BLOCK if full else 1
+    rows = np.zeros((count, width))
+    sums = np.empty((outputs, width, width))
+    return rows, np.empty((outputs, count)), np.empty((count, width)), sums, np.zeros(2, np.int64), 1.0 / metric[1]
 
 
 @njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
@@ -276,13 +337,21 @@ def _flush(parts, gradient):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _tiles(features, labels, state, weights, bias, classes, penalty, memory, gradient, sums, start, end, flag):  # type: ignore[no-untyped-def]
+def _tiles(
+    features, labels, state, weights, bias, classes, metric, model, gradient, curvature, counts, sums, start, end, flag
+):  # type: ignore[no-untyped-def]
     outputs, columns = weights.shape
     kind = features.dtype.type
     narrow, narrow_bias = weights.astype(features.dtype), bias.astype(features.dtype)
+    importance, exact = model
+    numbers = (kind(exact[0]), kind(exact[1]), exact[2], kind(exact[3]), kind(exact[4]), kind(exact[5]))
     scores = np.empty((outputs, TILE), features.dtype)
+    steps = np.empty((outputs, TILE), features.dtype)
     parts = np.zeros((outputs, columns + 1, FEW), features.dtype)
     targets, losses = np.empty(TILE, features.dtype), np.empty(TILE, features.dtype)
+    lane_weights = np.ones(TILE, features.dtype)
+    weighted = importance.min() != 1.0 or importance.max() != 1.0
+    block = _new_block(outputs, metric, curvature.shape[1] > 1)
     i = start
     while i < end:
         if raised(flag):
@@ -296,15 +365,25 @@ def _tiles(features, labels, state, weights, bias, classes, penalty, memory, gra
                 _two_classes(scores, targets, losses, features, at + columns * TILE, columns)
             else:
                 _many_classes(scores, targets, losses)
-            _keep(state, tile, scores, losses, kind(penalty), kind(memory), sums)
-            _add_steps(features, at, scores, parts)
+            if weighted:
+                _importances(targets, importance, lane_weights)
+            if _keep(state, tile, scores, steps, losses, lane_weights, weighted, targets, numbers, counts, sums):
+                _recount(features, tile, state, scores, lane_weights, numbers, metric, block, curvature)
+            _add_steps(features, at, steps, parts)
             if tile % TILES_IN_PARTS == 0:
                 _flush(parts, gradient)
         else:
             lanes = (i - tile * TILE, stop - tile * TILE)
-            _some_lanes(tile, lanes, features, labels, state, weights, bias, classes, penalty, memory, gradient, sums)
+            _some_lanes(
+                tile, lanes, features, labels, state, weights, bias, classes, metric, model,
+                gradient, curvature, counts, sums,
+            )  # fmt: skip
         i = stop
     _flush(parts, gradient)
+    if block[4][0]:
+        _empty(block)
+    if block[4][1]:
+        unload(block[3], curvature)
     return i
 
 
@@ -317,18 +396,21 @@ def kernel_for(share: Shard, memory: bool) -> Kernel:
     keep = 1.0 if memory else 0.0
 
     def run(share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
-        sums = np.zeros(5)  # loss, squares, seen, visits, unknown
-        model = (parameter.weights, parameter.bias, parameter.classes, float(parameter.penalty[0]), keep)
-        goal = (aggregator.gradient, sums, start, end, flag)
+        sums = np.zeros(5)  # loss, seen, stamps, visits, unknown
+        penalty, epoch, part, floor, cap, _ = parameter.internal_visit
+        numbers = (float(penalty), keep, float(epoch), float(part), float(floor), float(cap))
+        model = (parameter.internal_importance, numbers)
+        theta = (parameter.weights, parameter.bias, parameter.classes, parameter.internal_metric, model)
+        goal = (aggregator.gradient, aggregator.curvature, aggregator.counts, sums, start, end, flag)
         if sparse:
             rows = share.features
-            reached = _sparse(rows.indptr, rows.indices, rows.values, share.labels, share.state, *model, *goal)
+            reached = _sparse(rows.indptr, rows.indices, rows.values, share.labels, share.state, *theta, *goal)
         else:
             labels = share.labels
             if labels.dtype not in _VECTOR_LABELS:
                 labels = labels.astype(np.float64)
-            reached = _tiles(share.features, labels, share.state, *model, *goal)
-        for into, extra in zip(aggregator[1:], sums, strict=True):
+            reached = _tiles(share.features, labels, share.state, *theta, *goal)
+        for into, extra in zip(aggregator[3:], sums, strict=True):
             into += extra
         return int(reached)
 

@@ -1,85 +1,81 @@
 """Logistic regression, binary and softmax: the model, its statistics and the per-point hooks.
 
-Never looks at a share as a whole; the block kernels are in `lr_kernels`.
+Never looks at a share as a whole; the block kernels are in `kernels.py`, the steps in `search.py`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.lr import kernels
-from flegel.algorithms.lr.precondition import descend, plain, scaled
+from flegel.algorithms.lr.curvature import add_outer
+from flegel.algorithms.lr.model import Gradients, Linear, importance_of, joined
+from flegel.algorithms.lr.point import visit
+from flegel.algorithms.lr.precondition import coordinates, plain, scaled
+from flegel.algorithms.lr.search import (
+    CAUTIOUS,
+    CREDIBLE,
+    ENOUGH,
+    EXACT,
+    GUARDED,
+    HEADROOM,
+    LEAST_DAMPING,
+    MOST_DAMPING,
+    MOVING_PASSES,
+    NEGLIGIBLE,
+    NOISE,
+    NOT_YET,
+    PATIENCE,
+    RECOUNT,
+    SETTLED,
+    Curvature,
+    Penalty,
+    Search,
+    begin,
+    pairs_of,
+    quasi_newton,
+    remaining,
+    scheduled,
+    shorter,
+    with_pair,
+)
 from flegel.algorithms.rows import add_scaled, dot, times
 from flegel.core.pytree import Array
-from flegel.core.shard import DataPoint, Shard
+from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError
 
 GAIN = 2.0
-"""How far one pass may go, in steps of the bounding quadratic. Every barrier of a pass moves by its share."""
+"""How far one pass may go while θ moves at every barrier, in Newton steps. A barrier moves by its share of the pass."""
 FULL_STEP = 0.8 / GAIN
 """Of a pass between two barriers: beyond 1 / GAIN visits are wasted, and rounds are not always of the same length."""
-_NO_LOSS = 1e300  # finite: a parameter is checked to be
-
-
-class Linear(NamedTuple):
-    """θ. One row of `weights` an output: one for two classes, otherwise one a class.
-
-    `penalty` is ½·l2·‖weights‖² of this very θ, `trained` the visits so far, `points` the size of the data;
-    `pace` holds a factor on the steps, the best mean loss so far, and the passes since the factor last
-    fell; `classes` are the label values in order, and `metric` is fixed at the start (see
-    `precondition`).
-    """
-
-    weights: Array
-    bias: Array
-    penalty: Array
-    trained: Array
-    points: Array
-    pace: Array
-    classes: Array
-    metric: Array
-
-
-class Gradients(NamedTuple):
-    """s: Σ residual·x (last column: the bias), Σ loss, Σ residual², points seen, visits and strangers of now.
-
-    A stranger is a visit to a point whose label is not among the classes.
-    """
-
-    gradient: Array
-    loss: Array
-    squares: Array
-    seen: Array
-    visits: Array
-    unknown: Array
+FULL_NUMBERS = 2**16
+"""All second derivatives are summed up to so many numbers, 512 kB a report: 255 columns for two classes."""
 
 
 class LR(Algorithm):
-    """Logistic regression with L2 penalty, for two or more classes.
+    """Logistic regression for two or more classes, with L2 and L1 penalties and class weights.
 
-    Model: P(class | x) = softmax(W·x + b); two classes need one output, P = 1 / (1 + exp(−w·x − b)). The
-    bias is not penalized. State of a point: its last residual (P − target, one number an output) and its
-    last loss, −1 before the first visit.
-    Statistics: G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic
-    average gradient: noise vanishes as θ settles, whatever the interval); or, without memory, the sum
-    over the interval's visits (the paper's Eq. 1). Both are the full gradient when every barrier covers
-    one pass.
-    Step: θ ← θ − α·P·(G / n + l2·W) with α = learning_rate · schedule · min(1, 2 · visits / points), so a
-    pass goes equally far in ten intervals or in a thousand. P is the inverse of the loss's bounding
-    curvature on the sample, which makes the steps independent of scale and offset of the features; they
-    lengthen as the mean of residual² shows the bound to be loose.
-    Objective: mean over the points seen of log-loss + penalty, each with the θ of its last visit, kept by
-    difference. When the interval is one pass, that is the objective of the θ that was trained with.
-    Reference: D. Böhning, Multinomial logistic regression algorithm (1992); M. Schmidt, N. Le Roux, F. Bach,
-    Minimizing finite sums with the stochastic average gradient (2017).
-
-    Labels are numbers (a reader turns text into class numbers); `classes` lists those that occur, and
-    `validate` takes them from the sample where they were not given.
+    Model: P(class | x) = softmax(W·x + b); two classes need one output, P = 1 / (1 + exp(−w·x − b)). The bias is not
+    penalized. Minimized is mean(class weight · log-loss) + ½·l2·‖W‖² + l1·‖W‖₁; scikit-learn's C is 1 / (points · l2),
+    or 1 / (points · l1).
+    State of a point: its last residual (P − target, one number an output), loss and counted curvature, and the number
+    of θ at its last visit, 0 before the first.
+    Statistics: the gradient G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic
+    average gradient), or, without memory, the sum over the interval's visits (the paper's Eq. 1); the second
+    derivatives H, all of them where columns are few, otherwise their diagonal; the loss.
+    Steps: at first θ moves at every barrier by −α·H⁻¹·G with α in proportion to the visits. When a pass brings less
+    than 1 %, and always under `bsp` and with l1, θ is held until every point has been visited with it. Then loss and
+    gradient are exact, and the step is Newton's (L-BFGS about H where H is not all there is; proximal with l1), taken
+    back where the loss rose (`search.py`). The answer is the best θ that was measured.
+    Objective: while θ moves, mean of log-loss + penalty, each point with the θ of its last visit; then of the best θ.
+    Reference: M. Schmidt et al., Minimizing finite sums with the stochastic average gradient (2017); J. Lee et al.,
+    Proximal Newton-type methods for minimizing composite functions (2014).
+    Labels are numbers (a reader turns text into class numbers); `validate` takes `classes` from the sample by default.
     """
 
     layout = "tiles"
@@ -90,6 +86,11 @@ class LR(Algorithm):
         list[float] | None, Meta(description="all label values in order; taken from a sample by default")
     ] = None
     l2: Annotated[float, Meta(ge=0, description="strength of the penalty ½·l2·‖weights‖² on the mean loss")] = 0.0
+    l1: Annotated[float, Meta(ge=0, description="strength of the penalty l1·‖weights‖₁ on the mean loss")] = 0.0
+    class_weight: Annotated[
+        Literal["balanced"] | list[float] | dict[float, float] | None,
+        Meta(description="weight of each class, in their order or by label value; balanced: 1 / frequency"),
+    ] = None
     intercept: Annotated[bool, Meta(description="fit a bias besides the weights")] = True
     memory: Annotated[
         bool,
@@ -102,7 +103,7 @@ class LR(Algorithm):
     ] = "constant"
     decay: Annotated[float, Meta(ge=0, description="how fast the schedule falls, per pass")] = 0.5
     scaling: Annotated[
-        bool, Meta(description="take steps in units of the data's own spread; false: the plain gradient")
+        bool, Meta(description="take steps in units of the data's own curvature; false: the plain gradient")
     ] = True
 
     @property
@@ -131,6 +132,9 @@ class LR(Algorithm):
                 raise UsageError(f"LR: {len(found)} different labels in a sample look like a quantity, not classes.")
             self.classes = [float(value) for value in found]
         self._check_classes(found)
+        self._importance(np.ones(len(self.classes)))
+        if self.l1 and not self.memory:
+            raise UsageError("LR: l1 needs memory=true; without it no step rests on all points.")
 
     def _check_classes(self, found: Array) -> None:
         assert self.classes is not None
@@ -140,23 +144,38 @@ class LR(Algorithm):
         if strange:
             raise UsageError(f"LR: label {strange[0]:g} is not among classes={self.classes}; list it there too.")
 
+    def _importance(self, counts: Array) -> Array:
+        assert self.classes is not None
+        return importance_of(self.class_weight, self.classes, counts)
+
+    @property
+    def _penalty(self) -> Penalty:
+        return Penalty(self.l2, self.l1)
+
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Linear:
         self.validate(sample)
-        assert self.classes is not None
-        columns, bound = sample.columns, self._curvature
-        if self.scaling:
-            metric = scaled(sample.features, columns, bound, self.l2, self.intercept)
+        assert self.classes is not None and sample.labels is not None
+        columns, outputs = sample.columns, self.outputs
+        full = self.scaling and outputs * (columns + 1) ** 2 <= FULL_NUMBERS
+        if full:
+            centered = self.intercept and not isinstance(sample.features, Sparse)
+            metric = coordinates(sample.features, columns, self.intercept, centered)
+        elif self.scaling:
+            metric = scaled(sample.features, columns, self._curvature, self.l2, self.intercept)
         else:
             metric = plain(columns, self.intercept)
+        pairs = 0 if not self.scaling or (full and outputs == 1) else pairs_of(outputs, columns + 1)
+        counts = np.array([np.sum(np.asarray(sample.labels) == c) for c in self.classes], dtype=np.float64)
         return Linear(
-            weights=np.zeros((self.outputs, sample.columns)),
-            bias=np.zeros(self.outputs),
-            penalty=np.zeros(1),
-            trained=np.zeros(1),
-            points=np.array([float(sample.points)]),
-            pace=np.array([1.0, _NO_LOSS, 0.0]),
+            weights=np.zeros((outputs, columns)),
+            bias=np.zeros(outputs),
             classes=np.array(self.classes, dtype=np.float64),
-            metric=metric,
+            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full)]),
+            internal_importance=self._importance(counts),
+            internal_search=begin(sample.points, settling=self.l1 > 0),
+            internal_best=np.zeros((2, outputs, columns + 1)),
+            internal_pairs=np.zeros((pairs, 2, outputs, columns + 1)),
+            internal_metric=metric,
         )
 
     @property
@@ -165,21 +184,26 @@ class LR(Algorithm):
         return 0.25 if self.outputs == 1 else 0.5
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
-        state = np.zeros((points, self.outputs + 1), np.float32)
-        state[:, -1] = -1.0
-        return state
+        return np.zeros((points, 2 * self.outputs + 2), np.float32)
 
     def initAggregator(self, sample: Sample, parameter: Linear) -> Gradients:
         outputs, columns = parameter.weights.shape
-        return Gradients(np.zeros((outputs, columns + 1)), *(np.zeros(1) for _ in range(5)))
+        wide = columns + 1 if parameter.internal_visit[5] > 0.0 else 1
+        curvature = np.zeros((outputs, wide, columns + 1))
+        counts = np.zeros(len(parameter.classes))
+        return Gradients(np.zeros((outputs, columns + 1)), curvature, counts, *(np.zeros(1) for _ in range(5)))
 
     # -- training ------------------------------------------------------------------------------------------
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Linear, iterationNum: int) -> Gradients:
         outputs, columns = parameter.weights.shape
-        state = dataPoint.state
-        gradient, sums = np.zeros((outputs, columns + 1)), np.zeros((5, 1))
-        change = Gradients(gradient, sums[0], sums[1], sums[2], sums[3], sums[4])
+        metric, numbers = parameter.internal_metric, parameter.internal_visit
+        wide = columns + 1 if numbers[5] > 0.0 else 1
+        sums = np.zeros((5, 1))
+        change = Gradients(
+            np.zeros((outputs, columns + 1)), np.zeros((outputs, wide, columns + 1)),
+            np.zeros(parameter.classes.shape[0]), sums[0], sums[1], sums[2], sums[3], sums[4],
+        )  # fmt: skip
         target = -1
         for c in range(parameter.classes.shape[0]):
             if dataPoint.label == parameter.classes[c]:
@@ -190,78 +214,196 @@ class LR(Algorithm):
         scores = np.zeros(outputs)
         for k in range(outputs):
             scores[k] = dot(dataPoint.features, parameter.weights[k]) + parameter.bias[k]
-        loss = residuals(scores, target)  # scores now hold probability − target
+        if dataPoint.state[2 * outputs + 1] == 0.0:
+            change.counts[target] = 1.0
+        model = (
+            parameter.internal_importance,
+            (numbers[0], 1.0 if self.memory else 0.0, numbers[1], numbers[2], numbers[3], numbers[4]),
+        )
+        steps, bends, totals = np.zeros(outputs), np.zeros(outputs), np.zeros(5)
+        visit(scores, target, dataPoint.state, model, steps, bends, totals)
         for k in range(outputs):
-            before = np.float64(state[k])
-            state[k] = scores[k]
-            after = np.float64(state[k])
-            step = after - before if self.memory else after
-            change.squares[0] += after * after - before * before
-            add_scaled(dataPoint.features, step, change.gradient[k])
-            change.gradient[k, columns] += step
-        old = max(np.float64(state[outputs]), 0.0)
-        change.seen[0] = 1.0 if state[outputs] < 0.0 else 0.0
-        state[outputs] = loss + parameter.penalty[0]
-        change.loss[0] = np.float64(state[outputs]) - old
-        change.visits[0] = 1.0
+            add_scaled(dataPoint.features, steps[k], change.gradient[k])
+            change.gradient[k, columns] += steps[k]
+            if bends[k] != 0.0:
+                add_outer(dataPoint.features, bends[k], metric, change.curvature[k])
+        for i in range(5):
+            sums[i, 0] = totals[i]
         return change
 
     def kernel(self, share: Shard) -> Kernel:
         return kernels.kernel_for(share, self.memory)
 
+    # -- steps ---------------------------------------------------------------------------------------------
+
     def updateParameter(self, aggregator: Gradients, oldParameter: Linear) -> Linear:
         self._complain_about_strangers(aggregator, oldParameter)
-        visits = float(aggregator.visits[0])
+        visits, seen = float(aggregator.visits[0]), float(aggregator.seen[0])
         if visits <= 0:
             return oldParameter
-        weights, bias = oldParameter.weights, oldParameter.bias
-        gradient = aggregator.gradient / (aggregator.seen[0] if self.memory else visits)
-        gradient[:, :-1] += self.l2 * weights
-        passes = float(oldParameter.trained[0] / oldParameter.points[0])
-        share = visits / float(oldParameter.points[0])
-        pace = self._pace(aggregator, oldParameter, share)
-        rate = self.learning_rate * self._schedule(passes) * float(pace[0]) * min(1.0, GAIN * share)
-        rate *= self._looseness(aggregator, oldParameter)
-        move = rate * descend(gradient, oldParameter.metric)
-        weights, bias = weights - move[:, :-1], bias - move[:, -1]
-        return oldParameter._replace(
-            weights=weights,
-            bias=bias,
-            penalty=np.array([0.5 * self.l2 * float((weights**2).sum())]),
-            trained=oldParameter.trained + visits,
-            pace=pace,
+        search = Search(*(float(number) for number in oldParameter.internal_search))
+        search = search._replace(trained=search.trained + visits)
+        everyone = seen >= search.points
+        if everyone and self.class_weight == "balanced":
+            importance = self._importance(aggregator.counts)
+            if not np.allclose(importance, oldParameter.internal_importance, rtol=1e-6):
+                search = search._replace(settling=1.0, best=NOT_YET, measured=0.0)
+                fresh = self._moved(aggregator, oldParameter, joined(oldParameter), search)
+                return fresh._replace(internal_importance=importance)
+        same = everyone and float(aggregator.stamps[0]) == seen * float(oldParameter.internal_visit[1])
+        if same and (self.memory or visits == seen):
+            return self._measure(aggregator, oldParameter, search)
+        if everyone:
+            search = self._look(aggregator, search)
+        if search.settling:
+            return self._held(oldParameter, search)
+        return self._move(aggregator, oldParameter, search)
+
+    def _curvatures(self, aggregator: Gradients, parameter: Linear) -> Curvature:
+        seen, metric = float(aggregator.seen[0]), parameter.internal_metric
+        return Curvature(aggregator.curvature, seen, metric, self._curvature, self.scaling)
+
+    def _look(self, aggregator: Gradients, search: Search) -> Search:
+        """Once a pass: has the mean loss settled? Without memory, a loss that rose by a tenth halves the steps."""
+        if search.trained - search.mark < search.points:
+            return search
+        mean = float(aggregator.loss[0] / aggregator.seen[0])
+        before, search = search.marked, search._replace(mark=search.trained, marked=mean)
+        if not self.memory:
+            return search._replace(pace=search.pace / 2 if mean > 1.1 * before else min(1.0, 1.1 * search.pace))
+        over = mean > (1.0 - SETTLED) * before or search.trained >= MOVING_PASSES * search.points
+        return search._replace(settling=1.0) if over else search
+
+    def _move(self, aggregator: Gradients, parameter: Linear, search: Search) -> Linear:
+        """θ moves at every barrier: by its share of `GAIN` Newton steps."""
+        theta, visits = joined(parameter), float(aggregator.visits[0])
+        curvature = self._curvatures(aggregator, parameter)
+        gradient = aggregator.gradient / (curvature.seen if self.memory else visits) + self._penalty.slope(theta)
+        rate = self._rate(search) * search.pace * min(1.0, GAIN * visits / search.points)
+        rate /= HEADROOM if curvature.full else 1.0
+        damping = max(
+            search.damping, 0.1 * theta.shape[1] / curvature.seen
+        )  # few points see correlations that are none
+        fresh = theta + rate * curvature.solve(gradient, self._penalty, damping)
+        if not np.isfinite(fresh).all():
+            return self._held(parameter, search._replace(settling=1.0))
+        return self._moved(aggregator, parameter, fresh, search)
+
+    def _measure(self, aggregator: Gradients, parameter: Linear, search: Search) -> Linear:
+        """Loss and gradient are those of this θ: it is better than the best so far, or the way leads back."""
+        theta, curvature = joined(parameter), self._curvatures(aggregator, parameter)
+        value = float(aggregator.loss[0]) / curvature.seen
+        gradient = aggregator.gradient / curvature.seen + self._penalty.slope(theta)
+        search = search._replace(settling=1.0 if self.memory else 0.0)
+        if search.measured == 0:
+            search = search._replace(best=self._start_loss(aggregator, parameter))
+        elif search.trained - search.mark >= PATIENCE * search.points:
+            slow = search.marked < NOT_YET and search.best > 0.99 * search.marked
+            search = search._replace(mark=search.trained, marked=search.best, stuck=1.0 if slow else search.stuck)
+        limit = search.best * (1.0 + NOISE) + ENOUGH * search.promised * search.length
+        if value <= limit:
+            return self._accept(aggregator, parameter, search, value, gradient)
+        best = parameter.internal_best[0]
+        if search.measured == 0 or not search.wary:  # back to the best θ; from there with a bounding curvature
+            damping = min(1e3 * search.damping, MOST_DAMPING)
+            search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET, damping=damping)
+            parameter = parameter._replace(internal_pairs=np.zeros_like(parameter.internal_pairs))
+            return self._moved(aggregator, parameter, best, search)
+        factor = shorter(search, value, float((gradient * (theta - best)).sum()))
+        search = search._replace(
+            length=search.length * factor,
+            damping=min(10.0 * search.damping, MOST_DAMPING) if search.length == 1.0 else search.damping,
+            pace=search.pace * math.sqrt(factor),
         )
+        if -search.promised * search.length <= NOISE * search.best:
+            left = -search.promised / 2.0 / search.best
+            return self._held(parameter, search._replace(gap=left, stuck=left if left > NOISE else 0.0))
+        return self._moved(aggregator, parameter, best + factor * (theta - best), search)
 
-    def _pace(self, aggregator: Gradients, parameter: Linear, share: float) -> Array:
-        """A brake for data that the sample did not foresee: half the steps when the loss rose by a tenth.
+    def _accept(
+        self, aggregator: Gradients, parameter: Linear, search: Search, value: float, gradient: Array
+    ) -> Linear:
+        """This θ is the best; the next step starts from it."""
+        theta, curvature, penalty = joined(parameter), self._curvatures(aggregator, parameter), self._penalty
+        best, before = parameter.internal_best
+        pairs = parameter.internal_pairs
+        if len(pairs) and search.measured:
+            pairs = with_pair(pairs, theta - best, gradient - before)
+        softer = search.damping / 5.0 if search.length == 1.0 else search.damping
+        damping = max(softer, LEAST_DAMPING)
+        pace = min(1.0, 1.5 * search.pace) if search.length == 1.0 else search.pace
+        if penalty.l1:
+            step = curvature.proximal(theta, gradient, penalty, damping, pace)
+        elif len(pairs) and not search.wary:
+            step = quasi_newton(gradient, pairs, lambda g: curvature.solve(g, penalty, damping))
+        else:
+            step = curvature.solve(gradient, penalty, damping) * (pace if not self.scaling else 1.0)
+        step *= self._rate(search)
+        promised = float((gradient * step).sum()) + penalty.l1 * float(
+            np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum()
+        )
+        start = self._start_loss(aggregator, parameter)
+        brought = search.best - value if search.measured else NOT_YET
+        exact = curvature.full and not penalty.l1 and not len(pairs)
+        free = -promised
+        if exact and damping > LEAST_DAMPING:  # damping hides what flat directions still promise
+            free = -float((gradient * curvature.solve(gradient, penalty, LEAST_DAMPING)).sum())
+        gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
+        gap /= max(value, 1e-4 * start)
+        if search.wary or (not exact and damping > MOST_DAMPING * 1e-6):
+            gap = NOT_YET  # curvature is overstated, so the distance would be understated
+        if self._separated(value, parameter):
+            gap = min(gap, value / start)  # the minimum is 0
+        search = search._replace(
+            best=min(value, search.best), measured=search.measured + 1.0, promised=promised, length=1.0,
+            damping=damping, pace=pace, gap=min(gap, NOT_YET), brought=brought,
+        )  # fmt: skip
+        parameter = parameter._replace(internal_best=np.stack([theta, gradient]), internal_pairs=pairs)
+        if -promised > CREDIBLE * value and not search.wary:
+            search = search._replace(wary=2.0, promised=0.0, brought=NOT_YET, gap=NOT_YET)
+            return self._moved(aggregator, parameter, theta, search)  # the same θ, with cautious curvature
+        if not promised < -1e-15 * value or not np.isfinite(step).all():
+            return self._held(parameter, search)
+        search = search._replace(wary=max(search.wary - 1.0, 0.0))
+        return self._moved(aggregator, parameter, theta + step, search)
 
-        Only a loss over all points can be compared with an earlier one, and what a change of pace did shows a
-        pass later, so it is judged once a pass; meanwhile the pace recovers slowly.
+    def _separated(self, value: float, parameter: Linear) -> bool:
+        """No point has a loss of log 2, so every point is on its side, and without a penalty the minimum is 0."""
+        points, least = float(parameter.internal_search[1]), float(parameter.internal_importance.min())
+        return not (self.l1 or self.l2) and value * points < math.log(2.0) * least
+
+    def _start_loss(self, aggregator: Gradients, parameter: Linear) -> float:
+        """The objective of θ = 0."""
+        weight = float(parameter.internal_importance @ aggregator.counts) / max(float(aggregator.seen[0]), 1.0)
+        return math.log(max(len(parameter.classes), 2)) * weight
+
+    def _held(self, parameter: Linear, search: Search) -> Linear:
+        """The same θ again."""
+        numbers = parameter.internal_visit.copy()
+        numbers[2], numbers[4] = RECOUNT[int(search.settling)], self._cap(search)
+        return parameter._replace(internal_search=np.array(search), internal_visit=numbers)
+
+    def _cap(self, search: Search) -> float:
+        """Where residuals are cut off in the curvature. Far on the wrong side of the plane a loss is straight, and a
+        Newton step from there has no bound: while θ moves, such points count with ¼, the most there is. After a step
+        that failed all count with the curvature of a parabola that bounds their loss.
         """
-        pace, best, since = (float(number) for number in parameter.pace)
-        if aggregator.seen[0] < parameter.points[0]:
-            return parameter.pace
-        mean, since = float(aggregator.loss[0] / aggregator.seen[0]), since + share
-        if since >= 1.0 and mean > 1.1 * best:
-            return np.array([pace / 2, mean, 0.0])
-        return np.array([min(1.0, pace * 1.1 ** min(share, 1.0)), min(best, mean), since])
+        if not search.settling:
+            return CAUTIOUS
+        return GUARDED if search.wary else EXACT
 
-    def _looseness(self, aggregator: Gradients, parameter: Linear) -> float:
-        """By how much the bounding curvature exceeds the mean one, which is E[residual²] where the model
-        is right.
-        """
-        if not self.scaling or aggregator.seen[0] < parameter.points[0]:
-            return 1.0
-        mean = 1.25 * float(aggregator.squares[0] / aggregator.seen[0])
-        return self._curvature / min(max(mean, self._curvature / 10), self._curvature)
+    def _moved(self, aggregator: Gradients, parameter: Linear, theta: Array, search: Search) -> Linear:
+        """Another θ, with another number."""
+        mean = float(aggregator.curvature[:, -1, -1].mean() / aggregator.seen[0])
+        number = float(parameter.internal_visit[1]) + 1.0
+        part, floor = RECOUNT[int(search.settling)], max(NEGLIGIBLE * mean, 0.0)
+        numbers = [self._penalty.value(theta), number, part, floor, self._cap(search), parameter.internal_visit[5]]
+        weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
+        fresh = parameter._replace(weights=weights, bias=bias, internal_visit=np.array(numbers))
+        return fresh._replace(internal_search=np.array(search))
 
-    def _schedule(self, passes: float) -> float:
-        match self.schedule:
-            case "inverse":
-                return 1.0 / (1.0 + self.decay * passes)
-            case "sqrt":
-                return 1.0 / math.sqrt(1.0 + self.decay * passes)
-        return 1.0
+    def _rate(self, search: Search) -> float:
+        return self.learning_rate * scheduled(self.schedule, self.decay, search.trained / search.points)
 
     def _complain_about_strangers(self, aggregator: Gradients, parameter: Linear) -> None:
         if aggregator.unknown[0] > 0:
@@ -275,11 +417,48 @@ class LR(Algorithm):
         return min(1.0, FULL_STEP / part)
 
     def objective(self, aggregator: Gradients, parameter: Linear) -> float | None:
+        search = Search(*parameter.internal_search)
+        if search.settling and search.measured:
+            return float(search.best)
         return float(aggregator.loss[0] / aggregator.seen[0]) if aggregator.seen[0] > 0 else None
+
+    def optimality(self, aggregator: Gradients, parameter: Linear) -> float | None:
+        """(Objective − minimum) / objective at the best θ, by the Newton decrement ½·Gᵀ·H⁻¹·G; infinite while no θ was
+        measured, not a number where no step is better any more. Not known for plain gradients.
+        """
+        if not self.memory or not self.scaling:
+            return None
+        search = Search(*parameter.internal_search)
+        if search.stuck and search.measured:
+            return math.nan
+        return float(search.gap) if search.measured else math.inf
+
+    def finalParameter(self, aggregator: Gradients, parameter: Linear) -> Linear:
+        """The best θ that was measured; while θ moves, the last one, unless its loss is above that of θ(0)."""
+        search = Search(*parameter.internal_search)
+        if search.measured == 0:
+            mean = float(aggregator.loss[0] / max(float(aggregator.seen[0]), 1.0))
+            if mean <= self._start_loss(aggregator, parameter):
+                return parameter
+        elif not search.settling:
+            return parameter
+        best = parameter.internal_best[0]
+        return parameter._replace(weights=best[:, :-1].copy(), bias=best[:, -1].copy())
 
     def warnings(self, aggregator: Gradients, parameter: Linear) -> list[str]:
         if len(parameter.classes) == 1:
             return [f"Every label is {parameter.classes[0]:g}, so the model can only answer that."]
+        search = Search(*parameter.internal_search)
+        if search.measured and self._separated(float(search.best), parameter):
+            return [
+                "A plane separates the classes: every point is classified correctly, and larger weights always have a "
+                "smaller loss. Give l2 or l1 for weights that mean something."
+            ]
+        if search.stuck:
+            return [
+                f"Steps have stopped bringing anything that can be measured, at {float(search.best):.4g} and without "
+                "having reached the minimum: columns are too nearly collinear. Give l2, or leave columns out."
+            ]
         return []
 
     # -- use -----------------------------------------------------------------------------------------------
@@ -315,7 +494,5 @@ class LR(Algorithm):
         loss = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), target]
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
         mean = float(loss.mean()) if len(loss) else 0.0
-        return Evaluation(mean + float(parameter.penalty[0]), {"loss": mean, "accuracy": right})
-
-
-residuals = kernels.residuals
+        weighted = float((loss * parameter.internal_importance[target]).mean()) if len(loss) else 0.0
+        return Evaluation(weighted + self._penalty.value(joined(parameter)), {"loss": mean, "accuracy": right})

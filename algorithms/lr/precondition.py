@@ -1,17 +1,18 @@
-"""The metric in which a linear model takes its steps: gradient descent that does not mind scales and offsets.
+"""Coordinates and metric in which a linear model takes its steps, so that scales and offsets do not matter.
 
-With scores z = w·x + b and curvature of the loss by z at most c, the quadratic with curvature
-H = c·mean((x, 1)(x, 1)ᵀ) + l2 bounds the loss from above, and θ − H⁻¹·gradient never overshoots. H is
-estimated once, on the sample, about the mean and in units of the standard deviation. Its leading directions
-are inverted exactly, as many as fit into `BUDGET` numbers; all the rest count as the steepest of them, which
-is slower and still safe. The minimum is the same in any metric; only the path differs. Never sees data
-beyond the sample.
+Coordinates: x̃ = ((x − mean) / unit, 1), from a sample. They only keep digits; a sample that misses values costs
+digits, not correctness. Few columns need no more: their curvature is summed over all rows (`curvature.py`).
 
-A metric is one array of (2 + directions, columns + 1) numbers, because it travels with θ:
+Metric for many columns: with curvature of the loss by the score at most c, the quadratic with curvature
+H = c·mean(x̃·x̃ᵀ) + l2 bounds the loss from above. H is estimated on the sample. Its leading directions are inverted
+exactly, as many as fit into `BUDGET` numbers; all the rest count as the steepest of them. Columns that are larger in
+all rows than in the sample are corrected by their summed curvature (`descend`). Never sees data beyond the sample.
 
-    row 0     the mean of every column; in the last place how far a step of 1 moves the bias (0: no bias)
-    row 1     the unit of every column: a direction that is no leading one moves by gradient / unit²
-    row 2 …   leading directions u in those units; H⁻¹ is I − Σ u·uᵀ
+A metric is one array of (2 or 2 + directions, columns + 1) numbers, because it travels with θ:
+
+    row 0     the mean of every column; in the last place 1, or 0 where there is no bias
+    row 1     the unit of every column; in the last place the curvature of the directions that are not leading
+    row 2 …   leading directions u in those units; H⁻¹ is (I − Σ u·uᵀ) / that curvature
 """
 
 from __future__ import annotations
@@ -36,37 +37,64 @@ def plain(columns: int, intercept: bool) -> Array:
     return metric
 
 
-def scaled(features: Any, columns: int, curvature: float, l2: float, intercept: bool) -> Array:
-    """The metric for such features. `curvature` is c; without an intercept the mean is not taken off."""
-    rows = max(rows_of(features), 1)
-    mean, deviation = _moments(features, columns, intercept)
-    directions = min(columns, BUDGET // columns)
-    shrink = min(1.0, 1e-6 + 0.1 * columns / rows)  # a small sample sees correlations that are none
-    product = _product(features, mean, deviation, curvature, shrink, l2)
-    values, vectors = _leading(product, columns, directions)
-    rest = values[-1]
-    metric = np.zeros((2 + directions, columns + 1))
+def coordinates(features: Any, columns: int, intercept: bool, centered: bool) -> Array:
+    """Mean (0 where not centered) and unit of every column of the sample."""
+    metric = plain(columns, intercept)
+    mean, unit = _moments(features, columns, centered)
     metric[0, :columns] = mean
-    metric[0, columns] = 1.0 / curvature if intercept else 0.0
-    metric[1, :columns] = deviation * np.sqrt(rest)
-    metric[2:, :columns] = (vectors * np.sqrt(np.maximum(1.0 - rest / values, 0.0))).T[:directions]
+    metric[1, :columns] = np.clip(unit, 1e-140, 1e140)  # squares of units stay finite
     return metric
 
 
-def descend(gradient: Array, metric: Array) -> Array:
-    """H⁻¹·gradient for (outputs, columns + 1), the bias in the last column."""
-    mean, unit, directions = metric[0, :-1], metric[1, :-1], metric[2:, :-1]
-    by_weight = (gradient[:, :-1] - mean * gradient[:, -1:]) / unit
-    by_weight -= (by_weight @ directions.T) @ directions
-    move = np.empty_like(gradient)
-    move[:, :-1] = by_weight / unit
-    # The bias follows the weights so that the score at the mean does not change with them.
-    move[:, -1] = gradient[:, -1] * metric[0, -1] - move[:, :-1] @ mean
-    return move
+def scaled(features: Any, columns: int, curvature: float, l2: float, intercept: bool) -> Array:
+    """The metric for such features. `curvature` is c; without an intercept the mean is not taken off."""
+    rows = max(rows_of(features), 1)
+    basis = coordinates(features, columns, intercept, centered=intercept)
+    mean, unit = basis[0, :columns], basis[1, :columns]
+    directions = min(columns, BUDGET // columns)
+    shrink = min(1.0, 1e-6 + 0.1 * columns / rows)  # a small sample sees correlations that are none
+    product = _product(features, mean, unit, curvature, shrink, l2)
+    values, vectors = _leading(product, columns, directions)
+    metric = np.zeros((2 + directions, columns + 1))
+    metric[:2] = basis
+    metric[1, columns] = values[-1]
+    metric[2:, :columns] = (vectors * np.sqrt(np.maximum(1.0 - values[-1] / values, 0.0))).T[:directions]
+    return metric
 
 
-def _moments(features: Any, columns: int, intercept: bool) -> tuple[Array, Array]:
-    """Mean (0 without a bias, which could not undo it) and deviation of every column, never 0."""
+def descend(gradient: Array, metric: Array, larger: Array) -> Array:
+    """H⁻¹·gradient in the metric's coordinates, (outputs, columns + 1) with the bias last.
+
+    `larger`: by how much the curvature of every column exceeds that of the sample, 1 or more.
+    """
+    step = gradient / np.sqrt(larger)
+    directions = metric[2:, :-1]
+    step[:, :-1] -= (step[:, :-1] @ directions.T) @ directions
+    step[:, :-1] /= metric[1, -1]
+    return np.asarray(step / np.sqrt(larger))
+
+
+def inward(gradient: Array, metric: Array) -> Array:
+    """A gradient by raw weights and bias as a gradient in the metric's coordinates."""
+    inner = gradient.copy()
+    inner[:, :-1] = (gradient[:, :-1] - metric[0, :-1] * gradient[:, -1:]) / metric[1, :-1]
+    inner[:, -1] *= metric[0, -1]
+    return inner
+
+
+def outward(step: Array, metric: Array) -> Array:
+    """A step in the metric's coordinates as a step of raw weights and bias.
+
+    The bias follows the weights so that the score at the mean does not change with them.
+    """
+    outer = step.copy()
+    outer[:, :-1] = step[:, :-1] / metric[1, :-1]
+    outer[:, -1] = metric[0, -1] * (step[:, -1] - outer[:, :-1] @ metric[0, :-1])
+    return outer
+
+
+def _moments(features: Any, columns: int, centered: bool) -> tuple[Array, Array]:
+    """Mean (0 where not centered) and deviation of every column, never 0."""
     rows = max(rows_of(features), 1)
     if isinstance(features, Sparse):
         values = features.values.astype(np.float64)
@@ -79,7 +107,7 @@ def _moments(features: Any, columns: int, intercept: bool) -> tuple[Array, Array
         dense = np.asarray(features, dtype=np.float64)
         mean, variance = dense.mean(axis=0), dense.var(axis=0)
     varying = np.sqrt(variance) > 1e-12 * np.abs(mean)
-    if not intercept:
+    if not centered:
         variance, mean = variance + mean**2, np.zeros(columns)
         varying = variance > 0
     deviation = np.sqrt(variance)

@@ -242,7 +242,7 @@ class JobSimulator:
             worker=workers,
             utilization=utilization(workers),
             staleness=dict(sorted(job.commits.staleness.items())),
-            parameter=job.parameter,
+            parameter=job.commits.final_parameter(),
             kernel="simulated",
             warnings=remarks(job) if self.real else [],
             classes=data.classes,

@@ -1,7 +1,8 @@
 """When a job is over (paper Section 5.3). Pure: time and values arrive as arguments.
 
 Relative change is judged on its own clock, one full pass of the slowest worker, not per barrier: with a short
-interval the change from one barrier to the next is always small and would stop the job too early.
+interval the change from one barrier to the next is always small and would stop the job too early. An algorithm that
+knows its distance to the minimum (`optimality`) is judged by that instead: a small change may also mean small steps.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Progress:
     points: int
     diverged: str = ""
     """What is no longer finite; empty if all is."""
+    optimality: float | None = None
+    """What the algorithm says of its distance to the minimum, relative to the objective."""
 
 
 class Termination:
@@ -105,6 +108,14 @@ class Termination:
 
     def _change(self, progress: Progress) -> Verdict | None:
         tolerance, value = self._criteria.tolerance, progress.objective
+        if progress.optimality is not None and math.isnan(progress.optimality):
+            return Verdict(False, "no step improves the objective any more, short of the minimum; see the warnings")
+        if tolerance and progress.exact and progress.optimality is not None:
+            if progress.optimality <= tolerance:
+                return Verdict(
+                    True, f"relative distance {progress.optimality:.2g} to the minimum is within {tolerance:g}"
+                )
+            return None
         if not tolerance or value is None or self._checked is None or not progress.exact:
             return None
         change = abs(value - self._checked) / max(abs(self._checked), 1e-300)

@@ -96,8 +96,7 @@ def test_gradient_is_the_derivative_of_the_objective() -> None:
     gradient[:, :-1] += 0.3 * theta.weights
 
     def objective(weights: Any, bias: Any) -> float:
-        penalty = np.array([0.15 * (weights**2).sum()])
-        moved = theta._replace(weights=weights, bias=bias, penalty=penalty)
+        moved = theta._replace(weights=weights, bias=bias)
         return run.algorithm.evaluate(rows, labels, moved).objective
 
     for k in range(3):
@@ -230,7 +229,7 @@ def test_many_columns_take_the_leading_directions_only() -> None:
     rows = rng.standard_normal((400, 5)) @ rng.standard_normal((5, 1500)) + rng.standard_normal((400, 1500))
     labels = (rows[:, 0] > 0).astype(float)
     run = start(LR(l2=0.01), rows.astype(np.float32), labels)
-    assert run.parameter.metric.shape == (2 + 5, 1501)
+    assert run.parameter.internal_metric.shape == (2 + 5, 1501)
     run.passes(40, interval=100)
     assert run.objectives[-1] < 0.3
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from flegel.job import Criteria
@@ -72,3 +75,18 @@ def test_an_objective_that_runs_away_is_divergence_and_a_bump_is_not() -> None:
     upward.judge(at(objective=-10.0), False)
     assert upward.judge(at(objective=-5.0), False) is None
     assert "diverged" in upward.judge(at(objective=-300.0), False).reason
+
+
+def test_an_algorithm_that_knows_its_distance_to_the_minimum_is_judged_by_it() -> None:
+    """A small change may mean small steps."""
+    check = Termination(Criteria(tolerance=1e-4), maximize=False)
+    assert check.judge(replace(at(passes=1.0), optimality=math.inf), False) is None
+    assert check.judge(replace(at(passes=2.0), optimality=0.5), False) is None
+    verdict = check.judge(replace(at(passes=3.0), optimality=1e-5), False)
+    assert verdict is not None and verdict.converged and "to the minimum" in verdict.reason
+
+
+def test_an_algorithm_that_finds_no_better_step_ends_the_job_unconverged() -> None:
+    check = Termination(Criteria(tolerance=1e-4), maximize=False)
+    verdict = check.judge(replace(at(passes=1.0), optimality=math.nan), False)
+    assert verdict is not None and not verdict.converged

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -189,6 +190,20 @@ class Commits:
         return self._worth[1]
 
     # -- figures -------------------------------------------------------------------------------------------
+
+    def ask_for_the_end(self, progress: Progress) -> tuple[bool, Progress]:
+        """What the user's class says once a pass: whether the job is over, and how far it is from the minimum."""
+        statistics = self._job.store.statistics
+        check = bool(self._ask("terminationCheck", statistics, self._job.iteration))
+        return check, replace(progress, optimality=self._ask("optimality", statistics, self._job.store.parameter))
+
+    def final_parameter(self) -> Tree:
+        """θ as the result."""
+        store = self._job.store
+        return pytree.as_float64(self._ask("finalParameter", store.statistics, store.parameter))
+
+    def _ask(self, hook: str, *args: Any) -> Any:
+        return call_hook(self._job.algorithm, self._job.place, hook, *args)
 
     def progress(self, now: float) -> Progress:
         """What the criteria of termination look at."""

@@ -39,7 +39,6 @@ from flegel.machine.coordinator.orders import WorkerOrders
 from flegel.machine.coordinator.state import JobState
 from flegel.machine.coordinator.state_collection import StateCollection
 from flegel.messages import Answer, LoadShard, Report, WorkerBeat
-from flegel.params.hooks import call_hook
 from flegel.params.protocol import Fold, Folded, ParameterStore
 from flegel.plan.termination import Termination, Verdict
 from flegel.sync import policy as sync
@@ -233,9 +232,9 @@ class Coordinator:
         """θ is new: has the job come to its end, and otherwise what comes next?"""
         state = self.state
         progress = self.commits.progress(now)
-        check = self.termination.due(progress) and bool(
-            call_hook(state.algorithm, state.place, "terminationCheck", state.store.statistics, state.iteration)
-        )
+        check = False
+        if self.termination.due(progress):
+            check, progress = self.commits.ask_for_the_end(progress)
         state.verdict = self.termination.judge(progress, check)
         if self._owed_verdict is not None and progress.exact:
             state.verdict = self._owed_verdict

@@ -233,7 +233,7 @@ def _result(
         worker=workers,
         utilization=utilization(workers),
         staleness=dict(sorted(machine.commits.staleness.items())),
-        parameter=pytree.present(machine.parameter),
+        parameter=pytree.present(machine.commits.final_parameter()),
         kernel=built.kind,
         warnings=remarks(machine),
         classes=data.classes,

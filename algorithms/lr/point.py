@@ -1,0 +1,105 @@
+"""One visit to one point in logistic regression: residuals, loss, curvature, and what of them is kept.
+
+Shared by the per-point hook and the block kernels. Never sees features.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from flegel.core.pytree import Array
+
+MOST_SCORE = 1e5
+"""Scores are cut off here: sums that are kept by difference must not lose their digits to a θ that was tried once."""
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def residuals(scores: Array, target: int) -> float:
+    """Turns the scores of one point into probability − target, in place, and returns its log-loss."""
+    if scores.shape[0] == 1:
+        score = min(max(scores[0], -MOST_SCORE), MOST_SCORE)
+        small = np.exp(-abs(score))
+        likely = 1.0 / (1.0 + small) if score >= 0.0 else small / (1.0 + small)
+        scores[0] = likely - (1.0 if target == 1 else 0.0)
+        wrong = -score if target == 1 else score
+        return max(wrong, 0.0) + np.log1p(small)
+    for k in range(scores.shape[0]):
+        scores[k] = min(max(scores[k], -MOST_SCORE), MOST_SCORE)
+    top = scores.max()
+    mine = scores[target] - top
+    whole = 0.0
+    for k in range(scores.shape[0]):
+        scores[k] = np.exp(scores[k] - top)
+        whole += scores[k]
+    for k in range(scores.shape[0]):
+        scores[k] /= whole
+    # 1 − p loses its digits where p is near 1; the others' sum does not.
+    rest = 0.0
+    for k in range(scores.shape[0]):
+        if k != target:
+            rest += scores[k]
+    scores[target] = -rest
+    return np.log(whole) - mine
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def class_number(label: Any, classes: Array) -> int:
+    for c in range(classes.shape[0]):
+        if label == classes[c]:
+            return c
+    return -1
+
+
+@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+def bend_of(size, cap):  # type: ignore[no-untyped-def]
+    """Curvature by the score, from |residual|: p·(1 − p), with the residual cut off at `cap`; with a cap of 0 that of
+    the parabola which bounds the loss everywhere (Jaakkola and Jordan): tanh(z/2) / 2z.
+    """
+    if cap == 0.0:
+        side = max(min(size, 1.0 - size), 1e-30)
+        score = np.log((1.0 - side) / side)
+        return (0.5 - side) / score if score > 1e-2 else 0.25
+    cut = min(size, cap)
+    return cut * (1.0 - cut)
+
+
+@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
+def outdated(now, counted, part, floor):  # type: ignore[no-untyped-def]
+    """A point's curvature is counted again where it has changed by more than `part` and is not negligible."""
+    return abs(now - counted) > part * counted + floor
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def visit(scores, target, state, model, gradient_steps, curvature_steps, sums):  # type: ignore[no-untyped-def]
+    """One visit: scores → new state, what its gradient and curvature change by, sums. True: curvature changed.
+
+    `state` holds a residual an output, the loss, a curvature an output, and the number of θ at the last visit.
+    """
+    importance, (penalty, memory, epoch, part, floor, cap) = model
+    outputs = scores.shape[0]
+    weight = importance[target]
+    loss = weight * residuals(scores, target)
+    double = 1.0 if outputs == 1 else 2.0
+    changed = False
+    for k in range(outputs):
+        bend = double * weight * bend_of(abs(scores[k]), cap)
+        counted, now = np.float64(state[outputs + 1 + k]), np.float64(np.float32(bend))
+        curvature_steps[k] = 0.0
+        if outdated(now, counted, part, floor):
+            state[outputs + 1 + k] = now
+            curvature_steps[k] = now - counted
+            changed = True
+        before = np.float64(state[k])
+        state[k] = weight * scores[k]
+        gradient_steps[k] = np.float64(state[k]) - memory * before
+    old, stamp = np.float64(state[outputs]), np.float64(state[2 * outputs + 1])
+    state[outputs] = loss + penalty
+    state[2 * outputs + 1] = epoch
+    sums[0] += np.float64(state[outputs]) - old
+    sums[1] += 1.0 if stamp == 0.0 else 0.0
+    sums[2] += epoch - stamp
+    sums[3] += 1.0
+    return changed

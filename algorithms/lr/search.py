@@ -1,0 +1,286 @@
+"""How logistic regression moves from measured statistics: Newton steps, proximal steps, and the way back.
+
+Pure functions of statistics and θ, called by `lr` on the coordinator; never looks at points.
+
+Measured: when the last visit of every point was made with the same θ, loss and gradient are those of this θ, exactly.
+Then θ is compared with the best one so far. A better one becomes the best and the next step starts from it; from a
+worse one the search goes back towards the best, along the same line, by interpolation. So the objective of the best
+θ never rises, whatever order the visits came in.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from flegel.algorithms.lr.precondition import descend, inward, outward
+from flegel.core.pytree import Array
+
+ENOUGH = 1e-4
+"""Of the gain that a step promises, a step must bring this part (Armijo)."""
+NOISE = 1e-7
+"""Losses are stored in float32; their mean is not known better than this, relatively."""
+DIGITS = 2e-13
+"""A column that varies by less than this part of its mean and unit does not vary: the rest is rounding."""
+LEAST_DAMPING, FIRST_DAMPING, MOST_DAMPING = 1e-10, 1e-6, 1e3
+NOT_YET = 1e300  # finite: a parameter is checked to be
+
+
+HEADROOM = 1.25
+"""Such steps rest on gradients of up to one pass ago, so curvature counts as so many times what was summed."""
+MOVING_PASSES = 6
+"""θ moves at every barrier for at most so many passes, or until one brings less than `SETTLED` of the loss."""
+SETTLED = 0.01
+RECOUNT = (0.5, 0.2)
+"""A point's curvature is counted again when it has changed by this part: while θ moves, and while it is held."""
+PATIENCE = 50
+"""Passes in which the objective must fall by a hundredth once θ is held; otherwise the search ends with a warning."""
+GUARDED, CAUTIOUS, EXACT = 0.0, 0.5, 1.0
+"""Which points count with more than their curvature (see `kernels.py`): all, those on the wrong side, none."""
+CREDIBLE = 2.0
+"""A Newton step that promises more than so many times the objective rests on points whose loss is straight."""
+NEGLIGIBLE = 1e-12
+"""A point whose curvature is below this part of the mean is not counted again."""
+
+
+class Search(NamedTuple):
+    """Where the search stands. All numbers, because it travels with θ as one array."""
+
+    trained: float
+    """Visits so far."""
+    points: float
+    settling: float
+    """1: θ is held until every point has been visited with it. 0: θ moves at every barrier."""
+    best: float
+    """Objective of the best θ."""
+    measured: float
+    """How many θ have been measured and accepted."""
+    promised: float
+    """Change of the objective by the step under way, to first order; 0 where that is not known."""
+    length: float
+    """Of the step under way, as a part of the step first tried."""
+    damping: float
+    pace: float
+    """Factor on steps whose curvature is not known exactly."""
+    gap: float
+    """Estimate of (objective − minimum) / objective at the best θ."""
+    mark: float
+    """Visits at the last look at the mean loss of a pass."""
+    marked: float
+    """That mean loss."""
+    wary: float
+    """So many good steps are still to come before curvature is trusted beyond the plane again."""
+    brought: float
+    """What the last step brought."""
+    stuck: float
+    """Above 0 where the search ended because no step was better: what the last one promised, of the objective."""
+
+
+def begin(points: int, settling: bool) -> Array:
+    first = Search(
+        0.0,
+        float(points),
+        float(settling),
+        NOT_YET,
+        0.0,
+        0.0,
+        1.0,
+        FIRST_DAMPING,
+        1.0,
+        NOT_YET,
+        0.0,
+        NOT_YET,
+        0.0,
+        NOT_YET,
+        0.0,
+    )
+    return np.array(first)
+
+
+class Penalty(NamedTuple):
+    """½·l2·‖w‖² + l1·‖w‖₁; the bias is free."""
+
+    l2: float
+    l1: float
+
+    def value(self, theta: Array) -> float:
+        weights = theta[:, :-1]
+        return float(0.5 * self.l2 * (weights**2).sum() + self.l1 * np.abs(weights).sum())
+
+    def slope(self, theta: Array) -> Array:
+        """The derivative of the smooth part."""
+        slope = self.l2 * theta
+        slope[:, -1] = 0.0
+        return slope
+
+
+class Curvature(NamedTuple):
+    """The second derivatives of the mean loss, as `curvature.py` sums them, and the coordinates they are in."""
+
+    sums: Array
+    seen: float
+    metric: Array
+    bound: float
+    scaling: bool
+
+    @property
+    def full(self) -> bool:
+        return self.sums.shape[1] > 1
+
+    def matrix(self, k: int, penalty: Penalty, damping: float) -> Array:
+        """Of output k with penalty and damping, all of it. A column that never varied gets 1: it does not move."""
+        lower = np.tril(self.sums[k]) / self.seen
+        whole = lower + np.tril(lower, -1).T
+        places = np.arange(len(whole))
+        diagonal = np.maximum(whole[places, places], 0.0)
+        rounding = DIGITS * (1.0 + np.abs(self.metric[0]) / self.metric[1])
+        still = diagonal <= rounding**2 * diagonal[-1]
+        ridge = penalty.l2 / self.metric[1, :-1] ** 2
+        still[:-1] &= ridge <= 0.0
+        diagonal[:-1] += ridge
+        # In coordinates of the sample a usual column has the curvature of the bias. One that hardly varied so far is
+        # damped as if it did: otherwise it would take over a part of the bias with a weight out of proportion.
+        diagonal[:-1] += damping * np.maximum(diagonal[:-1], diagonal[-1])
+        whole[still] = 0.0
+        whole[:, still] = 0.0
+        whole[places, places] = np.where(still, 1.0, diagonal)
+        if self.metric[0, -1] == 0.0:  # no bias
+            whole[-1] = whole[:, -1] = 0.0
+            whole[-1, -1] = 1.0
+        return whole
+
+    def larger(self) -> Array:
+        """By how much every column's curvature exceeds the sample's; of the bias, its curvature."""
+        if not self.scaling:
+            return np.ones((len(self.sums), self.sums.shape[2]))
+        here = 1.25 * np.maximum(self.sums[:, 0], 0.0) / self.seen
+        mean = np.maximum(here[:, -1:], 1e-6 * self.bound)
+        here = np.maximum(here, mean) / self.bound
+        here[:, -1] = mean[:, 0]
+        return here
+
+    def solve(self, gradient: Array, penalty: Penalty, damping: float) -> Array:
+        """−H⁻¹·gradient, both by raw weights and bias."""
+        inner = inward(gradient, self.metric)
+        if not self.full:
+            return -outward(descend(inner, self.metric, self.larger()), self.metric)
+        step = np.stack([_solve(self.matrix(k, penalty, damping), inner[k]) for k in range(len(inner))])
+        return -outward(step, self.metric)
+
+    def proximal(self, theta: Array, gradient: Array, penalty: Penalty, damping: float, pace: float) -> Array:
+        """The step to the minimum of the quadratic model with the l1 penalty, by coordinate descent."""
+        inner = inward(gradient, self.metric)
+        unit = self.metric[1].copy()
+        unit[-1] = 1.0
+        start, least = theta * unit, np.append(penalty.l1 / unit[:-1], 0.0)
+        step = np.empty_like(inner)
+        for k in range(len(inner)):
+            if self.full:
+                matrix = self.matrix(k, penalty, damping)
+                step[k] = _coordinate_descent(matrix, inner[k], start[k], least)
+            else:
+                rest = np.append(np.full(len(unit) - 1, self.metric[1, -1]), 1.0)
+                diagonal = self.larger()[k] * rest / pace
+                shrunk = start[k] - inner[k] / diagonal
+                step[k] = np.sign(shrunk) * np.maximum(np.abs(shrunk) - least / diagonal, 0.0) - start[k]
+        return outward(step, self.metric)
+
+
+def _solve(matrix: Array, gradient: Array) -> Array:
+    """Cholesky in units of the diagonal; a matrix that is not positive gets more on its diagonal."""
+    unit = 1.0 / np.sqrt(np.diagonal(matrix))
+    inner = matrix * unit * unit[:, None]
+    extra = 0.0
+    while True:
+        try:
+            root = np.linalg.cholesky(inner + extra * np.eye(len(inner)))
+            break
+        except np.linalg.LinAlgError:
+            extra = max(100.0 * extra, 1e-12)
+    half = np.linalg.solve(root, gradient * unit)
+    return np.asarray(np.linalg.solve(root.T, half) * unit)
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _coordinate_descent(matrix: Array, gradient: Array, start: Array, least: Array) -> Array:
+    """argmin over d of gradient·d + ½·d·matrix·d + Σ least·|start + d|."""
+    step = np.zeros_like(gradient)
+    slope = gradient.copy()
+    for _ in range(1000):
+        moved = 0.0
+        for j in range(len(step)):
+            at = start[j] + step[j]
+            free = at - slope[j] / matrix[j, j]
+            want = np.sign(free) * max(abs(free) - least[j] / matrix[j, j], 0.0)
+            change = want - at
+            if change != 0.0:
+                step[j] += change
+                slope += change * matrix[:, j]
+                moved = max(moved, change * change * matrix[j, j])
+        if moved <= 1e-14 * np.abs(gradient @ step):
+            break
+    return step
+
+
+# -- quasi-Newton pairs -------------------------------------------------------------------------------------
+
+
+def pairs_of(outputs: int, width: int) -> int:
+    """How many pairs fit into 512 kB: 2 to 8."""
+    return int(np.clip(2**16 // (2 * outputs * width), 2, 8))
+
+
+def with_pair(pairs: Array, step: Array, change: Array) -> Array:
+    """The newest pair first; one without positive curvature is left out."""
+    if not float((step * change).sum()) > 0.0:
+        return pairs
+    return np.concatenate([np.stack([step, change])[None], pairs[:-1]])
+
+
+def quasi_newton(gradient: Array, pairs: Array, solve: Any) -> Array:
+    """L-BFGS: −H⁻¹·gradient where H follows the pairs of steps and changes of the gradient; `solve` where there are
+    none."""
+    used = [(s, y, 1.0 / float((s * y).sum())) for s, y in pairs if (s * y).sum() > 0.0]
+    rest, parts = gradient.copy(), []
+    for s, y, rho in used:
+        parts.append(rho * float((s * rest).sum()))
+        rest -= parts[-1] * y
+    step = -solve(rest)
+    if used:
+        s, y, rho = used[0]
+        step *= 1.0 / (rho * float(-(y * solve(y)).sum()))
+    for (s, y, rho), part in zip(reversed(used), reversed(parts), strict=True):
+        step += s * (part - rho * float((y * step).sum()))
+    return np.asarray(-step)
+
+
+def scheduled(schedule: str, decay: float, passes: float) -> float:
+    """The factor on the learning rate after so many passes."""
+    match schedule:
+        case "inverse":
+            return 1.0 / (1.0 + decay * passes)
+        case "sqrt":
+            return float(1.0 / np.sqrt(1.0 + decay * passes))
+    return 1.0
+
+
+def remaining(last: float, before: float) -> float:
+    """What is still to gain where steps brought `before` and then `last`, if it goes on like that (Aitken)."""
+    ratio = min(max(last, 0.0) / before, 0.95) if before > 0.0 else 0.95
+    return max(last, 0.0) * ratio / (1.0 - ratio)
+
+
+# -- the line -----------------------------------------------------------------------------------------------
+
+
+def shorter(search: Search, value: float, end_slope: float) -> float:
+    """Where on the line from the best θ (0) to the last one (1) the minimum is supposed: 0.02 to 0.5.
+
+    A parabola through both values and one slope: of the start where the step promised something, else of the end.
+    """
+    rise = value - search.best
+    start = search.promised * search.length if search.promised < 0.0 else 2.0 * rise - end_slope
+    bend = 2.0 * (rise - start)
+    return float(np.clip(-start / bend if bend > 0.0 else 0.5, 0.02, 0.5))

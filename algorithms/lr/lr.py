@@ -35,7 +35,7 @@ from flegel.algorithms.lr.search import (
     SETTLED,
     Curvature,
     Penalty,
-    Search,
+    StepSearch,
     begin,
     pairs_of,
     quasi_newton,
@@ -241,7 +241,7 @@ class LR(Algorithm):
         visits, seen = float(aggregator.visits[0]), float(aggregator.seen[0])
         if visits <= 0:
             return oldParameter
-        search = Search(*(float(number) for number in oldParameter.internal_search))
+        search = StepSearch(*(float(number) for number in oldParameter.internal_search))
         search = search._replace(trained=search.trained + visits)
         everyone = seen >= search.points
         if everyone and self.class_weight == "balanced":
@@ -263,7 +263,7 @@ class LR(Algorithm):
         seen, metric = float(aggregator.seen[0]), parameter.internal_metric
         return Curvature(aggregator.curvature, seen, metric, self._curvature, self.scaling)
 
-    def _look(self, aggregator: Gradients, search: Search) -> Search:
+    def _look(self, aggregator: Gradients, search: StepSearch) -> StepSearch:
         """Once a pass: has the mean loss settled? Without memory, a loss that rose by a tenth halves the steps."""
         if search.trained - search.mark < search.points:
             return search
@@ -274,7 +274,7 @@ class LR(Algorithm):
         over = mean > (1.0 - SETTLED) * before or search.trained >= MOVING_PASSES * search.points
         return search._replace(settling=1.0) if over else search
 
-    def _move(self, aggregator: Gradients, parameter: Linear, search: Search) -> Linear:
+    def _move(self, aggregator: Gradients, parameter: Linear, search: StepSearch) -> Linear:
         """θ moves at every barrier: by its share of `GAIN` Newton steps."""
         theta, visits = joined(parameter), float(aggregator.visits[0])
         curvature = self._curvatures(aggregator, parameter)
@@ -289,7 +289,7 @@ class LR(Algorithm):
             return self._held(parameter, search._replace(settling=1.0))
         return self._moved(aggregator, parameter, fresh, search)
 
-    def _measure(self, aggregator: Gradients, parameter: Linear, search: Search) -> Linear:
+    def _measure(self, aggregator: Gradients, parameter: Linear, search: StepSearch) -> Linear:
         """Loss and gradient are those of this θ: it is better than the best so far, or the way leads back."""
         theta, curvature = joined(parameter), self._curvatures(aggregator, parameter)
         value = float(aggregator.loss[0]) / curvature.seen
@@ -321,7 +321,7 @@ class LR(Algorithm):
         return self._moved(aggregator, parameter, best + factor * (theta - best), search)
 
     def _accept(
-        self, aggregator: Gradients, parameter: Linear, search: Search, value: float, gradient: Array
+        self, aggregator: Gradients, parameter: Linear, search: StepSearch, value: float, gradient: Array
     ) -> Linear:
         """This θ is the best; the next step starts from it."""
         theta, curvature, penalty = joined(parameter), self._curvatures(aggregator, parameter), self._penalty
@@ -377,13 +377,13 @@ class LR(Algorithm):
         weight = float(parameter.internal_importance @ aggregator.counts) / max(float(aggregator.seen[0]), 1.0)
         return math.log(max(len(parameter.classes), 2)) * weight
 
-    def _held(self, parameter: Linear, search: Search) -> Linear:
+    def _held(self, parameter: Linear, search: StepSearch) -> Linear:
         """The same θ again."""
         numbers = parameter.internal_visit.copy()
         numbers[2], numbers[4] = RECOUNT[int(search.settling)], self._cap(search)
         return parameter._replace(internal_search=np.array(search), internal_visit=numbers)
 
-    def _cap(self, search: Search) -> float:
+    def _cap(self, search: StepSearch) -> float:
         """Where residuals are cut off in the curvature. Far on the wrong side of the plane a loss is straight, and a
         Newton step from there has no bound: while θ moves, such points count with ¼, the most there is. After a step
         that failed all count with the curvature of a parabola that bounds their loss.
@@ -392,7 +392,7 @@ class LR(Algorithm):
             return CAUTIOUS
         return GUARDED if search.wary else EXACT
 
-    def _moved(self, aggregator: Gradients, parameter: Linear, theta: Array, search: Search) -> Linear:
+    def _moved(self, aggregator: Gradients, parameter: Linear, theta: Array, search: StepSearch) -> Linear:
         """Another θ, with another number."""
         mean = float(aggregator.curvature[:, -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
@@ -402,7 +402,7 @@ class LR(Algorithm):
         fresh = parameter._replace(weights=weights, bias=bias, internal_visit=np.array(numbers))
         return fresh._replace(internal_search=np.array(search))
 
-    def _rate(self, search: Search) -> float:
+    def _rate(self, search: StepSearch) -> float:
         return self.learning_rate * scheduled(self.schedule, self.decay, search.trained / search.points)
 
     def _complain_about_strangers(self, aggregator: Gradients, parameter: Linear) -> None:
@@ -417,7 +417,7 @@ class LR(Algorithm):
         return min(1.0, FULL_STEP / part)
 
     def objective(self, aggregator: Gradients, parameter: Linear) -> float | None:
-        search = Search(*parameter.internal_search)
+        search = StepSearch(*parameter.internal_search)
         if search.settling and search.measured:
             return float(search.best)
         return float(aggregator.loss[0] / aggregator.seen[0]) if aggregator.seen[0] > 0 else None
@@ -428,14 +428,14 @@ class LR(Algorithm):
         """
         if not self.memory or not self.scaling:
             return None
-        search = Search(*parameter.internal_search)
+        search = StepSearch(*parameter.internal_search)
         if search.stuck and search.measured:
             return math.nan
         return float(search.gap) if search.measured else math.inf
 
     def finalParameter(self, aggregator: Gradients, parameter: Linear) -> Linear:
         """The best θ that was measured; while θ moves, the last one, unless its loss is above that of θ(0)."""
-        search = Search(*parameter.internal_search)
+        search = StepSearch(*parameter.internal_search)
         if search.measured == 0:
             mean = float(aggregator.loss[0] / max(float(aggregator.seen[0]), 1.0))
             if mean <= self._start_loss(aggregator, parameter):
@@ -448,7 +448,7 @@ class LR(Algorithm):
     def warnings(self, aggregator: Gradients, parameter: Linear) -> list[str]:
         if len(parameter.classes) == 1:
             return [f"Every label is {parameter.classes[0]:g}, so the model can only answer that."]
-        search = Search(*parameter.internal_search)
+        search = StepSearch(*parameter.internal_search)
         if search.measured and self._separated(float(search.best), parameter):
             return [
                 "A plane separates the classes: every point is classified correctly, and larger weights always have a "

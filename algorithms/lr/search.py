@@ -45,7 +45,7 @@ NEGLIGIBLE = 1e-12
 """A point whose curvature is below this part of the mean is not counted again."""
 
 
-class Search(NamedTuple):
+class StepSearch(NamedTuple):
     """Where the search stands. All numbers, because it travels with θ as one array."""
 
     trained: float
@@ -79,7 +79,7 @@ class Search(NamedTuple):
 
 
 def begin(points: int, settling: bool) -> Array:
-    first = Search(
+    first = StepSearch(
         0.0,
         float(points),
         float(settling),
@@ -275,7 +275,7 @@ def remaining(last: float, before: float) -> float:
 # -- the line -----------------------------------------------------------------------------------------------
 
 
-def shorter(search: Search, value: float, end_slope: float) -> float:
+def shorter(search: StepSearch, value: float, end_slope: float) -> float:
     """Where on the line from the best θ (0) to the last one (1) the minimum is supposed: 0.02 to 0.5.
 
     A parabola through both values and one slope: of the start where the step promised something, else of the end.

@@ -209,11 +209,6 @@ def test_numpy_files_are_read_without_pickle() -> None:
                     assert "allow_pickle" in given, f"{path.relative_to(ROOT)}:{node.lineno}: say allow_pickle=False"
 
 
-def test_files_fit_in_the_head() -> None:
-    long = {str(p.relative_to(ROOT)): n for p in EVERYWHERE if (n := len(p.read_text().splitlines())) > 600}
-    assert not long
-
-
 def test_every_module_says_what_it_is_for() -> None:
     silent = [str(p.relative_to(ROOT)) for p in EVERYWHERE if not ast.get_docstring(parse(p))]
     assert not silent

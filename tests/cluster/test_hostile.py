@@ -203,7 +203,7 @@ def test_a_job_whose_source_is_gone_fails_and_the_master_goes_on(tmp_path: Path)
     master, _ = with_a_job(tmp_path)
     source = b"class A: pass"
     spec = protocol.ClusterJob(
-        AlgorithmRef("m:A", {}), "blobs", hashlib.sha256(source).hexdigest(), name="mine", workers=8
+        AlgorithmRef("m:A", {}), "blobs", code=hashlib.sha256(source).hexdigest(), name="mine", workers=8
     )
     master._handle(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec), (source,)))
     (tmp_path / "code" / spec.code).unlink()

@@ -78,15 +78,23 @@ def test_swapped_letters_are_understood() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [{"name": "bsp", "interval": 1.0}, {"name": "asp", "staleness": 1}, {"name": "fsp", "batches": 4},
-     {"name": "fsp", "interval": -1.0}, {"name": "fsp", "interval": 1.0, "first_interval": 1.0}, {"name": "fps"},
-     {"name": "ssp", "staleness": -1}, {"name": "asp", "batches": 0}, {"name": "fsp", "coordination": "none"},
-     {"name": "fsp-binary", "factor": 1.0}, {"name": "psp", "coordination": "semi"}],
+    ("spec", "sentence"),
+    [({"name": "bsp", "interval": 1.0}, "bsp has no --interval; it is an option of fsp."),
+     ({"name": "asp", "staleness": 1}, "asp has no --staleness; it is an option of ssp."),
+     ({"name": "fsp", "batches": 4}, "fsp has no --batches; it is an option of asp, bsp-mini, psp, ssp."),
+     ({"name": "fsp", "interval": -1.0}, "--interval -1 must be more than 0 and less than a day."),
+     ({"name": "fsp", "interval": 1.0, "first_interval": 1.0}, "--first-interval begins a search for it; give one."),
+     ({"name": "fps"}, "No synchronization model is called 'fps'; did you mean 'fsp'?"),
+     ({"name": "ssp", "staleness": -1}, "--staleness -1 must be 0 or more."),
+     ({"name": "asp", "batches": 0}, "--batches 0 must be at least 1."),
+     ({"name": "fsp", "coordination": "none"}, "--coordination 'none' must be semi or centralized."),
+     ({"name": "fsp-binary", "factor": 1.0}, "--factor 1 must be more than 1 and at most 16."),
+     ({"name": "psp", "coordination": "semi"}, "psp has no --coordination; it is an option of fsp, fsp-binary.")],
 )  # fmt: skip
-def test_a_switch_that_makes_no_sense_is_refused(spec: dict) -> None:
-    with pytest.raises(UsageError):
+def test_a_switch_that_makes_no_sense_is_refused_in_a_sentence(spec: dict, sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
         make_policy(SyncSpec(**spec))
+    assert str(refused.value).endswith(sentence)
 
 
 def test_a_refusal_says_where_the_switch_belongs() -> None:

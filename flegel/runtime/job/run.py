@@ -135,6 +135,7 @@ def _coordinator(
         scaling=tuple(scaling or ()),
         debug=bool(os.environ.get("FLEGEL_DEBUG")),
         balance=_balancing(request, cluster.crowded(request.workers)),
+        attribute=job.attribute,
         checkpoints=session.schedule() if session else None,
         parts={index: part.frames() for index, part in enumerate(parts)},
         timeouts=_timeouts(request),

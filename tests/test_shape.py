@@ -1,0 +1,101 @@
+"""The shape of the package, measured: import cycles, crowded folders, long files, class names used twice, packages."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TOPS = ("flegel", "algorithms", "datasets")
+MOST_FILES = 16  # source files a folder
+MOST_LINES = 500  # lines a file
+SOURCES = [path for top in TOPS for path in sorted((ROOT / top).rglob("*.py"))]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "flegel" else ("flegel", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in SOURCES if path.name != "__init__.py"}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Modules of the package that a file names in an import, also inside functions and for types alone."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+            found.add(node.module)
+    return found & set(MODULES)
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one node (Tarjan's algorithm)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in number:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], number[other])
+        if low[node] == number[node]:
+            at = stack.index(node)
+            component = stack[at:]
+            del stack[at:]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in graph:
+        if node not in number:
+            visit(node)
+    return found
+
+
+def test_a_cycle_is_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert cycles({"a": {"b"}, "b": set()}) == []
+
+
+def test_files_do_not_import_each_other_in_a_circle() -> None:
+    assert not cycles({name: imported_modules(path) for name, path in MODULES.items()})
+
+
+def test_folders_are_not_crowded() -> None:
+    count = Counter(path.parent.relative_to(ROOT) for path in MODULES.values())
+    assert not {str(folder): n for folder, n in count.items() if n > MOST_FILES}
+
+
+def test_files_are_not_long() -> None:
+    lines = {path.relative_to(ROOT): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert not {str(path): n for path, n in lines.items() if n > MOST_LINES}
+
+
+def test_no_class_name_is_used_twice() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(name)
+    assert not {name: places for name, places in homes.items() if len(places) > 1}
+
+
+@pytest.mark.parametrize("top", TOPS)
+def test_every_package_is_installed(top: str) -> None:
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"])
+    there = {module_name(path) for path in (ROOT / top).rglob("__init__.py")}
+    assert there <= listed, f"pyproject.toml does not list {sorted(there - listed)}"

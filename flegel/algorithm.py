@@ -160,7 +160,7 @@ class Algorithm:
         return np.zeros((points, 0), np.float32)
 
     def initAggregator(self, sample: Sample, parameter: Tree) -> Tree:
-        """Statistics of nothing, in zeros. By default the shape of one point's dense change."""
+        """Statistics before any visit: zeros. By default the shape of one point's dense change."""
         point = sample_point(self, sample)
         return pytree.zeros_like(self.updateDataPoint(point, parameter, 0))
 

@@ -1,7 +1,7 @@
 """The whole vocabulary of the wire: small typed headers; arrays travel beside them as raw frames.
 
 A closed set: what is not listed here is rejected by the decoder. No message carries code to be executed except
-`Load`, whose source runs only in the job's own worker processes, and nothing is ever unpickled.
+`LoadShard`, whose source runs only in the job's own worker processes, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TreeLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MeasureMoments(_Message):
-    """Read your rows and tell their moments, column by column; keep them for the `Load` that follows."""
+    """Read your rows and tell their moments, column by column; keep them for the `LoadShard` that follows."""
 
     source: dict[str, Any]
     index: int
@@ -37,7 +37,7 @@ class MeasureMoments(_Message):
 
 
 class LoadShard(_Message):
-    """Take this share and get the kernel ready. Frames: θ, then the statistics of nothing, then, where `scaled`,
+    """Take this share and get the kernel ready. Frames: θ, then statistics of zeros, then, where `scaled`,
     what to subtract from each column and what to multiply it with.
 
     `source` says where the rows are (see runtime/worker/row_sources.py).
@@ -57,9 +57,9 @@ class LoadShard(_Message):
     elapsed: float = 0.0
     """Seconds that the job has trained before, for slowness that comes and goes."""
     kept: CheckpointPart | None = None
-    """A resumed job: these points with these states, in the frames behind all others as in `Kept`."""
+    """A resumed job: these points with these states, in the frames behind all others as in `CheckpointPart`."""
     empty: bool = False
-    """Get the kernel ready, but own nothing: points will be handed over (`Adopt`)."""
+    """Get the kernel ready, but own nothing: points will be handed over (`AssignPoints`)."""
     board: SharedBufferRef | None = None
     """Large arrays may be read and written there instead of travelling; filled in where workers share a host."""
     lend: bool = False
@@ -83,7 +83,7 @@ class Stop(_Message):
 
 
 class ReceivePoints(_Message):
-    """Get ready for about so many points from another worker; answer `Ready` or `Refused`."""
+    """Get ready for about so many points from another worker; answer `MoveReady` or `MoveRefused`."""
 
     move: int
     source: int
@@ -108,7 +108,7 @@ class TransferOwnership(_Message):
 
 
 class ListPoints(_Message):
-    """Which of all the `rows` are yours? Answer `Held`."""
+    """Which of all the `rows` are yours? Answer `PointsListed`."""
 
     rows: int
 
@@ -118,13 +118,13 @@ class ResetPoints(_Message):
 
 
 class GiveUpPoints(_Message):
-    """Give up so many of your points (0: all); answer `Parted`."""
+    """Give up so many of your points (0: all); answer `PointsGivenUp`."""
 
     points: int = 0
 
 
 class AssignPoints(_Message):
-    """These points are yours from now on: read them where all rows are, answer `Adopted`. Frames: their numbers; where
+    """These points are yours from now on: read them where all rows are, answer `PointsAssigned`. Frames: ids; where
     `visited`, also hidden states, votes, passes, and which of them count as never visited.
 
     Points that are not `visited` count as traversed `passes` times where you have none to compare with.
@@ -139,7 +139,7 @@ class FetchStates(_Message):
 
 
 class TakeCheckpoint(_Message):
-    """A checkpoint: copy what you hold before you train on, and send it as `Kept`."""
+    """A checkpoint: copy what you hold before you train on, and send it as `CheckpointPart`."""
 
     number: int
 
@@ -171,7 +171,7 @@ class ShardLoaded(_Message):
     note: str
     seconds: float
     board: bool = False
-    """The board that `Load` named is open here."""
+    """This worker has opened the shared buffers that `LoadShard` named."""
 
 
 class MomentsMeasured(_Message):
@@ -285,7 +285,7 @@ class WorkerFailed(_Message):
     error: str
     trace: str
     usage: bool = False
-    """The request itself was wrong, so the caller can mend it."""
+    """The request itself was wrong, so the caller can fix it."""
 
 
 # -- worker to worker --------------------------------------------------------------------------------------
@@ -326,8 +326,8 @@ class SharedPointsRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Window(_Message):
-    """Points on their way. Frames: state, unless it is lent, halted, then, unless the target has a copy or the points
-    are lent, labels, ids and features.
+    """Points on their way. Frames: state, unless it is shared, halted, then, unless the target has a copy or the points
+    are shared, labels, ids and features.
 
     With `changed`, frame 0 says (one bit a point) whose state differs from that of the last exchange between these
     two workers, and the next frame holds the states of those points.
@@ -354,7 +354,7 @@ class WindowReceived(_Message):
     lacking: bool = False
 
 
-# -- worker to whoever holds the rows, and back --------------------------------------------------------------
+# -- worker to the process that serves the rows, and back ----------------------------------------------------
 
 
 class ReadRows(_Message):
@@ -429,7 +429,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     body: Body
     frames: msgspec.Raw = NO_FRAMES
-    """A `Frame` for each array, packed: a receiver has mostly read the same description before
+    """A `FrameSpec` for each array, packed: a receiver has mostly read the same description before
     (runtime/transport/codec.py)."""
     slot: int = -1
-    """The arrays do not follow, they are in this room of a board."""
+    """The arrays do not follow, they are in this slot of the shared buffers."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 import tomllib
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -99,3 +101,28 @@ def test_every_package_is_installed(top: str) -> None:
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"])
     there = {module_name(path) for path in (ROOT / top).rglob("__init__.py")}
     assert there <= listed, f"pyproject.toml does not list {sorted(there - listed)}"
+
+
+CLASS_NAME = re.compile(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)[`(.]")
+
+
+def test_docstrings_name_only_what_exists() -> None:
+    """A class in backticks in a docstring is an identifier somewhere in the package."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+    known = {node.id for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    known |= {node.attr for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                known.add(node.name)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                known.update(alias.name.split(".")[-1] for alias in node.names)
+    known |= set(dir(builtins))
+    texts = {
+        (path.relative_to(ROOT), node.value)
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    gone = sorted({(str(path), name) for path, text in texts for name in CLASS_NAME.findall(text) if name not in known})
+    assert not gone

@@ -1,6 +1,6 @@
 """Fuzzy c-means by incremental alternation: the model, its statistics and the plain per-point hooks.
 
-The hooks are the specification, one point at a time; `fcm_kernel` does the same to whole tiles, fast.
+The hooks are the specification, one point at a time; `kernel.py` does the same to whole tiles, fast.
 Never reads data or a clock.
 """
 

@@ -1,4 +1,4 @@
-"""The block kernel of FCM: distances in registers, memberships with vectors, statistics by `soft_kernel`.
+"""The block kernel of FCM: distances in registers, memberships with vectors, statistics by `soft_assignment`.
 
 Up to m = 2, squared distances are ‖y‖² − 2 y·c + ‖c‖², and one below ε‖y‖² counts as ε‖y‖², which moves no
 membership by more than rounding does. Above 2 memberships feel it, and differences are squared instead.

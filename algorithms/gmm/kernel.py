@@ -1,4 +1,4 @@
-"""The block kernel of GMM: logits of a tile in registers, softmax with vectors, statistics by `soft_kernel`.
+"""The block kernel of GMM: logits of a tile in registers, softmax with vectors, statistics by `soft_assignment`.
 
 Diagonal logits are a product of (y, y²) with packed coefficients where that loses no digits that matter;
 else, and for full matrices, sums of squares of whitened points, never differences of large numbers.

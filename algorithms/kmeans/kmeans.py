@@ -1,6 +1,6 @@
 """K-means as incremental EM: the model, its statistics and the plain per-point hooks.
 
-The hooks are the specification, one point at a time; `kmeans_kernel` does the same to whole tiles, fast.
+The hooks are the specification, one point at a time; `kernel.py` does the same to whole tiles, fast.
 Never reads data or a clock.
 """
 
@@ -33,8 +33,8 @@ class Centroids(NamedTuple):
 
     centroids: Array
     origin: Array
-    spare: Array
-    points: Array
+    spare: Array = np.empty((0, 0))
+    points: Array = np.zeros(())
 
 
 class KMeansSums(NamedTuple):

@@ -144,7 +144,7 @@ def _transposed_times(features: Any, scores: Array) -> Array:
 
 
 def _leading(product: Any, columns: int, directions: int) -> tuple[Array, Array]:
-    """The largest eigenvalues and their vectors, falling: the leading ones and one more, or all there are."""
+    """The largest `directions` + 1 eigenvalues (or all), in descending order, and their eigenvectors as columns."""
     wanted = min(directions + 1, columns)
     if columns <= _DENSE_COLUMNS:
         matrix = product(np.eye(columns))
@@ -154,5 +154,5 @@ def _leading(product: Any, columns: int, directions: int) -> tuple[Array, Array]
     for _ in range(30):
         basis = np.linalg.qr(product(basis))[0]
     values, turn = np.linalg.eigh(basis.T @ product(basis))
-    values[0] *= 1.1  # the iteration approaches the steepest of the rest from below
+    values[0] *= 1.1  # subspace iteration underestimates it, and it must bound the eigenvalues that are left out
     return np.maximum(values[::-1], values[0]), (basis @ turn)[:, ::-1]

@@ -130,7 +130,7 @@ class Curvature(NamedTuple):
         return self.sums.shape[1] > 1
 
     def matrix(self, k: int, penalty: Penalty, damping: float) -> Array:
-        """Of output k with penalty and damping, all of it. A column that never varied gets 1: it does not move."""
+        """The full Hessian of output k with penalty and damping. A constant column gets 1: its weight stays."""
         lower = np.tril(self.sums[k]) / self.seen
         whole = lower + np.tril(lower, -1).T
         places = np.arange(len(whole))
@@ -152,7 +152,7 @@ class Curvature(NamedTuple):
         return whole
 
     def larger(self) -> Array:
-        """By how much every column's curvature exceeds the sample's; of the bias, its curvature."""
+        """Each column's curvature (at least the bias's) relative to `bound`; for the bias, its curvature itself."""
         if not self.scaling:
             return np.ones((len(self.sums), self.sums.shape[2]))
         here = 1.25 * np.maximum(self.sums[:, 0], 0.0) / self.seen

@@ -1,7 +1,7 @@
 """Non-negative matrix factorization: the model, its statistics and the per-point hooks, for two solvers.
 
-Never looks at a share as a whole; the block kernels are in `nmf_kernels`, the arithmetic of one row in
-`nmf_rows`.
+Never looks at a share as a whole; the block kernels are in `kernels.py`, the arithmetic of one row in
+`rows.py`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FactorSums(NamedTuple):
 
 
 class RowChange(NamedTuple):
-    """A row's change: the fields of `Sums`, only for the columns that the row has."""
+    """A row's change: the fields of `FactorSums`, only for the columns that the row has."""
 
     columns: Array
     moves: Array

@@ -17,7 +17,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, SparseRow
 
 EPSILON = float(np.finfo(np.float32).eps)
-"""Stands for a zero below the fraction bar."""
+"""Replaces a denominator of zero."""
 SETTLED = 1e-8
 """A row is solved when a sweep gains less than this part of the squares that it explains. Where a factorization leaves
 0.1 % of the squares, 1e-6 stopped 0.6 % above the row's least error."""

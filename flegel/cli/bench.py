@@ -101,7 +101,7 @@ Suite = Annotated[
     Path | None, typer.Option("--suite", envvar="FLEGEL_BENCH", help="The folder bench of a checkout of Flegel.")
 ]
 SCALES = ("smoke", "laptop", "small", "paper")
-TOTAL = {"smoke": 100.0}  # seconds for `all` where nobody says
+TOTAL = {"smoke": 100.0}  # seconds for `all` without --budget
 
 
 @bench_app.command("list")
@@ -122,7 +122,7 @@ def run_benches(
     scale: Annotated[str, typer.Option(help="smoke, laptop, small (for some sixteen cores) or paper.")] = "small",
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; one a core by default.")] = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="Runs of each candidate.")] = None,
-    seed: Annotated[int, typer.Option(help="Of data and start.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of generated data and start values.")] = 0,
     only: Annotated[str, typer.Option(help="Algorithms with commas between; all by default.")] = "",
     budget: Annotated[
         float | None,

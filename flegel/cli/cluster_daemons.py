@@ -16,7 +16,7 @@ from flegel.errors import FlegelError
 from flegel.options import parse_bytes
 
 OpenToAll = Annotated[
-    bool, typer.Option("--insecure", help="Without keys: everybody who can reach it may. Has to be typed.")
+    bool, typer.Option("--insecure", help="Accept every client that can connect, without keys. Command line only.")
 ]
 HostsFile = Annotated[Path, typer.Argument(metavar="HOSTS", help="A file with a host a line, such as `node1 slots=4`.")]
 Ssh = Annotated[str | None, typer.Option(envvar="FLEGEL_SSH", help="The ssh command, with its options.")]

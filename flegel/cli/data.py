@@ -1,6 +1,6 @@
 """`flegel data`: list, info, fetch, generate, path.
 
-Only shows and asks; the work is done in `flegel.datasets`.
+Only parses options and prints; the work is done in `flegel.datasets`.
 """
 
 from __future__ import annotations

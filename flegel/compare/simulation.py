@@ -203,7 +203,7 @@ class JobSimulator:
         if self.progress is not None and sync.balance not in (None, "off"):
             raise UsageError("With a progress curve there are no points that could move; use --learning real.")
         if self.model.costs.tree and (sync.name in ("ssp", "asp", "psp") or sync.balance not in (None, "off")):
-            raise UsageError(f"--tree is a model of barriers for everybody; {sync.name} cannot be simulated with it.")
+            raise UsageError(f"--tree models global barriers only; {sync.name} cannot be simulated with it.")
 
     def _paces(self, straggler: str, seed: int) -> dict[int, Pace]:
         slow = parse_stragglers(straggler, self.workers, seed)

@@ -1,4 +1,4 @@
-"""Who may speak: a message counts only if its job, epoch and incarnation are current and its number is new.
+"""Fencing: a message counts only if its job, epoch and incarnation are current and its number is new.
 
 Pure bookkeeping. A worker that was declared dead comes back as a new incarnation, so nothing that it sent in
 its former life is ever applied; a message that arrives twice is applied once.
@@ -24,11 +24,11 @@ class Fence:
         self._highest[worker] = -1
 
     def expel(self, worker: int) -> None:
-        """Nobody speaks for this worker until another incarnation is admitted."""
+        """Refuse all messages of this worker until another incarnation is admitted."""
         self._incarnation.pop(worker, None)
 
     def speaker(self, worker: int) -> int | None:
-        """The incarnation that speaks for the worker now."""
+        """The incarnation whose messages are accepted now."""
         return self._incarnation.get(worker)
 
     def refuse(self, envelope: Envelope) -> str | None:
@@ -41,7 +41,7 @@ class Fence:
         if current is None:
             return f"worker {envelope.worker} is not known"
         if envelope.incarnation != current:
-            return f"worker {envelope.worker} speaks as incarnation {envelope.incarnation}, now is {current}"
+            return f"worker {envelope.worker} sent as incarnation {envelope.incarnation}, the current one is {current}"
         if envelope.sequence <= self._highest[envelope.worker]:
             return f"number {envelope.sequence} of worker {envelope.worker} was seen already"
         self._highest[envelope.worker] = envelope.sequence

@@ -41,7 +41,7 @@ class MomentsCollector:
         self._free: set[int] = set()
         self._doing: dict[int, int] = {}
         self._left: list[int] = []
-        """Shards that nobody reads now."""
+        """Shards that are not assigned to a worker."""
         self._roster, self._liveness = Roster(), Liveness(self._timeouts)
         self.moments: dict[int, tuple[Array, ...]] = {}
         self.notes: list[str] = []
@@ -71,10 +71,10 @@ class MomentsCollector:
         return []
 
     def rest(self) -> None:
-        """Nothing is put off."""
+        """No work is deferred."""
 
     def _ask(self, now: float) -> list[Command]:
-        """Each free worker reads its own shard, or one that nobody else will."""
+        """Each free worker reads its own shard, or else one whose own worker is lost and not being replaced."""
         commands: list[Command] = []
         for worker in sorted(self._free):
             mine = [i for i in self._left if i == worker] or [i for i in self._left if not self._has_reader(i)]

@@ -56,7 +56,7 @@ def page(title: str, body: Iterable[str], contents: Sequence[tuple[str, str]] = 
 
 
 def figure(draw: Callable[[float], Canvas], caption: str = "") -> str:
-    """A picture drawn twice: for a desk and for a phone, where letters would be too small otherwise."""
+    """A chart drawn twice, for wide and for narrow screens, so that its text stays legible on phones."""
     words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return (
         f'<figure><div class="wide">{draw(WIDE).svg()}</div>'

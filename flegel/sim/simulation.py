@@ -103,7 +103,7 @@ class Simulation:
             return HEADER
         if self._size is not None:
             return self._size + HEADER
-        if self._sized[0] is not arrays:  # θ goes to everybody: measured once
+        if self._sized[0] is not arrays:  # all workers get the same θ: measured once
             self._sized = (arrays, sum(a.nbytes for a in arrays) + HEADER)
         return self._sized[1]
 
@@ -129,7 +129,7 @@ class Simulation:
                     self._done, self.events.over = command, True
 
     def _forbearing(self) -> bool:
-        """Nobody looks at who is silent: simulated workers do not beat."""
+        """The silence check is off: simulated workers send no heartbeats."""
         timeouts = self.job.state.timeouts
         return self.job.balance is None and math.isinf(timeouts.silence + timeouts.report)
 

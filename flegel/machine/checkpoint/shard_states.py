@@ -27,7 +27,7 @@ class WorkerState:
         return len(self.ids)
 
     def frames(self) -> tuple[Array, ...]:
-        """As they travel behind `Load`."""
+        """As they travel behind `LoadShard`."""
         return (self.state, self.halted, self.ids, *self.pending)
 
 

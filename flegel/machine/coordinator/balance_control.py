@@ -1,7 +1,7 @@
 """The coordinator's side of balancing: measures speeds, asks the plan, records the migrations. Pure.
 
 Called at each barrier, when every worker has committed: `settle` and `note` before anybody trains again, `plan` when
-everybody does, because to think takes a good part of a barrier. Decides nothing about synchronization and touches no
+everybody does, because planning takes a good part of a barrier. Decides nothing about synchronization and touches no
 data; what it wants is told as orders to workers, and every plan carries its reason.
 """
 
@@ -56,7 +56,7 @@ class BalanceControl:
         """Seconds from barrier to barrier."""
         self._barriers = 0
         self._rounds: list[tuple[float, list[Round]]] = []
-        """When they ended and what workers reported, until `plan` thinks about it; nobody, where it was no round."""
+        """When they ended and what workers reported, until `plan` uses it; no reports where it was no round."""
         self._told: set[str] = set()
         self._waiting: Updated | None = None
         """What the model will hear when points have moved, where nobody trains meanwhile."""

@@ -83,7 +83,7 @@ class SetTimer(msgspec.Struct, frozen=True):
 
 
 class StartWorker(msgspec.Struct, frozen=True):
-    """Start a process for this worker, a new life if it had one before; `Joined` or `Died` follows."""
+    """Start a process for this worker, as a new incarnation; `WorkerJoined` or `WorkerDied` follows."""
 
     worker: int
 

@@ -2,13 +2,13 @@
 
 A change is made at rest, in steps; a loss in the middle of any of them begins them anew:
 
-    quieting   everybody commits; the account of a lost worker is subtracted, and workers that shared it begin again
-    asking     which points does nobody hold? (a census of the survivors, so nothing about points is ever guessed)
+    quieting   all workers commit; the account of a lost worker is subtracted, and workers that shared it begin again
+    asking     all workers list their points; points in no list have lost their owner
     sharing    those are loaded anew by newcomers or by all; leavers, and workers that have more than newcomers, give up
                points, and others take them over with their hidden states
 
 No step trusts what a lost worker said: what it held is what no survivor holds. Points that were given up are on their
-way to a new owner at once, and the two accounts are one before that: whoever dies, nothing counts twice or is missing.
+way to a new owner at once. Both workers' accounts are merged first, so the loss of either loses and doubles nothing.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Redistribution:
     # -- the steps -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """As soon as everybody rests, points without an owner get one."""
+        """Start: as soon as all workers are idle, points without an owner get one."""
         self.phase = "quieting"
         self._censuses.clear()
         self._need.clear()
 
     def busy(self, view: View) -> bool:
-        """A worker owes an answer, or a replacement is awaited, without which there may be nobody."""
+        """A worker owes an answer, or a replacement is awaited, because no worker may be left otherwise."""
         awaited = self._roster.replacing or not self._roster.staying(view)
         return any(self._owed.values()) or (self.phase == "quieting" and bool(awaited))
 
@@ -91,7 +91,7 @@ class Redistribution:
         view: View,
         store: ParameterStore,
     ) -> list[Command]:
-        """What a worker did; points that it gave up go to others at once."""
+        """Record a worker's answer; points that it gave up are assigned to other workers at once."""
         self._owed[worker] = max(self._owed.get(worker, 0) - 1, 0)
         seen = view.workers[worker]
         seen.points, seen.unseen, seen.halted = body.points, body.unseen, body.halted

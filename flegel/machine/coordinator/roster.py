@@ -1,4 +1,4 @@
-"""Who is started, who is new, who leaves, and how often workers were lost. Pure bookkeeping, no points."""
+"""Which workers are starting, new or leaving, and how often workers were lost. Pure bookkeeping, no points."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class IncomingWindow:
 
 
 def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> IncomingWindow:
-    """Header and small frames, which are kept as they came; `Berth.place` takes the rest.
+    """Header and small frames, which are kept as they came; `MoveBuffer.place` takes the rest.
 
     Raises `DecodeError` where they do not fit.
     """

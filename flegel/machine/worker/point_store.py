@@ -1,6 +1,6 @@
 """What a worker holds: its native shard, what came from others, inactive copies of what it gave away. No I/O.
 
-Ties the schedule (who is next) to the arrays (where the points lie). The trainer owns it; only `prepare`, `usable` and
+Ties the schedule (what is next) to the arrays (where the points lie). The trainer owns it; only `prepare`, `usable` and
 `lay_aside` may be called from another thread, because they touch nothing but locked points and fresh memory.
 """
 
@@ -39,14 +39,14 @@ class OutgoingWindow:
     copied: bool
     """The peer has a copy."""
     base: Array | None
-    """Its states at the last exchange with this peer; None where nobody remembers."""
+    """Its states at the last exchange with this peer; None where they were not kept."""
     whole: Shard
     """The shard that the points lie in."""
     start: int
     """Where they begin in it."""
 
     def frames(self, full: bool, lent: SharedPointsRef | None = None) -> tuple[Window, list[Array]]:
-        """Header and arrays. Not `full`: without what the target has, or can see in memory that is lent to it."""
+        """Header and arrays. Unless `full`, omits what the target has a copy of or can read in shared memory."""
         header = (*self.transfer, self.block, self.part.points, self.passes)
         if full or (lent is None and not self.copied):
             return Window(*header), pack(self.part)

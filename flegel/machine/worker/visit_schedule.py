@@ -46,7 +46,7 @@ class Segment:
     seen: bool = False
     """Visited under the present θ."""
     anew: bool = False
-    """Loaded anew after a loss: not visited since, whatever `passes` says of former lives."""
+    """Loaded anew after a loss: not visited since, although `passes` counts visits by the lost worker."""
 
     @property
     def points(self) -> int:
@@ -255,7 +255,7 @@ class VisitSchedule:
         return segment
 
     def bury(self, shard: int, start: int, end: int) -> list[BlockId]:
-        """Forget inactive copies of points that come again by another name; what is left of these blocks is no copy
+        """Drop inactive copies of points that arrive again in another block; the rest of their blocks is no copy
         of anything any more. Returns them."""
         buried = []
         for s in [s for s in self.segments if s.shard == shard and s.start < end and start < s.end]:

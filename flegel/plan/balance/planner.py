@@ -221,7 +221,7 @@ def _why_nothing(demands: Sequence[GroupDemand]) -> str:
     if stopped:
         return stopped
     if far.acts:
-        return f"nobody has points to spare for {far.group}" if far.takes else f"nobody has time for {far.group}"
+        return f"no worker has {'points to spare' if far.takes else 'time'} for {far.group}"
     significant = max(far.significant, 0.0)
     return f"{far.group} will be {far.deviation:.2f} passes from it, of which {significant:.2f} are significant"
 

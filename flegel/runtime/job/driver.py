@@ -47,12 +47,12 @@ from flegel.runtime.transport.codec import EMPTY, PackedArrays
 LOOK_AROUND = 0.1  # seconds between two looks at the processes, at requests and at the display
 UNREACHABLE = 1.0  # seconds without a connection, while the process seems to live
 PAUSE = 0.03  # seconds after the last message, when those who were answered have the processors they need
-NO_LONGER = 1.0  # seconds for which work is put off that nobody waits for
+NO_LONGER = 1.0  # seconds for which background work is deferred at most
 SPARE_AFTER = 0.5  # seconds after a replacement is up, when the job has its processors back
 
 
 class Machine(Protocol):
-    """What can be driven: a coordinator, or the survey before it."""
+    """What can be driven: a coordinator, or the `MomentsCollector` that runs before it."""
 
     notes: list[str]
 

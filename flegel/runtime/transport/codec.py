@@ -106,7 +106,7 @@ EMPTY = PackedArrays()
 
 
 def encode(envelope: Envelope, packed_arrays: PackedArrays = EMPTY) -> list[Any]:
-    """Frames for `send_multipart`; the envelope must describe the message's arrays (see `Numbered`).
+    """Frames for `send_multipart`; the envelope must describe the message's arrays (see `Sequencer`).
 
     A packed message is one frame, because a frame costs both ends as much as some ten kilobytes of copying: the byte
     `PACKED`, three bytes with the length of the header, the header, and the arrays from an aligned place on. What goes

@@ -59,7 +59,7 @@ def private_bytes(path: Path, largest: int = 1 << 20) -> bytes:
         if found.st_mode & 0o077:
             raise UsageError(f"Others can read the secret key {path}; make a new one, or run `chmod 600 {path}`.")
         if found.st_uid != os.geteuid():
-            raise UsageError(f"The key {path} belongs to somebody else; use one of your own.")
+            raise UsageError(f"The key {path} belongs to another user; use one of your own.")
         return stream.read(largest)
 
 
@@ -149,12 +149,14 @@ class ZapAuthenticator:
     def supervise(self) -> None:
         """Put a new one in the place of one that died; nothing to do nearly always."""
         if self._control is not None and not self.alive:
-            print("flegel: the authenticator died and was started again; nobody came in meanwhile.", file=sys.stderr)
+            print(
+                "flegel: the authenticator died and was restarted; it refused connections meanwhile.", file=sys.stderr
+            )
             self._control.close(linger=0)
             self.start()
 
     def stop(self) -> None:
-        """Afterwards nobody gets in."""
+        """Afterwards all new connections are refused."""
         if self._control is not None:
             with contextlib.suppress(zmq.ZMQError):
                 self._control.send(b"", zmq.NOBLOCK)

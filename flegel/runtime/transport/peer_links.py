@@ -1,6 +1,6 @@
 """Ways of one worker to others, kept from move to move, and dialled anew where the kernel should hold less of them.
 
-The size of a kernel's buffer is fixed when a connection is made, so a link whose `Depth` changes gets a second
+The size of a kernel's buffer is fixed when a connection is made, so a link whose `depth` changes gets a second
 socket; what is under way on the first one arrives, and is answered, there.
 """
 

@@ -125,10 +125,10 @@ class BufferWriter:
     """A worker's side."""
 
     def __init__(self, where: Where) -> None:
-        """Raises `OSError` where the shared buffers is out of reach, `DecodeError` where it is none."""
+        """Raises `OSError` where the shared buffers cannot be opened, `DecodeError` where they have another shape."""
         orders, reports = where.orders, where.reports
         if len(orders.shape) != 2 or len(reports.shape) != 2 or orders.dtype != "|u1" or reports.dtype != "|u1":
-            raise DecodeError("A board has rows of bytes.")
+            raise DecodeError("Shared buffers must be matrices of bytes.")
         self.rooms = readable(shared_memory.open_place(orders, writable=False))
         self._reports = shared_memory.open_place(reports, writable=True)
         self._turn = 0

@@ -4,7 +4,7 @@ On Linux the memory has no path at all: it is an anonymous file that other proce
 the owner's entry in /proc and that vanishes with its last user. Elsewhere it is a file in the temporary folder,
 removed as soon as every worker has opened it, or at exit.
 
-Whoever has such memory mapped can lend any array in it: `place_of` says where it lies, `open_place` finds it there.
+A process can share any array in such memory: `place_of` describes where it is, `open_place` maps it elsewhere.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _map(place: SharedMemoryRef, writable: bool) -> SharedBlock:
     fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
     if not place.name.startswith(PREFIX) or _name(fd) != place.name:
         os.close(fd)
-        raise FileNotFoundError(f"What process {place.pid} lends is not there any more.")
+        raise FileNotFoundError(f"The shared memory of process {place.pid} is not there any more.")
     try:
         return SharedBlock.of(fd, os.fstat(fd).st_size, writable)
     except (OSError, ValueError):

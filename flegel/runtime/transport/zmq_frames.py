@@ -62,5 +62,5 @@ def receive(socket: zmq.Socket[bytes]) -> list[memoryview]:
 
 
 def receive_from(socket: zmq.Socket[bytes]) -> tuple[bytes, list[memoryview]]:
-    """As `receive`, at a socket that says who speaks (a ROUTER): there is always something after the name."""
+    """The sender's identity and the frames, from a ROUTER socket; at least one frame always follows the identity."""
     return _recv(socket, _AT_ONCE, True), receive(socket)

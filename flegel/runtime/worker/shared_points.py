@@ -23,7 +23,7 @@ SWITCH = "FLEGEL_MOVE"  # `socket` in the environment: points always travel, eve
 
 
 def wanted() -> bool:
-    """Points of neighbours are lent, unless somebody wants to see them travel."""
+    """Whether workers of one host share points in memory; not if FLEGEL_MOVE=socket."""
     return os.environ.get(SWITCH, "") != "socket"
 
 
@@ -43,7 +43,7 @@ def make_shareable(shard: Shard) -> None:
 
 
 class PointSharing:
-    """What one worker lends and borrows in a job."""
+    """The points that one worker shares with others of its host, and those of others that it has mapped."""
 
     def __init__(self) -> None:
         self._offers: dict[int, tuple[Shard, SharedPointsRef | None]] = {}

@@ -1,7 +1,7 @@
 """Carries out slowness made on purpose inside a worker: sleeps in the trainer thread, or real load on its core.
 
 As in the paper, a pause suspends the training thread and nothing interrupts it: a straggler is slow to respond to the
-barrier as well, by up to one pause. Who is slower by a factor responds like a slower processor would, between two
+barrier as well, by up to a pause. A worker slowed by a factor responds like a slower processor would, between two
 points: a signal ends its sleep, and what is left of it is slept in the next round. Decides nothing;
 `plan/stragglers.py`
 says who is slow when.

@@ -160,10 +160,10 @@ class Trainer:
 
     def _loop(self) -> None:
         while self._carry_out(self._orders.get()):
-            pass  # what an order was about is not kept beyond it
+            pass  # no local variable: it would keep the order's arrays alive while the thread waits
 
     def _carry_out(self, command: Any) -> bool:
-        """False: the thread is to end."""
+        """Execute one order. False: the thread is to end."""
         match command:
             case None:
                 return False

@@ -29,11 +29,11 @@ from flegel.algorithms.simd.rows import (
     vectors_fit,
 )
 
-_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy", "forceinline": True}
+_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "forceinline": True}
 
 
 @njit(**_OPTIONS)
-def nearest(x, rows):  # type: ignore[no-untyped-def]
+def nearest(x, rows):
     """Index of the row of `rows` at the least squared distance from `x`; of equal ones the first.
 
     Works on up to eight rows at a time, which share what is read of `x`. Faster if both have the same dtype: see
@@ -45,7 +45,7 @@ def nearest(x, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(**_OPTIONS)
-def squared_distance(x, y):  # type: ignore[no-untyped-def]
+def squared_distance(x, y):
     """Σ (x − y)²."""
     if x.shape[0] != y.shape[0]:
         raise ValueError("squared_distance: x and y must have the same length")
@@ -53,7 +53,7 @@ def squared_distance(x, y):  # type: ignore[no-untyped-def]
 
 
 @njit(**_OPTIONS)
-def dot(x, y):  # type: ignore[no-untyped-def]
+def dot(x, y):
     """Σ x·y."""
     if x.shape[0] != y.shape[0]:
         raise ValueError("dot: x and y must have the same length")
@@ -61,7 +61,7 @@ def dot(x, y):  # type: ignore[no-untyped-def]
 
 
 @njit(**_OPTIONS)
-def add_to(target, x, weight=1.0):  # type: ignore[no-untyped-def]
+def add_to(target, x, weight=1.0):
     """target += weight · x, number by number and without a temporary array; the product is taken in float64."""
     if target.shape[0] != x.shape[0]:
         raise ValueError("add_to: target and x must have the same length")

@@ -48,7 +48,7 @@ def times(features: Any, weights: Array) -> Array:
     return result
 
 
-@overload(dot)  # type: ignore[untyped-decorator]
+@overload(dot)
 def _dot(row: Any, weights: Any) -> Any:
     def dense(row: Any, weights: Any) -> Any:
         value = 0.0
@@ -65,7 +65,7 @@ def _dot(row: Any, weights: Any) -> Any:
     return dense if isinstance(row, types.Array) else sparse
 
 
-@overload(add_scaled)  # type: ignore[untyped-decorator]
+@overload(add_scaled)
 def _add_scaled(row: Any, scale: Any, target: Any) -> Any:
     def dense(row: Any, scale: Any, target: Any) -> Any:
         for t in range(row.shape[0]):

@@ -12,9 +12,9 @@ from flegel.errors import UsageError
 
 DRAWN = "k-means++"
 NAMED = (DRAWN, "random", "first")
-QUANTILE_ROWS = 8192  # rows whose quantiles give a column's deviation
+QUANTILE_ROWS = 8192  # rows, at most, from which a column's quantiles are computed
 FAR = 8.0  # robust deviations from the median at which `clipped` cuts a number
-LLOYD_PASSES = 10  # over the rows of a start: most of what k-means gains, it gains in the first few
+LLOYD_PASSES = 10  # passes over the sample for one start; the first few bring most of the decrease
 
 
 def start_rows(rows: Array, k: int, init: str | Array, columns: int, rng: np.random.Generator, owner: str) -> Array:
@@ -31,7 +31,7 @@ def origin_of(rows: Array) -> Array:
     few = rows[:: max(1, len(rows) // QUANTILE_ROWS)]
     low, high = np.quantile(few, [0.05, 0.95], axis=0, method="nearest")
     middle = np.clip(few, low, high).mean(axis=0, dtype=np.float64).astype(rows.dtype)
-    return np.where(low == high, low, middle).astype(np.float64)
+    return np.asarray(np.where(low == high, low, middle), dtype=np.float64)
 
 
 def standard_units(rows: Array) -> tuple[Array, Array, Array]:
@@ -58,7 +58,7 @@ def standard_units(rows: Array) -> tuple[Array, Array, Array]:
 
 
 def some_rows(rows: Array, most: int, rng: np.random.Generator) -> Array:
-    """No more than so many rows, drawn without repetition."""
+    """At most `most` rows, drawn without repetition."""
     return rows if len(rows) <= most else rows[rng.choice(len(rows), most, replace=False)]
 
 
@@ -133,7 +133,7 @@ def _plus_plus(rows: Array, k: int, rng: np.random.Generator) -> Array:
 
 
 def more_rows(rows: Array, centres: Array, count: int, rng: np.random.Generator) -> Array:
-    """So many rows more, drawn as k-means++ would go on from these centres."""
+    """`count` more rows, drawn as k-means++ would continue from these centres."""
     exact = rows
     middle = rows.mean(axis=0, dtype=np.float64)  # products below must not lose digits to a large mean
     rows, centres = rows - middle, centres - middle
@@ -157,4 +157,4 @@ def _distances(rows: Array, norms: Array, centres: Any) -> Array:
     """Squared distances, (centres, rows), not below zero, exactly zero from a row to itself."""
     squared = norms - 2.0 * (rows[centres] @ rows.T) + norms[centres, None]
     squared[np.arange(len(centres)), centres] = 0.0
-    return np.maximum(squared, 0.0)
+    return np.asarray(np.maximum(squared, 0.0))

@@ -1,4 +1,4 @@
-"""What GMM and FCM kernels share: points as columns in a buffer, and Σ (change of membership) × (column).
+"""Common parts of the GMM and FCM kernels: points as columns in a buffer, and Σ (change of membership) × (column).
 
 Every statistic of a soft clustering sums membership times some function of the point: 1, x_t, x_t², x_t·x_u.
 Each such function is a *column* over the points of some tiles; the M-step is then one small matrix product,
@@ -33,15 +33,15 @@ from flegel.algorithms.simd.vectors import (
 )
 from flegel.core.shard import TILE
 
-OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
-ROWS = 4 if REGISTERS == 32 else 2  # clusters of a register tile
-COLS = 4  # columns of a register tile
+OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+ROWS = 4 if REGISTERS == 32 else 2  # clusters in a register tile of sums
+COLS = 4  # columns in a register tile of sums
 AREA = ROWS * COLS
-LANES = TWO_REGISTERS  # points of a register tile of distances
-WIDE = 10 if REGISTERS == 32 else 5  # clusters of it
-GROUP = 5 if REGISTERS == 32 else 3  # clusters, or rows of a matrix, where each takes two steps
-FLUSH = 256  # sums per lane that stay in the features' precision
-FILLED = 16  # vectors over which a register tile should run, to be worth its loads and stores
+LANES = TWO_REGISTERS  # points in a register tile of distances
+WIDE = 10 if REGISTERS == 32 else 5  # clusters in a register tile of distances
+GROUP = 5 if REGISTERS == 32 else 3  # the same where each cluster, or row of a matrix, takes two operations
+FLUSH = 256  # terms summed per lane in the features' precision before they are added to float64 sums
+FILLED = 16  # vectors that a register tile of sums runs over, so that its own loads and stores cost little
 
 
 def tiles_at_once(dtype: Any, k: int) -> int:
@@ -50,12 +50,12 @@ def tiles_at_once(dtype: Any, k: int) -> int:
 
 
 @njit(**OPTIONS)
-def padded(count, step):  # type: ignore[no-untyped-def]
+def padded(count, step):
     return -(-count // step) * step
 
 
 @njit(**OPTIONS)
-def soft_buffers(features, k, width, tiles):  # type: ignore[no-untyped-def]
+def soft_buffers(features, k, width, tiles):
     """(changes, columns, lane sums, table): zeros, padded to whole register tiles."""
     rows, cols = padded(k, ROWS), padded(width, COLS)
     changes = np.zeros((rows, tiles * TILE), features.dtype)
@@ -65,7 +65,7 @@ def soft_buffers(features, k, width, tiles):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def products(columns, count, at, slopes, levels, far):  # type: ignore[no-untyped-def]
+def products(columns, count, at, slopes, levels, far):
     """far[j] = levels[j] + Σ_c slopes[j, c] · columns[c], for a tile; slopes are packed in groups of WIDE."""
     points = columns.shape[1]
     for lane in range(0, TILE, lane_count(columns, LANES)):
@@ -80,7 +80,7 @@ def products(columns, count, at, slopes, levels, far):  # type: ignore[no-untype
 
 
 @njit(**OPTIONS)
-def square_distances(columns, d, at, slopes, offsets, levels, far):  # type: ignore[no-untyped-def]
+def square_distances(columns, d, at, slopes, offsets, levels, far):
     """far[j] = levels[j] + Σ_t (slope·x_t + offset)², for a tile; packed in groups of GROUP."""
     points = columns.shape[1]
     for lane in range(0, TILE, lane_count(columns, LANES)):
@@ -94,16 +94,16 @@ def square_distances(columns, d, at, slopes, offsets, levels, far):  # type: ign
 
 
 @njit(**OPTIONS)
-def fetch(features, tile):  # type: ignore[no-untyped-def]
-    """Asks for a tile before it is needed."""
+def fetch(features, tile):
+    """Prefetches a tile into the cache."""
     size = features.shape[1] * TILE
     for line in range(0, size, 64 // features.itemsize):
         prefetch(features, tile * size + line)
 
 
 @njit(**OPTIONS)
-def accumulate(changes, columns, lane_sums):  # type: ignore[no-untyped-def]
-    """lane_sums += changes × columnsᵀ, each lane for itself."""
+def accumulate(changes, columns, lane_sums):
+    """lane_sums += changes × columnsᵀ, each lane summed separately."""
     points = changes.shape[1]
     lanes = lane_count(changes, ONE_REGISTER)
     at = 0
@@ -119,7 +119,7 @@ def accumulate(changes, columns, lane_sums):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def flush(lane_sums, table):  # type: ignore[no-untyped-def]
+def flush(lane_sums, table):
     """Adds the lanes up into the table, in float64, and clears them."""
     lanes = lane_count(lane_sums, ONE_REGISTER)
     at = 0
@@ -134,7 +134,7 @@ def flush(lane_sums, table):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def standardized(features, tile, origin, unit, columns, at):  # type: ignore[no-untyped-def]
+def standardized(features, tile, origin, unit, columns, at):
     """Rows 0 … d-1 of the columns: the tile's points about the origin, in units."""
     kind = columns.dtype.type
     for t in range(origin.size):
@@ -144,7 +144,7 @@ def standardized(features, tile, origin, unit, columns, at):  # type: ignore[no-
 
 
 @njit(**OPTIONS)
-def beyond(columns, d, at, weights, limit):  # type: ignore[no-untyped-def]
+def beyond(columns, d, at, weights, limit):
     """Is Σ_t weights[t] · column_t² above the limit, or not a number, for any point of the tile?"""
     points = columns.shape[1]
     found = False
@@ -158,15 +158,15 @@ def beyond(columns, d, at, weights, limit):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def mark_active(active, tile, start, end):  # type: ignore[no-untyped-def]
+def mark_active(active, tile, start, end):
     """1 for the lanes of this tile that lie in start … end-1, else 0."""
     for lane in range(TILE):
         active[lane] = 1 if start <= tile * TILE + lane < end else 0
 
 
 @njit(**OPTIONS)
-def forget(changes, first):  # type: ignore[no-untyped-def]
-    """No changes from this point of the buffer on: what is left there belongs to earlier tiles."""
+def forget(changes, first):
+    """Sets the changes to 0 from this point of the buffer on: the values there belong to earlier tiles."""
     for j in range(changes.shape[0]):
         for point in range(first, changes.shape[1]):
             changes[j, point] = 0

@@ -1,6 +1,6 @@
 """Fuzzy c-means by incremental alternation: the model, its statistics and the plain per-point hooks.
 
-The hooks are the specification, one point at a time; `kernel.py` does the same to whole tiles, fast.
+The hooks are the specification, one point at a time; `kernel.py` computes the same for whole tiles.
 Never reads data or a clock.
 """
 
@@ -19,7 +19,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
 
-SAME = 1e-3  # of the spread of the points: centroids that are closer tell nothing apart
+SAME = 1e-3  # relative to the spread of the points: closer centroids count as coinciding
 
 
 class Prototypes(NamedTuple):
@@ -95,15 +95,16 @@ class FCM(Algorithm):
             if not logarithms[j] > CUT and self.m != 2.0:
                 shares[j] = 0.0
         changes = (shares / shares.sum()) ** self.m
-        for j in range(k):  # the change of what is kept, which may be rounded to float32
+        for j in range(k):  # the change of the stored value, which may be rounded to float32
             old = np.float64(dataPoint.state[j])
             dataPoint.state[j] = changes[j]
             changes[j] = np.float64(dataPoint.state[j]) - old
         return MembershipChange(changes, y)
 
     def aggregate(self, target: Weights, change: MembershipChange | Weights) -> Weights:
-        if len(change) == len(target):  # a whole report; numba drops this branch when it compiles for a Reweigh
-            return pytree.add(target, change)
+        if len(change) == 3:  # Weights, a worker's report; numba removes this branch for a MembershipChange
+            pytree.add(target, change)
+            return target
         changes, y = change
         norm = (y * y).sum()
         for j in range(changes.shape[0]):
@@ -163,7 +164,7 @@ class FCM(Algorithm):
 
     def predict(self, features: Any, parameter: Prototypes) -> Array:
         """The cluster that each row belongs to most, int32."""
-        return self.transform(features, parameter)[0].argmax(axis=1).astype(np.int32)
+        return np.asarray(self.transform(features, parameter)[0].argmax(axis=1), dtype=np.int32)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Prototypes) -> Evaluation:
         memberships, distances = self.transform(features, parameter)

@@ -1,8 +1,8 @@
 """The block kernel of FCM: distances in registers, memberships with vectors, statistics by `soft_assignment`.
 
 Up to m = 2, squared distances are ‖y‖² − 2 y·c + ‖c‖², and one below ε‖y‖² counts as ε‖y‖², which moves no
-membership by more than rounding does. Above 2 memberships feel it, and differences are squared instead.
-Never reads a clock.
+membership by more than rounding does. Above m = 2 that error would change memberships, and differences are squared
+instead. Never reads a clock.
 """
 
 from __future__ import annotations
@@ -34,28 +34,29 @@ from flegel.algorithms.soft_assignment import (
     tiles_at_once,
 )
 from flegel.core.pytree import Array
-from flegel.core.shard import TILE, Shard
+from flegel.core.shard import TILE, Shard, Sparse
 from flegel.core.stop_flag import raised
 
-NEAR = 1e-30  # a squared distance is no less than this: a point on a centroid belongs to it
-MOST = 1e30  # and no more than this, in float32
-STEEP = 1024.0  # ‖y‖² a column above which a float32 tile is done in float64: ordinary rows have about 1
+NEAR = 1e-30  # lower bound of a squared distance: a point on a centroid belongs to it, without a division by 0
+MOST = 1e30  # upper bound of a squared distance in float32
+STEEP = 1024.0  # ‖y‖² per column above which a float32 tile is computed in float64; ordinary rows have about 1
 EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
-CUT = -40.0  # a relative membership below e^CUT is none
+CUT = -40.0  # relative memberships below e^CUT count as 0
 
 
-def kernel_for(share: Shard, k: int, m: float) -> Kernel:
-    tiles = tiles_at_once(share.features.dtype, k)
+def kernel_for(shard: Shard, k: int, m: float) -> Kernel:
+    assert not isinstance(shard.features, Sparse)  # tiles are dense
+    tiles = tiles_at_once(shard.features.dtype, k)
 
-    def kernel(share: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
-        end = min(end, share.points)
-        return int(train(share.features, share.state, parameter, aggregator, start, end, flag, tiles, m))
+    def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
+        end = min(end, shard.points)
+        return int(train(shard.features, shard.state, parameter, aggregator, start, end, flag, tiles, m))
 
     return kernel
 
 
 @njit(**OPTIONS)
-def train(features, state, parameter, aggregator, start, end, flag, tiles, m):  # type: ignore[no-untyped-def]
+def train(features, state, parameter, aggregator, start, end, flag, tiles, m):
     k, d = parameter.centroids.shape
     lanes = lane_count(features, LANES)
     expanded = m <= 2.0
@@ -109,8 +110,8 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles, m):  
 
 
 @njit(**OPTIONS)
-def _room(k, d, parameter, expanded):  # type: ignore[no-untyped-def]
-    """What a tile in float64 needs, or nothing (k = 0)."""
+def _room(k, d, parameter, expanded):
+    """Buffers for a tile in float64; empty ones for k = 0."""
     wide = np.empty(0)
     slopes, offsets, levels = _pack(wide, parameter, k, expanded)
     changes, columns, lane_sums, _ = soft_buffers(wide, k, d + 2, 1)
@@ -119,7 +120,7 @@ def _room(k, d, parameter, expanded):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def _wide_tile(features, state, tile, start, end, parameter, m, wide):  # type: ignore[no-untyped-def]
+def _wide_tile(features, state, tile, start, end, parameter, m, wide):
     """A tile of float32 rows in float64. What counts is the change of the state as it is kept, in float32."""
     slopes, offsets, levels, changes, columns, lane_sums, far, room = wide
     k, d = parameter.centroids.shape
@@ -144,7 +145,7 @@ def _wide_tile(features, state, tile, start, end, parameter, m, wide):  # type: 
 
 
 @njit(**OPTIONS)
-def _memberships(far, columns, d, at, k, m, expanded, state, tile, active, changes):  # type: ignore[no-untyped-def]
+def _memberships(far, columns, d, at, k, m, expanded, state, tile, active, changes):
     """u^m of each cluster into the state, their changes into `changes`; u ∝ (1 / distance²)^(1/(m−1)).
 
     `far` holds squared distances, which lack ‖y‖², row d of the columns, if they are `expanded`.
@@ -187,7 +188,7 @@ def _memberships(far, columns, d, at, k, m, expanded, state, tile, active, chang
 
 
 @njit(**OPTIONS)
-def _norms(columns, d, at):  # type: ignore[no-untyped-def]
+def _norms(columns, d, at):
     """Row d: Σ y_t² of each point."""
     for lane in range(at, at + TILE):
         columns[d, lane] = 0
@@ -197,7 +198,7 @@ def _norms(columns, d, at):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def _pack(features, parameter, k, expanded):  # type: ignore[no-untyped-def]
+def _pack(features, parameter, k, expanded):
     """Expanded: −2c and ‖c‖²; else slopes 1 and offsets −c. In groups, column by column inside a group."""
     d = parameter.origin.size
     group = WIDE if expanded else GROUP

@@ -1,6 +1,6 @@
 """Gaussian mixtures by incremental EM: the model, its statistics and the plain per-point hooks.
 
-The hooks are the specification, one point at a time; `kernel.py` does the same to whole tiles, fast.
+The hooks are the specification, one point at a time; `kernel.py` computes the same for whole tiles.
 Never reads data or a clock.
 """
 
@@ -30,12 +30,13 @@ from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
 
-LEAST_VARIANCE = 1e-12  # of a column's own variance: what regularization is at least
-ROUNDING = 2.0**-50  # of a column's whole sum of squares: what float64 leaves of a difference of two such sums
-EMPTY = 1e-8  # points; a component with fewer has none
-CHUNK = 16384  # rows that are evaluated at a time
-TRIAL_ROWS, TRIAL_PASSES = (4096, 16384), 10  # of the sample, and of EM over them: enough to tell starts apart
-TRIAL_WORK = 2**28  # numbers of statistics a pass of a trial: fewer rows where matrices are large
+LEAST_VARIANCE = 1e-12  # lower bound of the regularization, relative to a column's variance
+ROUNDING = 2.0**-50  # relative to a column's sum of squares: the error of a difference of two such sums in float64
+EMPTY = 1e-8  # a component with fewer points than this counts as empty
+CHUNK = 16384  # rows evaluated at a time
+TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on which starts are tried
+TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart
+TRIAL_WORK = 2**28  # numbers added to statistics in a pass of a trial: fewer rows where matrices are large
 
 
 class Mixture(NamedTuple):
@@ -123,7 +124,8 @@ class GMM(Algorithm):
             return self._best_start((rows - origin) / unit, origin, unit, floor, rng)
         means = (start_rows(rows, self.k, self.init, sample.columns, rng, "GMM") - origin) / unit
         y = (rows - origin) / unit
-        within = np.minimum((y - means[numbered(y, means)]) ** 2, 25.0).mean(axis=0)  # one spread for all, no outliers
+        # One variance for all components; outliers count as 5 units from their mean.
+        within = np.minimum((y - means[numbered(y, means)]) ** 2, 25.0).mean(axis=0)
         spread = np.broadcast_to(np.maximum(within, np.maximum(1e-3, floor)), means.shape)
         if self.covariance == "spherical":
             spread = np.broadcast_to(spread.mean(axis=1, keepdims=True), means.shape)
@@ -201,15 +203,16 @@ class GMM(Algorithm):
         changes = np.empty(k + 1)
         changes[:k] = shares / mass
         changes[k] = np.log(mass) - (shares * below).sum() / mass
-        for j in range(k + 1):  # the change of what is kept, which may be rounded to float32
+        for j in range(k + 1):  # the change of the stored value, which may be rounded to float32
             old = np.float64(dataPoint.state[j])
             dataPoint.state[j] = changes[j]
             changes[j] = np.float64(dataPoint.state[j]) - old
         return ResponsibilityChange(changes, y)
 
     def aggregate(self, target: MixtureMoments, change: ResponsibilityChange | MixtureMoments) -> MixtureMoments:
-        if len(change) == len(target):  # a whole report; numba drops this branch when it compiles for a Shift
-            return pytree.add(target, change)
+        if len(change) == 4:  # MixtureMoments, a worker's report; numba removes this branch for a ResponsibilityChange
+            pytree.add(target, change)
+            return target
         changes, y = change
         k, d = target.sums.shape
         for j in range(k):
@@ -314,7 +317,7 @@ class GMM(Algorithm):
 
     def predict(self, features: Any, parameter: Mixture) -> Array:
         """The most responsible component of each row, int32."""
-        return self.transform(features, parameter)[0].argmax(axis=1).astype(np.int32)
+        return np.asarray(self.transform(features, parameter)[0].argmax(axis=1), dtype=np.int32)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Mixture) -> Evaluation:
         """The log-likelihood of these rows."""
@@ -343,7 +346,7 @@ class GMM(Algorithm):
         return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor)
 
     def _unknown(self, aggregator: MixtureMoments) -> Array:
-        """What rounding may have left of a variance, a row a component: the sums were differences of larger ones."""
+        """Rounding error of each variance, a row per component: the sums are differences of larger ones."""
         whole = np.abs(diagonals(aggregator.squares, aggregator.sums.shape[1])).sum(axis=0)
         return np.asarray(ROUNDING * whole / np.maximum(aggregator.counts, 1.0)[:, None])
 

@@ -47,28 +47,29 @@ from flegel.algorithms.soft_assignment import (
     tiles_at_once,
 )
 from flegel.core.pytree import Array
-from flegel.core.shard import TILE, Shard
+from flegel.core.shard import TILE, Shard, Sparse
 from flegel.core.stop_flag import raised
 
-MOST = 1e30  # half a squared distance is no more than this: an outlier belongs to all components alike
+MOST = 1e30  # upper bound of half a squared distance; all components are equally far from a point beyond it
 STEEP, STEEP_COLUMN = 4096.0, 64.0
 """Σ y² / variance above which a float32 tile is done in float64: with 256 sums a lane, float32 keeps a variance to
 256 · 4096 / 2^24, 6 %, of one point, and this much a column is ordinary."""
-CUT = -40.0  # a responsibility below e^CUT is none: it would only bring denormal numbers
+CUT = -40.0  # relative responsibilities below e^CUT count as 0: they would lead to denormal numbers
 
 
-def kernel_for(share: Shard, k: int) -> Kernel:
-    tiles = tiles_at_once(share.features.dtype, k)
+def kernel_for(shard: Shard, k: int) -> Kernel:
+    assert not isinstance(shard.features, Sparse)  # tiles are dense
+    tiles = tiles_at_once(shard.features.dtype, k)
 
-    def kernel(share: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
-        end = min(end, share.points)
-        return int(train(share.features, share.state, parameter, aggregator, start, end, flag, tiles))
+    def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
+        end = min(end, shard.points)
+        return int(train(shard.features, shard.state, parameter, aggregator, start, end, flag, tiles))
 
     return kernel
 
 
 @njit(**OPTIONS)
-def train(features, state, parameter, aggregator, start, end, flag, tiles):  # type: ignore[no-untyped-def]
+def train(features, state, parameter, aggregator, start, end, flag, tiles):
     d = features.shape[1]
     lanes = lane_count(features, LANES)
     k, width = parameter.whiten.shape
@@ -123,7 +124,7 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):  # t
 
 
 @njit(**OPTIONS)
-def _room(k, d, width, parameter, means):  # type: ignore[no-untyped-def]
+def _room(k, d, width, parameter, means):
     """What a tile in float64 needs, or nothing (k = 0)."""
     wide = np.empty(0)
     some = means if k else means[:0]
@@ -134,7 +135,7 @@ def _room(k, d, width, parameter, means):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def _wide_tile(features, state, tile, start, end, parameter, wide):  # type: ignore[no-untyped-def]
+def _wide_tile(features, state, tile, start, end, parameter, wide):
     """A tile of float32 rows in float64: y² so far above a variance would leave nothing of it in float32 sums.
 
     Returns the change of entropy. What counts is the change of the state as it is kept, in float32.
@@ -166,7 +167,7 @@ def _wide_tile(features, state, tile, start, end, parameter, wide):  # type: ign
 
 
 @njit(**OPTIONS)
-def _standard_means(parameter):  # type: ignore[no-untyped-def]
+def _standard_means(parameter):
     k, d = parameter.means.shape
     means = np.empty((k, d))
     for j in range(k):
@@ -176,7 +177,7 @@ def _standard_means(parameter):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def _steepness(features, parameter):  # type: ignore[no-untyped-def]
+def _steepness(features, parameter):
     """The largest precision of each column over the components that have weight."""
     k, width = parameter.whiten.shape
     d = parameter.origin.size
@@ -196,7 +197,7 @@ def _steepness(features, parameter):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def _distances(columns, d, width, at, expanded, slopes, offsets, levels, far):  # type: ignore[no-untyped-def]
+def _distances(columns, d, width, at, expanded, slopes, offsets, levels, far):
     """far[j] = half the squared distance from component j, less its level, for a tile."""
     if expanded:
         products(columns, 2 * d, at, slopes, levels, far)
@@ -207,7 +208,7 @@ def _distances(columns, d, width, at, expanded, slopes, offsets, levels, far):  
 
 
 @njit(**OPTIONS)
-def _full(columns, d, at, slopes, offsets, levels, far):  # type: ignore[no-untyped-def]
+def _full(columns, d, at, slopes, offsets, levels, far):
     """far[j] = ½‖whitened difference‖² − level, for a tile, by triangular matrices, GROUP rows at a time."""
     points = columns.shape[1]
     bands = -(-d // GROUP)
@@ -225,7 +226,7 @@ def _full(columns, d, at, slopes, offsets, levels, far):  # type: ignore[no-unty
 
 
 @njit(**OPTIONS)
-def _softmax(far, k, state, tile, active, changes, at):  # type: ignore[no-untyped-def]
+def _softmax(far, k, state, tile, active, changes, at):
     """Responsibilities into the state, their changes into `changes`; returns the change of entropy."""
     points = changes.shape[1]
     entropy = 0.0
@@ -258,7 +259,7 @@ def _softmax(far, k, state, tile, active, changes, at):  # type: ignore[no-untyp
 
 
 @njit(**OPTIONS)
-def _expandable(parameter, means, itemsize):  # type: ignore[no-untyped-def]
+def _expandable(parameter, means, itemsize):
     """Is ½ Σ (y² + m²)/σ², what cancels in an expanded distance, small enough for the precision?"""
     k, d = means.shape
     if parameter.whiten.shape[1] != d:
@@ -273,7 +274,7 @@ def _expandable(parameter, means, itemsize):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def _products(columns, d, width, at):  # type: ignore[no-untyped-def]
+def _products(columns, d, width, at):
     """Rows d … d+width-1: squares of the points' columns, or all products x_t·x_u with u ≤ t."""
     row = d
     for t in range(d):
@@ -284,7 +285,7 @@ def _products(columns, d, width, at):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def _pack(features, parameter, means, expanded):  # type: ignore[no-untyped-def]
+def _pack(features, parameter, means, expanded):
     """Whitening matrices as slopes and offsets in the order in which the kernel reads them; −level of each.
 
     Expanded: coefficients of y and of y² in groups of components, column by column inside a group. Else both

@@ -28,20 +28,21 @@ from flegel.algorithms.simd.vectors import (
     to_int32,
 )
 from flegel.core.pytree import Array
-from flegel.core.shard import TILE, Shard
+from flegel.core.shard import TILE, Shard, Sparse
 from flegel.core.stop_flag import raised
 
 LINE = 64  # bytes of a cache line
-OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
+OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
-def kernel_for(share: Shard, k: int) -> Kernel:
+def kernel_for(shard: Shard, k: int) -> Kernel:
     """The kernel in the shape that this machine's registers, the precision and k ask for."""
-    train = _build(*tile_shape(share.features.dtype, k))
+    assert not isinstance(shard.features, Sparse)  # tiles are dense
+    train = _build(*tile_shape(shard.features.dtype, k))
 
-    def kernel(share: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
-        end = min(end, share.points)
-        return int(train(share.features, share.state, parameter, aggregator, start, end, flag))
+    def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
+        end = min(end, shard.points)
+        return int(train(shard.features, shard.state, parameter, aggregator, start, end, flag))
 
     return kernel
 
@@ -58,7 +59,7 @@ def tile_shape(dtype: Any, k: int) -> tuple[int, int]:
 @cache
 def _build(lanes: int, group: int) -> Any:
     @njit(**OPTIONS)
-    def train(features, state, parameter, aggregator, start, end, flag):  # type: ignore[no-untyped-def]
+    def train(features, state, parameter, aggregator, start, end, flag):
         columns = features.shape[1]
         flat, last = features.reshape(-1), state.reshape(-1)
         centres = parameter.centroids - parameter.origin
@@ -101,7 +102,7 @@ def _build(lanes: int, group: int) -> Any:
 
 
 @njit(**OPTIONS)
-def _conditioning(centres, origin, itemsize):  # type: ignore[no-untyped-def]
+def _conditioning(centres, origin, itemsize):
     """Must points be shifted, and scaled by which power of two, for safe products in their precision?"""
     largest = np.abs(centres).max()
     bound = 2.0**40 if itemsize == 4 else 2.0**400
@@ -113,7 +114,7 @@ def _conditioning(centres, origin, itemsize):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS)
-def _pack(features, centres, origin, groups, group, shifted, scale):  # type: ignore[no-untyped-def]
+def _pack(features, centres, origin, groups, group, shifted, scale):
     """−c in groups, column by column inside a group, and ½‖c‖²; fillers of the last group are far."""
     clusters, columns = centres.shape
     minus = np.zeros(groups * columns * group, features.dtype)
@@ -125,12 +126,12 @@ def _pack(features, centres, origin, groups, group, shifted, scale):  # type: ig
             norm += c * c
             aside += c * origin[t]
             minus[(j // group * columns + t) * group + j % group] = -c
-        half[j] = 0.5 * norm + (0.0 if shifted else aside)  # an unshifted x brings its origin·c along
+        half[j] = 0.5 * norm + (0.0 if shifted else aside)  # x·c of an unshifted x contains origin·c
     return minus, half
 
 
 @njit(**OPTIONS)
-def _shift(flat, at, origin, scale, near):  # type: ignore[no-untyped-def]
+def _shift(flat, at, origin, scale, near):
     """A tile about the origin, in a buffer."""
     to = near.dtype.type
     for t in range(origin.size):
@@ -140,7 +141,7 @@ def _shift(flat, at, origin, scale, near):  # type: ignore[no-untyped-def]
 
 
 @njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"})
-def _move(flat, last, nearest, first, start, end, centres, origin, aggregator, x):  # type: ignore[no-untyped-def]
+def _move(flat, last, nearest, first, start, end, centres, origin, aggregator, x):
     """Take points to their new clusters in the statistics, where float64 agrees that these are nearer."""
     sums, counts, squares = aggregator
     columns = origin.size

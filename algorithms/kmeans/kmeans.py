@@ -1,6 +1,6 @@
 """K-means as incremental EM: the model, its statistics and the plain per-point hooks.
 
-The hooks are the specification, one point at a time; `kernel.py` does the same to whole tiles, fast.
+The hooks are the specification, one point at a time; `kernel.py` computes the same for whole tiles.
 Never reads data or a clock.
 """
 
@@ -19,9 +19,10 @@ from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
 
-ROUNDING = 2.0**-50  # of a sum of squares: what float64 leaves of a difference of two such sums
-SPARE = 64  # rows at most that θ keeps for clusters that become empty
-TRIAL_ROWS, TRIAL_WORK = 32768, 2**26  # of the sample; products of a pass over them: fewer rows where k·d is large
+ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference of two such sums in float64
+SPARE = 64  # rows of the sample, at most, that θ keeps as places for clusters that become empty
+TRIAL_ROWS = 32768  # rows of the sample, at most, on which starts are tried
+TRIAL_WORK = 2**26  # multiplications in a pass over them, at most: fewer rows where k·d is large
 
 
 class Centroids(NamedTuple):
@@ -105,7 +106,7 @@ class KMeans(Algorithm):
         return KMeansSums(np.zeros_like(parameter.centroids), *np.zeros((2, len(parameter.centroids))))
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Centroids, iterationNum: int) -> PointReassignment:
-        x = dataPoint.features
+        x = np.asarray(dataPoint.features)  # dense: KMeans does not take sparse rows
         last = dataPoint.state[0]
         nearest, least = 0, np.inf
         for j in range(parameter.centroids.shape[0]):
@@ -113,14 +114,15 @@ class KMeans(Algorithm):
             for t in range(x.shape[0]):
                 difference = x[t] - parameter.centroids[j, t]
                 distance += difference * difference
-            if distance < least or (distance == least and j == last):  # moves only to what is strictly nearer
+            if distance < least or (distance == least and j == last):  # a point moves only to a strictly nearer cluster
                 nearest, least = j, distance
         dataPoint.state[0] = nearest
         return PointReassignment(x, parameter.origin, last, nearest)
 
     def aggregate(self, target: KMeansSums, change: PointReassignment | KMeansSums) -> KMeansSums:
-        if len(change) == len(target):  # a whole report; numba drops this branch when it compiles for a Move
-            return pytree.add(target, change)
+        if len(change) == 3:  # KMeansSums, a worker's report; numba removes this branch for a PointReassignment
+            pytree.add(target, change)
+            return target
         x, origin, last, nearest = change
         if last == nearest:
             return target
@@ -170,7 +172,7 @@ class KMeans(Algorithm):
                 f"{len(empty)} of {len(aggregator.counts)} clusters are empty ({_some(empty)}): no row of the sample "
                 "was left for them that is not a centroid already. Fewer clusters may fit better."
             )
-        shared = aggregator.counts > 1  # the scatter of a single point is 0, and known
+        shared = aggregator.counts > 1  # the scatter of a single point is exactly 0
         coarse = ROUNDING * float(np.abs(aggregator.squares[shared]).sum())
         value = self.objective(aggregator, parameter)
         if coarse > 1e-6 * value and coarse > 0:

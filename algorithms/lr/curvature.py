@@ -39,7 +39,7 @@ def add_outer(row: Array | SparseRow, step: float, metric: Array, target: Array)
     target += step * full**2 if target.shape[0] == 1 else np.tril(step * np.outer(full, full))
 
 
-@overload(add_outer)  # type: ignore[untyped-decorator]
+@overload(add_outer)
 def _add_outer(row: Any, step: Any, metric: Any, target: Any) -> Any:
     def dense(row: Any, step: Any, metric: Any, target: Any) -> Any:
         dense_outer(row, step, metric, target)
@@ -50,8 +50,8 @@ def _add_outer(row: Any, step: Any, metric: Any, target: Any) -> Any:
     return dense if isinstance(row, types.Array) else sparse
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def dense_outer(row, step, metric, target):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def dense_outer(row, step, metric, target):
     columns = metric.shape[1] - 1
     full = np.empty(columns + 1)
     for t in range(columns):
@@ -67,8 +67,8 @@ def dense_outer(row, step, metric, target):  # type: ignore[no-untyped-def]
             target[t, s] += scaled * full[s]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def sparse_outer(indices, values, step, metric, target):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def sparse_outer(indices, values, step, metric, target):
     """Sparse rows are not centered: `metric[0]` is 0 for them."""
     columns = metric.shape[1] - 1
     full = target.shape[0] > 1
@@ -89,14 +89,14 @@ def sparse_outer(indices, values, step, metric, target):  # type: ignore[no-unty
         target[0, columns] += step
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def width_of(columns):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def width_of(columns):
     """Columns and the bias, filled up to whole registers."""
     return (columns + LANES) // LANES * LANES
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def gather(features, tile, lane, metric, inverse, rows, place):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def gather(features, tile, lane, metric, inverse, rows, place):
     """x̃ of one point of a tile into a row of the block."""
     columns = metric.shape[1] - 1
     for t in range(columns):
@@ -104,8 +104,8 @@ def gather(features, tile, lane, metric, inverse, rows, place):  # type: ignore[
     rows[place, columns] = 1.0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def add_block(rows, steps, count, scaled, sums):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def add_block(rows, steps, count, scaled, sums):
     """sums[k] += Σ over the block's points of steps[k]·x̃·x̃ᵀ, lower triangle, in whole register tiles."""
     width = rows.shape[1]
     for k in range(sums.shape[0]):
@@ -122,8 +122,8 @@ def add_block(rows, steps, count, scaled, sums):  # type: ignore[no-untyped-def]
                 store_each(sums, into, width, tile)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def unload(sums, curvature):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def unload(sums, curvature):
     """The block's sums, lower triangle without the filling, into the statistics."""
     for k in range(curvature.shape[0]):
         for t in range(curvature.shape[1]):

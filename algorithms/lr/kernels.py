@@ -48,11 +48,11 @@ TILES_IN_PARTS = 16
 """A float32 part of the gradient adds up 4 products a tile; after so many it goes into the float64 sum."""
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _sparse(
     indptr, indices, values, labels, state, weights, bias, classes, metric, model,
     gradient, curvature, counts, sums, start, end, flag,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     outputs, columns = weights.shape
     scores, steps, bends = np.empty(outputs), np.empty(outputs), np.empty(outputs)
     for i in range(start, end):
@@ -79,11 +79,11 @@ def _sparse(
     return end
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _some_lanes(
     tile, lanes, features, labels, state, weights, bias, classes, metric, model, gradient, curvature, counts, sums
-):  # type: ignore[no-untyped-def]
-    """Part of a tile, or one with a strange label: point by point."""
+):
+    """Part of a tile, or a tile with an unknown label, point by point."""
     outputs, columns = weights.shape
     scores, steps, bends = np.empty(outputs), np.empty(outputs), np.empty(outputs)
     for lane in range(lanes[0], lanes[1]):
@@ -106,8 +106,8 @@ def _some_lanes(
                 dense_outer(features[tile, :, lane], bends[k], metric, curvature[k])
 
 
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _scores(features, at, weights, bias, scores):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, forceinline=True)
+def _scores(features, at, weights, bias, scores):
     """scores[k, lane] of one tile whose features begin at the flat position `at`."""
     outputs, columns = weights.shape
     for k in range(outputs):
@@ -119,8 +119,8 @@ def _scores(features, at, weights, bias, scores):  # type: ignore[no-untyped-def
             store(scores, k * TILE + lane, value)
 
 
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _targets(labels, first, classes, targets):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, forceinline=True)
+def _targets(labels, first, classes, targets):
     """Class numbers of a tile's labels into `targets`; False where one is none of the classes."""
     strange = False
     for lane in range(0, TILE, FEW):
@@ -133,8 +133,8 @@ def _targets(labels, first, classes, targets):  # type: ignore[no-untyped-def]
     return not strange
 
 
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _two_classes(scores, targets, losses, features, ahead, columns):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, forceinline=True)
+def _two_classes(scores, targets, losses, features, ahead, columns):
     """What `residuals` does to one point, to a tile: scores become probability − target."""
     line = 64 // features.itemsize
     for lane in range(0, TILE, FEW):
@@ -151,8 +151,8 @@ def _two_classes(scores, targets, losses, features, ahead, columns):  # type: ig
         store(losses, lane, maximum(z - 2.0 * (y * z), zero) + log1p_unit(small))
 
 
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _many_classes(scores, targets, losses):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, forceinline=True)
+def _many_classes(scores, targets, losses):
     """The same for a score a class."""
     for lane in range(0, TILE, FEW):
         top = spread(-MOST_SCORE, load(scores, lane, FEW))
@@ -175,8 +175,8 @@ def _many_classes(scores, targets, losses):  # type: ignore[no-untyped-def]
         store(losses, lane, log(whole) - mine)
 
 
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _importances(targets, importance, weights):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, forceinline=True)
+def _importances(targets, importance, weights):
     """The weight of every lane's class."""
     for lane in range(0, TILE, FEW):
         y = load(targets, lane, FEW)
@@ -186,8 +186,8 @@ def _importances(targets, importance, weights):  # type: ignore[no-untyped-def]
         store(weights, lane, value)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _count(state, tile, targets, counts, sums):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _count(state, tile, targets, counts, sums):
     """Points that were never visited before, all and by class."""
     number = state.shape[1] - 1
     for lane in range(TILE):
@@ -196,8 +196,8 @@ def _count(state, tile, targets, counts, sums):  # type: ignore[no-untyped-def]
             sums[1] += 1.0
 
 
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _keep(state, tile, scores, steps, losses, weights, weighted, targets, numbers, counts, sums):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, forceinline=True)
+def _keep(state, tile, scores, steps, losses, weights, weighted, targets, numbers, counts, sums):
     """Residuals in `scores`, and losses, into the state; how far residuals changed into `steps`. The loss is summed in
     float64, as stored. True where the curvature of a lane is outdated, or has to be looked at closely.
     """
@@ -248,8 +248,8 @@ def _keep(state, tile, scores, steps, losses, weights, weighted, targets, number
     return any_lane(worst > 0.0) or cap == 0.0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _recount(features, tile, state, residuals_now, weights, numbers, metric, block, curvature):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _recount(features, tile, state, residuals_now, weights, numbers, metric, block, curvature):
     """Lanes whose curvature is outdated into the block, which goes into the sums where it is full."""
     rows, steps, _, _, filled, inverse = block
     part, floor, cap = numbers[3], numbers[4], numbers[5]
@@ -280,8 +280,8 @@ def _recount(features, tile, state, residuals_now, weights, numbers, metric, blo
             _empty(block)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _empty(block):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _empty(block):
     """Add what the block holds to its sums."""
     rows, steps, scaled, sums, filled, _ = block
     if not filled[1]:
@@ -291,8 +291,8 @@ def _empty(block):  # type: ignore[no-untyped-def]
     filled[0] = 0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _new_block(outputs, metric, full):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _new_block(outputs, metric, full):
     """Rows, a step an output, scaled rows, sums; points it holds, and whether the sums are begun; 1 / unit."""
     width = width_of(metric.shape[1] - 1) if full else 1
     count = BLOCK if full else 1
@@ -301,8 +301,8 @@ def _new_block(outputs, metric, full):  # type: ignore[no-untyped-def]
     return rows, np.empty((outputs, count)), np.empty((count, width)), sums, np.zeros(2, np.int64), 1.0 / metric[1]
 
 
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _add_steps(features, at, steps, parts):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, forceinline=True)
+def _add_steps(features, at, steps, parts):
     """parts[k, t] += step·x over one tile, in `FEW` lanes; the last t is the bias. Fetches the next tile
     meanwhile.
     """
@@ -326,8 +326,8 @@ def _add_steps(features, at, steps, parts):  # type: ignore[no-untyped-def]
         store(parts, into, load(parts, into, FEW) + ((a + b) + (c + d)))
 
 
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def _flush(parts, gradient):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, forceinline=True)
+def _flush(parts, gradient):
     for k in range(parts.shape[0]):
         for t in range(parts.shape[1]):
             at = (k * parts.shape[1] + t) * FEW
@@ -336,10 +336,10 @@ def _flush(parts, gradient):  # type: ignore[no-untyped-def]
             store(parts, at, spread(0.0, part))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _tiles(
     features, labels, state, weights, bias, classes, metric, model, gradient, curvature, counts, sums, start, end, flag
-):  # type: ignore[no-untyped-def]
+):
     outputs, columns = weights.shape
     kind = features.dtype.type
     narrow, narrow_bias = weights.astype(features.dtype), bias.astype(features.dtype)
@@ -390,26 +390,25 @@ def _tiles(
 _VECTOR_LABELS = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
 
 
-def kernel_for(share: Shard, memory: bool) -> Kernel:
-    """The kernel for this share's layout."""
-    sparse = isinstance(share.features, Sparse)
+def kernel_for(memory: bool) -> Kernel:
+    """The kernel for sparse rows and for dense tiles."""
     keep = 1.0 if memory else 0.0
 
-    def run(share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+    def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(5)  # loss, seen, stamps, visits, unknown
         penalty, epoch, part, floor, cap, _ = parameter.internal_visit
         numbers = (float(penalty), keep, float(epoch), float(part), float(floor), float(cap))
         model = (parameter.internal_importance, numbers)
         theta = (parameter.weights, parameter.bias, parameter.classes, parameter.internal_metric, model)
         goal = (aggregator.gradient, aggregator.curvature, aggregator.counts, sums, start, end, flag)
-        if sparse:
-            rows = share.features
-            reached = _sparse(rows.indptr, rows.indices, rows.values, share.labels, share.state, *theta, *goal)
+        if isinstance(shard.features, Sparse):
+            rows = shard.features
+            reached = _sparse(rows.indptr, rows.indices, rows.values, shard.labels, shard.state, *theta, *goal)
         else:
-            labels = share.labels
+            labels = shard.labels
             if labels.dtype not in _VECTOR_LABELS:
                 labels = labels.astype(np.float64)
-            reached = _tiles(share.features, labels, share.state, *theta, *goal)
+            reached = _tiles(shard.features, labels, shard.state, *theta, *goal)
         for into, extra in zip(aggregator[3:], sums, strict=True):
             into += extra
         return int(reached)

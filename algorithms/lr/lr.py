@@ -1,6 +1,6 @@
 """Logistic regression, binary and softmax: the model, its statistics and the per-point hooks.
 
-Never looks at a share as a whole; the block kernels are in `kernels.py`, the steps in `search.py`.
+Never looks at a shard as a whole; the block kernels are in `kernels.py`, the steps in `search.py`.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError
 
 GAIN = 2.0
-"""How far one pass may go while θ moves at every barrier, in Newton steps. A barrier moves by its share of the pass."""
+"""Newton steps per pass while θ moves at every barrier. A barrier's step is in proportion to its visits."""
 FULL_STEP = 0.8 / GAIN
-"""Of a pass between two barriers: beyond 1 / GAIN visits are wasted, and rounds are not always of the same length."""
+"""Part of a pass between two barriers up to which no visit is wasted: 1 / GAIN, less 20 % as rounds vary in length."""
 FULL_NUMBERS = 2**16
-"""All second derivatives are summed up to so many numbers, 512 kB a report: 255 columns for two classes."""
+"""All second derivatives are summed up to this many numbers, 512 kB per report: 255 columns for two classes."""
 
 
 class LR(Algorithm):
@@ -140,9 +140,9 @@ class LR(Algorithm):
         assert self.classes is not None
         if len(self.classes) == 0 or len(set(self.classes)) != len(self.classes):
             raise UsageError("LR: classes must name at least one label value, and none twice.")
-        strange = sorted(set(found.tolist()) - set(self.classes))
-        if strange:
-            raise UsageError(f"LR: label {strange[0]:g} is not among classes={self.classes}; list it there too.")
+        unknown = sorted(set(found.tolist()) - set(self.classes))
+        if unknown:
+            raise UsageError(f"LR: label {unknown[0]:g} is not among classes={self.classes}; list it there too.")
 
     def _importance(self, counts: Array) -> Array:
         assert self.classes is not None
@@ -232,12 +232,12 @@ class LR(Algorithm):
         return change
 
     def kernel(self, share: Shard) -> Kernel:
-        return kernels.kernel_for(share, self.memory)
+        return kernels.kernel_for(self.memory)
 
     # -- steps ---------------------------------------------------------------------------------------------
 
     def updateParameter(self, aggregator: Gradients, oldParameter: Linear) -> Linear:
-        self._complain_about_strangers(aggregator, oldParameter)
+        self._reject_unknown_labels(aggregator, oldParameter)
         visits, seen = float(aggregator.visits[0]), float(aggregator.seen[0])
         if visits <= 0:
             return oldParameter
@@ -275,22 +275,21 @@ class LR(Algorithm):
         return search._replace(settling=1.0) if over else search
 
     def _move(self, aggregator: Gradients, parameter: Linear, search: StepSearch) -> Linear:
-        """θ moves at every barrier: by its share of `GAIN` Newton steps."""
+        """θ moves at every barrier, by `GAIN` Newton steps times the part of a pass that was visited."""
         theta, visits = joined(parameter), float(aggregator.visits[0])
         curvature = self._curvatures(aggregator, parameter)
         gradient = aggregator.gradient / (curvature.seen if self.memory else visits) + self._penalty.slope(theta)
         rate = self._rate(search) * search.pace * min(1.0, GAIN * visits / search.points)
         rate /= HEADROOM if curvature.full else 1.0
-        damping = max(
-            search.damping, 0.1 * theta.shape[1] / curvature.seen
-        )  # few points see correlations that are none
+        # Few points show correlations that the data do not have: more damping.
+        damping = max(search.damping, 0.1 * theta.shape[1] / curvature.seen)
         fresh = theta + rate * curvature.solve(gradient, self._penalty, damping)
         if not np.isfinite(fresh).all():
             return self._held(parameter, search._replace(settling=1.0))
         return self._moved(aggregator, parameter, fresh, search)
 
     def _measure(self, aggregator: Gradients, parameter: Linear, search: StepSearch) -> Linear:
-        """Loss and gradient are those of this θ: it is better than the best so far, or the way leads back."""
+        """Loss and gradient are exact for this θ: accept it if it is better than the best θ, else go back."""
         theta, curvature = joined(parameter), self._curvatures(aggregator, parameter)
         value = float(aggregator.loss[0]) / curvature.seen
         gradient = aggregator.gradient / curvature.seen + self._penalty.slope(theta)
@@ -346,12 +345,12 @@ class LR(Algorithm):
         brought = search.best - value if search.measured else NOT_YET
         exact = curvature.full and not penalty.l1 and not len(pairs)
         free = -promised
-        if exact and damping > LEAST_DAMPING:  # damping hides what flat directions still promise
+        if exact and damping > LEAST_DAMPING:  # without damping, flat directions promise more
             free = -float((gradient * curvature.solve(gradient, penalty, LEAST_DAMPING)).sum())
         gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
         gap /= max(value, 1e-4 * start)
         if search.wary or (not exact and damping > MOST_DAMPING * 1e-6):
-            gap = NOT_YET  # curvature is overstated, so the distance would be understated
+            gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         if self._separated(value, parameter):
             gap = min(gap, value / start)  # the minimum is 0
         search = search._replace(
@@ -378,7 +377,7 @@ class LR(Algorithm):
         return math.log(max(len(parameter.classes), 2)) * weight
 
     def _held(self, parameter: Linear, search: StepSearch) -> Linear:
-        """The same θ again."""
+        """θ is kept for the next interval."""
         numbers = parameter.internal_visit.copy()
         numbers[2], numbers[4] = RECOUNT[int(search.settling)], self._cap(search)
         return parameter._replace(internal_search=np.array(search), internal_visit=numbers)
@@ -393,7 +392,7 @@ class LR(Algorithm):
         return GUARDED if search.wary else EXACT
 
     def _moved(self, aggregator: Gradients, parameter: Linear, theta: Array, search: StepSearch) -> Linear:
-        """Another θ, with another number."""
+        """A new θ, with the next number."""
         mean = float(aggregator.curvature[:, -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
         part, floor = RECOUNT[int(search.settling)], max(NEGLIGIBLE * mean, 0.0)
@@ -405,7 +404,7 @@ class LR(Algorithm):
     def _rate(self, search: StepSearch) -> float:
         return self.learning_rate * scheduled(self.schedule, self.decay, search.trained / search.points)
 
-    def _complain_about_strangers(self, aggregator: Gradients, parameter: Linear) -> None:
+    def _reject_unknown_labels(self, aggregator: Gradients, parameter: Linear) -> None:
         if aggregator.unknown[0] > 0:
             raise UsageError(
                 f"LR: {int(aggregator.unknown[0])} points carry labels outside "
@@ -476,7 +475,8 @@ class LR(Algorithm):
 
     def predict(self, features: Any, parameter: Linear) -> Array:
         """The most likely class of each row, as a label value."""
-        return np.asarray(parameter.classes)[self.probabilities(features, parameter).argmax(axis=1)]
+        likeliest = self.probabilities(features, parameter).argmax(axis=1)
+        return np.asarray(np.asarray(parameter.classes)[likeliest])
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Linear) -> Evaluation:
         """Mean log-loss + penalty, and accuracy."""

@@ -16,8 +16,8 @@ class Linear(NamedTuple):
 
     Fields whose names begin with `internal_` are the algorithm's own. `visit`: penalty, number of this θ, when
     curvature is counted again (part, floor), its cap, and whether all of it is summed. `importance`: the weight of
-    every class. `search`: a `Search`. `best`: the best θ that was measured, and its gradient. `pairs`: those of L-BFGS.
-    `metric`: see `precondition`.
+    every class. `search`: a `StepSearch`. `best`: the best θ that was measured, and its gradient. `pairs`: those of
+    L-BFGS. `metric`: see `precondition`.
     """
 
     weights: Array
@@ -33,9 +33,9 @@ class Linear(NamedTuple):
 
 class Gradients(NamedTuple):
     """s: Σ residual·x (last column: the bias), Σ curvature·x̃·x̃ᵀ, points by class, Σ loss, points seen, Σ number of θ
-    at the last visit, visits and strangers of now.
+    at the last visit, and of this interval the visits and the unknown labels.
 
-    A stranger is a visit to a point whose label is not among the classes.
+    `unknown` counts visits to points whose label is not among the classes.
     """
 
     gradient: Array

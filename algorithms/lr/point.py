@@ -13,10 +13,10 @@ from numba import njit
 from flegel.core.pytree import Array
 
 MOST_SCORE = 1e5
-"""Scores are cut off here: sums that are kept by difference must not lose their digits to a θ that was tried once."""
+"""Bound of |score|. Sums are kept by difference, so a huge loss under a θ that is later rejected would cost digits."""
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def residuals(scores: Array, target: int) -> float:
     """Turns the scores of one point into probability − target, in place, and returns its log-loss."""
     if scores.shape[0] == 1:
@@ -25,7 +25,8 @@ def residuals(scores: Array, target: int) -> float:
         likely = 1.0 / (1.0 + small) if score >= 0.0 else small / (1.0 + small)
         scores[0] = likely - (1.0 if target == 1 else 0.0)
         wrong = -score if target == 1 else score
-        return max(wrong, 0.0) + np.log1p(small)
+        loss: float = max(wrong, 0.0) + np.log1p(small)
+        return loss
     for k in range(scores.shape[0]):
         scores[k] = min(max(scores[k], -MOST_SCORE), MOST_SCORE)
     top = scores.max()
@@ -36,16 +37,17 @@ def residuals(scores: Array, target: int) -> float:
         whole += scores[k]
     for k in range(scores.shape[0]):
         scores[k] /= whole
-    # 1 − p loses its digits where p is near 1; the others' sum does not.
+    # 1 − p loses digits where p is near 1; the sum of the other probabilities does not.
     rest = 0.0
     for k in range(scores.shape[0]):
         if k != target:
             rest += scores[k]
     scores[target] = -rest
-    return np.log(whole) - mine
+    log_loss: float = np.log(whole) - mine
+    return log_loss
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def class_number(label: Any, classes: Array) -> int:
     for c in range(classes.shape[0]):
         if label == classes[c]:
@@ -53,8 +55,8 @@ def class_number(label: Any, classes: Array) -> int:
     return -1
 
 
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def bend_of(size, cap):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, forceinline=True)
+def bend_of(size, cap):
     """Curvature by the score, from |residual|: p·(1 − p), with the residual cut off at `cap`; with a cap of 0 that of
     the parabola which bounds the loss everywhere (Jaakkola and Jordan): tanh(z/2) / 2z.
     """
@@ -66,14 +68,14 @@ def bend_of(size, cap):  # type: ignore[no-untyped-def]
     return cut * (1.0 - cut)
 
 
-@njit(nogil=True, cache=True, forceinline=True)  # type: ignore[untyped-decorator]
-def outdated(now, counted, part, floor):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True, forceinline=True)
+def outdated(now, counted, part, floor):
     """A point's curvature is counted again where it has changed by more than `part` and is not negligible."""
     return abs(now - counted) > part * counted + floor
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def visit(scores, target, state, model, gradient_steps, curvature_steps, sums):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def visit(scores, target, state, model, gradient_steps, curvature_steps, sums):
     """One visit: scores → new state, what its gradient and curvature change by, sums. True: curvature changed.
 
     `state` holds a residual an output, the loss, a curvature an output, and the number of θ at the last visit.

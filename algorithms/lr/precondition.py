@@ -47,12 +47,12 @@ def coordinates(features: Any, columns: int, intercept: bool, centered: bool) ->
 
 
 def scaled(features: Any, columns: int, curvature: float, l2: float, intercept: bool) -> Array:
-    """The metric for such features. `curvature` is c; without an intercept the mean is not taken off."""
+    """The metric for such features. `curvature` is c; without an intercept the mean is not subtracted."""
     rows = max(rows_of(features), 1)
     basis = coordinates(features, columns, intercept, centered=intercept)
     mean, unit = basis[0, :columns], basis[1, :columns]
     directions = min(columns, BUDGET // columns)
-    shrink = min(1.0, 1e-6 + 0.1 * columns / rows)  # a small sample sees correlations that are none
+    shrink = min(1.0, 1e-6 + 0.1 * columns / rows)  # a small sample shows correlations that the data do not have
     product = _product(features, mean, unit, curvature, shrink, l2)
     values, vectors = _leading(product, columns, directions)
     metric = np.zeros((2 + directions, columns + 1))

@@ -1,10 +1,10 @@
-"""How logistic regression moves from measured statistics: Newton steps, proximal steps, and the way back.
+"""How logistic regression moves from measured statistics: Newton steps, proximal steps, and returning from failed ones.
 
 Pure functions of statistics and θ, called by `lr` on the coordinator; never looks at points.
 
 Measured: when the last visit of every point was made with the same θ, loss and gradient are those of this θ, exactly.
 Then θ is compared with the best one so far. A better one becomes the best and the next step starts from it; from a
-worse one the search goes back towards the best, along the same line, by interpolation. So the objective of the best
+worse one the search goes back towards the best along the same step, by interpolation. So the objective of the best
 θ never rises, whatever order the visits came in.
 """
 
@@ -19,19 +19,17 @@ from flegel.algorithms.lr.precondition import descend, inward, outward
 from flegel.core.pytree import Array
 
 ENOUGH = 1e-4
-"""Of the gain that a step promises, a step must bring this part (Armijo)."""
+"""A step must bring this part of the gain that it promises (Armijo)."""
 NOISE = 1e-7
-"""Losses are stored in float32; their mean is not known better than this, relatively."""
+"""Relative error of the mean loss: losses are stored in float32."""
 DIGITS = 2e-13
 """A column that varies by less than this part of its mean and unit does not vary: the rest is rounding."""
 LEAST_DAMPING, FIRST_DAMPING, MOST_DAMPING = 1e-10, 1e-6, 1e3
-NOT_YET = 1e300  # finite: a parameter is checked to be
-
-
+NOT_YET = 1e300  # stands for infinity: θ travels with these numbers, and must be finite
 HEADROOM = 1.25
-"""Such steps rest on gradients of up to one pass ago, so curvature counts as so many times what was summed."""
+"""Factor on the curvature while θ moves at every barrier: gradients are up to one pass old then."""
 MOVING_PASSES = 6
-"""θ moves at every barrier for at most so many passes, or until one brings less than `SETTLED` of the loss."""
+"""θ moves at every barrier for at most this many passes, or until a pass lowers the loss by less than `SETTLED`."""
 SETTLED = 0.01
 RECOUNT = (0.5, 0.2)
 """A point's curvature is counted again when it has changed by this part: while θ moves, and while it is held."""
@@ -40,7 +38,8 @@ PATIENCE = 50
 GUARDED, CAUTIOUS, EXACT = 0.0, 0.5, 1.0
 """Which points count with more than their curvature (see `kernels.py`): all, those on the wrong side, none."""
 CREDIBLE = 2.0
-"""A Newton step that promises more than so many times the objective rests on points whose loss is straight."""
+"""A Newton step that promises more than this times the objective is not trusted: it comes from points far on the wrong
+side, where the loss is almost straight."""
 NEGLIGIBLE = 1e-12
 """A point whose curvature is below this part of the mean is not counted again."""
 
@@ -71,9 +70,9 @@ class StepSearch(NamedTuple):
     marked: float
     """That mean loss."""
     wary: float
-    """So many good steps are still to come before curvature is trusted beyond the plane again."""
+    """Good steps still required before the curvature of points on the wrong side is trusted again."""
     brought: float
-    """What the last step brought."""
+    """Decrease of the objective by the last step."""
     stuck: float
     """Above 0 where the search ended because no step was better: what the last one promised, of the objective."""
 
@@ -127,12 +126,12 @@ class Curvature(NamedTuple):
 
     @property
     def full(self) -> bool:
-        return self.sums.shape[1] > 1
+        return bool(self.sums.shape[1] > 1)
 
     def matrix(self, k: int, penalty: Penalty, damping: float) -> Array:
         """The full Hessian of output k with penalty and damping. A constant column gets 1: its weight stays."""
         lower = np.tril(self.sums[k]) / self.seen
-        whole = lower + np.tril(lower, -1).T
+        whole: Array = lower + np.tril(lower, -1).T
         places = np.arange(len(whole))
         diagonal = np.maximum(whole[places, places], 0.0)
         rounding = DIGITS * (1.0 + np.abs(self.metric[0]) / self.metric[1])
@@ -203,7 +202,7 @@ def _solve(matrix: Array, gradient: Array) -> Array:
     return np.asarray(np.linalg.solve(root.T, half) * unit)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _coordinate_descent(matrix: Array, gradient: Array, start: Array, least: Array) -> Array:
     """argmin over d of gradient·d + ½·d·matrix·d + Σ least·|start + d|."""
     step = np.zeros_like(gradient)
@@ -257,7 +256,7 @@ def quasi_newton(gradient: Array, pairs: Array, solve: Any) -> Array:
 
 
 def scheduled(schedule: str, decay: float, passes: float) -> float:
-    """The factor on the learning rate after so many passes."""
+    """The factor on the learning rate after this many passes."""
     match schedule:
         case "inverse":
             return 1.0 / (1.0 + decay * passes)
@@ -267,18 +266,18 @@ def scheduled(schedule: str, decay: float, passes: float) -> float:
 
 
 def remaining(last: float, before: float) -> float:
-    """What is still to gain where steps brought `before` and then `last`, if it goes on like that (Aitken)."""
+    """Estimate of the remaining decrease after steps that brought `before` and then `last` (Aitken)."""
     ratio = min(max(last, 0.0) / before, 0.95) if before > 0.0 else 0.95
     return max(last, 0.0) * ratio / (1.0 - ratio)
 
 
-# -- the line -----------------------------------------------------------------------------------------------
+# -- line search --------------------------------------------------------------------------------------------
 
 
 def shorter(search: StepSearch, value: float, end_slope: float) -> float:
-    """Where on the line from the best θ (0) to the last one (1) the minimum is supposed: 0.02 to 0.5.
+    """Estimated minimum between the best θ (0) and the last one (1), 0.02 to 0.5.
 
-    A parabola through both values and one slope: of the start where the step promised something, else of the end.
+    A parabola through both values and one slope: of the start where the step's promise is known, else of the end.
     """
     rise = value - search.best
     start = search.promised * search.length if search.promised < 0.0 else 2.0 * rise - end_slope

@@ -19,15 +19,13 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
 from flegel.core.stop_flag import raised
 
-TOGETHER = 128  # entries of a row that are gathered at a time: their factors stay in the nearest cache
-
-
+TOGETHER = 128  # entries of a row gathered at a time: their factors fit into the first-level cache
 LANES = min(register_lanes(np.float32), 8)
 """Numbers in a vector. The rank is padded to a multiple of it, so wider ones would mostly multiply zeros."""
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _gather(local, columns, values, first, count, block, pull):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _gather(local, columns, values, first, count, block, pull):
     """Factors of the entries into one place, and Σ value·h on the way."""
     padded = local.shape[1]
     for t in range(count):
@@ -41,8 +39,8 @@ def _gather(local, columns, values, first, count, block, pull):  # type: ignore[
             block[count, c] = 0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _add_gram(block, count, gram):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _add_gram(block, count, gram):
     """gram += blockᵀ·block, on and right of the diagonal's vectors; two entries at a time."""
     padded = gram.shape[0]
     for f in range(0, padded, 4):
@@ -66,9 +64,9 @@ def _add_gram(block, count, gram):  # type: ignore[no-untyped-def]
             store(gram, at + 3 * padded, a[3] + b[3])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _descend(gram, pull, weights, rank, ridge, sweeps, start, settle):  # type: ignore[no-untyped-def]
-    """`nmf_rows.descend` on the row's weights, from equal ones if it has none (`start`)."""
+@njit(nogil=True, cache=True)
+def _descend(gram, pull, weights, rank, ridge, sweeps, start, settle):
+    """`rows.descend` on the row's weights, from equal ones if it has none (`start`)."""
     padded = gram.shape[0]
     for f in range(rank):
         for g in range(f // 4 * 4 // LANES * LANES):
@@ -106,8 +104,8 @@ def _descend(gram, pull, weights, rank, ridge, sweeps, start, settle):  # type: 
             break
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _move(local, energy, progress, columns, values, first, last, weights, rank, penalty, rate):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _move(local, energy, progress, columns, values, first, last, weights, rank, penalty, rate):
     """One AdaGrad step on the factors of every entry; the sum of squared errors before it."""
     padded = local.shape[1]
     zero = spread(0.0, load(weights, 0, LANES))
@@ -136,8 +134,8 @@ def _move(local, energy, progress, columns, values, first, last, weights, rank, 
     return squares
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps, settle, room):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps, settle, room):
     """A visit; returns the change of the row's loss. `room` is scratch: gram, block, pull and weights."""
     gram, block, pull, weights = room
     entries, rank = columns.shape[0], state.shape[0] - 1
@@ -170,8 +168,8 @@ def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps,
     return np.float64(state[rank]) - old
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _sparse_rows(indptr, indices, entries, unit, state, local, numbers, sums, counts, start, end, flag):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _sparse_rows(indptr, indices, entries, unit, state, local, numbers, sums, counts, start, end, flag):
     energy, progress, penalty, rate, sweeps, settle, room = numbers
     values = np.empty(0, local.dtype)
     for i in range(start, end):
@@ -191,8 +189,8 @@ def _sparse_rows(indptr, indices, entries, unit, state, local, numbers, sums, co
     return end
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end, flag):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end, flag):
     energy, progress, penalty, rate, sweeps, settle, room = numbers
     columns = np.empty(features.shape[1], np.int32)
     values = np.empty(features.shape[1], local.dtype)
@@ -213,8 +211,8 @@ def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end,
     return end
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _open(factors, moves, energy, gathered, progress, local, local_energy, local_progress):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _open(factors, moves, energy, gathered, progress, local, local_energy, local_progress):
     for j in range(factors.shape[0]):
         for f in range(factors.shape[1]):
             local[j, f] = factors[j, f] + moves[j, f]
@@ -222,9 +220,9 @@ def _open(factors, moves, energy, gathered, progress, local, local_energy, local
         local_progress[j] = progress[j]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _close(factors, moves, energy, gathered, progress, spread_, local, local_energy, local_progress):  # type: ignore[no-untyped-def]
-    """Only columns that were visited: the others differ by rounding, which is no move."""
+@njit(nogil=True, cache=True)
+def _close(factors, moves, energy, gathered, progress, spread_, local, local_energy, local_progress):
+    """Only columns that were visited: the others differ by rounding only."""
     for j in range(factors.shape[0]):
         if local_progress[j] != progress[j]:
             for f in range(factors.shape[1]):
@@ -234,9 +232,9 @@ def _close(factors, moves, energy, gathered, progress, spread_, local, local_ene
             spread_[j] = progress[j] * progress[j]
 
 
-def solving(share: Shard, rank: int, learning_rate: float, sweeps: int) -> Kernel:
-    """The kernel of the solver sgd, in the precision of the share's state."""
-    dtype = share.state.dtype
+def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int) -> Kernel:
+    """The kernel of the solver sgd, in the precision of the shard's state."""
+    dtype = shard.state.dtype
     padded = -(-rank // LANES) * LANES
     number = dtype.type
     room = (
@@ -245,12 +243,12 @@ def solving(share: Shard, rank: int, learning_rate: float, sweeps: int) -> Kerne
         np.zeros(padded, dtype),
         np.zeros(padded, dtype),
     )
-    local = np.zeros((share.columns, padded), dtype)
-    energy, progress = np.zeros(share.columns, dtype), np.zeros(share.columns, dtype)
+    local = np.zeros((shard.columns, padded), dtype)
+    energy, progress = np.zeros(shard.columns, dtype), np.zeros(shard.columns, dtype)
     opened: Array | None = None
-    """The H that `local` was made of."""
+    """The H from which `local` was computed."""
 
-    def run(share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+    def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         nonlocal opened
         theirs = (
             parameter.factors,
@@ -266,12 +264,12 @@ def solving(share: Shard, rank: int, learning_rate: float, sweeps: int) -> Kerne
         rate = number(learning_rate / np.sqrt(rank))
         numbers = (energy, progress, number(parameter.penalty[0]), rate, sweeps, settled(parameter.rows), room)
         sums = np.zeros(2)
-        rest = (1.0 / scale, share.state, local, numbers, sums, aggregator.counts, start, end, flag)
-        if isinstance(share.features, Sparse):
-            rows = share.features
+        rest = (1.0 / scale, shard.state, local, numbers, sums, aggregator.counts, start, end, flag)
+        if isinstance(shard.features, Sparse):
+            rows = shard.features
             reached = _sparse_rows(rows.indptr, rows.indices, rows.values, *rest)
         else:
-            reached = _dense_rows(share.features, *rest)
+            reached = _dense_rows(shard.features, *rest)
         _close(*theirs, aggregator.spread, local, energy, progress)
         aggregator.loss[0] += sums[0]
         aggregator.seen[0] += sums[1]
@@ -280,8 +278,8 @@ def solving(share: Shard, rank: int, learning_rate: float, sweeps: int) -> Kerne
     return run
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _multiply(factors, gram_h, columns, values, state, penalty, settle, moves, gram, sums):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _multiply(factors, gram_h, columns, values, state, penalty, settle, moves, gram, sums):
     rank = factors.shape[1]
     new = state[rank] < 0
     before, weights = np.zeros(rank), np.empty(rank)
@@ -308,8 +306,8 @@ def _multiply(factors, gram_h, columns, values, state, penalty, settle, moves, g
         sums[1] += 1.0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_sparse(rows, factors, scale, state, penalty, settle, moves, gram, sums, start, end, flag):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _multiply_sparse(rows, factors, scale, state, penalty, settle, moves, gram, sums, start, end, flag):
     indptr, indices, entries = rows
     gram_h = gram_of(factors)
     for i in range(start, end):
@@ -323,8 +321,8 @@ def _multiply_sparse(rows, factors, scale, state, penalty, settle, moves, gram, 
     return end
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_dense(features, factors, scale, state, penalty, settle, moves, gram, sums, start, end, flag):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def _multiply_dense(features, factors, scale, state, penalty, settle, moves, gram, sums, start, end, flag):
     gram_h = gram_of(factors)
     columns = np.arange(features.shape[1])
     values = np.empty(features.shape[1])
@@ -340,13 +338,13 @@ def _multiply_dense(features, factors, scale, state, penalty, settle, moves, gra
 def multiplying() -> Kernel:
     """The kernel of the multiplicative solver."""
 
-    def run(share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+    def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(2)
         scale = float(parameter.scale[0])
         rest = (
             parameter.factors,
             scale,
-            share.state,
+            shard.state,
             float(parameter.penalty[0]),
             settled(parameter.rows),
             aggregator.moves,
@@ -356,11 +354,11 @@ def multiplying() -> Kernel:
             end,
             flag,
         )
-        if isinstance(share.features, Sparse):
-            rows = share.features
+        if isinstance(shard.features, Sparse):
+            rows = shard.features
             reached = _multiply_sparse((rows.indptr, rows.indices, rows.values), *rest)
         else:
-            reached = _multiply_dense(share.features, *rest)
+            reached = _multiply_dense(shard.features, *rest)
         aggregator.loss[0] += sums[0]
         aggregator.seen[0] += sums[1]
         return int(reached)

@@ -1,7 +1,6 @@
 """Non-negative matrix factorization: the model, its statistics and the per-point hooks, for two solvers.
 
-Never looks at a share as a whole; the block kernels are in `kernels.py`, the arithmetic of one row in
-`rows.py`.
+Never looks at a shard as a whole; the block kernels are in `kernels.py`, the arithmetic of one row in `rows.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError
 
 OFFSET = 6.0
-"""AdaGrad's head start in typical visits: keeps a column's first steps short."""
+"""Initial value of AdaGrad's sums, in typical visits: keeps a column's first steps short."""
 
 MISSING_PENALTY = 0.03
 """The default where entries are missing: the best for held-out ratings of MovieLens (RMSE 0.889, 0.874 and 0.901 with
@@ -43,7 +42,7 @@ JOINED = 2048
 """Columns of H that a thread updates at a time."""
 
 APART = 0.2
-"""Passes that are needed more, as a part of all, for each other worker and pass between two barriers (sgd)."""
+"""Relative increase of the passes needed (sgd), per other worker and per pass between two barriers."""
 
 
 class Factors(NamedTuple):
@@ -170,7 +169,7 @@ class NMF(Algorithm):
         return Factors(factors, energy, np.array([scale]), np.array([float(sample.points), 0.0]), penalty)
 
     def _penalty(self, sample: Sample) -> float:
-        """What is to be predicted needs a penalty; a whole matrix that is to be approximated needs none."""
+        """Predicting missing entries needs a penalty; approximating a complete matrix needs none."""
         if self.regularization is not None:
             return self.regularization
         whole = not isinstance(sample.features, Sparse) and not np.isnan(np.asarray(sample.features)).any()
@@ -185,8 +184,9 @@ class NMF(Algorithm):
         columns, rank = parameter.factors.shape
         sgd = self.solver == "sgd"
         gram = np.zeros((0, 0) if sgd else (rank, rank))
-        each = [np.zeros(columns if sgd else 0) for _ in range(4)]
-        return FactorSums(np.zeros((columns, rank)), gram, *each, np.zeros(1), np.zeros(1))
+        energy, progress, spread, counts = (np.zeros(columns if sgd else 0) for _ in range(4))
+        moves, loss, seen = np.zeros((columns, rank)), np.zeros(1), np.zeros(1)
+        return FactorSums(moves, gram, energy, progress, spread, counts, loss, seen)
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class NMF(Algorithm):
         moves, gram = np.zeros((entries, rank)), np.zeros((0, 0))
         energy, progress = np.zeros(0), np.zeros(0)
         if self.solver == "sgd":
-            loss = np.float64(state[rank]) - old
+            loss: float = np.float64(state[rank]) - old
             energy, progress = np.zeros(entries), np.zeros(entries)
             rate = self.learning_rate / np.sqrt(rank)
             energies = parameter.energy
@@ -227,8 +227,9 @@ class NMF(Algorithm):
         return RowChange(columns, moves, gram, energy, progress, loss, first)
 
     def aggregate(self, target: FactorSums, aggregator: FactorSums | RowChange) -> FactorSums:
-        if len(aggregator) == len(target):  # a whole report
-            return pytree.add(target, aggregator)
+        if len(aggregator) == 8:  # FactorSums, a worker's report; numba removes this branch for a RowChange
+            pytree.add(target, aggregator)
+            return target
         columns, moves, gram, energy, progress, loss, first = aggregator
         for t in range(len(columns)):
             target.moves[columns[t]] += moves[t]
@@ -245,7 +246,7 @@ class NMF(Algorithm):
         return target
 
     def efficiency(self, part: float, workers: int) -> float | None:
-        """Copies of H that go apart: measured, docs/adr/objectives-that-lag.md."""
+        """Less than 1 because the workers' copies of H diverge; measured in docs/adr/objectives-that-lag.md."""
         return 1.0 / (1.0 + APART * (workers - 1) * part) if self.solver == "sgd" else None
 
     def localParameter(self, parameter: Factors, aggregator: FactorSums) -> Factors:

@@ -17,7 +17,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, SparseRow
 
 EPSILON = float(np.finfo(np.float32).eps)
-"""Replaces a denominator of zero."""
+"""Replaces a zero in a denominator."""
 SETTLED = 1e-8
 """A row is solved when a sweep gains less than this part of the squares that it explains. Where a factorization leaves
 0.1 % of the squares, 1e-6 stopped 0.6 % above the row's least error."""
@@ -32,7 +32,7 @@ def observed(row: Array | SparseRow, scale: float) -> tuple[Array, Array]:
     return columns, row[columns].astype(np.float64) / scale
 
 
-@overload(observed)  # type: ignore[untyped-decorator]
+@overload(observed)
 def _observed(row: Any, scale: Any) -> Any:
     def dense(row: Any, scale: Any) -> Any:
         columns = np.empty(row.shape[0], np.int64)
@@ -54,13 +54,13 @@ def _observed(row: Any, scale: Any) -> Any:
     return dense if isinstance(row, types.Array) else sparse
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def settled(rows: Array) -> bool:
-    """H was made of all rows, so one that it meets for the first time was lost, and is solved at once."""
+    """True where H was made of all rows: a row without a state has lost it then, and is solved at once."""
     return bool(rows[1] >= rows[0])
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def start_row(factors: Array, columns: Array, values: Array, weights: Array) -> None:
     """Equal weights that fit the row best, unless it was given some; of an empty row those that predict 1."""
     for f in range(weights.shape[0]):
@@ -78,9 +78,9 @@ def start_row(factors: Array, columns: Array, values: Array, weights: Array) -> 
         weights[f] = equal
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def descend(gram: Array, target: Array, weights: Array, sweeps: int, settle: bool) -> None:
-    """Coordinate descent on wᵀ·gram·w − 2·target·w, w ≥ 0, in place: so many sweeps, or until the row is solved."""
+    """Coordinate descent on wᵀ·gram·w − 2·target·w, w ≥ 0, in place: `sweeps` times, or until the row is solved."""
     rank = weights.shape[0]
     explained = _product(weights, target)
     pull = target.copy()  # minus half the gradient
@@ -99,7 +99,7 @@ def descend(gram: Array, target: Array, weights: Array, sweeps: int, settle: boo
             break
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def solve_row(
     factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, settle: bool
 ) -> float:
@@ -127,7 +127,7 @@ def solve_row(
     return value
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _product(x: Array, y: Array) -> float:
     value = 0.0
     for f in range(x.shape[0]):
@@ -135,7 +135,7 @@ def _product(x: Array, y: Array) -> float:
     return value
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def step_columns(
     factors: Array, energies: Array, columns: Array, values: Array, weights: Array, penalty: float, rate:
     float, moves: Array, energy: Array, progress: Array,
@@ -155,7 +155,7 @@ def step_columns(
             moves[t, f] = max(h[f] + step * (error * weights[f] - penalty * h[f]), 0.0) - h[f]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def join_columns(
     factors: Array, moves: Array, progress: Array, spread: Array, start: int, end: int, joined: Array
 ) -> None:
@@ -171,10 +171,10 @@ def join_columns(
         part = np.expm1(-far) / (workers * np.expm1(-far / workers))
         for f in range(factors.shape[1]):
             h = factors[j, f] + part * moves[j, f]
-            joined[j, f] = 0.0 if h < 0.0 else h  # what is not a number stays so, and is noticed
+            joined[j, f] = 0.0 if h < 0.0 else h  # NaN stays NaN, so that the check of θ reports it
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def add_products(columns: Array, values: Array, weights: Array, before: Array, moves: Array, gram: Array) -> None:
     """Change of x_ij·w_i, one row an entry, and of w_i·w_iᵀ."""
     for t in range(columns.shape[0]):
@@ -185,7 +185,7 @@ def add_products(columns: Array, values: Array, weights: Array, before: Array, m
             gram[f, g] += weights[f] * weights[g] - before[f] * before[g]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def multiply_row(factors: Array, columns: Array, values: Array, weights: Array, penalty: float, settle: bool) -> float:
     """Lee and Seung's rule for one row, in place, or its solution; the sum of its squares. Needs all of H, for
     the gram of H.
@@ -193,7 +193,7 @@ def multiply_row(factors: Array, columns: Array, values: Array, weights: Array, 
     return multiply_row_with(factors, gram_of(factors), columns, values, weights, penalty, settle)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def multiply_row_with(
     factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float, settle: bool
 ) -> float:
@@ -220,7 +220,7 @@ def multiply_row_with(
     return squares
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def gram_of(factors: Array) -> Array:
     rank = factors.shape[1]
     gram = np.zeros((rank, rank))

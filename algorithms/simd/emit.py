@@ -20,9 +20,9 @@ from numba.extending import models, register_model
 
 def _features() -> frozenset[str]:
     """CPU features that numba compiles for, such as `avx2`; heeds NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX."""
-    chosen = numba.config.CPU_FEATURES
+    chosen = numba.config.CPU_FEATURES  # type: ignore[attr-defined]  # numba sets its options at import
     text = codegen.get_host_cpu_features() if chosen is None else chosen
-    return frozenset(word[1:] for word in text.split(",") if word.startswith("+"))
+    return frozenset(name[1:] for name in text.split(",") if name.startswith("+"))
 
 
 FEATURES = _features()
@@ -38,7 +38,7 @@ HAS_FMA = IS_ARM or "fma" in FEATURES
 
 def register_lanes(dtype: Any) -> int:
     """Numbers of a dtype in one machine register."""
-    return VECTOR_BYTES // np.dtype(dtype).itemsize
+    return int(VECTOR_BYTES // np.dtype(dtype).itemsize)
 
 
 # -- types --------------------------------------------------------------------------------------------------
@@ -70,13 +70,13 @@ LLVM_TYPES = {
 
 
 @register_model(Vector)
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Vector) -> None:
         super().__init__(manager, kind, ir.VectorType(LLVM_TYPES[kind.dtype], kind.lanes))
 
 
 @register_model(Mask)
-class _MaskModel(models.PrimitiveModel):  # type: ignore[misc]
+class _MaskModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Mask) -> None:
         super().__init__(manager, kind, ir.VectorType(ir.IntType(1), kind.lanes))
 

@@ -105,7 +105,7 @@ def _fitted_to_unit(function: Callable[[Any], Any], degree: int) -> list[float]:
 _LOG1P = {32: _fitted_to_unit(_log1p_series, 9), 64: _fitted_to_unit(_log1p_series, 20)}
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def log1p_unit(typing: Any, x: Any) -> Any:
     """log(1 + x) for 0 ≤ x ≤ 1 to a few units in the last place, without a division; meaningless
     elsewhere.

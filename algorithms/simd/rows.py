@@ -146,7 +146,7 @@ squared_distances = _summing(_square)
 dots = _summing(lambda builder, x, y, before: emit.emit_fma(builder, x, y, before))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def none_yet(typing: Any, x: Any, rows: Any) -> Any:
     """(best, least) for `least_of` to begin with: row 0 at an infinite distance, in every lane."""
     kind = _common(x, rows)
@@ -162,7 +162,7 @@ def none_yet(typing: Any, x: Any, rows: Any) -> Any:
     return both(x, rows), generate
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def least_of(typing: Any, sums: Any, first: Any, count: Any, best: Any, least: Any) -> Any:
     """(best, least) with the sums of `count` rows from `first` on taken in, lane by lane; of equals the earlier."""
     both = types.Tuple((best, least))
@@ -183,7 +183,7 @@ def least_of(typing: Any, sums: Any, first: Any, count: Any, best: Any, least: A
     return both(sums, types.intp, count, best, least), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def first_of_least(typing: Any, best: Any, least: Any) -> Any:
     """The row of the lane with the least sum; of equal ones the first row."""
 
@@ -206,7 +206,7 @@ def _across(builder: Any, name: str, value: Any) -> Any:
     return builder.call(function, [value], fastmath=("nnan",) if letter == "f" else ())
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def first_lane(typing: Any, x: Any) -> Any:
     """The number in the first lane."""
     return x.dtype(x), lambda context, builder, sig, args: builder.extract_element(args[0], _I32(0))

@@ -160,7 +160,7 @@ def _operator(symbol: Any, emit: Callable[[Any, Any, Any, Any], Any], compares: 
     """Teach numba `vector ∘ vector`, `vector ∘ scalar` and `scalar ∘ vector`."""
 
     @infer_global(symbol)
-    class _(AbstractTemplate):  # type: ignore[misc]
+    class _(AbstractTemplate):
         def generic(self, args: Any, kws: Any) -> Any:
             kind = next((a for a in args if isinstance(a, Vector)), None)
             if kind is None or len(args) != 2 or any(isinstance(a, Vector) and a != kind for a in args):
@@ -341,7 +341,7 @@ def widen(typing: Any, x: Any) -> Any:
     return wide(x), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def cast_like(typing: Any, x: Any, other: Any) -> Any:
     """Floating lanes in the precision of `other`, which has as many."""
 

@@ -11,7 +11,8 @@ import pytest
 from local_training import Run, start
 
 import flegel
-from flegel.algorithms.lr import LR, Search
+from flegel.algorithms.lr import LR
+from flegel.algorithms.lr.search import StepSearch
 from flegel.core.shard import Sparse
 
 FOUND = {
@@ -93,7 +94,7 @@ def test_the_best_weights_never_get_worse(name: str) -> None:
     best = math.inf
     for _ in range(8 * 12):
         run.barrier(len(labels) // 36)
-        search = Search(*run.parameter.internal_search)
+        search = StepSearch(*run.parameter.internal_search)
         if search.measured:
             assert search.best <= best * (1 + 1e-7)
             best = search.best

@@ -100,6 +100,9 @@ class Algorithm:
     """True where `updateDataPoint` or the kernel takes sparse rows."""
     maximize: ClassVar[bool] = False
     """Direction of the objective."""
+    auxiliary: ClassVar[tuple[str, ...]] = ()
+    """Fields of θ that are no parameters of the model: constants, and what the algorithm remembers. They are left out
+    where the engine counts parameters, which decides how many points the first updates rest on."""
     averaged: ClassVar[bool] = False
     """True where the objective is an average over points rather than a sum."""
     keep_state: ClassVar[bool] = False

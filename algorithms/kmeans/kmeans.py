@@ -75,6 +75,7 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
+    auxiliary = ("spare", "points")
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     init: Annotated[

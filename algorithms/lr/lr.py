@@ -78,6 +78,7 @@ class LR(Algorithm):
     Labels are numbers (a reader turns text into class numbers); `validate` takes `classes` from the sample by default.
     """
 
+    auxiliary = tuple(name for name in Linear._fields if name.startswith("internal_"))
     layout = "tiles"
     supervised = True
     sparse = True

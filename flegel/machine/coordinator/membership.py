@@ -109,7 +109,9 @@ class Membership:
             if each not in view.workers:
                 view.workers[each] = WorkerView(each, points, unseen=points)
         self.redistribution.rows = self.redistribution.rows or view.points
-        size = max(sum(a.size for a in pytree.flatten(self._job.store.parameter)), 1)
+        theta, auxiliary = self._job.store.parameter, self._job.algorithm.auxiliary
+        sizes = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
+        size = max(sum(array.size for name, array in sizes if name not in auxiliary), 1)
         columns = max(each.columns for each in self.loaded.values())
         view.evidence = view.points * columns / size
 

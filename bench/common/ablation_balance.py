@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -183,7 +184,7 @@ def run_job(scenario: Scenario, seed: int, rules: tuple[BalanceSettings, Balance
 def _reached(curve: list[tuple[float, float | None]], target: float) -> float:
     """When the target was reached, between two barriers in proportion to the logarithm of the objective."""
     known = [(s, f) for s, f in curve if f is not None and f > 0]
-    for (before, high), (after, low) in zip(known, known[1:], strict=False):
+    for (before, high), (after, low) in pairwise(known):
         if low <= target < high:
             return before + (after - before) * float(np.log(high / target) / np.log(high / low))
     return curve[-1][0]

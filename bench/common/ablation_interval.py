@@ -33,7 +33,7 @@ class Edit:
 EDITS = (
     Edit("FIRST_FRACTION = 1", "FIRST_FRACTION = 1 / 16", "FIRST_FRACTION = 1.0"),
     Edit("FIRST_LOSS = USUAL_LOSS", "FIRST_LOSS = 2.0", "FIRST_LOSS = 0.6"),
-    Edit("USUAL_LOSS = 1 (Eq. 7 for g that falls to 0)", "USUAL_LOSS, USUAL_DOUBT = 0.6", "USUAL_LOSS, USUAL_DOUBT = 1.0"),
+    Edit("USUAL_LOSS = 1 (Eq. 7 for g that falls to 0)", "DOUBT = 0.6,", "DOUBT = 1.0,"),
     Edit("USUAL_DOUBT = ∞ (no prior)", "DOUBT = 0.6, 0.1", "DOUBT = 0.6, 1e6"),
     Edit("PROBE with one long round", "PROBE = (1, 1, 2, 1, 1, 2, 1, 1)", "PROBE = (1, 1, 1, 2, 1, 1, 1)"),
     Edit("BEHIND = 0 (stages do not end)", "BEHIND = 0.7", "BEHIND = 0.0"),
@@ -46,8 +46,8 @@ EDITS = (
     Edit("pass: 1 round, not 5", "Recent(12), Recent(5), Recent(5)", "Recent(12), Recent(5), Recent(1)"),
     Edit("probe always upwards", "up = 2.0 * self._eta <= 1.2 * longest", "up = True"),
     Edit("probe upwards up to 1.0 of a pass, not 1.2", "<= 1.2 * longest", "<= longest"),
-    Edit("patience constant: noise", "self._patience *= 2\n            return self._step(f\"stage {self.stage}: the", "return self._step(f\"stage {self.stage}: the"),
-    Edit("patience constant: η right", "self._patience *= 2\n            return self._step(f\"{story}", "return self._step(f\"{story}"),
+    Edit("patience constant: noise", "if fit is None:\n            self._patience *= 2", "if fit is None:"),
+    Edit("patience constant: η right", "if apart <= STEADY:\n            self._patience *= 2", "if apart <= STEADY:"),
     Edit("no second probe after a change above 2", "if apart > 2.0:", "if False:"),
     Edit("environment from the first held round, not the 4th", "self._held > 3 and", "self._held > 0 and"),
     Edit("φ needs CHANGED, not its square", "> CHANGED**2", "> CHANGED"),
@@ -56,14 +56,14 @@ EDITS = (
     Edit("prior narrows by all of a measurement, not 1 / 1.5", "min(max(1.5 * (old", "min(max(1.0 * (old"),
     Edit("no smallest error of the prior (0.03)", " ** -0.5, 0.03), 0.3)", " ** -0.5, 0.0), 0.3)"),
     Edit("no largest error of the prior (0.3)", " ** -0.5, 0.03), 0.3)", " ** -0.5, 0.03), 1e6)"),
-    Edit("no error added to a fit (0.02)", "math.sqrt(variance * spread) + 0.02", "max(math.sqrt(variance * spread), 1e-9)"),
+    Edit("no error added to a fit (0.02)", "* spread) + 0.02", "* spread) + 1e-9"),
     Edit("fit from 4 samples, not 6", "if len(samples) < 6:", "if len(samples) < 4:"),
-    Edit("fit without the decay of progress", "np.ones_like(n), n - n.mean(), work - work.mean()", "np.ones_like(n), n - n.mean()"),
+    Edit("fit without the decay of progress", "n.mean(), work - work.mean()]", "n.mean()]"),
     Edit("fit of rounds of any lengths", "n.max() - n.min() < 0.3", "n.max() <= n.min()"),
     Edit("g from the last round, not two", "g[usual][-2:]", "g[usual][-1:]"),
-    Edit("shortest η: no φ / 8", "max(self._phi.mean / 8, 2e-4, longest / 4096)", "max(2e-4, longest / 4096)"),
-    Edit("shortest η: no 0.2 ms", "max(self._phi.mean / 8, 2e-4, longest / 4096)", "max(self._phi.mean / 8, longest / 4096)"),
-    Edit("shortest η: no 1/4096 of a pass", "max(self._phi.mean / 8, 2e-4, longest / 4096)", "max(self._phi.mean / 8, 2e-4)"),
+    Edit("shortest η: no φ / 8", "max(self._phi.mean / 8, 2e-4,", "max(2e-4,"),
+    Edit("shortest η: no 0.2 ms", " / 8, 2e-4,", " / 8,"),
+    Edit("shortest η: no 1/4096 of a pass", ", 2e-4, longest / 4096)", ", 2e-4)"),
     Edit("where g does not fall: 4 η, not 2 η", "return 2.0 * eta", "return 4.0 * eta"),
 )  # fmt: skip
 
@@ -86,6 +86,8 @@ class Model:
     then_blunting: float = 1.0
     rare: float = 1.0
     """Factor of φ in one round of ten."""
+    equal_steps: bool = False
+    """Each round gains the same, whatever its length: gradients of mini-batches, g falls as 1 / η."""
     left: float = 0.01
 
 
@@ -102,6 +104,7 @@ MODELS = (
     Model("κ 3 in the first pass, then 0.6", blunting=3.0, changes_at=1.0, then_blunting=0.2),
     Model("κ 0 (frequent updates gain nothing)", blunting=0.0),
     Model("κ 3", blunting=3.0),
+    Model("equal gain per round", equal_steps=True, pace=0.01, noise=0.05, left=0.02),
     Model("quick: a pass gains 80 %", pace=1.6, left=0.002),
     Model("slow: a pass gains 10 %", pace=0.1, left=0.02),
     Model("φ ×10 after 4 passes", changes_at=4.0, then_phi=10.0),
@@ -135,7 +138,8 @@ def seconds_to_target(model: Model, seed: int, rules: ModuleType = multi_stage) 
         blunting = model.blunting * (model.then_blunting if later else 1.0)
         points = max(min(PASS * step.fraction, PASS if step.seconds is None else step.seconds * rate), 1.0)
         share = points / PASS
-        gain = left * -math.expm1(-model.pace * share * max(1 - blunting * share, 0.1))
+        effective = 1.0 if model.equal_steps else share * max(1 - blunting * share, 0.1)
+        gain = left * -math.expm1(-model.pace * effective)
         left, work, rounds = left - gain, work + share, rounds + 1
         took = points / rate + phi
         seconds += took

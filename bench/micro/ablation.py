@@ -2,7 +2,8 @@
 
     python -m bench.micro.ablation --out ablation.json --page ablation.md
 
-Balance: whole simulated jobs (`bench/common/ablation_balance.py`). Interval: `MultiStage` on a model of training (`ablation_interval.py`).
+Balance: whole simulated jobs (`bench/common/ablation_balance.py`). Interval: `MultiStage` on a model of training
+(`bench/common/ablation_interval.py`).
 A figure is the median over seeds of the time to the target over that of the unchanged rules, and for balance the
 change of the final spread of passes. Reads no clock: the same on every machine.
 """

@@ -68,6 +68,7 @@ SCENARIOS = (
     Scenario("16, none slow, scatter 0.15", scatter=0.15),
     Scenario("16, speeds drift by 0.3", drift=Drift(0.3, 0.1)),
     Scenario("8 on 4 processors", workers=8, processors=4, target=0.002),
+    Scenario("8 on 4 processors, 2 of them 8× slower", workers=8, processors=4, slow="0-1:8x", target=0.2),
     Scenario("4, 1 of them 8× slower, scatter 0.15", workers=4, slow="0:8x", scatter=0.15),
     Scenario("2, 1 of them 3× slower, scatter 0.15", workers=2, slow="0:3x", scatter=0.15),
 )

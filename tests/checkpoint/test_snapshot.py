@@ -72,8 +72,8 @@ def test_only_known_classes_are_kept_and_made() -> None:
 
 def test_what_an_older_version_did_not_keep_has_its_default() -> None:
     old = freeze(MultiStage())
-    old[2] = [pair for pair in old[2] if pair[0] != "_patience"]
-    assert thaw(old, MultiStage())._patience == MultiStage()._patience
+    old[2] = [pair for pair in old[2] if pair[0] != "_held"]
+    assert thaw(old, MultiStage())._held == MultiStage()._held
 
 
 def test_what_others_share_is_not_overwritten() -> None:

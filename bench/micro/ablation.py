@@ -29,25 +29,19 @@ TIME, SPREAD = 0.03, 0.3  # smallest change of time (share) and of the spread (p
 
 OFF: dict[str, dict[str, float]] = {
     "epsilon = 0": {"epsilon": 0.0},
-    "split_passes: split = T": {"split_passes": 0.0, "split_time_share": 1.0},
+    "split_passes × 1000: split = T where T is known": {"split_passes": 3000.0},
     "split_move_times = 0": {"split_move_times": 0.0},
-    "split_time_share = 0": {"split_time_share": 0.0},
     "replan_passes = 0": {"replan_passes": 0.0},
     "group_tolerance = 0": {"group_tolerance": 0.0},
-    "min_move_share = 0": {"min_move_share": 0.0},
     "error_multiple = 0": {"error_multiple": 0.0},
-    "error_discount = 0": {"error_discount": 0.0},
     "short_memory = long_memory": {"short_memory": 0.98},
     "long_memory = short_memory": {"long_memory": 0.9},
-    "reversal_factor = 1": {"reversal_factor": 1.0},
-    "reversal_passes = ∞": {"reversal_passes": float("inf")},
-    "min_payoff = 1 / arrival_share": {"min_payoff": 1.25},
+    "min_payoff = 1": {"min_payoff": 1.0},
     "guessed_time_share = 1": {"guessed_time_share": 1.0},
     "uncertain_error = 0": {"uncertain_error": 1e-12},
     "uncertain_error = ∞": {"uncertain_error": float("inf")},
     "outlier_factor = ∞": {"outlier_factor": float("inf")},
     "max_plan_age = ∞": {"max_plan_age": float("inf")},
-    "arrival_share = 1": {"arrival_share": 1.0},
 }
 """Fields of both presets and the values that switch their rules off."""
 

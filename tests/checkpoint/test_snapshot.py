@@ -72,17 +72,17 @@ def test_only_known_classes_are_kept_and_made() -> None:
 
 def test_what_an_older_version_did_not_keep_has_its_default() -> None:
     old = freeze(MultiStage())
-    old[2] = [pair for pair in old[2] if pair[0] != "_patience"]
-    assert thaw(old, MultiStage())._patience == MultiStage()._patience
+    old[2] = [pair for pair in old[2] if pair[0] != "_held"]
+    assert thaw(old, MultiStage())._held == MultiStage()._held
 
 
 def test_what_others_share_is_not_overwritten() -> None:
     """Rules of balance are the same object for all jobs; how dear a move is, the host says on which a job goes on."""
     roomy = BalanceControl("async", Criteria(max_seconds=1.0))
-    roomy._balance.last[3] = -1, 1.5
+    roomy._balance.moved.add(3)
     crowded = thaw(freeze(roomy), BalanceControl("async", Criteria(max_seconds=1.0), crowded=True))
     assert crowded._balance.rules is SPARING != BalanceSettings() and crowded._crowded
-    assert crowded._balance.last == {3: (-1, 1.5)}
+    assert crowded._balance.moved == {3}
     kept = freeze(SPARING)
     other = BalanceSettings()
     assert thaw(kept, other) == SPARING != other == BalanceSettings()

@@ -122,7 +122,7 @@ def test_a_plan_that_is_carried_out_leaves_nobody_behind(workers, remaining) -> 
     """Speeds are known and moves take no time: after the split nobody is further below the level than the rules allow,
     but for what tiles make of it, which is much where a worker has ten of them."""
     loads = [load(i, 640 * n, v * 1e-6, p) for i, (v, p, n) in enumerate(workers)]
-    rules = replace(RULES, min_move_share=0.0)
+    rules = RULES
     plan = consider(loads, remaining, rules)
     points, total = [w.points for w in loads], [w.points * w.passes for w in loads]
     for move in plan.proposals:
@@ -150,9 +150,9 @@ def test_any_plan_can_be_carried_out(crew, remaining, sparing, data) -> None:  #
         load(i, n, v, p, relative_error=doubt, busy=busy, full="no room" if full else "")
         for i, (n, v, p, doubt, busy, full) in enumerate(crew)
     ]
-    last = data.draw(st.dictionaries(st.integers(0, 11), st.sampled_from([-1, 1])))
+    moved = data.draw(st.sets(st.integers(0, 11)))
     carriage = data.draw(st.sampled_from([MoveCost(), MoveCost(1e-3), MoveCost(1e-3, 1e-6)]))
-    plan = consider(loads, remaining, SPARING if sparing else RULES, last, carriage)
+    plan = consider(loads, remaining, SPARING if sparing else RULES, moved, carriage)
     assert plan.reason and "nan" not in plan.reason
     for move in plan.proposals:
         assert move.points > 0 and move.points % TILE == 0
@@ -190,26 +190,11 @@ def test_a_worker_that_is_busy_or_full_is_left_alone() -> None:
     assert gives.proposals, "it can still give"
 
 
-def test_points_do_not_go_back_for_a_small_difference() -> None:
-    loads = [load(0, passes=9.5), load(1, passes=10.2)]
-    assert [(p.source, p.target) for p in consider(loads, 10.0, RULES).proposals] == [(0, 1)]
-    assert consider(loads, 10.0, RULES, {0: -1, 1: 1}).proposals, "the same way again"
-    assert not consider(loads, 10.0, RULES, {0: 1, 1: -1}).proposals
-    loads[0] = load(0, passes=9.2)
-    assert consider(loads, 10.0, RULES, {0: 1, 1: -1}).proposals, "but for a larger one"
-
-
-def test_who_gave_is_forgotten() -> None:
-    balance, lap = Balance(), 64_000e-6
-    slow = [load(0, seconds=8e-6), load(1), load(2)]
+def test_who_moved_points_is_remembered() -> None:
+    balance = Balance()
     balance.due(1.0)
-    assert balance.plan(slow, known(1000.0), 1.0).proposals
-    assert balance.last[0] == (-1, 1.0) and balance.last[1] == (1, 1.0)
-    even = [load(w, passes=9.0) for w in range(3)]
-    balance.plan(even, known(1000.0), 1.0 + 3 * lap)
-    assert balance.last
-    balance.plan(even, known(1000.0), 1.0 + 40 * lap)
-    assert not balance.last
+    assert balance.plan([load(0, seconds=8e-6), load(1), load(2)], known(1000.0), 1.0).proposals
+    assert balance.moved == {0, 1, 2}
 
 
 def test_a_worker_that_perhaps_only_looks_slow_keeps_its_points() -> None:
@@ -219,15 +204,6 @@ def test_a_worker_that_perhaps_only_looks_slow_keeps_its_points() -> None:
     for rules in (RULES, SPARING):
         assert not (plan := consider(unsure, 10.0, rules)).proposals and "are significant" in plan.reason
         assert consider(sure, 10.0, rules).proposals
-
-
-def test_where_moves_are_expensive_only_what_is_significant_is_given() -> None:
-    def given_away(doubt: float, rules: BalanceSettings) -> int:
-        loads = [load(0, seconds=1.8e-6, relative_error=doubt), *(load(w, relative_error=doubt) for w in range(1, 4))]
-        return sum(p.points for p in consider(loads, 10.0, rules).proposals)
-
-    assert 0 < given_away(0.05, SPARING) < given_away(0.001, SPARING)
-    assert given_away(0.05, RULES) == given_away(0.001, RULES) > 0
 
 
 def test_few_points_are_given_for_a_shorter_time() -> None:
@@ -253,15 +229,15 @@ def test_points_go_to_whoever_has_the_most_visits_to_spare() -> None:
 def test_points_that_would_arrive_too_late_stay() -> None:
     loads = [load(0, seconds=8e-6), load(1)]
     whole = sum(p.points for p in consider(loads, 10.0, RULES).proposals)
-    late = consider(loads, 10.0, RULES, move_cost=MoveCost(lag=9.0))
+    late = consider(loads, 10.0, RULES, move_cost=MoveCost(lag=10.0))
     assert not late.proposals and "only 10 s are left" in late.reason
-    slow_link = consider(loads, 10.0, RULES, move_cost=MoveCost(lag=1.0, each=7.0 / 6400))
+    slow_link = consider(loads, 10.0, RULES, move_cost=MoveCost(lag=1.0, each=9.0 / 6400))
     assert sum(p.points for p in slow_link.proposals) == 6400 < whole
 
 
 def test_what_one_worker_sends_to_several_must_all_arrive_in_time() -> None:
     loads = [load(0, seconds=8e-6), *(load(w, seconds=1e-6 + w * 1e-7) for w in range(1, 4))]
-    link = MoveCost(lag=1.0, each=7.0 / 6400)
+    link = MoveCost(lag=1.0, each=9.0 / 6400)
     moves = consider(loads, 10.0, RULES, move_cost=link).proposals
     assert sum(m.points for m in moves if m.source == 0) <= 6400 + TILE
     many = [load(0, 640_000, seconds=1e-7), *(load(w, seconds=8e-6 + w * 1e-6) for w in range(1, 5))]
@@ -298,14 +274,6 @@ def test_several_that_agree_are_known_better_than_one() -> None:
     assert off_by(0.6, 0.08, workers=12, behind=6) and not off_by(0.6, 0.08, workers=12)
 
 
-def test_where_moves_are_dear_a_split_is_a_quarter_of_the_time() -> None:
-    """Five percent slower: in three passes that is nothing, in a quarter of a thousand it is, few points as move."""
-    loads = [load(0, seconds=1.05e-6), load(1)]
-    assert not consider(loads, 64.0, RULES).proposals
-    assert consider(loads, 64.0, SPARING).proposals
-    assert not consider(loads, 4 * 0.064, SPARING).proposals
-
-
 def test_one_that_is_far_ahead_is_no_accident_either() -> None:
     """It gave nearly everything away and is through with the rest ten times as often: helped although time is short."""
     others = [load(w, passes=5.0, relative_error=0.06) for w in range(1, 4)]
@@ -324,7 +292,7 @@ def test_where_moves_are_dear_they_must_pay_the_longer_the_less_is_known() -> No
         ]
         return bool(consider(loads, seconds, rules, move_cost=MoveCost(lag=1.0), sure=sure).proposals)
 
-    assert [moves(seconds, 0.0) for seconds in (1.2, 1.3, 5.0)] == [False, True, True]
+    assert [moves(seconds, 0.0) for seconds in (0.9, 1.1, 5.0)] == [False, True, True]
     assert [moves(seconds, 0.06) for seconds in (1.3, 5.0, 9.9, 10.1)] == [False, False, False, True]
     assert moves(6.0, 0.01) and not moves(6.0, 0.02)
     assert moves(1.3, 0.06, slower=8.0), "that is no accident"
@@ -338,12 +306,12 @@ def test_what_went_too_far_comes_back_at_once() -> None:
     ahead = load(0, points=48_000, passes=9.0, relative_error=0.04)
     others = [load(w, points=64_000, passes=7.0, relative_error=0.04) for w in range(1, 4)]
 
-    def moves(last: dict[int, int], *loads: WorkerLoad) -> bool:
-        return bool(consider(loads, 6.0, SPARING, last, MoveCost(lag=1.0)).proposals)
+    def moves(moved: set[int], *loads: WorkerLoad) -> bool:
+        return bool(consider(loads, 6.0, SPARING, moved, MoveCost(lag=1.0)).proposals)
 
-    assert not moves({}, ahead, *others)
-    assert moves({0: -1}, ahead, *others)
-    assert not moves({0: -1}, replace(ahead, passes=7.5), *others), "passes may differ by so much"
+    assert not moves(set(), ahead, *others)
+    assert moves({0}, ahead, *others)
+    assert not moves({0}, replace(ahead, passes=7.5), *others), "passes may differ by so much"
 
 
 def test_a_worker_is_a_straggler_if_it_is_slower_beyond_its_error() -> None:
@@ -353,20 +321,6 @@ def test_a_worker_is_a_straggler_if_it_is_slower_beyond_its_error() -> None:
     assert not has_stragglers([load(16, seconds=3e-6, relative_error=0.5), *equal], RULES), "perhaps it only looks so"
     assert has_stragglers([load(0, seconds=8e-6), load(1)], RULES), "one of two"
     assert has_stragglers([load(w, seconds=8e-6 if w < 11 else 1e-6) for w in range(16)], RULES), "most of them"
-
-
-def test_where_nobody_is_slow_small_differences_are_left_alone() -> None:
-    """Eight workers, one of them a third of a pass behind. Beside a slow one that is put right, among equals not."""
-    loads = [load(0, passes=9.62), *(load(w, passes=10.0) for w in range(1, 8))]
-    slow = load(8, points=8_000, seconds=8e-6, passes=10.0)
-
-    def moves(*loads: WorkerLoad) -> bool:
-        balance = Balance()
-        assert balance.due(1.0)
-        return any(p.source == 0 for p in balance.plan(loads, known(5.0), 1.0).proposals)
-
-    assert moves(*loads, slow)
-    assert not moves(*loads)
 
 
 def test_a_job_that_seems_to_be_over_soon_is_planned_for_some_passes_at_least() -> None:
@@ -557,7 +511,7 @@ def test_few_points_are_sent_to_whom_they_are_many() -> None:
     """A worker that gave nearly everything away is through with the rest again and again."""
     loads = [load(0, 1_000_000, 1e-7, 5.0), load(1, 1_000, 2e-5, 6.0), load(2, 1_000_000, 1e-7, 5.0)]
     moves = consider(loads, 1.0, RULES).proposals
-    assert {m.target for m in moves} == {1} and all(64 <= m.points < RULES.min_move_share * 1_000_000 for m in moves)
+    assert {m.target for m in moves} == {1} and all(64 <= m.points < 30_000 for m in moves)
 
 
 def test_a_guess_that_rests_on_a_moment_is_not_followed_for_long() -> None:

@@ -11,7 +11,7 @@ P* that all workers have together if points are moved now.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -70,11 +70,11 @@ def consider(
     loads: Sequence[WorkerLoad],
     remaining: float,
     rules: BalanceSettings,
-    last: dict[int, int] | None = None,
+    moved: Collection[int] = (),
     move_cost: MoveCost | None = None,
     sure: bool = True,
 ) -> BalancePlan:
-    """One round of matching. `last`: workers that gave (−1) or took (1) recently; `sure`: T is known, not guessed."""
+    """One round of matching. `moved`: workers that gave or took points before; `sure`: T is known, not guessed."""
     timing = Timing(remaining, sure, move_cost or MoveCost())
     usable = [w for w in loads if w.points > 0 and 0 < w.seconds < math.inf]
     if len(usable) < 2 or len(usable) < len(loads):
@@ -83,7 +83,7 @@ def consider(
     if len(groups) < 2:
         return BalancePlan((), f"all workers are alike: {groups[0].passes:.2f} passes")
     forecast = SplitForecast.of(groups, _split(usable, rules, timing), timing.move_cost.lag, rules)
-    demands = [forecast.demand(group, last or {}) for group in groups]
+    demands = [forecast.demand(group, moved) for group in groups]
     deviation = max(demand.deviation for demand in demands)
     if deviation <= rules.epsilon:
         return BalancePlan(
@@ -99,7 +99,7 @@ def consider(
 
 def _split(loads: Sequence[WorkerLoad], rules: BalanceSettings, timing: Timing) -> float:
     passes = rules.split_passes * typical_pass_seconds(loads)
-    split = max(passes, rules.split_move_times * timing.move_cost.lag, rules.split_time_share * timing.remaining)
+    split = max(passes, rules.split_move_times * timing.move_cost.lag)
     return min(split, timing.remaining if timing.sure else max(timing.remaining, passes))
 
 
@@ -171,28 +171,23 @@ class SplitForecast:
             errors=error_multiple(len(members), rules),
         )
 
-    def demand(self, group: SuperWorker, last: dict[int, int]) -> GroupDemand:
+    def demand(self, group: SuperWorker, moved: Collection[int]) -> GroupDemand:
         """What this super worker should give or take, and whether its deviation is significant."""
         rules, each = self.rules, surplus_visits(group, self.target, self.split)
         early, error = self._early_visits(group, -each), max(group.relative_error, self.relative_error)
         deviation = abs(group.passes + self.split / group.pass_seconds - self.target) + early / group.points
         significant = deviation - self._error_margin(group, error)
-        moved = [last[m.worker] for m in group.members if m.worker in last]
-        reverses = any((sign > 0) != (each > 0) for sign in moved)
-        acts = significant > rules.epsilon * (rules.reversal_factor if reverses else 1.0)
-        outlier = max(
-            group.pass_seconds / self.pass_seconds, self.pass_seconds / group.pass_seconds
-        ) > rules.outlier_factor * (1 + self.errors * error)
-        apart = bool(moved) and abs(group.passes - self.passes) > 2 * rules.epsilon
-        withheld = rules.error_discount * (deviation - significant) * group.points if acts and not outlier else 0.0
+        ratio = max(group.pass_seconds / self.pass_seconds, self.pass_seconds / group.pass_seconds)
+        outlier = ratio > rules.outlier_factor * (1 + self.errors * error)
+        apart = abs(group.passes - self.passes) > 2 * rules.epsilon and any(m.worker in moved for m in group.members)
         return GroupDemand(
             group=group,
             takes=each > 0,
-            visits=len(group.members) * max(abs(each) - withheld, 0.0),
+            visits=len(group.members) * abs(each),
             early_visits=len(group.members) * early,
             deviation=deviation,
             significant=significant,
-            acts=acts,
+            acts=significant > rules.epsilon,
             relative_error=0.0 if outlier or apart else error,
         )
 
@@ -256,9 +251,7 @@ def _pair(slow: GroupDemand, fast: GroupDemand, forecast: SplitForecast, timing:
     wanted = min(slow.visits, fast.visits) / behind / len(s.members)
     delta, late = _in_time(wanted, slow, fast, rules, timing)
     each = delta * len(s.members) / len(f.members)
-    least = rules.min_move_share / max(slow.deviation, fast.deviation, 1.0)
-    matters = delta >= TILE / 2 and (delta >= least * s.points or each >= least * f.points)
-    moves = assign_tiles(s, f, delta) if matters else []
+    moves = assign_tiles(s, f, delta) if delta >= TILE / 2 else []
     if not moves:
         few = f"{s} would give {delta:.0f} points to {f}, too few to matter"
         return [], late if late and not delta else few
@@ -278,14 +271,13 @@ def _pair(slow: GroupDemand, fast: GroupDemand, forecast: SplitForecast, timing:
 def _in_time(
     delta: float, slow: GroupDemand, fast: GroupDemand, rules: BalanceSettings, timing: Timing
 ) -> tuple[float, str]:
-    """At most as many points as arrive within `arrival_share` of T, together with all others that the two groups move;
-    none if T is too short for a move to pay."""
+    """At most as many points as arrive within T, together with all others that the two groups move; none if T is too
+    short for a move to pay."""
     remaining, move_cost, error = timing.remaining, timing.move_cost, min(slow.relative_error, fast.relative_error)
-    least = 1 / rules.arrival_share
     certain = remaining if timing.sure or not error else rules.guessed_time_share * remaining
-    if certain <= (least + (rules.min_payoff - least) * min(error / rules.uncertain_error, 1.0)) * move_cost.lag:
+    if certain <= (1 + (rules.min_payoff - 1) * min(error / rules.uncertain_error, 1.0)) * move_cost.lag:
         return 0.0, f"a move takes {move_cost.lag:.3g} s, and only {remaining:.3g} s are left to profit from it"
-    left = rules.arrival_share * remaining - move_cost.lag
+    left = remaining - move_cost.lag
     share = len(slow.group.members) / len(fast.group.members)
     if max(slow.moved + delta, fast.moved + share * delta) * move_cost.each <= left:
         return delta, ""
@@ -331,7 +323,7 @@ def _tiles(points: float) -> int:
 
 @dataclass
 class Balance:
-    """Keeps when to plan next, and which workers gave or took; the arithmetic is above.
+    """Keeps when to plan next, and which workers have moved points; the arithmetic is above.
 
     A plan aims at equal passes one split ahead. It is made anew every `replan_passes`, because speeds, the predicted
     time and the end of an asynchronous migration are all uncertain.
@@ -342,8 +334,8 @@ class Balance:
     """The rules used while no worker is a straggler."""
     next_at: float = 0.0
     began: float = math.inf
-    last: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """By worker that moved points: whether it gave (−1) or took (1), and when."""
+    moved: set[int] = field(default_factory=set)
+    """Workers that have given or taken points."""
 
     def due(self, now: float) -> bool:
         self.began = min(self.began, now)
@@ -356,12 +348,7 @@ class Balance:
         known = [w for w in loads if w.points and w.seconds < math.inf]
         pass_seconds = typical_pass_seconds(known) if known else 0.0
         rules = self.rules if has_stragglers(known, self.rules) else self.even
-        horizon = rules.reversal_passes * pass_seconds
-        self.last = {w: (sign, at) for w, (sign, at) in self.last.items() if now - at <= horizon}
-        signs = {w: sign for w, (sign, _) in self.last.items()}
-        plan = consider(loads, left.seconds, rules, signs, move_cost, left.sure)
+        plan = consider(loads, left.seconds, rules, self.moved, move_cost, left.sure)
         self.next_at = now + min(rules.replan_passes * pass_seconds, rules.max_plan_age * (now - self.began))
-        for proposal in plan.proposals:
-            self.last[proposal.source] = -1, now
-            self.last[proposal.target] = 1, now
+        self.moved.update(worker for p in plan.proposals for worker in (p.source, p.target))
         return plan

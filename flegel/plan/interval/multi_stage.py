@@ -30,15 +30,14 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.plan.interval.search import PARTS, Round, Step, milliseconds
 
-FIRST_FRACTION = 1 / 16  # of a pass, in which speed and φ are first measured
-FIRST_LOSS = 2.0  # κ of the first pass: far from an optimum frequent updates gain most
-USUAL_LOSS, USUAL_DOUBT = 0.6, 0.1  # prior of κ after the first pass, and standard error of the prior β
+FIRST_FRACTION = 1 / 16  # of a pass, in which speed and φ are first measured (ablation: a pass costs 11 %)
+USUAL_LOSS, USUAL_DOUBT = 0.6, 0.1  # prior κ and error of the prior β (ablation: 5.5 %, 6.9 %)
 PROBE = (1, 1, 2, 1, 1, 2, 1, 1)  # rounds of a probe in units of η: two long ones, bracketed
-BEHIND = 0.7  # share of the predicted progress below which a stage ends
-CHANGED = 1.6  # ratio by which the speed (for φ its square) must change for a new stage
+BEHIND = 0.7  # share of the predicted progress below which a stage ends (ablation: never costs 34 %)
+CHANGED = 1.6  # ratio by which speed or φ must change for a new stage (ablation: never costs 3.0 %)
 WHOLE = 0.9  # of a pass: rounds that reach it ended for lack of points, not by the signal
+SHORTEST = 2e-4  # seconds: timers of workers keep no shorter interval
 STEADY = 1.2  # ratio of intervals below which η is not changed
-STEP = 4.0  # largest ratio by which η changes in one stage
 
 
 class Recent:
@@ -87,7 +86,6 @@ class MultiStage:
         self._samples: list[tuple[float, float, float]] = []
         self._work = 0.0
         self.stage = 0
-        self._patience = len(PROBE)
         self._predicted = self._actual = 0.0
         self._quality: float | None = None
         self._held = 0
@@ -143,7 +141,7 @@ class MultiStage:
         if eta is not None and _apart(eta, self._eta) > STEADY:
             self._eta = self._clamped(eta)
         longest = self._longest()
-        up = 2.0 * self._eta <= 1.2 * longest
+        up = 2.0 * self._eta <= longest
         self._queue = [self._eta * (k if up else 1.0 / k) for k in PROBE]
         self._samples = []
         self._at_start = (self._phi.mean, self._rate.median)
@@ -167,7 +165,6 @@ class MultiStage:
         fit = fit_elasticity(self._samples)
         self._hold(fit.quality if fit else None)
         if fit is None:
-            self._patience *= 2
             return self._step(f"stage {self.stage}: the probe is noise; keeping η {milliseconds(self._eta)}")
         beta = self._weigh(fit)
         phi, eta, g = self._phi.mean, self._eta, fit.quality
@@ -175,11 +172,9 @@ class MultiStage:
         story = f"stage {self.stage}: a={-beta * g / eta:.3g}, b={(1 + beta) * g:.3g}, φ={milliseconds(phi)}"
         apart = _apart(self._clamped(wanted), eta)
         if apart <= STEADY:
-            self._patience *= 2
             return self._step(f"{story}; η {milliseconds(eta)} is right")
-        self._patience = len(PROBE)
         step = self._move_to(wanted, story)
-        if apart > 2.0:  # so far away the tangent may differ: probe again from there
+        if apart > 2.0:  # so far away the tangent may differ: probe again (ablation: 50 % for equal gain per round)
             return self._new_stage(step.reason)
         return step
 
@@ -192,7 +187,7 @@ class MultiStage:
 
     def _holding(self, last: Round) -> Step:
         self._held += 1
-        if self._held > 3 and (environment := self._environment()):
+        if environment := self._environment():
             return self._new_stage(environment, self._recommend(self._loss))
         if last.gain is None:
             return self._step()
@@ -201,7 +196,7 @@ class MultiStage:
             self._predicted = 0.0
         else:
             self._predicted += self._quality * last.visits
-        if self._held < self._patience:
+        if self._held < len(PROBE):
             return self._step()
         if self._actual <= 0:
             self._hold(self._quality)
@@ -218,7 +213,7 @@ class MultiStage:
         phi, rate = self._at_start
         if _apart(self._rate.median, rate) > CHANGED:
             return f"speed changed from {rate:.3g} to {self._rate.median:.3g} points/s"
-        if phi > 0 and _apart(self._phi.mean, phi) > CHANGED**2:
+        if phi > 0 and _apart(self._phi.mean, phi) > CHANGED:
             return f"φ changed from {milliseconds(phi)} to {milliseconds(self._phi.mean)}"
         return ""
 
@@ -239,14 +234,14 @@ class MultiStage:
     # -- arithmetic ----------------------------------------------------------------------------------------
 
     def _weigh(self, fit: Fit) -> float:
-        """Measured β and prior, weighted by inverse variance; a contradiction beyond 2 errors widens the prior."""
+        """Measured β and prior, weighted by inverse variance."""
         x = self._share(self._eta)
         known = self._loss * x / max(1.0 - self._loss * x, 0.1)
         doubt, error = self._doubt, fit.error
         doubt *= max(1.0, abs(fit.elasticity - known) / math.hypot(doubt, error) / 2.0)
         old, new = doubt**-2, error**-2
         beta = (known * old + fit.elasticity * new) / (old + new)
-        self._doubt = min(max(1.5 * (old + new) ** -0.5, 0.03), 0.3)
+        self._doubt = 1.5 * (old + new) ** -0.5
         self._loss = min(max(beta / ((1.0 + beta) * x), 0.0), 1.0 / x) if beta > 0 else 0.0
         return beta
 
@@ -260,7 +255,7 @@ class MultiStage:
     def _early(self) -> float:
         """η of the first pass: short, but with enough points for an update."""
         enough = self._least * self._longest() if self._least > FIRST_FRACTION else 0.0
-        return max(self._recommend(FIRST_LOSS), enough)
+        return max(self._recommend(USUAL_LOSS), enough)
 
     def _share(self, eta: float) -> float:
         return min(max(eta * self._rate.median / max(self._pass.median, 1.0), 1e-6), 1.0)
@@ -270,13 +265,11 @@ class MultiStage:
 
     def _clamped(self, eta: float) -> float:
         longest = self._longest()
-        shortest = min(max(self._phi.mean / 8, 2e-4, longest / 4096), longest)
+        shortest = min(SHORTEST, longest)
         return min(max(eta, shortest), longest)
 
     def _move_to(self, eta: float, why: str) -> Step:
         before = self._eta
-        if before and self._state == "holding":
-            eta = min(max(eta, before / STEP), before * STEP)
         self._eta = self._clamped(eta)
         origin = f"η {milliseconds(before)} → " if before else "η "
         return self._step(f"{why} → {origin}{milliseconds(self._eta)}")
@@ -303,10 +296,10 @@ def optimal_interval(phi: float, eta: float, elasticity: float) -> float:
 
 def fit_elasticity(samples: list[tuple[float, float, float]]) -> Fit | None:
     """Least squares of ln g = c − β·ln n − d·w over (ln n, ln g, w). None if there are too few."""
-    if len(samples) < 6:
+    if len(samples) <= 3:
         return None
     n, g, work = (np.array(column) for column in zip(*samples, strict=True))
-    if n.max() - n.min() < 0.3:
+    if n.max() <= n.min():
         return None
     design = np.column_stack([np.ones_like(n), n - n.mean(), work - work.mean()])
     solution, *_ = np.linalg.lstsq(design, g, rcond=None)

@@ -125,7 +125,9 @@ def test_other_runs_are_stopped_after_a_multiple_of_the_reference(points: np.nda
 
 @pytest.mark.processes
 def test_a_gap_is_a_share_of_what_bsp_gains_after_its_first_pass(cluster: Any, points: np.ndarray) -> None:
-    found = compare(KMeans(k=4, n_init=1), points, "bsp", workers=2, repeat=1, cluster=cluster, gap=0.5, max_passes=20)
+    found = compare(
+        KMeans(k=4, init="random"), points, "bsp", workers=2, repeat=1, cluster=cluster, gap=0.5, max_passes=20
+    )
     first, last = found.pictures["bsp"].curve[0][1], found.attempts[0].objective
     assert first is not None and last is not None and last <= found.target < first
     assert "50 % short of all that bsp" in found.target_note

@@ -27,7 +27,7 @@ from flegel.algorithms.nmf import NMF
 WORKERS = (1, 3)
 SEED, ITERATIONS = 7, 6
 TRAINED: dict[str, tuple[Any, str]] = {
-    "kmeans": (lambda: KMeans(k=24, n_init=1), "blobs:3000"),
+    "kmeans": (lambda: KMeans(k=24, init="random"), "blobs:3000"),
     "gmm": (lambda: GMM(k=6), "blobs:3000"),
     "fcm": (lambda: FCM(k=6), "blobs:3000"),
     "lr": (lambda: LR(l2=0.01), "blobs:3000"),

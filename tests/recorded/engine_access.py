@@ -97,7 +97,7 @@ def comparison(name: str) -> Numbers:
     chosen = COMPARISONS[name]
     held = simulation_runner(
         SimulationSettings(
-            algorithm=KMeans(k=5, n_init=1), data=open_data(_integer_clouds(4000)),
+            algorithm=KMeans(k=5, init="random"), data=open_data(_integer_clouds(4000)),
             candidates=parse_candidates(chosen.sync),
             workers=chosen.workers, repeat=1, straggler=chosen.stragglers, target=chosen.target, seed=chosen.seed,
             model=chosen.model,

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from flegel.cli.main import app
 
-SMALL = ["--set", "n_init=1", "--data", "higgs:4000", "--set", "k=4", "--pass", "100ms"]
+SMALL = ["--set", "init=random", "--data", "higgs:4000", "--set", "k=4", "--pass", "100ms"]
 
 
 def flegel(*words: str, code: int = 0) -> str:

@@ -64,7 +64,7 @@ def kmeans(
     spec = SyncSpec(sync) if isinstance(sync, str) else sync
     data = clouds(rows, seed=seed)
     rng = np.random.default_rng(seed)
-    algorithm = KMeans(k=k, init="random", n_init=1)
+    algorithm = KMeans(k=k, init="random")
     sample = Sample(data, None, rows, data.shape[1])
     theta = pytree.as_float64(algorithm.initParameter(sample, rng))
     zero = pytree.zeros_like(algorithm.initAggregator(sample, theta))

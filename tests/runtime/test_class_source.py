@@ -222,7 +222,7 @@ def test_a_reference_cannot_name_anything_but_an_algorithm() -> None:
     with pytest.raises(UsageError, match="no built-in"):
         load_class(AlgorithmRef("os:system", {}))
     with pytest.raises(UsageError, match="not a subclass"):
-        load_class(AlgorithmRef("flegel.algorithms.kmeans.kmeans.kmeans:KMeansSums", {}))
+        load_class(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeansSums", {}))
 
 
 def test_a_class_whose_source_is_nowhere_is_refused() -> None:

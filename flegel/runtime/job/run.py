@@ -35,6 +35,7 @@ from flegel.runtime.job.driver import drive
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers
 from flegel.runtime.job.signals import Signals
+from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.local_cluster import LocalCluster
 from flegel.runtime.worker.row_sources import SharedRows
@@ -85,7 +86,8 @@ def execute(request: Request) -> Result:
             drive(machine, cluster, _watching(request, machine))
         else:
             shift = _drive_with_checkpoints(request, session, machine, prepared, scaling, parts, cluster)
-        return _result(request, machine, built, machine.state.ready_at - shift - began, scaling)
+        with by_one_thread():  # hooks of the end, too
+            return _result(request, machine, built, machine.state.ready_at - shift - began, scaling)
     finally:
         if session is not None:
             session.close()

@@ -2,7 +2,9 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-.PHONY: demo test smoke nightly faults chaos lint clean
+EXTRAS := $(VENV)-extras
+
+.PHONY: demo test test-extras smoke nightly faults chaos lint clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -13,11 +15,19 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@
 
+$(EXTRAS)/.ready: pyproject.toml
+	python3 -m venv $(EXTRAS)
+	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check -e '.[dev,extras]'
+	touch $@
+
 demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexible barriers
 	$(VENV)/bin/flegel submit kmeans --data higgs --set k=10 --workers 4 --sync fsp
 
 test: $(VENV)/.dev lint  ## everything that CI runs, two files of tests at a time
 	$(PY) -m pytest -n 2 --dist loadfile
+
+test-extras: $(EXTRAS)/.ready  ## the parts that need large libraries, with those libraries, in an environment of their own
+	$(EXTRAS)/bin/python -m pytest -n 2 --dist loadfile tests/extras
 
 smoke: $(VENV)/.dev  ## the whole benchmark suite in small, under two minutes; shows that it works
 	$(PY) -m flegel bench run all --scale smoke --out runs/smoke
@@ -38,4 +48,4 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/mypy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(EXTRAS) build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache

@@ -61,8 +61,8 @@ class LR(Algorithm):
     """Logistic regression for two or more classes, with L2 and L1 penalties and class weights.
 
     Model: P(class | x) = softmax(W·x + b); two classes need one output, P = 1 / (1 + exp(−w·x − b)). The bias is not
-    penalized. Minimized is mean(class weight · log-loss) + ½·l2·‖W‖² + l1·‖W‖₁; scikit-learn's C is 1 / (points · l2),
-    or 1 / (points · l1).
+    penalized. Minimized is mean(weight of the point · class weight · log-loss) + ½·l2·‖W‖² + l1·‖W‖₁; scikit-learn's C
+    is 1 / (points · l2), or 1 / (points · l1).
     State of a point: its last residual (P − target, one number an output), loss and counted curvature, and the number
     of θ at its last visit, 0 before the first.
     Statistics: the gradient G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic
@@ -82,6 +82,7 @@ class LR(Algorithm):
     layout = "tiles"
     supervised = True
     sparse = True
+    weighted = True
 
     classes: Annotated[
         list[float] | None, Meta(description="all label values in order; taken from a sample by default")
@@ -166,18 +167,34 @@ class LR(Algorithm):
         else:
             metric = plain(columns, self.intercept)
         pairs = 0 if not self.scaling or (full and outputs == 1) else pairs_of(outputs, columns + 1)
-        counts = np.array([np.sum(np.asarray(sample.labels) == c) for c in self.classes], dtype=np.float64)
+        mass = np.ones(len(sample.labels)) if sample.weights is None else sample.weights
+        counts = np.array([mass[np.asarray(sample.labels) == c].sum() for c in self.classes], dtype=np.float64)
         return Linear(
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
             classes=np.array(self.classes, dtype=np.float64),
-            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full)]),
+            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full), *_least(sample)]),
             internal_importance=self._importance(counts),
             internal_search=begin(sample.points, settling=self.l1 > 0),
             internal_best=np.zeros((2, outputs, columns + 1)),
             internal_pairs=np.zeros((pairs, 2, outputs, columns + 1)),
             internal_metric=metric,
         )
+
+    def continueParameter(self, previous: Linear, sample: Sample, rng: np.random.Generator) -> Linear:
+        """The weights and bias of before; the search for the next step begins anew, from exact measurements."""
+        known = [float(c) for c in previous.classes]
+        if self.classes is not None and set(self.classes) <= set(known):
+            self.classes = known
+        fresh = self.initParameter(sample, rng)
+        if previous.weights.shape != fresh.weights.shape or known != self.classes:
+            raise UsageError("LR: start= has other columns or classes than these data; give the classes of the start.")
+        numbers = fresh.internal_visit.copy()
+        numbers[0] = self._penalty.value(joined(previous))
+        return fresh._replace(
+            weights=previous.weights, bias=previous.bias, internal_visit=numbers,
+            internal_search=begin(sample.points, settling=self.memory),
+        )  # fmt: skip
 
     @property
     def _curvature(self) -> float:
@@ -216,13 +233,13 @@ class LR(Algorithm):
         for k in range(outputs):
             scores[k] = dot(dataPoint.features, parameter.weights[k]) + parameter.bias[k]
         if dataPoint.state[2 * outputs + 1] == 0.0:
-            change.counts[target] = 1.0
+            change.counts[target] = dataPoint.weight
         model = (
             parameter.internal_importance,
             (numbers[0], 1.0 if self.memory else 0.0, numbers[1], numbers[2], numbers[3], numbers[4]),
         )
         steps, bends, totals = np.zeros(outputs), np.zeros(outputs), np.zeros(5)
-        visit(scores, target, dataPoint.state, model, steps, bends, totals)
+        visit(scores, target, dataPoint.weight, dataPoint.state, model, steps, bends, totals)
         for k in range(outputs):
             add_scaled(dataPoint.features, steps[k], change.gradient[k])
             change.gradient[k, columns] += steps[k]
@@ -370,6 +387,7 @@ class LR(Algorithm):
     def _separated(self, value: float, parameter: Linear) -> bool:
         """No point has a loss of log 2, so every point is on its side, and without a penalty the minimum is 0."""
         points, least = float(parameter.internal_search[1]), float(parameter.internal_importance.min())
+        least *= float(parameter.internal_visit[6:].sum()) if len(parameter.internal_visit) > 6 else 1.0
         return not (self.l1 or self.l2) and value * points < math.log(2.0) * least
 
     def _start_loss(self, aggregator: Gradients, parameter: Linear) -> float:
@@ -397,7 +415,7 @@ class LR(Algorithm):
         mean = float(aggregator.curvature[:, -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
         part, floor = RECOUNT[int(search.settling)], max(NEGLIGIBLE * mean, 0.0)
-        numbers = [self._penalty.value(theta), number, part, floor, self._cap(search), parameter.internal_visit[5]]
+        numbers = [self._penalty.value(theta), number, part, floor, self._cap(search), *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
         fresh = parameter._replace(weights=weights, bias=bias, internal_visit=np.array(numbers))
         return fresh._replace(internal_search=np.array(search))
@@ -497,3 +515,11 @@ class LR(Algorithm):
         mean = float(loss.mean()) if len(loss) else 0.0
         weighted = float((loss * parameter.internal_importance[target]).mean()) if len(loss) else 0.0
         return Evaluation(weighted + self._penalty.value(joined(parameter)), {"loss": mean, "accuracy": right})
+
+
+def _least(sample: Sample) -> list[float]:
+    """The least weight above 0, where points have weights; 0 where it is not known, because the sample lacks some."""
+    if sample.weights is None:
+        return []
+    positive = sample.weights[sample.weights > 0]
+    return [float(positive.min()) if len(positive) and len(sample.weights) == sample.points else 0.0]

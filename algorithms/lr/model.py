@@ -15,7 +15,8 @@ class Linear(NamedTuple):
     """θ. One row of `weights` an output: one for two classes, otherwise one a class; `classes` are the label values.
 
     Fields whose names begin with `internal_` are the algorithm's own. `visit`: penalty, number of this θ, when
-    curvature is counted again (part, floor), its cap, and whether all of it is summed. `importance`: the weight of
+    curvature is counted again (part, floor), its cap, whether all of it is summed, and, where points have weights, the
+    least of them (0: not known). `importance`: the weight of
     every class. `search`: a `StepSearch`. `best`: the best θ that was measured, and its gradient. `pairs`: those of
     L-BFGS. `metric`: see `precondition`.
     """
@@ -32,8 +33,8 @@ class Linear(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """s: Σ residual·x (last column: the bias), Σ curvature·x̃·x̃ᵀ, points by class, Σ loss, points seen, Σ number of θ
-    at the last visit, and of this interval the visits and the unknown labels.
+    """s: Σ residual·x (last column: the bias), Σ curvature·x̃·x̃ᵀ, weight of the points by class, Σ loss, points seen, Σ
+    number of θ at the last visit, and of this interval the visits and the unknown labels.
 
     `unknown` counts visits to points whose label is not among the classes.
     """
@@ -58,7 +59,7 @@ def importance_of(wanted: str | list[float] | dict[float, float] | None, classes
     if wanted is None:
         return np.ones(len(classes))
     if isinstance(wanted, str):
-        return np.asarray(counts.sum() / (len(counts) * np.maximum(counts, 1.0)))
+        return np.asarray(counts.sum() / (len(counts) * np.where(counts > 0, counts, 1.0)))
     if isinstance(wanted, dict) and set(wanted) - set(classes):
         raise UsageError(f"LR: class_weight names {sorted(set(wanted) - set(classes))}, which are no classes.")
     weights = [wanted.get(c, 1.0) for c in classes] if isinstance(wanted, dict) else wanted

@@ -73,11 +73,12 @@ def execute(request: Request) -> Result:
         built = prepared.compile()
         request.phase("loading", "")
         if request.data.in_memory:
-            features, labels = request.data.load()
+            whole = request.data.read()
             owners = [part.ids for part in parts]
             owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
-            rows = SharedRows(features, labels if algorithm.supervised else None, owners, cluster.new_array)
-            del features, labels
+            labels = whole.labels if algorithm.supervised else None
+            rows = SharedRows(whole.features, labels, owners, cluster.new_array, whole.weights)
+            del whole, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()
         machine = _coordinator(request, prepared, scaling, built, source, parts, cluster)

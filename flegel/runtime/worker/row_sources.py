@@ -24,6 +24,7 @@ class SharedRows:
         labels: Array | None,
         owners: list[Array],
         new_array: Callable[[tuple[int, ...], np.dtype[Any]], SharedArray | ServedArray] = SharedArray,
+        weights: Array | None = None,
     ) -> None:
         self._owned: list[SharedArray | ServedArray] = []
         self._new_array = new_array
@@ -40,6 +41,7 @@ class SharedRows:
         else:
             self._features = {"dense": self._put(features, order)}
         self._labels = self._put(labels, order) if labels is not None else None
+        self._weights = self._put(weights, order) if weights is not None else None
         self._ids = self._put(order)
 
     def _put(self, values: Array, order: Array | None = None) -> dict[str, Any]:
@@ -58,6 +60,7 @@ class SharedRows:
             "features": self._features,
             "labels": self._labels,
             "ids": self._ids,
+            "weights": self._weights,
         }
 
     def close(self) -> None:
@@ -86,7 +89,8 @@ def open_ids(source: dict[str, Any], wanted: Array) -> Rows:
         order = place[wanted]
     features, labels = rows.features, rows.labels
     found: Array | Sparse = reorder(features, order) if isinstance(features, Sparse) else features[order]
-    kept = Rows(found, None if labels is None else labels[order], rows.ids[order])
+    weights = None if rows.weights is None else rows.weights[order]
+    kept = Rows(found, None if labels is None else labels[order], rows.ids[order], weights)
     return kept if source.get("kind") == "dataset" else _as_shared(kept)
 
 
@@ -94,7 +98,7 @@ def _as_shared(rows: Rows) -> Rows:
     """Read-only where rows in shared memory are: to compiled code these are different types."""
     features = rows.features
     arrays = [features.indices, features.values] if isinstance(features, Sparse) else [features]
-    for array in [*arrays, *([] if rows.labels is None else [rows.labels])]:
+    for array in [*arrays, *(a for a in (rows.labels, rows.weights) if a is not None)]:
         array.flags.writeable = False
     return rows
 
@@ -119,8 +123,9 @@ def _open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Row
     described = source["features"]
     labels = open_shared(source["labels"])[lo:hi] if source["labels"] else None
     ids = open_shared(source["ids"])[lo:hi]
+    weights = open_shared(source["weights"])[lo:hi] if source["weights"] else None
     if "dense" in described:
-        return Rows(open_shared(described["dense"])[lo:hi], labels, ids)
+        return Rows(open_shared(described["dense"])[lo:hi], labels, ids, weights)
     indptr = open_shared(described["indptr"])
     first, last = int(indptr[lo]), int(indptr[hi])
     rows = Sparse(
@@ -129,4 +134,4 @@ def _open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Row
         open_shared(described["values"])[first:last],
         int(described["columns"]),
     )
-    return Rows(rows, labels, ids)
+    return Rows(rows, labels, ids, weights)

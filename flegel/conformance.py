@@ -91,7 +91,7 @@ class _Trial:
         made = self.algorithm.initParameter(self.sample, np.random.default_rng(3))
         for array in pytree.flatten(made):
             self.require(array.dtype.kind in "fiub", f"initParameter returns {array.dtype}, not numbers")
-        return pytree.as_float64(made)
+        return pytree.read_only(pytree.as_float64(made))
 
     def shard(self, layout: str) -> Shard:
         state = self.algorithm.initState(self.points, self.columns, np.random.default_rng(5))
@@ -105,7 +105,7 @@ class _Trial:
 
     def update(self, total: Tree, parameter: Tree) -> Tree:
         new = self.algorithm.updateParameter(pytree.present(total), pytree.present(parameter))
-        return pytree.as_float64(new)
+        return pytree.read_only(pytree.as_float64(new))
 
     def require(self, truth: bool, sentence: str) -> None:
         if not truth:

@@ -241,6 +241,7 @@ def _result(
         warnings=remarks(machine),
         classes=data.classes,
         scaling=None if scaling is None else (scaling.shift, scaling.factor),
+        treatment=data.treatment.scaled_by(scaling),
         state=_in_data_order(machine) if machine.collection.states else None,
         balance=balance_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],

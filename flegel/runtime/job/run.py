@@ -116,7 +116,7 @@ def _coordinator(
             index=index,
             count=request.workers,
             seed=job.seed,
-            parameter=form_of(prepared.parameter),
+            parameter=form_of(pytree.without(prepared.parameter, algorithm.unsent)),
             statistics=form_of(prepared.zero),
             interpret=built.kind == "interpreted",
             straggler=job.straggler,

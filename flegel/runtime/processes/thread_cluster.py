@@ -90,8 +90,7 @@ class WorkerThread:
     def _run(self, config: WorkerConfig, endpoint: ThreadEndpoint) -> None:
         code = 1
         try:
-            WorkerLoop(config, endpoint).run(self._read)
-            code = 0
+            code = WorkerLoop(config, endpoint).run(self._read)
         except Exception:  # noqa: BLE001 - printed, and ends this worker only, as in a process of its own
             traceback.print_exc()
         finally:

@@ -42,6 +42,7 @@ from flegel.messages import (
     WorkerBeat,
 )
 from flegel.runtime import clock
+from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.parent_death import die_with_parent
 from flegel.runtime.transport import job_sockets, zmq_frames
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
@@ -94,7 +95,7 @@ class WorkerLoop:
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
         self._in_job = False
-        self._alive = True
+        self._alive, self._exit_code = True, 0
         self._connection: ConnectionMonitor | None = None
         own = identity(config.worker, config.incarnation)
         self._socket = self._sockets.to_coordinator(config.address, own, self._monitor)
@@ -109,8 +110,8 @@ class WorkerLoop:
         """After `run`: the trainer did not end when it was told to."""
         return self._trainer.busy
 
-    def run(self, parent: int) -> None:
-        """Until the coordinator says so, or `parent`, the descriptor of a pipe, closes."""
+    def run(self, parent: int) -> int:
+        """Until the coordinator says so, or `parent`, the descriptor of a pipe, closes; returns the exit code."""
         try:
             self.send(Hello(os.getpid(), socket.gethostname()))
             self._listen(parent)
@@ -121,6 +122,7 @@ class WorkerLoop:
                 self._connection.close()
             self._socket.close()
             self._sockets.close()
+        return self._exit_code
 
     def _listen(self, parent: int) -> None:
         wakeup = self._trainer.wakeup
@@ -151,7 +153,7 @@ class WorkerLoop:
                 self.send(WorkerBeat(self._trainer.visits, self._trainer.hook))
             if self._connection is not None and (why := self._connection.lost(now)):
                 print(f"flegel worker {self._config.worker}: {why}; it ends.", file=sys.stderr)
-                self._alive = False
+                self._alive, self._exit_code = False, DISCONNECTED
 
     def _take_results(self) -> None:
         while not self._trainer.results.empty():
@@ -262,7 +264,7 @@ class WorkerLoop:
             zmq_frames.send(self._socket, self._sequencer.wrap(body, packed))
         except zmq.Again:
             print(f"flegel worker {self._config.worker}: the coordinator does not read; it ends.", file=sys.stderr)
-            self._alive = False
+            self._alive, self._exit_code = False, DISCONNECTED
 
 
 class ConnectionMonitor:
@@ -315,9 +317,10 @@ def main() -> None:
         sys.exit(2)
     os.dup2(sys.stderr.fileno(), 1)  # what hooks print must not mix with the parent's own output
     worker = WorkerLoop(config)
-    worker.run(sys.stdin.fileno())
+    code = worker.run(sys.stdin.fileno())
     if worker.stuck:  # the compiler's own end would trip over a thread that is still compiling
-        os._exit(0)
+        os._exit(code)
+    sys.exit(code)
 
 
 def _told() -> bytes:

@@ -95,6 +95,7 @@ class GMM(Algorithm):
     """
 
     layout = "tiles"
+    ignores_labels = True
     maximize = True
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10

@@ -75,6 +75,7 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
+    ignores_labels = True
     auxiliary = ("spare", "points")
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10

@@ -119,6 +119,7 @@ class NMF(Algorithm):
     """
 
     sparse = True
+    ignores_labels = True
     remakes_state = True
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20

@@ -76,7 +76,7 @@ def execute(request: Request) -> Result:
             features, labels = request.data.load()
             owners = [part.ids for part in parts]
             owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
-            rows = SharedRows(features, labels if algorithm.supervised else None, owners, cluster.new_array)
+            rows = SharedRows(features, algorithm.labels_for_points(labels), owners, cluster.new_array)
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()

@@ -82,7 +82,7 @@ class Run:
             while left > 0:
                 start = self.cursors[w]
                 end = min(share.points, start + left)
-                reached = kernel(share, self.parameter, report, start, end, 0, new_flag())
+                reached = kernel(share, pytree.read_only(self.parameter), report, start, end, 0, new_flag())
                 assert reached == end
                 left -= end - start
                 self.cursors[w] = 0 if end == share.points else end
@@ -122,5 +122,5 @@ def start(
         state = algorithm.initState(int(last - first), sample.columns, rng)
         own = None if labels is None else labels[first:last]
         shares.append(make_shard(rows_between(features, first, last), own, state, algorithm.layout, int(first)))
-    statistics = pytree.as_float64(algorithm.initAggregator(sample, parameter))
+    statistics = pytree.as_doubles(algorithm.initAggregator(sample, parameter))
     return Run(algorithm, sample, shares, parameter, statistics, [0] * workers)

@@ -95,7 +95,7 @@ def page(records: list[dict[str, Any]], about: dict[str, Any]) -> str:
         "",
         f"{facts['tables']} tables, {facts['units']} pairs of table and algorithm, {facts['cells']} training jobs: "
         "every pair under `bsp`, `fsp`, `bsp-mini`, `ssp`, `asp` and `psp` with one to four workers, beside",
-        "scikit-learn (fuzzy c-means: scikit-fuzzy) from the same start, or from any start where the problem is convex (LR).",
+        "scikit-learn (FCM: scikit-fuzzy) from the same start, or from any start where the problem is convex (LR).",
         "",
         f"`{about['command']}`, commit {about['commit']}, {about['machine']}, {about['seconds']:.0f} s; summary: "
         "[gauntlet.json](gauntlet.json). Nightly: `make nightly`.",

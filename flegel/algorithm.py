@@ -19,6 +19,7 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError, nearest
+from flegel.job import TOLERANCE
 
 Kernel = Callable[[Shard, Tree, Tree, int, int, int, Array], int]
 """`kernel(share, parameter, aggregator, start, end, iteration, flag) -> position reached`.
@@ -105,6 +106,12 @@ class Algorithm:
     auxiliary: ClassVar[tuple[str, ...]] = ()
     """Fields of θ that are no parameters of the model: constants, and what the algorithm remembers. They are left out
     where the engine counts parameters, which decides how many points the first updates rest on."""
+    default_tolerance: ClassVar[float] = TOLERANCE
+    """Relative change of the objective over a full pass within which a job has converged, unless the user gives
+    another. Choose it by what is left: a method that gains a part ρ of the last gain in each pass is still
+    tolerance · ρ / (1 − ρ) from its limit."""
+    trivial: ClassVar[str] = "a trivial model"
+    """What `baseline` is the objective of, in words."""
     typed: ClassVar[bool] = False
     """True where the arrays of `initParameter` and `initAggregator` say in which types θ and the statistics are kept
     and sent, such as float32. Otherwise both are float64, whatever the hooks return."""
@@ -192,6 +199,12 @@ class Algorithm:
         not a number where no step improves it any more. None: the algorithm cannot tell, and relative change over a
         pass is judged instead. Asked once per full pass of the slowest worker; the job has converged where it is within
         the tolerance.
+        """
+        return None
+
+    def baseline(self, aggregator: Tree, parameter: Tree) -> float | None:
+        """The objective of a trivial model on the same points, from the statistics alone: one cluster, the intercept,
+        zeros. A job whose objective is worse never counts as converged. None: the statistics cannot tell.
         """
         return None
 

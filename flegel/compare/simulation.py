@@ -234,6 +234,7 @@ class JobSimulator:
             seed=self.settings.seed,
             converged=job.verdict.converged,
             reason=job.verdict.reason,
+            outcome=job.verdict.outcome,
             objective=next((v for v in values if v is not None), None),
             iterations=job.iteration,
             seconds=job.state.seconds,

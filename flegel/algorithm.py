@@ -108,7 +108,9 @@ class Algorithm:
     spent: ClassVar[tuple[str, ...]] = ()
     """Aggregator fields that are used up at a barrier (gradients) rather than kept for ever (sums)."""
     supervised: ClassVar[bool] = False
-    """True where every point needs a label."""
+    """True where every point needs a label. Labels that the data have are passed in any case."""
+    ignores_labels: ClassVar[bool] = False
+    """True where no hook looks at labels: workers then do not keep them."""
     sparse: ClassVar[bool] = False
     """True where `updateDataPoint` or the kernel takes sparse rows."""
     weighted: ClassVar[bool] = False
@@ -277,6 +279,10 @@ class Algorithm:
     def hyper(self) -> dict[str, Any]:
         """Current values by name."""
         return {name: getattr(self, name) for name in self.hyper_parameters()}
+
+    def labels_for_points(self, labels: Array | None) -> Array | None:
+        """The labels that workers keep beside the rows; without any, `dataPoint.label` is 0."""
+        return None if self.ignores_labels else labels
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.hyper().items())})"

@@ -61,6 +61,7 @@ class FCM(Algorithm):
 
     layout = "tiles"
     weighted = True
+    ignores_labels = True
     default_tolerance = 1e-6
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10

@@ -105,6 +105,7 @@ class GMM(Algorithm):
 
     layout = "tiles"
     weighted = True
+    ignores_labels = True
     maximize = True
     default_tolerance = 1e-6
     trivial = "a single Gaussian"

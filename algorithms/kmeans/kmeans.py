@@ -85,6 +85,7 @@ class KMeans(Algorithm):
 
     layout = "tiles"
     weighted = True
+    ignores_labels = True
     auxiliary = ("spare", "points")
     default_tolerance = 1e-6
     trivial = "one cluster"

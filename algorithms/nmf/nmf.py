@@ -120,6 +120,7 @@ class NMF(Algorithm):
 
     sparse = True
     weighted = True
+    ignores_labels = True
     remakes_state = True
     default_tolerance = 1e-5
     trivial = "factors of zero"

@@ -77,7 +77,7 @@ def execute(request: Request) -> Result:
             whole = request.data.read()
             owners = [part.ids for part in parts]
             owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
-            labels = whole.labels if algorithm.supervised else None
+            labels = algorithm.labels_for_points(whole.labels)
             rows = SharedRows(whole.features, labels, owners, cluster.new_array, whole.weights)
             del whole, labels
         source = rows.describe() if rows else _own_parts(request)

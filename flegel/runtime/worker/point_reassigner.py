@@ -49,5 +49,5 @@ class PointReassigner:
     def _shard(self, ids: Array, states: Array) -> Shard:
         rows = open_ids(self._load.source, ids, self._open_array)
         features = scale.apply(rows.features, scale.Scaling(*self._scaling)) if self._scaling else rows.features
-        labels = rows.labels if self._algorithm.supervised else None
+        labels = self._algorithm.labels_for_points(rows.labels)
         return make_shard(features, labels, states, self._layout, rows.ids, weights=rows.weights)

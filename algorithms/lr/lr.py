@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
-from flegel.algorithms.lr import kernels
+from flegel.algorithms.lr import kernels, model
 from flegel.algorithms.lr.curvature import add_outer
 from flegel.algorithms.lr.model import Gradients, Linear, importance_of, intercept_loss, joined, start_loss
 from flegel.algorithms.lr.point import visit
@@ -134,18 +134,10 @@ class LR(Algorithm):
             if len(found) > 1000:
                 raise UsageError(f"LR: {len(found)} different labels in a sample look like a quantity, not classes.")
             self.classes = [float(value) for value in found]
-        self._check_classes(found)
+        model.check_classes(self.classes, found)
         self._importance(np.ones(len(self.classes)))
         if self.l1 and not self.memory:
             raise UsageError("LR: l1 needs memory=true; without it no step rests on all points.")
-
-    def _check_classes(self, found: Array) -> None:
-        assert self.classes is not None
-        if len(self.classes) == 0 or len(set(self.classes)) != len(self.classes):
-            raise UsageError("LR: classes must name at least one label value, and none twice.")
-        unknown = sorted(set(found.tolist()) - set(self.classes))
-        if unknown:
-            raise UsageError(f"LR: label {unknown[0]:g} is not among classes={self.classes}; list it there too.")
 
     def _importance(self, counts: Array) -> Array:
         assert self.classes is not None
@@ -174,7 +166,7 @@ class LR(Algorithm):
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
             classes=np.array(self.classes, dtype=np.float64),
-            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full), *_least(sample)]),
+            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full), *model.least_weight(sample)]),
             internal_importance=self._importance(counts),
             internal_search=begin(sample.points, settling=self.l1 > 0),
             internal_best=np.zeros((2, outputs, columns + 1)),
@@ -483,13 +475,7 @@ class LR(Algorithm):
     def probabilities(self, features: Any, parameter: Linear) -> Array:
         """P(class | x), one column a class in the order of `parameter.classes`."""
         scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-        if scores.shape[1] == 1:
-            if len(parameter.classes) == 1:
-                return np.ones_like(scores)
-            scores = np.hstack([np.zeros_like(scores), scores])
-        scores -= scores.max(axis=1, keepdims=True)
-        likely = np.exp(scores)
-        return np.asarray(likely / likely.sum(axis=1, keepdims=True))
+        return model.likelihoods(scores, len(parameter.classes))
 
     def predict(self, features: Any, parameter: Linear) -> Array:
         """The most likely class of each row, as a label value."""
@@ -501,11 +487,7 @@ class LR(Algorithm):
         if labels is None:
             raise UsageError("LR: evaluating needs labels.")
         values = np.asarray(labels, dtype=np.float64)
-        order = np.argsort(parameter.classes)
-        place = np.searchsorted(parameter.classes, values, sorter=order).clip(max=len(order) - 1)
-        target = order[place]
-        if not np.array_equal(parameter.classes[target], values):
-            raise UsageError("LR: a label is not among the classes that the model was trained with.")
+        target = model.numbers_of(values, parameter.classes)
         scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
         if scores.shape[1] == 1:
             scores = np.hstack([np.zeros_like(scores), scores])
@@ -514,11 +496,3 @@ class LR(Algorithm):
         mean = float(loss.mean()) if len(loss) else 0.0
         weighted = float((loss * parameter.internal_importance[target]).mean()) if len(loss) else 0.0
         return Evaluation(weighted + self._penalty.value(joined(parameter)), {"loss": mean, "accuracy": right})
-
-
-def _least(sample: Sample) -> list[float]:
-    """The least weight above 0, where points have weights; 0 where it is not known, because the sample lacks some."""
-    if sample.weights is None:
-        return []
-    positive = sample.weights[sample.weights > 0]
-    return [float(positive.min()) if len(positive) and len(sample.weights) == sample.points else 0.0]

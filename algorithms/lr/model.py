@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flegel.algorithm import Sample
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
 
@@ -80,3 +81,40 @@ def intercept_loss(aggregator: Gradients, parameter: Linear) -> float:
     mass = parameter.internal_importance * aggregator.counts
     mass = mass[mass > 0]
     return float(-(mass @ np.log(mass / mass.sum())) / max(float(aggregator.seen[0]), 1.0))
+
+
+def check_classes(classes: list[float], found: Array) -> None:
+    """Every label found must be one of the classes, and these must be distinct."""
+    if len(classes) == 0 or len(set(classes)) != len(classes):
+        raise UsageError("LR: classes must name at least one label value, and none twice.")
+    unknown = sorted(set(found.tolist()) - set(classes))
+    if unknown:
+        raise UsageError(f"LR: label {unknown[0]:g} is not among classes={classes}; list it there too.")
+
+
+def numbers_of(labels: Array, classes: Array) -> Array:
+    """The number of each label's class."""
+    order = np.argsort(classes)
+    place = np.searchsorted(classes, labels, sorter=order).clip(max=len(order) - 1)
+    target = np.asarray(order[place])
+    if not np.array_equal(classes[target], labels):
+        raise UsageError("LR: a label is not among the classes that the model was trained with.")
+    return target
+
+
+def least_weight(sample: Sample) -> list[float]:
+    """The least weight above 0, where points have weights; 0 where it is not known, because the sample lacks some."""
+    if sample.weights is None:
+        return []
+    positive = sample.weights[sample.weights > 0]
+    return [float(positive.min()) if len(positive) and len(sample.weights) == sample.points else 0.0]
+
+
+def likelihoods(scores: Array, classes: int) -> Array:
+    """P(class | scores), one column a class; of two classes there is one score."""
+    if scores.shape[1] == 1:
+        if classes == 1:
+            return np.ones_like(scores)
+        scores = np.hstack([np.zeros_like(scores), scores])
+    likely = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(likely / likely.sum(axis=1, keepdims=True))

@@ -39,6 +39,8 @@ class Result:
     worker: list[dict[str, Any]]
     utilization: float
     parameter: Tree
+    placement: str = "processes"
+    """Where the workers were: `processes`, or `threads` of the process that asked for the job."""
     staleness: dict[int, int] = field(default_factory=dict)
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
@@ -81,6 +83,7 @@ class Result:
             "dataset": self.dataset,
             "sync": self.sync,
             "workers": self.workers,
+            "placement": self.placement,
             "seed": self.seed,
             "converged": self.converged,
             "reason": self.reason,

@@ -41,6 +41,8 @@ class Result:
     parameter: Tree
     placement: str = "processes"
     """Where the workers were: `processes`, or `threads` of the process that asked for the job."""
+    outcome: str = ""
+    """Why the job ended, in one word (`flegel.plan.termination.Verdict`)."""
     staleness: dict[int, int] = field(default_factory=dict)
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
@@ -86,6 +88,7 @@ class Result:
             "placement": self.placement,
             "seed": self.seed,
             "converged": self.converged,
+            "outcome": self.outcome,
             "reason": self.reason,
             "objective": _plain(self.objective),
             "iterations": self.iterations,

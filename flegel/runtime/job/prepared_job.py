@@ -91,7 +91,7 @@ class PreparedJob:
         """The first rows of the sample, as a worker would have them."""
         features, labels = self.sample.features, self.sample.labels
         count = min(most, self.sample.points)
-        labels = labels[:count] if labels is not None and self.algorithm.supervised else None
+        labels = self.algorithm.labels_for_points(None if labels is None else labels[:count])
         if isinstance(features, Sparse):
             end = features.indptr[count]
             few: Array | Sparse = Sparse(

@@ -12,9 +12,22 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
-from flegel.algorithms.lr import kernels, model
+from flegel.algorithms.lr import kernels
 from flegel.algorithms.lr.curvature import add_outer
-from flegel.algorithms.lr.model import Gradients, Linear, importance_of, intercept_loss, joined, start_loss
+from flegel.algorithms.lr.model import (
+    Gradients,
+    Linear,
+    check_classes,
+    class_numbers,
+    class_scores,
+    importance_of,
+    intercept_loss,
+    joined,
+    label_values,
+    least_weight,
+    reject_unknown_labels,
+    start_loss,
+)
 from flegel.algorithms.lr.point import visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
 from flegel.algorithms.lr.search import (
@@ -44,7 +57,7 @@ from flegel.algorithms.lr.search import (
     shorter,
     with_pair,
 )
-from flegel.algorithms.rows import add_scaled, dot, times
+from flegel.algorithms.rows import add_scaled, dot
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError
@@ -122,19 +135,12 @@ class LR(Algorithm):
     # -- start ---------------------------------------------------------------------------------------------
 
     def validate(self, sample: Sample) -> None:
-        if sample.labels is None:
-            raise UsageError("LR learns from labels, and these data have none; name the label column.")
-        labels = np.asarray(sample.labels)
-        if labels.dtype.kind not in "fiub":
-            raise UsageError("LR: labels must be numbers; let the reader turn text into class numbers.")
-        if not np.isfinite(labels.astype(np.float64)).all():
-            raise UsageError("LR: a label is missing or infinite; leave such rows out.")
-        found = np.unique(labels.astype(np.float64))
+        found = label_values(sample)
         if self.classes is None:
             if len(found) > 1000:
                 raise UsageError(f"LR: {len(found)} different labels in a sample look like a quantity, not classes.")
             self.classes = [float(value) for value in found]
-        model.check_classes(self.classes, found)
+        check_classes(self.classes, found)
         self._importance(np.ones(len(self.classes)))
         if self.l1 and not self.memory:
             raise UsageError("LR: l1 needs memory=true; without it no step rests on all points.")
@@ -166,7 +172,7 @@ class LR(Algorithm):
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
             classes=np.array(self.classes, dtype=np.float64),
-            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full), *model.least_weight(sample)]),
+            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full), *least_weight(sample)]),
             internal_importance=self._importance(counts),
             internal_search=begin(sample.points, settling=self.l1 > 0),
             internal_best=np.zeros((2, outputs, columns + 1)),
@@ -248,7 +254,7 @@ class LR(Algorithm):
     # -- steps ---------------------------------------------------------------------------------------------
 
     def updateParameter(self, aggregator: Gradients, oldParameter: Linear) -> Linear:
-        self._reject_unknown_labels(aggregator, oldParameter)
+        reject_unknown_labels(aggregator, oldParameter)
         visits, seen = float(aggregator.visits[0]), float(aggregator.seen[0])
         if visits <= 0:
             return oldParameter
@@ -411,13 +417,6 @@ class LR(Algorithm):
     def _rate(self, search: StepSearch) -> float:
         return self.learning_rate * scheduled(self.schedule, self.decay, search.trained / search.points)
 
-    def _reject_unknown_labels(self, aggregator: Gradients, parameter: Linear) -> None:
-        if aggregator.unknown[0] > 0:
-            raise UsageError(
-                f"LR: {int(aggregator.unknown[0])} points carry labels outside "
-                f"classes={parameter.classes.tolist()}, taken from a sample; list all of them with classes=…"
-            )
-
     def efficiency(self, part: float, workers: int) -> float | None:
         """Steps are in proportion to the visits behind them, up to half a pass."""
         return min(1.0, FULL_STEP / part)
@@ -474,8 +473,12 @@ class LR(Algorithm):
 
     def probabilities(self, features: Any, parameter: Linear) -> Array:
         """P(class | x), one column a class in the order of `parameter.classes`."""
-        scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-        return model.likelihoods(scores, len(parameter.classes))
+        scores = class_scores(features, parameter)
+        likely = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(likely / likely.sum(axis=1, keepdims=True))
+
+    def work(self, columns: int) -> float:
+        return 4.0 * columns  # and exponentials; times the number of classes, which only the labels tell
 
     def predict(self, features: Any, parameter: Linear) -> Array:
         """The most likely class of each row, as a label value."""
@@ -487,10 +490,7 @@ class LR(Algorithm):
         if labels is None:
             raise UsageError("LR: evaluating needs labels.")
         values = np.asarray(labels, dtype=np.float64)
-        target = model.numbers_of(values, parameter.classes)
-        scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-        if scores.shape[1] == 1:
-            scores = np.hstack([np.zeros_like(scores), scores])
+        target, scores = class_numbers(values, parameter), class_scores(features, parameter)
         loss = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), target]
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
         mean = float(loss.mean()) if len(loss) else 0.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flegel.algorithm import Sample
+from flegel.algorithms.rows import times
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
 
@@ -55,6 +56,23 @@ def joined(parameter: Linear) -> Array:
     return np.hstack([parameter.weights, np.asarray(parameter.bias)[:, None]])
 
 
+def class_scores(features: Any, parameter: Linear) -> Array:
+    """Logarithms of P(class | x) but for a number that all classes of a row share: (rows, classes)."""
+    scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
+    if scores.shape[1] > 1:
+        return np.asarray(scores)
+    return np.zeros_like(scores) if len(parameter.classes) == 1 else np.hstack([np.zeros_like(scores), scores])
+
+
+def class_numbers(labels: Array, parameter: Linear) -> Array:
+    """The place of each label among the classes."""
+    order = np.argsort(parameter.classes)
+    place = np.searchsorted(parameter.classes, labels, sorter=order).clip(max=len(order) - 1)
+    if not np.array_equal(parameter.classes[order[place]], labels):
+        raise UsageError("LR: a label is not among the classes that the model was trained with.")
+    return np.asarray(order[place])
+
+
 def importance_of(wanted: str | list[float] | dict[float, float] | None, classes: list[float], counts: Array) -> Array:
     """The weight of every class, where so many points are of each."""
     if wanted is None:
@@ -92,16 +110,6 @@ def check_classes(classes: list[float], found: Array) -> None:
         raise UsageError(f"LR: label {unknown[0]:g} is not among classes={classes}; list it there too.")
 
 
-def numbers_of(labels: Array, classes: Array) -> Array:
-    """The number of each label's class."""
-    order = np.argsort(classes)
-    place = np.searchsorted(classes, labels, sorter=order).clip(max=len(order) - 1)
-    target = np.asarray(order[place])
-    if not np.array_equal(classes[target], labels):
-        raise UsageError("LR: a label is not among the classes that the model was trained with.")
-    return target
-
-
 def least_weight(sample: Sample) -> list[float]:
     """The least weight above 0, where points have weights; 0 where it is not known, because the sample lacks some."""
     if sample.weights is None:
@@ -110,11 +118,22 @@ def least_weight(sample: Sample) -> list[float]:
     return [float(positive.min()) if len(positive) and len(sample.weights) == sample.points else 0.0]
 
 
-def likelihoods(scores: Array, classes: int) -> Array:
-    """P(class | scores), one column a class; of two classes there is one score."""
-    if scores.shape[1] == 1:
-        if classes == 1:
-            return np.ones_like(scores)
-        scores = np.hstack([np.zeros_like(scores), scores])
-    likely = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(likely / likely.sum(axis=1, keepdims=True))
+def label_values(sample: Sample) -> Array:
+    """The different labels of a sample, in order."""
+    if sample.labels is None:
+        raise UsageError("LR learns from labels, and these data have none; name the label column.")
+    labels = np.asarray(sample.labels)
+    if labels.dtype.kind not in "fiub":
+        raise UsageError("LR: labels must be numbers; let the reader turn text into class numbers.")
+    if not np.isfinite(labels.astype(np.float64)).all():
+        raise UsageError("LR: a label is missing or infinite; leave such rows out.")
+    return np.unique(labels.astype(np.float64))
+
+
+def reject_unknown_labels(aggregator: Gradients, parameter: Linear) -> None:
+    """Raises where a point was visited whose label is none of the classes."""
+    if aggregator.unknown[0] > 0:
+        raise UsageError(
+            f"LR: {int(aggregator.unknown[0])} points carry labels outside "
+            f"classes={parameter.classes.tolist()}, taken from a sample; list all of them with classes=…"
+        )

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithms.estimators import fitted_kmeans
 from flegel.algorithms.kmeans.kernel import kernel_for
 from flegel.algorithms.seeding import (
     DRAWN,
@@ -211,6 +212,9 @@ class KMeans(Algorithm):
     def predict(self, features: Any, parameter: Centroids) -> Array:
         """The nearest cluster of each row, int32."""
         return _nearest(np.asarray(features), parameter)[0]
+
+    def to_sklearn(self, parameter: Centroids, classes: list[str] | None) -> Any:
+        return fitted_kmeans(parameter.centroids)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Centroids) -> Evaluation:
         nearest, distances = _nearest(np.asarray(features), parameter)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flegel.algorithm import Sample
+from flegel.algorithms.estimators import fitted_classifier
 from flegel.algorithms.rows import times
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
@@ -99,6 +100,16 @@ def intercept_loss(aggregator: Gradients, parameter: Linear) -> float:
     mass = parameter.internal_importance * aggregator.counts
     mass = mass[mass > 0]
     return float(-(mass @ np.log(mass / mass.sum())) / max(float(aggregator.seen[0]), 1.0))
+
+
+def genuine(parameter: Linear, names: list[str] | None, l2: float, l1: float) -> Any:
+    """scikit-learn's estimator of this model; its C is told where there is no l1 penalty."""
+    values = parameter.classes.astype(np.int64) if (parameter.classes % 1 == 0).all() else parameter.classes
+    classes = np.array([names[int(c)] for c in parameter.classes]) if names else values
+    if len(classes) < 2:
+        raise UsageError("LR: scikit-learn knows no model of a single class.")
+    points = float(parameter.internal_search[1])
+    return fitted_classifier(parameter.weights, np.asarray(parameter.bias), classes, 0.0 if l1 else l2, points)
 
 
 def check_classes(classes: list[float], found: Array) -> None:

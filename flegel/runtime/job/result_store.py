@@ -27,7 +27,7 @@ from flegel.datasets import Scaling, Treatment
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.messages import TreeLayout
-from flegel.result import Result
+from flegel.result import Result, estimator
 from flegel.runtime.job.class_source import in_json, instantiate, reference
 from flegel.runtime.worker.trainer import build, form_of
 
@@ -82,6 +82,10 @@ class Model:
     @property
     def columns(self) -> int:
         return int(self.manifest.dataset["columns"])
+
+    def to_sklearn(self) -> Any:
+        """The model as a fitted estimator of scikit-learn; in a pipeline behind a scaler where the rows were scaled."""
+        return estimator(self.algorithm, self.parameter, self.manifest.classes, self.scaling)
 
     def predict(self, features: Any) -> Array:
         """What the model says about rows; class names where it was trained on names."""

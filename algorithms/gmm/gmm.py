@@ -97,6 +97,7 @@ class GMM(Algorithm):
     layout = "tiles"
     maximize = True
     default_tolerance = 1e-6
+    memoryless = True
     trivial = "a single Gaussian"
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10

@@ -77,6 +77,7 @@ class KMeans(Algorithm):
     layout = "tiles"
     auxiliary = ("spare", "points")
     default_tolerance = 1e-6
+    memoryless = True
     trivial = "one cluster"
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
@@ -25,7 +25,9 @@ from flegel.runtime.job.run import execute
 from flegel.runtime.processes.cluster_protocol import Cluster
 
 if TYPE_CHECKING:
+    from flegel.callbacks.callback import Callback
     from flegel.machine.coordinator.observation import JobSnapshot
+    from flegel.runtime.job.observers import Observer
 
 RUN = {name: option for name, option in options_of(Job).items() if option.about.local}
 RESUME = {name: option for name, option in RUN.items() if option.about.resume}
@@ -84,6 +86,8 @@ def run(
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    callbacks: Sequence[Callback] = (),
+    observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
 ) -> Result:
     """Train `algorithm` on `data` and return the result.
@@ -91,7 +95,8 @@ def run(
     `data` is an array, a pair (X, y), a frame, a path or the name of a data set. The first of `target`, `tolerance`,
     `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. With a
     `LocalCluster` workers stay warm between runs, and `cluster.scale(n)` from another thread changes their number while
-    a job runs. `watch` is called several times a second with a `JobSnapshot`, `say` with remarks.
+    a job runs. `watch` is called several times a second with a `JobSnapshot`, `say` with remarks; `callbacks`
+    (`flegel.callbacks`) hear of every barrier in threads of their own, and may end the job.
 
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
@@ -110,7 +115,8 @@ def run(
     dataset = open_data(data, label=job.label)
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
-    result = execute(Request(chosen, dataset, job, cluster, session, watch, say))
+    seeing = _observers(callbacks, observers, say)
+    result = execute(Request(chosen, dataset, job, cluster, session, watch, say, observers=seeing))
     if out is not None:
         result_store.save(result, out)
     return result
@@ -128,6 +134,8 @@ def resume(
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    callbacks: Sequence[Callback] = (),
+    observers: Sequence[Observer] = (),
     **changes: Unpack[ResumeOptions],
 ) -> Result:
     """Go on with a job from its checkpoints in `place`, and keep further ones there.
@@ -147,7 +155,7 @@ def resume(
         result_store.check_target(out)
     result = resume_job(
         place, given, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
-        cluster=cluster, watch=watch, say=say,
+        cluster=cluster, watch=watch, say=say, observers=_observers(callbacks, observers, say),
     )  # fmt: skip
     if out is not None:
         result_store.save(result, out)
@@ -165,6 +173,16 @@ def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         return algorithm()
     raise UsageError(f"{algorithm!r} is no algorithm; give a subclass of flegel.Algorithm, or a name.")
+
+
+def _observers(
+    callbacks: Sequence[Callback], observers: Sequence[Observer], say: Callable[[str], None]
+) -> tuple[Observer, ...]:
+    if not callbacks:
+        return tuple(observers)
+    from flegel.callbacks.runner import CallbackRunner
+
+    return (CallbackRunner(callbacks, say), *observers)
 
 
 def _given(changes: Any) -> dict[str, Any]:

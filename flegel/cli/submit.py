@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this
 from flegel.cli.options import Insecure, MaybeMaster, Settings, make_algorithm
 from flegel.errors import FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
+
+if TYPE_CHECKING:
+    from flegel.callbacks.callback import Callback
 
 Out = Annotated[
     Path | None,
@@ -36,6 +39,15 @@ Json = Annotated[
 ]
 Save = Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.", rich_help_panel=OUTPUT)]
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KIND:PLACE",
+        help="Record every barrier: csv:FILE, tensorboard:FOLDER, mlflow:FILE or wandb:PROJECT; repeatable.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
 
 @for_submit
 def submit(
@@ -53,6 +65,7 @@ def submit(
     out: Out = None,
     json_to: Json = None,
     save: Save = True,
+    track: Track = None,
     master: MaybeMaster = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the job's name and do not wait.", rich_help_panel=CLUSTER)
@@ -78,6 +91,8 @@ def submit(
         folder = _folder(save, out, algorithm, data)
         _check_targets(folder, json_to)
         if master is not None and not here:
+            if track:
+                raise UsageError("--track works on this host only; omit it for a cluster.")
             remote = for_cluster(options)
             cluster_jobs.submit_to(master, insecure, chosen, data, remote, folder, json_to, detach)
             return
@@ -86,7 +101,7 @@ def submit(
             raise UsageError("--checkpoint-every says how often; say also where, with --checkpoint DIR.")
         from flegel import api
 
-        _show_and_save(partial(api.run, chosen, data, **local), folder, json_to)
+        _show_and_save(partial(api.run, chosen, data, callbacks=_trackers(track), **local), folder, json_to)
 
 
 @for_resume
@@ -121,6 +136,7 @@ def resume(
     out: Out = None,
     json_to: Json = None,
     save: Save = True,
+    track: Track = None,
     master: MaybeMaster = None,
     insecure: Insecure = False,
     **changes: Any,
@@ -141,7 +157,7 @@ def resume(
     with errors_as_sentences(CHECKPOINTS_KEPT if at is None else ""), fork_server.prepared(at is None):
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
-            if options or out or json_to:
+            if options or out or json_to or track:
                 raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
             cluster_jobs.resume(place, at, insecure)
             return
@@ -149,7 +165,8 @@ def resume(
         _check_targets(folder, json_to)
         from flegel import api
 
-        _show_and_save(partial(api.resume, place, trust_code=trust_code, **options), folder, json_to)
+        job = partial(api.resume, place, trust_code=trust_code, callbacks=_trackers(track), **options)
+        _show_and_save(job, folder, json_to)
 
 
 def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
@@ -157,6 +174,14 @@ def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
     if not save and out is not None:
         raise UsageError(f"--no-save keeps nothing, and --out {out} says where; omit one of them.")
     return (out or _free_folder(*name)) if save else None
+
+
+def _trackers(words: list[str] | None) -> list[Callback]:
+    if not words:
+        return []
+    from flegel.callbacks.track import trackers
+
+    return trackers(words)
 
 
 def _check_targets(folder: Path | None, json_to: str | None) -> None:

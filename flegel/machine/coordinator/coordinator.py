@@ -173,6 +173,9 @@ class Coordinator:
                 self._on_checkpoint_event(event, now)
             case Timer("limit"):
                 self._end(Verdict(False, f"reached {state.criteria.max_seconds:g} s"), now)
+            case events.EndJob(why):
+                if state.verdict is None:
+                    self._end(Verdict(False, why), now)
             case Timer("hire"):
                 self.membership.roster.stop_waiting(now, state.timeouts.hire)
                 self._step(now)

@@ -20,6 +20,7 @@ from flegel.machine.coordinator.events import (
     BeginCheckpoint,
     Command,
     Done,
+    EndJob,
     Event,
     EvictWorker,
     FromWorker,
@@ -79,15 +80,17 @@ def drive(
     *,
     keeper: CheckpointSink | None = None,
     suspended: Callable[[], str] = lambda: "",
+    ended: Callable[[], str] = lambda: "",
     shift: float = 0.0,
 ) -> None:
     """Until the machine is done; raises what made it fail. `watch` is called ten times a second and at
     milestones, for observers.
 
     Unless this is the `last` machine of a job, the workers keep what they have read. `suspended` says why the job
-    should stop, if it should. The machine's clock is this one's plus `shift`: a resumed job's goes on where it stood.
+    should stop, if it should, and `ended` why training should end with a result. The machine's clock is this one's
+    plus `shift`: a resumed job's goes on where it stood.
     """
-    JobDriver(machine, cluster, watch, keeper, suspended, shift).run(last)
+    JobDriver(machine, cluster, watch, keeper, suspended, ended, shift).run(last)
 
 
 class GarbageCollection:
@@ -121,10 +124,11 @@ class JobDriver:
         watch: Callable[[], None] | None,
         keeper: CheckpointSink | None = None,
         suspended: Callable[[], str] = lambda: "",
+        ended: Callable[[], str] = lambda: "",
         shift: float = 0.0,
     ) -> None:
         self._machine, self._cluster, self._watch = machine, cluster, watch
-        self._keeper, self._suspended, self._told = keeper, suspended, False
+        self._keeper, self._suspended, self._ended, self._told = keeper, suspended, ended, False
         self._shift = shift
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
@@ -261,6 +265,8 @@ class JobDriver:
         if not self._told and (why := self._suspended()):
             self._told = True
             self._tell(Suspend(why))
+        if why := self._ended():
+            self._tell(EndJob(why))  # at each look: while workers change, or load, it has no effect yet
         if self._spare_at is not None and now >= self._spare_at:
             self._spare_at = None
             self._cluster.prepare_spare()

@@ -40,6 +40,7 @@ from flegel.cluster.transport.protocol import (
     check_name,
 )
 from flegel.cluster.transport.secure_client import SecureClient, dial
+from flegel.core.own_pauses import OwnPauses
 from flegel.errors import FlegelError, StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.runtime import clock
@@ -47,8 +48,10 @@ from flegel.runtime.job import result_store
 
 CONNECT_TIMEOUT = 10.0
 """Seconds until a master that has never answered is taken to be away."""
-ANSWER_TIMEOUT = 30.0
-"""Seconds to wait for an answer; a restarted master answers within them."""
+ANSWER_TIMEOUT = 90.0
+"""Seconds to wait for an answer; a master that was restarted, or frozen for a minute, answers within them."""
+AWAY = 3.0
+"""Seconds between two looks for an answer; longer, and this client itself was away."""
 POLL = 0.3
 
 Some = TypeVar("Some")
@@ -83,8 +86,8 @@ class Client:
         self._number += 1
         request.number = self._number
         self._connection.send(request, frames)
-        until = clock.now() + ANSWER_TIMEOUT
-        while clock.now() < until:
+        until, pauses = clock.now() + ANSWER_TIMEOUT, OwnPauses(AWAY)
+        while (now := clock.now()) < (until := until + pauses.look(now)):
             for answer, pieces in self._connection.receive(0.2):
                 if answer.number != self._number:
                     continue

@@ -66,7 +66,8 @@ class LocalStore:
     def _update(self, place: str) -> tuple[float | None, str]:
         """A new θ, the objective, and why θ is refused where it is."""
         total = self._ledger.total
-        fresh = pytree.as_float64(call_hook(self._algorithm, place, "updateParameter", total, self.parameter))
+        made = call_hook(self._algorithm, place, "updateParameter", total, self.parameter)
+        fresh = pytree.as_typed(made, self.parameter)
         if not pytree.same_shape(fresh, self.parameter):
             raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
         if not pytree.is_finite(fresh):

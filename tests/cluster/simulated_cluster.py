@@ -48,6 +48,10 @@ class FakeSlave:
     boot: int = 0
     up: bool = True
     draining: bool = False
+    frozen: bool = False
+    """Its process is stopped: it sends nothing, its connection stays open, and what it runs goes on."""
+    cut: bool = False
+    """The network is down: nothing gets through, and nobody is told."""
     processes: dict[Name, ProcessStatus] = field(default_factory=dict)
     coordinators: dict[tuple[str, int], CoordinatorStatus] = field(default_factory=dict)
     most: int = 0
@@ -152,14 +156,23 @@ class SimulatedCluster:
         self.do(self.master.request_received(Caller("x", admin=True), ResumeJob(job), self.now))
 
     def tick(self, seconds: float, crash: int | None = None) -> None:
+        """The master runs on for so long; it ticks twice a second."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + 0.5, end)
+            gone = {name for name, slave in self.slaves.items() if not slave.up}
+            self.do(self.master.tick(self.now, gone), crash)
+
+    def freeze_master(self, seconds: float) -> None:
+        """The master is stopped for so long; the first thing that it does afterwards is to look at the clock."""
         self.now += seconds
-        self.do(self.master.tick(self.now), crash)
+        self.do(self.master.tick(self.now, {name for name, slave in self.slaves.items() if not slave.up}))
 
     # -- the wire ------------------------------------------------------------------------------------------
 
     def beat(self, name: str, crash: int | None = None) -> None:
         slave = self.slaves[name]
-        if slave.up:
+        if slave.up and not slave.frozen and not slave.cut:
             self.do(self.master.beat_received(slave.beat(), self.now), crash)
 
     def deliver(self, lose: bool = False, twice: bool = False) -> None:
@@ -167,7 +180,10 @@ class SimulatedCluster:
         if not self.wire:
             return
         name, order = self.wire.pop(0)
-        if lose or not self.slaves[name].up:
+        if lose or not self.slaves[name].up or self.slaves[name].cut:
+            return
+        if self.slaves[name].frozen:
+            self.wire.append((name, order))  # it will read that when it wakes up
             return
         for _ in range(2 if twice else 1):
             self.slaves[name].execute(order)
@@ -205,7 +221,7 @@ class SimulatedCluster:
     def start_slave(self, name: str) -> None:
         slave = self.slaves[name]
         if not slave.up:
-            slave.up, slave.draining = True, False
+            slave.up, slave.draining, slave.frozen, slave.cut = True, False, False, False
             slave.boot += 1
 
     # -- what must hold ------------------------------------------------------------------------------------
@@ -227,11 +243,11 @@ class SimulatedCluster:
         """No more faults: slaves come back, messages arrive, coordinators finish; then all must be over."""
         for name in self.slaves:
             self.start_slave(name)
-            self.slaves[name].draining = False
+            self.slaves[name].draining = self.slaves[name].frozen = self.slaves[name].cut = False
         for _ in range(400):
             for name in self.slaves:
                 self.beat(name)
-            while self.wire:
+            for _ in range(len(self.wire)):
                 self.deliver()
             for name in self.slaves:
                 for pick in range(4):

@@ -32,10 +32,15 @@ class RecordingServer:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
+        self.closed: set[int] = set()
+        """Sessions whose connection is closed."""
 
     def send(self, to: Sender, body: msgspec.Struct, frames: Any = ()) -> None:
         msgspec.msgpack.encode(body)
         self.sent.append((body, frames))
+
+    def reachable(self, to: Sender) -> bool:
+        return to.session not in self.closed
 
 
 def extreme(kind: Any, rng: random.Random, names: list[str]) -> Any:

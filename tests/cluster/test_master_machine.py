@@ -68,6 +68,14 @@ class AnyHistory(RuleBasedStateMachine):
     def drain(self, name: str) -> None:
         self.simulated.slaves[name].draining = True
 
+    @rule(seconds=st.sampled_from((1.0, 9.0, 20.0, 60.0, 3600.0)))
+    def freeze_master(self, seconds: float) -> None:
+        self.simulated.freeze_master(seconds)
+
+    @rule(name=slave_names)
+    def freeze_or_wake_slave(self, name: str) -> None:
+        self.simulated.slaves[name].frozen = not self.simulated.slaves[name].frozen
+
     @rule()
     def kill_master(self) -> None:
         self.simulated.restart()

@@ -36,7 +36,9 @@ Action = RecordFact | SendTo | ReplyTo | RemoveFiles
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: the name bound to the key; an administrator may change everybody's jobs."""
+    """Who asks: rights belong to the key, the name is for people. An administrator may change everybody's jobs."""
 
     name: str
     admin: bool = False
+    key: str = ""
+    """Empty in a cluster without keys, where the name that a client gives is believed."""

@@ -76,8 +76,9 @@ class ClientRequests:
 
     def _own(self, caller: Caller, name: str) -> JobEntry:
         job = self.find(name)
-        if job.owner != caller.name and not caller.admin:
-            raise UsageError(f"Job {name} belongs to {job.owner}, not to {caller.name}.")
+        if not job.belongs_to(caller.name, caller.key) and not caller.admin:
+            key = f" (key {job.owner_key[:8]}…)" if job.owner_key else ""
+            raise UsageError(f"Job {name} belongs to {job.owner}{key}, not to {caller.name}.")
         return job
 
     def _submit(self, caller: Caller, request: SubmitJob) -> ToClient:
@@ -91,7 +92,7 @@ class ClientRequests:
                 f"The description of the job takes {size(spec)} bytes, more than {MAX_SPEC}; let large "
                 "hyper-parameters be read from a file or made by the class itself."
             )
-        waiting = self._waiting(caller.name)
+        waiting = self._waiting(caller.name, caller.key)
         if waiting >= MAX_WAITING:
             raise UsageError(
                 f"{waiting} jobs of {caller.name} are waiting, and no more than {MAX_WAITING} may; submit again when "
@@ -109,11 +110,11 @@ class ClientRequests:
             raise UsageError(f"--priority {spec.priority} must be -1000 to 1000.")
         if not 0 <= spec.retries <= 100:
             raise UsageError(f"--retries {spec.retries} must be 0 to 100.")
-        self._state.record(Submitted(name, self._state.at, request.ticket, caller.name, spec))
+        self._state.record(Submitted(name, self._state.at, request.ticket, caller.name, spec, caller.key))
         return Accepted(name)
 
-    def _waiting(self, owner: str) -> int:
-        return sum(job.owner == owner for job in self._state.table.of_state(QUEUED))
+    def _waiting(self, owner: str, key: str) -> int:
+        return sum(job.belongs_to(owner, key) for job in self._state.table.of_state(QUEUED))
 
     def _cancel(self, job: JobEntry) -> ToClient:
         if job.state in OVER:
@@ -124,7 +125,7 @@ class ClientRequests:
     def _resume(self, job: JobEntry) -> ToClient:
         if job.state not in (FAILED, CANCELLED):
             raise UsageError(f"Job {job.id} is {job.state}; only one that failed or was cancelled can be resumed.")
-        waiting = self._waiting(job.owner)
+        waiting = self._waiting(job.owner, job.owner_key)
         if waiting >= MAX_WAITING:
             raise UsageError(f"{waiting} jobs of {job.owner} are waiting already; resume it when some have begun.")
         self._state.record(Requeued(job.id, self._state.at))
@@ -158,4 +159,5 @@ class ClientRequests:
 
     def _slave_view(self, slave: KnownSlave) -> SlaveView:
         used = sum(job.slots.get(slave.name, 0) for job in self._state.table.of_state(RUNNING))
-        return slave_view(slave.beat, slave.present, used + self._state.ending_workers(slave))
+        silent = slave.present and slave.silent(self._state.now)
+        return slave_view(slave.beat, slave.present, silent, used + self._state.ending_workers(slave))

@@ -23,6 +23,7 @@ from flegel.cluster.master.facts import RUNNING
 from flegel.cluster.master.journal import Journal
 from flegel.cluster.master.master import Master
 from flegel.cluster.master.message_budget import listed
+from flegel.cluster.master.state import KnownSlave
 from flegel.cluster.transport.protocol import (
     CHUNK,
     MAX_CODE,
@@ -39,6 +40,7 @@ from flegel.cluster.transport.protocol import (
     ScaleJob,
     SlaveBeat,
     SlaveLeaving,
+    SlaveRefused,
     SubmitJob,
     check_name,
 )
@@ -49,8 +51,6 @@ from flegel.runtime import clock
 TICK = 0.5
 MAX_RESULT = 8 << 30
 """Bytes of a file of a job that are stored here."""
-ADMIN = "local-submit"
-"""The key that the master's first start makes for its own user: it may change everybody's jobs."""
 LIST = 900 << 10
 """Bytes of a list of jobs; the oldest are omitted from a longer one."""
 DISCARD = 1 << 62
@@ -80,14 +80,14 @@ class MasterDaemon:
         self._log(f"listening at {self.server.address}")
         tick_at = clock.now()
         while not self._stopping:
-            now = clock.now()
-            if now >= tick_at:
-                tick_at = now + TICK
-                self._tick(now)
             for received in self.server.receive(max(tick_at - clock.now(), 0.0)):
                 self._handle(received)
                 if clock.now() >= tick_at or self._stopping:
                     break
+            now = clock.now()
+            if now >= tick_at:  # after what waits was read: its senders are alive
+                tick_at = now + TICK
+                self._tick(now)
         self._journal.close()
 
     def _stop(self) -> None:
@@ -100,7 +100,9 @@ class MasterDaemon:
 
     def _tick(self, now: float) -> None:
         try:
-            self._execute(self._machine.tick(now))
+            silent = self._machine.silent(now)
+            unreachable = {name for name in silent if not self.server.reachable(self._slaves[name])}
+            self._execute(self._machine.tick(now, unreachable))
         except StorageError:
             raise
         except Exception as error:  # noqa: BLE001 - see `_handle`
@@ -161,15 +163,25 @@ class MasterDaemon:
         if not self._owns_name(sender, beat.slave) or not 0 <= beat.slots <= 1024:
             return
         known = self._machine.slaves.get(beat.slave)
-        if known is not None and known.present and known.beat.boot != beat.boot and self._replaced(beat.slave, sender):
-            return  # an older process of that name, which was replaced
+        if known is not None and known.present and known.beat.boot != beat.boot and self._alive(known, now):
+            self._refuse_second(sender, known.beat)
+            return
         if known is None or not known.present:
             self._log(f"slave {beat.slave} at {beat.address} with {beat.slots} slots")
         self._slaves[beat.slave] = sender
         self._execute(self._machine.beat_received(beat, now))
 
-    def _replaced(self, name: str, sender: Sender) -> bool:
-        return self._slaves[name].session > sender.session
+    def _alive(self, slave: KnownSlave, now: float) -> bool:
+        """It beats, and its connection is open: one that was killed does not stand in the way of its successor."""
+        return not slave.silent(now) and self.server.reachable(self._slaves[slave.name])
+
+    def _refuse_second(self, sender: Sender, first: SlaveBeat) -> None:
+        why = f"A slave named {first.slave} at {first.address} is running already; choose another --name."
+        if why != self._last_problem:
+            self._last_problem = why
+            self._log(f"a second slave was refused: {why}")
+        with contextlib.suppress(PeerRefused, PeerSlow):
+            self.server.send(sender, SlaveRefused(why))
 
     def _handle_request(self, sender: Sender, body: Any, frames: tuple[bytes, ...], now: float) -> None:
         if isinstance(body, SubmitJob):
@@ -182,7 +194,7 @@ class MasterDaemon:
     def _caller(self, sender: Sender, body: Any) -> Caller:
         if sender.role == ANYBODY:
             return Caller(getattr(body, "user", "")[:MAX_NAME] or "anybody", admin=True)
-        return Caller(sender.name or sender.key[:8], admin=sender.name == ADMIN)
+        return Caller(sender.name or sender.key[:8], sender.admin, sender.key)
 
     def _store_code(self, body: SubmitJob, frames: tuple[bytes, ...]) -> None:
         """A user's source, under the hash of its content; never run here."""

@@ -31,6 +31,8 @@ class Submitted(_Fact):
     ticket: str
     owner: str
     spec: ClusterJob
+    owner_key: str = ""
+    """Who may change it; empty where clients have no keys, and for jobs of earlier versions."""
 
 
 class Placed(_Fact):
@@ -112,6 +114,11 @@ class JobEntry:
     """The slave of the last attempt, where its checkpoints are."""
     workers: int | None = None
     """How many it should have now; None until it is scaled."""
+    owner_key: str = ""
+
+    def belongs_to(self, name: str, key: str) -> bool:
+        """By key where there are keys; a name may be given to another key later."""
+        return self.owner_key == key if self.owner_key else self.owner == name
 
     @property
     def wanted(self) -> int | None:
@@ -132,7 +139,8 @@ class JobTable:
     def apply(self, fact: Fact) -> None:
         if isinstance(fact, Submitted):
             self.count += 1
-            self.jobs[fact.job] = JobEntry(fact.job, fact.ticket, fact.owner, fact.spec, fact.at)
+            entry = JobEntry(fact.job, fact.ticket, fact.owner, fact.spec, fact.at, owner_key=fact.owner_key)
+            self.jobs[fact.job] = entry
             self.tickets[fact.ticket] = fact.job
             return
         job = self.jobs[fact.job]

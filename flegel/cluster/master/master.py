@@ -6,11 +6,13 @@ to it. What slaves run is never remembered across a restart: their heartbeats te
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from flegel.cluster.master.actions import Action, Caller, ReplyTo
 from flegel.cluster.master.client_requests import ClientRequests
 from flegel.cluster.master.facts import FAILED, RUNNING, JobEntry, JobTable
 from flegel.cluster.master.job_lifecycle import JobLifecycle
-from flegel.cluster.master.state import LOST_AFTER, KnownSlave, MasterState
+from flegel.cluster.master.state import AWAY, FROZEN_AFTER, LOST_AFTER, KnownSlave, MasterState
 from flegel.cluster.master.worker_staffing import WorkerStaffing
 from flegel.cluster.transport.protocol import (
     COORDINATOR,
@@ -22,6 +24,7 @@ from flegel.cluster.transport.protocol import (
     ProcessStatus,
     SlaveBeat,
 )
+from flegel.core.own_pauses import OwnPauses
 from flegel.errors import UsageError
 
 
@@ -34,14 +37,17 @@ class Master:
         self._staffing = WorkerStaffing(self._state)
         self._lifecycle = JobLifecycle(self._state, self._staffing)
         self._requests = ClientRequests(self._state, self._lifecycle)
+        self._pauses = OwnPauses(AWAY)
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> list[Action]:
-        """At least once a second."""
+    def tick(self, now: float, unreachable: Container[str] = ()) -> list[Action]:
+        """At least once a second. `unreachable`: those of the `silent` slaves whose connection is closed."""
         self._state.now = now
+        self._state.renew_leases(self._pauses.look(now))
         for slave in list(self.slaves.values()):
-            if now - slave.last_beat > LOST_AFTER:
+            frozen = slave.present and slave.name not in unreachable
+            if now - slave.last_beat > (FROZEN_AFTER if frozen else LOST_AFTER):
                 self._lose_slave(slave)
         self._lifecycle.schedule()
         return self._state.take_actions()
@@ -111,6 +117,10 @@ class Master:
     @property
     def slaves(self) -> dict[str, KnownSlave]:
         return self._state.slaves
+
+    def silent(self, now: float) -> list[str]:
+        """Slaves that should have sent something by now."""
+        return [slave.name for slave in self.slaves.values() if slave.present and slave.silent(now)]
 
     def find(self, name: str) -> JobEntry:
         """Raises `UsageError` where there is no such job."""

@@ -14,7 +14,11 @@ from flegel.cluster.master.placement import SlaveCapacity
 from flegel.cluster.transport.protocol import COORDINATOR, CoordinatorStatus, ProcessStatus, SlaveBeat, ToSlave
 
 LOST_AFTER = 6.0
-"""Seconds without a heartbeat after which a slave, and all that it ran, is lost."""
+"""Seconds without a heartbeat after which a slave whose connection is closed, and all that it ran, is lost."""
+FROZEN_AFTER = 30.0
+"""The same for a slave whose connection is open: it is frozen, and what it runs may go on. New jobs avoid it."""
+AWAY = 3.0
+"""Seconds between two ticks; longer, and the master itself was away (it ticks twice a second)."""
 RETURN_WITHIN = 30.0
 """Seconds that slaves with running jobs have to come back after a restart of the master."""
 ORDER_AGAIN = 3.0
@@ -40,6 +44,10 @@ class KnownSlave:
     def open(self) -> bool:
         """Whether it takes new processes."""
         return self.present and not self.beat.draining
+
+    def silent(self, now: float) -> bool:
+        """It should have sent something by now."""
+        return now - self.last_beat > LOST_AFTER
 
     def processes(self, job: JobEntry) -> Iterator[ProcessStatus]:
         return (p for p in self.beat.processes if p.job == job.id and p.attempt == job.attempt)
@@ -68,6 +76,11 @@ class MasterState:
     def at(self) -> float:
         """Now, in seconds since 1970."""
         return self._epoch + self.now
+
+    def renew_leases(self, away: float) -> None:
+        """The master was away for so long and has heard nobody: that time counts against no slave."""
+        for slave in self.slaves.values():
+            slave.last_beat = min(slave.last_beat + away, max(slave.last_beat, self.now))
 
     def add(self, action: Action) -> None:
         self._actions.append(action)
@@ -104,7 +117,7 @@ class MasterState:
                 reserved[name] = reserved.get(name, 0) + count
         found = []
         for slave in self.slaves.values():
-            if slave.open:
+            if slave.open and not slave.silent(self.now):
                 free = slave.beat.slots - reserved.get(slave.name, 0) - self.ending_workers(slave)
                 coordinators = sum(job.slave == slave.name for job in running)
                 found.append(SlaveCapacity(slave.name, slave.beat.slots, max(free, 0), slave.beat.load, coordinators))

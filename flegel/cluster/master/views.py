@@ -23,8 +23,8 @@ def job_view(job: JobEntry, status: CoordinatorStatus | None, waits: str) -> Job
     )  # fmt: skip
 
 
-def slave_view(beat: SlaveBeat, present: bool, used: int) -> SlaveView:
-    state = "draining" if beat.draining else "here" if present else "awaited"
+def slave_view(beat: SlaveBeat, present: bool, silent: bool, used: int) -> SlaveView:
+    state = "silent" if silent else "draining" if beat.draining else "here" if present else "awaited"
     return SlaveView(beat.slave, beat.address, beat.slots, used, beat.load, beat.memory, state)
 
 

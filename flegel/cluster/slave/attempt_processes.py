@@ -30,9 +30,12 @@ from flegel.cluster.transport.protocol import (
     ResizeJob,
     WorkerEnded,
 )
+from flegel.core.own_pauses import OwnPauses
 from flegel.runtime import clock
 from flegel.runtime.processes.exit_codes import describe_exit
 
+AWAY = 3.0
+"""Seconds between two checks of limits; longer, and the slave itself was away (it checks twice a second)."""
 SPARE_AFTER = 2.0
 """Seconds after the last start until the next spare process is started: jobs get the processors first."""
 
@@ -45,6 +48,8 @@ class AttemptProcesses:
         self._settings, self._attempts, self._owner = settings, attempts, owner
         self._spare: SpareProcess | None = None
         self._spare_at = 0.0
+        self._pauses = OwnPauses(AWAY)
+        self._measured_at = clock.now()
         self.changed = False
         """Something has happened that the master should learn at once; reset by the reader."""
 
@@ -212,8 +217,10 @@ class AttemptProcesses:
             shutil.rmtree(attempt.scratch, ignore_errors=True)
 
     def enforce_limits(self, now: float) -> None:
-        """Limits of memory and time."""
+        """Limits of memory and time. Time in which this slave or the coordinator was stopped does not count."""
         living = self._attempts.living()
+        away, since = self._pauses.look(now), now - self._measured_at
+        self._measured_at = now
         child_processes.measure_and_reap(living, self._spare)
         for child in living:
             if child.memory is not None and child.used > child.memory:
@@ -225,6 +232,8 @@ class AttemptProcesses:
             coordinator = attempt.coordinator
             if coordinator is None or attempt.status is None:
                 continue
+            if away or coordinator.stopped:
+                attempt.deadlines.excuse(away or since, now)
             if why := attempt.deadlines.exceeded(now, attempt.status.last_loss):
                 child_processes.request_end(coordinator, why)
 

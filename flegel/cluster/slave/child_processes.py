@@ -77,6 +77,8 @@ class ChildProcess:
     reports: int | None = None
     """Read end of a coordinator's reports."""
     used: int = 0
+    stopped: bool = False
+    """By a signal (SIGSTOP) or a debugger, at the last measurement."""
     end_reason: str = ""
     """Why the slave itself ended it; empty if it did not."""
     asked_at: float | None = None
@@ -289,6 +291,15 @@ def measure_and_reap(children: list[ChildProcess], spare: SpareProcess | None) -
             continue  # ended in the meantime
     for child in children:
         child.used = used.get(child.process.pid, 0)
+        child.stopped = is_stopped(child.process.pid)
+
+
+def is_stopped(pid: int) -> bool:
+    """By a signal, such as SIGSTOP, or by a debugger."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False  # it has ended
 
 
 def _resident(entry: Path) -> int:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 OVERTIME = 3.0
 """Seconds that a job may take beyond its own limit before it is ended."""
+LONGEST_STOP = 600.0
+"""Seconds that a coordinator may be stopped or frozen without being held up by a hook, all together."""
 COMPILING = 120.0
 """Seconds that compiling may take beyond that."""
 
@@ -29,6 +31,8 @@ class CoordinatorDeadlines:
     last_report: float = 0.0
     loops: bool = False
     """Its loop runs in this phase: from then on it reports twice a second."""
+    excused: float = 0.0
+    """Seconds that did not count, all together."""
 
     def phase_changed(self, phase: str, hook: str, now: float) -> None:
         """The coordinator has begun a phase or entered a hook."""
@@ -39,6 +43,12 @@ class CoordinatorDeadlines:
     def progress_seen(self, now: float) -> None:
         """Its loop runs: no hook holds it up."""
         self.last_report, self.hook, self.loops = now, "", True
+
+    def excuse(self, seconds: float, now: float) -> None:
+        """Neither hooks nor reports could get on for so long: the coordinator or its slave was stopped."""
+        if self.excused < LONGEST_STOP:
+            self.excused += seconds
+            self.since, self.last_report = min(self.since + seconds, now), min(self.last_report + seconds, now)
 
     def exceeded(self, now: float, last_loss: str = "") -> str:
         """Why it must end; empty while it may continue. `last_loss`: how it lost a worker, perhaps why it is late."""

@@ -38,6 +38,7 @@ from flegel.cluster.transport.protocol import (
     ResizeJob,
     SlaveBeat,
     SlaveLeaving,
+    SlaveRefused,
     WorkerEnded,
     check_name,
 )
@@ -52,6 +53,8 @@ MEASURE = 0.5
 """Seconds between two measurements of the children's memory."""
 NO_ANSWER_AFTER = 5.0
 """Seconds until a slave says that no master answers."""
+GIVE_UP_AFTER = 10.0
+"""Seconds of refusals after which a slave ends: another one has its name."""
 MAX_PENDING_BEATS = 3
 """Heartbeats that may be unacknowledged; a master that is away gets a current one when it is back, not all of them."""
 
@@ -69,6 +72,9 @@ class SlaveDaemon:
         self._drain_until: float | None = None
         self._reported_draining = False
         self._stopping = False
+        self._refused_at: float | None = None
+        """Since when the master has refused this slave."""
+        self._refusal = ""
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_read, False)
         os.set_blocking(self._wakeup_write, False)
@@ -106,6 +112,8 @@ class SlaveDaemon:
                 self._turn()
         finally:
             self._close()
+        if self._refusal:
+            raise UsageError(self._refusal)
 
     def _drain(self) -> None:
         """Take nothing new, let running jobs leave, then end."""
@@ -253,6 +261,16 @@ class SlaveDaemon:
                 self.processes.forward(order)
             case FileReceived():
                 self._file_received(order)
+            case SlaveRefused(why=why):
+                self._refused(why, clock.now())
+
+    def _refused(self, why: str, now: float) -> None:
+        """Another slave has this name. The one that is refused for good ends, with all that it runs."""
+        if self._refused_at is None or now - self._refused_at > 2 * GIVE_UP_AFTER:
+            self._refused_at = now
+            self._log(why)
+        elif now - self._refused_at > GIVE_UP_AFTER:
+            self._refusal, self._stopping = why, True
 
     def _file_received(self, order: FileReceived) -> None:
         attempt = self.attempts.find(order.job, order.attempt)

@@ -22,6 +22,8 @@ from flegel.runtime.transport.curve import KeyPair, derive_public, new_key_pair,
 ROLES = ("submit", "slave", "read")
 """What a key may be added for; `master` beside them names masters that this host trusts."""
 MASTER, JOB = "master", "job"
+RESERVED = ("local-submit", "local-slave", "this-host")
+"""Names that a master's first start gives to the keys of its own user."""
 CACHE_SECONDS = 0.1  # for which the list of keys is not read again
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LARGEST = 4096
@@ -35,6 +37,8 @@ class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     address: str = ""
     """For role `master`: where it listens; empty for any address."""
+    admin: bool = False
+    """It may change everybody's jobs: the key of the user who runs the master."""
 
 
 def folder() -> Path:
@@ -182,10 +186,24 @@ class KeyRegistry:
         if role not in (*ROLES, MASTER):
             raise UsageError(f"There is no role {role!r}{nearest(role, [*ROLES, MASTER])}")
         if name:
-            check_name(name)
+            self._check_new_name(name, key.lower())
         if address and role != MASTER:
             raise UsageError("Only a master has an --address; other keys are known by the key alone.")
-        entry = KeyEntry(key.lower(), role, name, address)
+        return self.write(KeyEntry(key.lower(), role, name, address))
+
+    def _check_new_name(self, name: str, key: str) -> None:
+        """People tell keys apart by name: no two keys have the same, and none has one that means this host's own."""
+        check_name(name)
+        if name in RESERVED:
+            raise UsageError(f"The name {name} is reserved for keys that a master makes itself; choose another --name.")
+        for other in self.entries():
+            if name in (other.name, other.key[:8]) and other.key != key:
+                raise UsageError(
+                    f"{name} is the name of the key {other.key[:8]}… already; choose another --name, or revoke it."
+                )
+
+    def write(self, entry: KeyEntry) -> KeyEntry:
+        """Store an entry as it is."""
         _make_folder(self.path)
         scratch = self.path / f".{entry.key}.{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
@@ -238,9 +256,13 @@ def first_start(where: Path | None = None) -> KeyPair:
     """The master's own pair. With it, once, pairs for a slave and a submitter of the same user on the same host."""
     begun = _own(MASTER, where).exists()
     pair = ensure(MASTER, where)
+    registry = KeyRegistry(where)
     if not begun:
-        registry = KeyRegistry(where)
-        registry.add(pair.public, MASTER, "this-host")
-        for role in ("slave", "submit"):
-            registry.add(ensure(role, where).public, role, f"local-{role}")
+        registry.write(KeyEntry(pair.public, MASTER, "this-host"))
+        registry.write(KeyEntry(ensure("slave", where).public, "slave", "local-slave"))
+        registry.write(KeyEntry(ensure("submit", where).public, "submit", "local-submit", admin=True))
+    elif _own("submit", where).exists():  # a folder of an earlier version, which knew the administrator by name
+        entry = registry.find(load("submit", where).public)
+        if entry is not None and entry.name == "local-submit" and not entry.admin:
+            registry.write(msgspec.structs.replace(entry, admin=True))
     return pair

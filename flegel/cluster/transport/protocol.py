@@ -218,6 +218,12 @@ class FileReceived(_Record):
     size: int
 
 
+class SlaveRefused(_Record):
+    """The master does not take this slave, and why."""
+
+    why: str
+
+
 # -- client to master and back -----------------------------------------------------------------------------
 
 
@@ -341,6 +347,7 @@ ToSlave = (
     | ResizeJob
     | DrainWorkers
     | FileReceived
+    | SlaveRefused
 )
 FromClient = SubmitJob | CancelJob | ScaleJob | ResumeJob | ShowJobs | ListSlaves | ReadFile
 ToClient = JobList | SlaveList | Accepted | Denied | FileContent
@@ -354,6 +361,7 @@ TO_SLAVE = (
     ResizeJob,
     DrainWorkers,
     FileReceived,
+    SlaveRefused,
 )
 TO_CLIENT = (JobList, SlaveList, Accepted, Denied, FileContent)
 RIGHTS: dict[type[msgspec.Struct], tuple[str, ...]] = {

@@ -35,7 +35,12 @@ from flegel.runtime.transport.curve import KeyPair, apply_limits, secure_dialer
 from flegel.runtime.transport.poller import Poller
 
 ACK_EVERY = 32
+FROZEN = 5.0  # seconds in which a handshake fails, if it fails for a reason other than silence
 BEAT = 2.0  # seconds between two acknowledgements at least, so that a restarted server learns of this client
+STOPPED = "it accepts the connection and does not answer; its process may be stopped or overloaded"
+OTHER_KEY = "it has another key than the one known here, or uses no keys"
+_floors: dict[str, int] = {}
+"""By address: the largest number of a conversation that is over. Larger than the clock's where that was set back."""
 
 
 class SecureClient:
@@ -54,7 +59,7 @@ class SecureClient:
         self.address = address
         self._vocabulary, self._limits = vocabulary, limits
         self.channel = OrderedChannel(window, window_bytes)
-        self.session = (clock.microseconds() << 12) | secrets.randbits(12)
+        self.session = max((clock.microseconds() << 12) | secrets.randbits(12), _floors.get(address, 0) + 1)
         self._server_id = 0
         self._acknowledge_at = 0.0
         self._context = zmq.Context()
@@ -70,10 +75,13 @@ class SecureClient:
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
             | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
             | zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_CONNECTED
         )
         self.socket.connect(address)
         self._poller = Poller(self.socket)
         self._failed = ""
+        self._connected_at: float | None = None
+        """Since when a handshake has been under way."""
 
     def send(self, body: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
         """Numbered, and sent again until it is acknowledged; raises `PeerSlow` if too much is unacknowledged."""
@@ -122,6 +130,8 @@ class SecureClient:
     @property
     def trouble(self) -> str:
         """The likely reason why nobody has answered yet."""
+        if self._connected_at is not None and clock.now() - self._connected_at > FROZEN:
+            return f"{STOPPED}."
         return f"{self._failed}." if self._failed else "nobody answers there; is `flegel master` running?"
 
     def drain(self, timeout: float) -> bool:
@@ -150,6 +160,7 @@ class SecureClient:
         if header.session != self.session:
             return None
         if header.denied:
+            _floors[self.address] = max(_floors.get(self.address, 0), header.received)
             raise PeerRefused(f"{self.address}: {header.denied[:500]}")
         now = clock.now()
         if header.server_id != self._server_id:
@@ -202,8 +213,15 @@ class SecureClient:
                     f"{self.address} does not know this key; on its host, run `flegel keys add` with the key that "
                     "`flegel keys show` prints here."
                 )
-            failed = event != zmq.EVENT_HANDSHAKE_SUCCEEDED
-            self._failed = "it has another key than the one known here, or uses no keys" if failed else ""
+            if event == zmq.EVENT_CONNECTED:
+                self._connected_at = self._connected_at or clock.now()
+                continue
+            waited = clock.now() - (self._connected_at or clock.now())
+            self._connected_at = None
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._failed = ""
+            else:
+                self._failed = STOPPED if waited > FROZEN else OTHER_KEY
 
 
 def dial(

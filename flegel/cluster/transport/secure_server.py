@@ -29,7 +29,7 @@ from flegel.cluster.transport.framing import (
     send_frames,
     write_body,
 )
-from flegel.cluster.transport.keys import KeyRegistry
+from flegel.cluster.transport.keys import KeyEntry, KeyRegistry
 from flegel.cluster.transport.ordered_channel import (
     WINDOW,
     WINDOW_BYTES,
@@ -59,6 +59,8 @@ class Sender(NamedTuple):
     role: str
     name: str
     session: int
+    admin: bool = False
+    """It may change everybody's jobs."""
 
 
 class Received(NamedTuple):
@@ -151,6 +153,19 @@ class SecureServer:
         if sum(p.channel.pending_bytes for p in self._peers.values()) > MAX_PENDING:
             self._forget(next(n for n, p in self._peers.items() if p.channel.pending_bytes))
 
+    def reachable(self, to: Sender) -> bool:
+        """Whether a connection to that conversation's peer is open: its process lives, though it may be frozen."""
+        peer = self._peers.get((to.key, to.session))
+        if peer is None:
+            return False
+        try:
+            self.socket.send_multipart([peer.route, self._header(peer, 0, bytes(NIL))], zmq.NOBLOCK)
+        except zmq.Again:
+            return True  # its queue is full, so it exists
+        except zmq.ZMQError:
+            return False
+        return True
+
     def channel(self, to: Sender) -> OrderedChannel | None:
         """The numbers of a conversation: sent, acknowledged, pending."""
         peer = self._peers.get((to.key, to.session))
@@ -178,17 +193,17 @@ class SecureServer:
         if why is not None or len(parts) < 2:
             return self._refuse(why or "not a message")
         route, frame = parts[0].bytes, parts[1]
-        role, name, key = self._identify(frame)
+        entry = self._identify(frame)
         try:
             header = read_header(frame.buffer, self._limits)
         except DecodeError:
             return self._refuse("not a message")
-        if not role:
+        if not entry.role:
             self._deny(route, header, "This key is not known here any more; ask the owner of the master to add it.")
             return self._refuse("unknown key")
-        peer = self._peer(Sender(key, role, name, header.session), header)
+        peer = self._peer(Sender(entry.key, entry.role, entry.name, header.session, entry.admin), header)
         if peer is None:
-            self._deny(route, header, "This conversation is over; dial again (and set the clock, if this repeats).")
+            self._deny(route, header, "This conversation is over; dial again.", self._floor[entry.key])
             return self._refuse("replay")
         now = clock.now()
         if peer.route != route:
@@ -198,7 +213,7 @@ class SecureServer:
             self._transmit_all(peer, peer.channel.acknowledge(header.received, now))
         accepted = peer.channel.accept(header.number)
         if peer.channel.unacknowledged or header.number == 0:
-            self._to_acknowledge.add((key, header.session))
+            self._to_acknowledge.add((entry.key, header.session))
         if peer.channel.unacknowledged >= ACK_EVERY:
             self._acknowledge()
         if not accepted:
@@ -221,13 +236,12 @@ class SecureServer:
             return self._refuse("not a message")
         return Received(peer.sender, body, tuple(f.bytes for f in parts[2:]))
 
-    def _identify(self, frame: Any) -> tuple[str, str, str]:
-        """Role, name and key of a sender; an empty role if it may not send (any more)."""
+    def _identify(self, frame: Any) -> KeyEntry:
+        """The sender by its key; an empty role if it may not send (any more)."""
         if self._registry is None:
-            return ANYBODY, "", ""
+            return KeyEntry("", ANYBODY)
         key = key_of(frame)
-        entry = self._registry.find(key) if key else None
-        return (entry.role, entry.name, key) if entry else ("", "", key)
+        return (self._registry.find(key) if key else None) or KeyEntry(key, "")
 
     def _peer(self, sender: Sender, header: MessageHeader) -> _Peer | None:
         name = (sender.key, sender.session)
@@ -248,8 +262,9 @@ class SecureServer:
         self.refused[why] += 1
         return None
 
-    def _deny(self, route: bytes, header: MessageHeader, why: str) -> None:
-        denial = MessageHeader(header.session, self._server_id, 0, 1, 0, NIL, why)
+    def _deny(self, route: bytes, header: MessageHeader, why: str, floor: int = 0) -> None:
+        """`floor`: a conversation that is to be accepted must have a larger number, whatever the peer's clock says."""
+        denial = MessageHeader(header.session, self._server_id, 0, 1, floor, NIL, why)
         with contextlib.suppress(zmq.ZMQError):
             self.socket.send_multipart([route, encoder.encode(denial)], zmq.NOBLOCK)
 

@@ -200,7 +200,7 @@ class Commits:
     def final_parameter(self) -> Tree:
         """θ as the result."""
         store = self._job.store
-        return pytree.as_float64(self._ask("finalParameter", store.statistics, store.parameter))
+        return pytree.as_typed(self._ask("finalParameter", store.statistics, store.parameter), store.parameter)
 
     def _ask(self, hook: str, *args: Any) -> Any:
         return call_hook(self._job.algorithm, self._job.place, hook, *args)

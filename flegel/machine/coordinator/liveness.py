@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from flegel.core.own_pauses import OwnPauses
 from flegel.errors import AlgorithmError, FlegelError, UsageError
 from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import Answer, WorkerBeat, WorkerFailed
@@ -33,14 +34,14 @@ class Liveness:
         self._heard_at: dict[int, float] = {}
         self._progress: dict[int, tuple[tuple[str, int], float, int]] = {}
         """Hook and points done by the last beat, since when that is so, and beats that said so."""
-        self._looked_at: float | None = None
+        self._pauses = OwnPauses(AWAY)
 
     def look(self, now: float) -> None:
         """Called before anybody is judged. Where the coordinator was held up itself, by a long hook or because its host
         slept, it has not listened, and that time counts against nobody."""
-        away = now - self._looked_at if self._looked_at is not None else 0.0
-        self._looked_at = now
-        if away > AWAY:
+        away = self._pauses.look(now)
+        if away:
+            self.asked_at.update({w: at + away for w, at in self.asked_at.items()})
             self._heard_at = {w: at + away for w, at in self._heard_at.items()}
             self._progress = {w: (mark, at + away, beats) for w, (mark, at, beats) in self._progress.items()}
 

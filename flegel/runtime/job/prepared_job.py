@@ -52,7 +52,7 @@ class PreparedJob:
         self._restored = former is not None
         """θ comes from a checkpoint."""
         fresh = self._hook("initParameter", self.sample, rng) if former is None else former
-        self.parameter: Tree = pytree.as_float64(fresh)
+        self.parameter: Tree = pytree.starting(fresh, self.algorithm.typed)
         if not pytree.is_finite(self.parameter):
             raise AlgorithmError("initParameter returned numbers that are not finite.")
         presented = pytree.present(self.parameter)
@@ -63,7 +63,7 @@ class PreparedJob:
         hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
         request.phase("init", hook)
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
-        self.zero: Tree = pytree.zeros_like(made)
+        self.zero: Tree = pytree.zeros_like(made, self.algorithm.typed)
         request.phase("init", "aggregate")
         self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), self.zero))
 

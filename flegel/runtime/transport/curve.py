@@ -24,7 +24,7 @@ from flegel.errors import UsageError
 DOMAIN = b"flegel"
 HANDSHAKE = 10_000  # milliseconds until a peer that does not complete its handshake is cut off
 HEARTBEAT = 5_000  # milliseconds between two pings of the transport
-SILENCE = 20_000  # milliseconds without an answer after which a connection is closed
+SILENCE = 30_000  # milliseconds without an answer after which a connection is closed; longer than a freeze of 20 s
 OVERHEAD = 256  # bytes that encryption may add to a frame; libzmq measures it encrypted
 _ZAP = "inproc://zeromq.zap.01"
 

@@ -40,6 +40,7 @@ from flegel.messages import (
     WorkerBeat,
 )
 from flegel.runtime import clock
+from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.parent_death import die_with_parent
 from flegel.runtime.transport import job_sockets, zmq_frames
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
@@ -83,14 +84,15 @@ class WorkerProcess:
         self._posted: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
-        self._alive = True
+        self._alive, self._exit_code = True, 0
 
     def _monitor(self, line: zmq.Socket[bytes]) -> None:
         """From before the first event: a connection that was made unseen could not be seen to break."""
         if self._config.keys is not None:
             self._connection = ConnectionMonitor(line)
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """Until it is told to end; returns the exit code."""
         self.send(Hello(os.getpid(), socket.gethostname()))
         parent = sys.stdin.fileno()
         wakeup = self._trainer.wakeup
@@ -113,7 +115,8 @@ class WorkerProcess:
         self._socket.close()
         self._sockets.close()
         if self._trainer.busy:  # the compiler's own end would trip over a thread that is still compiling
-            os._exit(0)
+            os._exit(self._exit_code)
+        return self._exit_code
 
     def _tick(self, now: float) -> None:
         if self._timer and now >= self._timer[0]:
@@ -125,7 +128,7 @@ class WorkerProcess:
             self.send(WorkerBeat(self._trainer.visits, current_hook.current()))
             if self._connection is not None and (why := self._connection.lost(now)):
                 print(f"flegel worker {self._config.worker}: {why}; it ends.", file=sys.stderr)
-                self._alive = False
+                self._alive, self._exit_code = False, DISCONNECTED
 
     def _take_results(self) -> None:
         while not self._trainer.results.empty():
@@ -235,7 +238,7 @@ class WorkerProcess:
             zmq_frames.send(self._socket, self._sequencer.wrap(body, packed))
         except zmq.Again:
             print(f"flegel worker {self._config.worker}: the coordinator does not read; it ends.", file=sys.stderr)
-            self._alive = False
+            self._alive, self._exit_code = False, DISCONNECTED
 
 
 class ConnectionMonitor:
@@ -287,7 +290,7 @@ def main() -> None:
         print(f"flegel worker: {error}", file=sys.stderr)
         sys.exit(2)
     os.dup2(sys.stderr.fileno(), 1)  # what hooks print must not mix with the parent's own output
-    WorkerProcess(config).run()
+    sys.exit(WorkerProcess(config).run())
 
 
 def _told() -> bytes:

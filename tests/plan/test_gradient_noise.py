@@ -1,0 +1,77 @@
+"""The gradient noise scale from norms of gradient sums, and the interval that it gives."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from flegel.plan.interval.gradient_noise import (
+    GradientNoise,
+    NoiseEstimate,
+    best_interval,
+    from_reports,
+    from_two_batches,
+    gain,
+    worth,
+)
+
+TRUE, SPREAD, WIDTH = 0.1, 1.0, 50  # each component of the gradient, its deviation, number of components
+SCALE = SPREAD**2 / TRUE**2
+
+
+def drawn(rng: np.random.Generator, count: int) -> np.ndarray:
+    """The sum of so many sample gradients."""
+    return rng.normal(count * TRUE, SPREAD * math.sqrt(count), WIDTH)
+
+
+def test_reports_of_unequal_workers_give_the_noise_scale() -> None:
+    rng, noise = np.random.default_rng(0), GradientNoise()
+    for _ in range(400):
+        counts = rng.integers(1, 200, 6)
+        sums = [drawn(rng, int(n)) for n in counts]
+        squares = [float(s @ s) for s in sums]
+        pooled = np.sum(sums, axis=0)
+        noise = noise.add(from_reports(squares, list(counts), float(pooled @ pooled)), memory=0.99)
+    assert noise.scale == pytest.approx(SCALE, rel=0.1)
+
+
+def test_the_beginning_of_a_batch_and_the_whole_batch_give_it_too() -> None:
+    rng, noise = np.random.default_rng(1), GradientNoise()
+    for _ in range(2000):
+        first = drawn(rng, 10)
+        whole = first + drawn(rng, 190)
+        estimate = from_two_batches(float(first @ first) / 10**2, 10, float(whole @ whole) / 200**2, 200)
+        noise = noise.add(estimate, memory=0.998)
+    assert noise.scale == pytest.approx(SCALE, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("counts", "known"), [([5], False), ([5, 0, 0], False), ([5, 5], True), ([5, 0, 1], True), ([], False)]
+)
+def test_one_worker_alone_tells_nothing(counts: list[float], known: bool) -> None:
+    assert (from_reports([1.0] * len(counts), counts, 1.0) is not None) is known
+
+
+def test_estimates_that_are_not_finite_or_of_equal_batches_change_nothing() -> None:
+    noise = GradientNoise().add(NoiseEstimate(2.0, 1.0))
+    assert noise.add(None) == noise.add(NoiseEstimate(math.nan, 1.0)) == noise
+    assert from_two_batches(1.0, 8, 1.0, 8) is None
+    assert noise.scale == pytest.approx(2.0)
+    assert GradientNoise().scale is None
+    assert GradientNoise().add(NoiseEstimate(1.0, -1.0)).scale == math.inf
+
+
+def test_the_interval_is_the_best_of_all_intervals() -> None:
+    phi, scale, rate = 2e-3, 700.0, 50_000.0
+    etas = np.geomspace(1e-4, 1.0, 2001)
+    speed = [rate * eta * worth(rate * eta, scale) / (eta + phi) for eta in etas]
+    assert best_interval(phi, scale, rate) == pytest.approx(etas[int(np.argmax(speed))], rel=0.01)
+
+
+def test_the_gain_of_a_step_grows_with_its_batch_up_to_a_bound() -> None:
+    assert gain(64, 64, 500.0) == pytest.approx(1.0)
+    assert gain(8, 4, 1e9) == pytest.approx(2.0, rel=1e-3)
+    assert gain(8, 4, math.inf) == 2.0
+    assert gain(1e9, 64, 640.0) == pytest.approx(11.0, rel=1e-3)

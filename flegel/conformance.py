@@ -92,7 +92,7 @@ class _Trial:
         made = self.algorithm.initParameter(self.sample, np.random.default_rng(3))
         for array in pytree.flatten(made):
             self.require(array.dtype.kind in "fiub", f"initParameter returns {array.dtype}, not numbers")
-        return pytree.starting(made, self.algorithm.typed)
+        return pytree.read_only(pytree.starting(made, self.algorithm.typed))
 
     def shard(self, layout: str) -> Shard:
         state = self.algorithm.initState(self.points, self.columns, np.random.default_rng(5))
@@ -106,7 +106,7 @@ class _Trial:
 
     def update(self, total: Tree, parameter: Tree) -> Tree:
         new = self.algorithm.updateParameter(pytree.present(total), pytree.present(parameter))
-        return pytree.as_typed(new, parameter)
+        return pytree.read_only(pytree.as_typed(new, parameter))
 
     def require(self, truth: bool, sentence: str) -> None:
         if not truth:

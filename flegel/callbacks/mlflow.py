@@ -24,23 +24,23 @@ class MlflowWriter(Callback):
     """`place`: a path of a SQLite file, or an address that MLflow understands (http://…, sqlite:///…)."""
 
     def __init__(self, place: str | os.PathLike[str], experiment: str = "flegel") -> None:
+        """Opens the store at once: a new SQLite file takes MLflow seconds, which no barrier should wait for."""
         require("mlflow", "track")
+        from mlflow import MlflowClient
+
         text = os.fspath(place)
         self.address = text if "://" in text or text.startswith("sqlite:") else f"sqlite:///{Path(text).absolute()}"
-        self.experiment = experiment
         self.run_id = ""
-        self._client: Any = None
+        self._client: Any = MlflowClient(tracking_uri=self.address)
+        known = self._client.get_experiment_by_name(experiment)
+        self._experiment = known.experiment_id if known is not None else self._client.create_experiment(experiment)
         self._pending: list[Any] = []
         self._flush_at = 0.0
 
     def before_training(self, job: Job) -> None:
-        from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        self._client = MlflowClient(tracking_uri=self.address)
-        known = self._client.get_experiment_by_name(self.experiment)
-        number = known.experiment_id if known is not None else self._client.create_experiment(self.experiment)
-        self.run_id = self._client.create_run(number).info.run_id
+        self.run_id = self._client.create_run(self._experiment).info.run_id
         params = [Param(name, str(value)) for name, value in settings(job).items() if value not in (None, "")]
         self._client.log_batch(self.run_id, params=params[:100])
 

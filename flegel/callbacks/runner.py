@@ -24,7 +24,7 @@ PENDING = 10_000
 """Barriers that wait for a callback; further ones are dropped and counted."""
 SLOW = 10.0
 """Seconds after which a call that has not returned is reported."""
-GRACE = 30.0
+GRACE = 60.0
 """Seconds for all callbacks together after training."""
 
 _log = logging.getLogger(__name__)

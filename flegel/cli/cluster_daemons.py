@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from flegel.cli.app import errors_as_sentences
 from flegel.cli.cluster_jobs import open_client
-from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
+from flegel.cli.options import DEFAULT_MASTER, Insecure, LogJson, Master, Verbose, start_logging
 from flegel.errors import FlegelError
 from flegel.options import parse_bytes
 
@@ -29,6 +30,8 @@ def master(
     ] = DEFAULT_MASTER,
     folder: Annotated[Path | None, typer.Option(help="Where the journal and results are kept.")] = None,
     insecure: OpenToAll = False,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
 ) -> None:
     """Run the master of a cluster: it queues jobs and places them on slaves.
 
@@ -36,6 +39,7 @@ def master(
 
         flegel master --listen tcp://0.0.0.0:7077
     """
+    start_logging(verbose, log_json, logging.INFO)
     with errors_as_sentences():
         from flegel.cluster.master.daemon import MasterDaemon
         from flegel.cluster.transport import keys
@@ -66,6 +70,8 @@ def slave(
     ] = None,
     drain: Annotated[float, typer.Option(help="Seconds that jobs get to end or move away after SIGTERM.")] = 30.0,
     insecure: Insecure = False,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
 ) -> None:
     """Offer this host to a cluster: starts and supervises the workers that the master places here.
 
@@ -73,6 +79,7 @@ def slave(
 
         flegel slave --master tcp://head:7077 --slots 4
     """
+    start_logging(verbose, log_json, logging.INFO)
     with errors_as_sentences():
         from flegel.cluster.client import own_address
         from flegel.cluster.slave.daemon import SlaveDaemon

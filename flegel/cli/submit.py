@@ -13,7 +13,7 @@ import typer
 from flegel.cli import cluster_jobs
 from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentences
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
-from flegel.cli.options import Insecure, MaybeMaster, Settings, make_algorithm
+from flegel.cli.options import Insecure, LogJson, MaybeMaster, Settings, Verbose, make_algorithm, start_logging
 from flegel.errors import FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
 
@@ -66,6 +66,8 @@ def submit(
     json_to: Json = None,
     save: Save = True,
     track: Track = None,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
     master: MaybeMaster = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the job's name and do not wait.", rich_help_panel=CLUSTER)
@@ -86,6 +88,7 @@ def submit(
     from flegel.runtime.processes import fork_server
 
     here = master is None or master == "local"
+    start_logging(verbose, log_json)
     with errors_as_sentences(WORKERS_STOPPED if here else ""), fork_server.prepared(here):
         chosen = make_algorithm(algorithm, settings)
         folder = _folder(save, out, algorithm, data)
@@ -137,6 +140,8 @@ def resume(
     json_to: Json = None,
     save: Save = True,
     track: Track = None,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
     master: MaybeMaster = None,
     insecure: Insecure = False,
     **changes: Any,
@@ -153,6 +158,7 @@ def resume(
     """
     from flegel.runtime.processes import fork_server
 
+    start_logging(verbose, log_json)
     at = master if master != "local" and "://" not in place and not Path(place).exists() else None
     with errors_as_sentences(CHECKPOINTS_KEPT if at is None else ""), fork_server.prepared(at is None):
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import signal
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ from flegel.cluster.transport.protocol import (
 from flegel.cluster.transport.secure_server import ANYBODY, Received, SecureServer, Sender
 from flegel.errors import PeerRefused, PeerSlow, StorageError, UsageError
 from flegel.runtime import clock
+
+_log = logging.getLogger(__name__)
 
 TICK = 0.5
 MAX_RESULT = 8 << 30
@@ -94,7 +96,7 @@ class MasterDaemon:
         self._stopping = True
 
     def _log(self, text: str) -> None:
-        print(f"flegel: {text}", file=sys.stderr, flush=True)
+        _log.info(text)
 
     # -- in --------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import heapq
 import itertools
+import logging
 import math
 from collections import deque
 from collections.abc import Callable
@@ -44,6 +45,8 @@ from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
+
+_log = logging.getLogger(__name__)
 
 LOOK_AROUND = 0.1  # seconds between two looks at the processes, at requests and at the display
 UNREACHABLE = 1.0  # seconds without a connection, while the process seems to live
@@ -306,9 +309,12 @@ class JobDriver:
                     self._fence.expel(worker)
                     self._cluster.evict(worker, gently)
                     self._machine.notes.append(f"worker {worker} {why}")
+                    _log.info("worker %d %s", worker, why, extra={"worker": worker})
                 case Note(text):
                     self._machine.notes.append(text)
-                case Milestone():
+                    _log.info(text)
+                case Milestone(what):
+                    _log.info("milestone: %s", what)
                     self._look_at = -math.inf  # observers see it at once, and not at their next turn
                 case BeginCheckpoint() | SaveCheckpointPart() | SaveCommit():
                     assert self._keeper is not None, "only a job with checkpoints keeps anything"
@@ -327,6 +333,7 @@ class JobDriver:
 
     def _admit(self, worker: int) -> None:
         self._hired.discard(worker)
+        _log.info("worker %d joins", worker, extra={"worker": worker})
         self._fence.admit(worker, self._cluster.incarnations()[worker])
         self._spare_at = self._now() + SPARE_AFTER
         self._next.append(WorkerJoined(worker))

@@ -78,6 +78,7 @@ class Observation:
     def __init__(self, observers: Sequence[Observer], say: Callable[[str], None]) -> None:
         self._observers, self._say = list(observers), say
         self._due: dict[int, float] = {}
+        self._logged = 0
         self._told: dict[int, int] = {}
 
     def begin(self, job: Job, control: JobControl) -> None:
@@ -87,6 +88,11 @@ class Observation:
     def look(self, machine: Coordinator, shift: float, hosts: Mapping[int, str]) -> None:
         """Show the job to those whose turn it is; to all of them when it is over. `shift`: of the job's clock."""
         now, over = clock.now(), machine.phase == "over"
+        if _log.isEnabledFor(logging.DEBUG):
+            for row in machine.trace[self._logged :]:
+                why = f"; {row.reason}" if row.reason else ""
+                _log.debug("barrier %d at %.3f s: objective %s%s", row.iteration, row.seconds, row.estimate, why)
+            self._logged = len(machine.trace)
         due = [o for o in self._observers if over or now >= self._due.get(id(o), 0.0)]
         if not due:
             return

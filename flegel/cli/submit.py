@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
 
 if TYPE_CHECKING:
     from flegel.callbacks.callback import Callback
+    from flegel.runtime.job.observers import Observer
 
 Out = Annotated[
     Path | None,
@@ -48,6 +50,15 @@ Track = Annotated[
     ),
 ]
 
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PORT",
+        help="Serve figures for Prometheus on this port of 127.0.0.1, or at HOST:PORT.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
 
 @for_submit
 def submit(
@@ -66,6 +77,7 @@ def submit(
     json_to: Json = None,
     save: Save = True,
     track: Track = None,
+    metrics: Metrics = None,
     verbose: Verbose = False,
     log_json: LogJson = False,
     master: MaybeMaster = None,
@@ -94,8 +106,8 @@ def submit(
         folder = _folder(save, out, algorithm, data)
         _check_targets(folder, json_to)
         if master is not None and not here:
-            if track:
-                raise UsageError("--track works on this host only; omit it for a cluster.")
+            if track or metrics:
+                raise UsageError("--track and --metrics work on this host only; a master has --metrics of its own.")
             remote = for_cluster(options)
             cluster_jobs.submit_to(master, insecure, chosen, data, remote, folder, json_to, detach)
             return
@@ -104,7 +116,8 @@ def submit(
             raise UsageError("--checkpoint-every says how often; say also where, with --checkpoint DIR.")
         from flegel import api
 
-        _show_and_save(partial(api.run, chosen, data, callbacks=_trackers(track), **local), folder, json_to)
+        job = partial(api.run, chosen, data, callbacks=_trackers(track), **local)
+        _show_and_save(job, folder, json_to, metrics)
 
 
 @for_resume
@@ -140,6 +153,7 @@ def resume(
     json_to: Json = None,
     save: Save = True,
     track: Track = None,
+    metrics: Metrics = None,
     verbose: Verbose = False,
     log_json: LogJson = False,
     master: MaybeMaster = None,
@@ -163,7 +177,7 @@ def resume(
     with errors_as_sentences(CHECKPOINTS_KEPT if at is None else ""), fork_server.prepared(at is None):
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
-            if options or out or json_to or track:
+            if options or out or json_to or track or metrics:
                 raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
             cluster_jobs.resume(place, at, insecure)
             return
@@ -172,7 +186,7 @@ def resume(
         from flegel import api
 
         job = partial(api.resume, place, trust_code=trust_code, callbacks=_trackers(track), **options)
-        _show_and_save(job, folder, json_to)
+        _show_and_save(job, folder, json_to, metrics)
 
 
 def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
@@ -200,14 +214,29 @@ def _check_targets(folder: Path | None, json_to: str | None) -> None:
         result_store.check_file(json_to, "--json")
 
 
-def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | None) -> None:
+def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | None, metrics: str | None) -> None:
     """Run it under a display, which also tells the result."""
     from flegel.cli.display import make_display
 
     display = make_display(sys.stderr)
-    with display:
-        result = _finish_job(job, display, folder, json_to)
+    with ExitStack() as stack:
+        observers = _observers(stack, metrics)
+        with display:
+            result = _finish_job(partial(job, observers=observers), display, folder, json_to)
     display.finish(result)
+
+
+def _observers(stack: ExitStack, metrics: str | None) -> list[Observer]:
+    """Of a job on this host; what they serve ends with the stack."""
+    found: list[Observer] = []
+    if metrics is not None:
+        from flegel.metrics.endpoint import JobMetrics, MetricsEndpoint
+
+        endpoint = MetricsEndpoint(metrics)
+        stack.callback(endpoint.close)
+        print(f"flegel: metrics at {endpoint.url}", file=sys.stderr)
+        found.append(JobMetrics(endpoint))
+    return found
 
 
 def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:

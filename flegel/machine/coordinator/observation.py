@@ -104,6 +104,12 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     """A larger objective is better."""
     flows: tuple[FlowSnapshot, ...] = ()
     """Pairs of workers between which points moved or move, the largest ones."""
+    members: int = 0
+    """Workers that hold points, shown or not."""
+    compute: float = 0.0
+    """Seconds of all workers together, as the two that follow."""
+    wait: float = 0.0
+    respond: float = 0.0
 
 
 def observe(
@@ -118,6 +124,7 @@ def observe(
         type(state.algorithm).__name__, state.policy.name, state.phase, len(membership.loaded), len(membership.loads),
         round=state.view.round, points=sum(w.points for w in every), unseen=sum(w.unseen for w in every),
         verdict=verdict, incidents=_incidents(job), at=_at(job, now), maximize=state.algorithm.maximize,
+        members=len(every),
     )  # fmt: skip
     if last is None:
         return general
@@ -126,6 +133,7 @@ def observe(
         general, visits=sum(w.visits for w in every), seconds=last.seconds, iteration=last.iteration,
         objective=last.objective, estimate=last.estimate, interval=last.interval, reason=last.reason,
         in_flight=last.in_flight, moved_bytes=last.moved_bytes, attribute=state.attribute, flows=_flows(job),
+        compute=sum(w.compute for w in every), wait=sum(w.wait for w in every), respond=sum(w.respond for w in every),
         workers=tuple(
             WorkerSnapshot(
                 w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain, w.phase, w.visits,

@@ -21,11 +21,12 @@ _HOMES = {
     "DataPoint": "flegel.core.shard",
     "Sample": "flegel.algorithm",
     "Result": "flegel.result",
-    "LocalCluster": "flegel.runtime.processes.local_cluster",
+    "LocalCluster": "flegel.api",
     "check_algorithm": "flegel.conformance",
     "load": "flegel.runtime.job.result_store",
     "resume": "flegel.api",
     "run": "flegel.api",
+    "shutdown": "flegel.api",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
     "DataError": "flegel.errors",
@@ -50,11 +51,12 @@ __all__ = [
     "load",
     "resume",
     "run",
+    "shutdown",
 ]
 
 if TYPE_CHECKING:
     from flegel.algorithm import Algorithm, Sample
-    from flegel.api import resume, run
+    from flegel.api import LocalCluster, resume, run, shutdown
     from flegel.callbacks.callback import Callback
     from flegel.callbacks.early_stopping import EarlyStopping
     from flegel.conformance import check_algorithm
@@ -63,7 +65,6 @@ if TYPE_CHECKING:
     from flegel.result import Result
     from flegel.runtime.job.prepared_job import FlegelWarning
     from flegel.runtime.job.result_store import load
-    from flegel.runtime.processes.local_cluster import LocalCluster
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
+from flegel.errors import ExitCode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +56,11 @@ class Result:
     """Workers that were lost, joined or left, when, and when training went on."""
 
     @property
+    def diverged(self) -> bool:
+        """Training ended because θ or the objective left the finite numbers; `parameter` is the last good θ."""
+        return exit_code(self.reason) is ExitCode.DIVERGED
+
+    @property
     def parameters(self) -> dict[str, Array]:
         """θ by name."""
         return dict(zip(pytree.names(self.parameter), pytree.flatten(self.parameter), strict=True))
@@ -80,6 +86,7 @@ class Result:
             "seed": self.seed,
             "converged": self.converged,
             "reason": self.reason,
+            "diverged": self.diverged,
             "objective": _plain(self.objective),
             "iterations": self.iterations,
             "seconds": self.seconds,
@@ -101,6 +108,11 @@ class Result:
             f"<Result of {self.name}: objective {value} after {self.iterations} iterations and "
             f"{self.seconds:.3g} s, {self.reason}>"
         )
+
+
+def exit_code(reason: str) -> ExitCode:
+    """What a command exits with whose job ended for this reason."""
+    return ExitCode.DIVERGED if reason.startswith("diverged") else ExitCode.DONE
 
 
 def scaled(features: Any, scaling: tuple[Array, Array] | None) -> Any:

@@ -1,6 +1,6 @@
 """The Typer app, and what all commands share: errors become one sentence and an exit code. Knows no command.
 
-Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted, 143 terminated.
+Exit codes are those of `flegel.errors.ExitCode`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from flegel.errors import AlgorithmError, FlegelError, Interrupted
+from flegel.errors import AlgorithmError, ExitCode, FlegelError, Interrupted, StorageError, Terminated
 
 app = typer.Typer(
     name="flegel",
@@ -59,18 +59,29 @@ def errors_as_sentences(left: str = "") -> Iterator[None]:
         raise typer.Exit(stop.exit_code) from None
     except KeyboardInterrupt:
         print(f"flegel: interrupted{left}.", file=sys.stderr)
-        raise typer.Exit(130) from None
-    except SystemExit as stop:
-        if stop.code == 143:
-            print(f"flegel: terminated{left}.", file=sys.stderr)
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except Terminated:
+        print(f"flegel: terminated{left}.", file=sys.stderr)
         raise
     except MemoryError:
         print("flegel: not enough memory; use fewer rows, or float32 data.", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise typer.Exit(ExitCode.FAILED) from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"flegel: {where}{error.strerror or error}; fix this and retry.", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise typer.Exit(ExitCode.FAILED) from None
+
+
+def print_all(text: str) -> None:
+    """A result on standard output; an error says so where nobody takes it."""
+    from flegel.runtime.processes.standard_streams import flush_or_drop
+
+    try:
+        print(text)
+    except OSError:
+        pass  # told below
+    if not flush_or_drop():
+        raise StorageError("Standard output was closed before the result could be written to it.")
 
 
 def say(text: str) -> None:

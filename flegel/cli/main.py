@@ -15,6 +15,8 @@ from flegel.cli.keys import app as keys_app
 from flegel.cli.predict import predict
 from flegel.cli.simulate import simulate
 from flegel.cli.submit import resume, submit
+from flegel.errors import ExitCode, Terminated
+from flegel.runtime.processes.standard_streams import protect
 
 __all__ = ["app", "main"]
 
@@ -32,12 +34,13 @@ for name, group in GROUPS.items():
 
 def main() -> None:
     """Entry point."""
+    protect("stderr")
     signal.signal(signal.SIGTERM, _terminated)
     app()
 
 
 def _terminated(*_: object) -> NoReturn:
-    raise SystemExit(143)
+    raise Terminated(ExitCode.TERMINATED)
 
 
 if __name__ == "__main__":

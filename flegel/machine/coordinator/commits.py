@@ -23,6 +23,7 @@ from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.orders import WorkerOrders
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import Report
+from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.ledger import merge
 from flegel.params.protocol import Fold, Folded
@@ -194,13 +195,15 @@ class Commits:
     def ask_for_the_end(self, progress: Progress) -> tuple[bool, Progress]:
         """What the user's class says once a pass: whether the job is over, and how far it is from the minimum."""
         statistics = self._job.store.statistics
-        check = bool(self._ask("terminationCheck", statistics, self._job.iteration))
-        return check, replace(progress, optimality=self._ask("optimality", statistics, self._job.store.parameter))
+        place, parameter = self._job.place, self._job.store.parameter
+        said = self._ask("terminationCheck", statistics, self._job.iteration)
+        distance = hook_values.number(self._ask("optimality", statistics, parameter), "optimality", place)
+        return hook_values.truth(said, "terminationCheck", place), replace(progress, optimality=distance)
 
     def final_parameter(self) -> Tree:
         """θ as the result."""
         store = self._job.store
-        return pytree.as_float64(self._ask("finalParameter", store.statistics, store.parameter))
+        return hook_values.tree(self._ask("finalParameter", store.statistics, store.parameter), "finalParameter")
 
     def _ask(self, hook: str, *args: Any) -> Any:
         return call_hook(self._job.algorithm, self._job.place, hook, *args)

@@ -24,6 +24,8 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
+from flegel.params import hook_values
+from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
@@ -32,6 +34,7 @@ from flegel.runtime.backends.numba.compiler import Built
 from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
+from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers
 from flegel.runtime.job.signals import Signals
@@ -54,7 +57,9 @@ def execute(request: Request) -> Result:
     cluster: Cluster = request.cluster or LocalCluster(request.workers)
     session = request.session
     rows: SharedRows | None = None
+    watch = HookWatch(algorithm, request.job.hook_timeout)
     try:
+        watch.__enter__()
         check_data(request)
         if session is not None:
             session.note_hyper(algorithm)
@@ -89,6 +94,7 @@ def execute(request: Request) -> Result:
         with by_one_thread():  # hooks of the end, too
             return _result(request, machine, built, machine.state.ready_at - shift - began, scaling)
     finally:
+        watch.__exit__()
         if session is not None:
             session.close()
         if rows is not None:
@@ -249,8 +255,8 @@ def _result(
 
 def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
-    statistics, parameter = pytree.present(machine.store.statistics), pytree.present(machine.parameter)
-    found = machine.state.algorithm.warnings(statistics, parameter)
+    said = call_hook(machine.state.algorithm, "the end", "warnings", machine.store.statistics, machine.parameter)
+    found = hook_values.texts(said, "warnings")
     unseen = sum(w.unseen for w in machine.view.workers.values())
     if unseen and machine.trace and machine.trace[-1].estimate is not None:
         found = [*found, f"the objective is an estimate: {unseen} of {machine.state.points} points were never visited"]

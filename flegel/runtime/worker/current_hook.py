@@ -1,9 +1,12 @@
 """Which hook of the user's class this process is in, if any: beats carry it, and verdicts name it.
 
-One thread runs hooks, another one reads; nothing here waits or decides.
+One thread runs hooks, another one reads; nothing here waits or decides. A child process that a hook has forked and that
+comes back from the hook is ended: it would go on as a second worker.
 """
 
 from __future__ import annotations
+
+import os
 
 MODULE = "the module of the class"
 """The code around the class, which runs when it is loaded."""
@@ -18,9 +21,13 @@ class inside:
         self._hook = hook
 
     def __enter__(self) -> None:
+        self._pid = os.getpid()
         _inside.append(self._hook)
 
     def __exit__(self, *_: object) -> None:
+        if os.getpid() != self._pid:
+            os.write(2, f"flegel: {self._hook} forked, and the child process came back; the child is ended.\n".encode())
+            os._exit(1)
         _inside.pop()
 
 

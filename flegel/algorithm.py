@@ -103,6 +103,11 @@ class Algorithm:
     auxiliary: ClassVar[tuple[str, ...]] = ()
     """Fields of θ that are no parameters of the model: constants, and what the algorithm remembers. They are left out
     where the engine counts parameters, which decides how many points the first updates rest on."""
+    typed: ClassVar[bool] = False
+    """True where the arrays of `initParameter` and `initAggregator` say in which types θ and the statistics are kept
+    and sent, such as float32. Otherwise both are float64, whatever the hooks return."""
+    unsent: ClassVar[tuple[str, ...]] = ()
+    """Fields of θ that workers do not need, such as the state of an optimizer: they stay with the coordinator."""
     averaged: ClassVar[bool] = False
     """True where the objective is an average over points rather than a sum."""
     keep_state: ClassVar[bool] = False
@@ -165,7 +170,7 @@ class Algorithm:
     def initAggregator(self, sample: Sample, parameter: Tree) -> Tree:
         """Statistics before any visit: zeros. By default the shape of one point's dense change."""
         point = sample_point(self, sample)
-        return pytree.zeros_like(self.updateDataPoint(point, parameter, 0))
+        return pytree.zeros_like(self.updateDataPoint(point, parameter, 0), self.typed)
 
     def objective(self, aggregator: Tree, parameter: Tree) -> float | None:
         """F(Q, θ) from the statistics alone, exact, without looking at the data. None: there is no objective."""

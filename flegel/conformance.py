@@ -84,14 +84,15 @@ class _Trial:
         algorithm.validate(self.sample)
         self.parameter: Tree = self.start()
         check_state(algorithm.initState(self.points, self.columns, np.random.default_rng(5)), self.points)
-        self.zero: Tree = pytree.zeros_like(algorithm.initAggregator(self.sample, pytree.present(self.parameter)))
+        made = algorithm.initAggregator(self.sample, pytree.present(self.parameter))
+        self.zero: Tree = pytree.zeros_like(made, algorithm.typed)
 
     def start(self) -> Tree:
         """θ(0), for one and the same seed."""
         made = self.algorithm.initParameter(self.sample, np.random.default_rng(3))
         for array in pytree.flatten(made):
             self.require(array.dtype.kind in "fiub", f"initParameter returns {array.dtype}, not numbers")
-        return pytree.as_float64(made)
+        return pytree.starting(made, self.algorithm.typed)
 
     def shard(self, layout: str) -> Shard:
         state = self.algorithm.initState(self.points, self.columns, np.random.default_rng(5))
@@ -105,7 +106,7 @@ class _Trial:
 
     def update(self, total: Tree, parameter: Tree) -> Tree:
         new = self.algorithm.updateParameter(pytree.present(total), pytree.present(parameter))
-        return pytree.as_float64(new)
+        return pytree.as_typed(new, parameter)
 
     def require(self, truth: bool, sentence: str) -> None:
         if not truth:

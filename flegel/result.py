@@ -16,6 +16,7 @@ from flegel.errors import ExitCode
 if TYPE_CHECKING:
     import pandas as pd
 
+    from flegel.datasets import Treatment
     from flegel.machine.coordinator.coordinator import Coordinator
 
 
@@ -46,6 +47,8 @@ class Result:
     classes: list[str] | None = None
     scaling: tuple[Array, Array] | None = None
     """Shift and factor of each column, where the rows were scaled; `predict` scales new rows alike."""
+    treatment: Treatment | None = None
+    """How the columns of the data became rows; `predict` treats new tables alike."""
     state: Array | None = None
     """Hidden state of the points in the order of the data, where it was collected."""
     model: str | None = None
@@ -74,7 +77,8 @@ class Result:
 
     def predict(self, features: Any) -> Array:
         """What the trained model says about rows."""
-        return self.algorithm.predict(scaled(np.asarray(features), self.scaling), pytree.present(self.parameter))
+        rows = self.treatment.apply(features) if self.treatment else scaled(np.asarray(features), self.scaling)
+        return self.algorithm.predict(rows, pytree.present(self.parameter))
 
     def to_json(self) -> dict[str, Any]:
         return {

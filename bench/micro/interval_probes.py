@@ -33,7 +33,7 @@ class Training:
         rows = (centres[rng.integers(14, size=points)] + rng.normal(size=(points, 10))).astype(np.float32)
         self.algorithm = KMeans(k=10, init="random")
         sample = Sample(rows, None, points, 10)
-        self.theta: Any = pytree.as_float64(self.algorithm.initParameter(sample, rng))
+        self.theta: Any = pytree.as_doubles(self.algorithm.initParameter(sample, rng))
         self.zero = pytree.zeros_like(self.algorithm.initAggregator(sample, self.theta))
         self.share = make_shard(rows, None, self.algorithm.initState(points, 10, rng), self.algorithm.layout)
         self.kernel = build_kernel(self.algorithm, self.share, self.theta, self.zero).kernel
@@ -50,7 +50,7 @@ class Training:
             left -= reached - self.cursor
             self.cursor = reached % size
         pytree.add(self.total, change)
-        self.theta = pytree.as_float64(self.algorithm.updateParameter(self.total, self.theta))
+        self.theta = pytree.as_doubles(self.algorithm.updateParameter(self.total, self.theta))
         self.visits += n
         before = self.value
         self.value = self.algorithm.objective(self.total, self.theta) * size / min(self.visits, size)

@@ -138,8 +138,8 @@ class Training:
 
     def reset(self) -> None:
         self.share.state[...] = self.unvisited
-        self.parameter = pytree.as_float64(self.start)
-        self.statistics = pytree.as_float64(self.algorithm.initAggregator(self.sample, self.parameter))
+        self.parameter = pytree.as_doubles(self.start)
+        self.statistics = pytree.as_doubles(self.algorithm.initAggregator(self.sample, self.parameter))
 
     def step(self, first: int, end: int) -> None:
         """Visit some points, then a barrier."""

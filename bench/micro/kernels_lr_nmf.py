@@ -64,7 +64,7 @@ def set_up(algorithm: Algorithm, features: Any, labels: Any, points: int, column
     rng = np.random.default_rng(0)
     parameter = algorithm.initParameter(sample, rng)
     share = make_shard(features, labels, algorithm.initState(points, columns, rng), algorithm.layout)
-    return share, parameter, pytree.as_float64(algorithm.initAggregator(sample, parameter))
+    return share, parameter, pytree.as_doubles(algorithm.initAggregator(sample, parameter))
 
 
 def chunked_gemm(rows: Any, labels: Any, weights: Any) -> Any:

@@ -102,7 +102,7 @@ def virtual_job(
     """`mode`: one of `--balance`, or "ideal": nothing moves, because shares fit the speeds from the beginning."""
     algorithm, rng = KMeans(k=10, init="random"), np.random.default_rng(seed)
     sample = Sample(data, None, len(data), data.shape[1])
-    theta = pytree.as_float64(algorithm.initParameter(sample, rng))
+    theta = pytree.as_doubles(algorithm.initParameter(sample, rng))
     zero = pytree.zeros_like(algorithm.initAggregator(sample, theta))
     learners, slow = {}, parse_stragglers(straggler, workers)
     shares = fitting_shares(len(data), workers, slow) if mode == "ideal" else even_shares(len(data), workers)

@@ -33,7 +33,7 @@ ROWS, COLUMNS, K = 400_000, 28, 10
 def prepare(algorithm: Algorithm, rows: np.ndarray, layout: str) -> tuple[str, Any]:
     """The kernel's kind, and a function that runs it until the flag is up."""
     sample = Sample(rows, None, len(rows), COLUMNS)
-    parameter = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(0)))
+    parameter = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0)))
     zero = pytree.zeros_like(algorithm.initAggregator(sample, parameter))
     state = algorithm.initState(len(rows), COLUMNS, np.random.default_rng(0))
     share = make_shard(rows, None, state, layout)

@@ -74,7 +74,7 @@ class PlainLoops(Clusters):
 def prepare(algorithm: Algorithm, rows: np.ndarray) -> tuple[Callable[[], float], float, str]:
     """A function that times one pass, after the pass in which all points enter; CPU seconds to build it; its kind."""
     sample = Sample(rows, None, *rows.shape)
-    parameter = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(0)))
+    parameter = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0)))
     total = pytree.zeros_like(algorithm.initAggregator(sample, parameter))
     share = make_shard(rows, None, algorithm.initState(*rows.shape, np.random.default_rng(0)), algorithm.layout)
     flag = new_flag()

@@ -5,6 +5,7 @@ Exit codes are those of `flegel.errors.ExitCode`.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,10 +77,8 @@ def print_all(text: str) -> None:
     """A result on standard output; an error says so where nobody takes it."""
     from flegel.runtime.processes.standard_streams import flush_or_drop
 
-    try:
+    with contextlib.suppress(OSError):  # told below
         print(text)
-    except OSError:
-        pass  # told below
     if not flush_or_drop():
         raise StorageError("Standard output was closed before the result could be written to it.")
 

@@ -25,7 +25,7 @@ from flegel.compare.comparison import (
 from flegel.compare.picture import picture
 from flegel.compare.record import Attempt, Comparison, RunEnvironment
 from flegel.compare.stats import loosened, thinned
-from flegel.core.pytree import Tree, as_float64, flatten
+from flegel.core.pytree import Tree, flatten, starting
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import FlegelError, UsageError
@@ -167,7 +167,7 @@ class JobSimulator:
         form = TreeLayout("array", ())
         load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.settings.seed, form, form)
         return Coordinator(
-            algorithm, make_policy(sync), criteria, LocalStore(algorithm, as_float64(parameter), zero),
+            algorithm, make_policy(sync), criteria, LocalStore(algorithm, starting(parameter, algorithm.typed), zero),
             dict.fromkeys(range(workers), load), timeouts=NO_TIMEOUTS, balance=balancing,
         )  # fmt: skip
 

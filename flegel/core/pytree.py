@@ -6,7 +6,9 @@ that an algorithm should decide about; addition is the one operation that statis
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -36,13 +38,41 @@ def unflatten(like: Tree, arrays: Sequence[Array]) -> Tree:
     return arrays[0] if isinstance(like, np.ndarray) or not is_bundle(like) else type(like)(*arrays)
 
 
-def as_float64(value: Tree) -> Tree:
-    """A C-ordered float64 copy: what travels and what statistics are accumulated in."""
+def as_doubles(value: Tree) -> Tree:
+    """A C-ordered copy in float64: the usual type of θ and of statistics, whatever type the hooks compute in."""
     return unflatten(value, [np.array(a, dtype=np.float64, order="C") for a in flatten(value)])
 
 
-def zeros_like(value: Tree) -> Tree:
-    return unflatten(value, [np.zeros(np.shape(a), dtype=np.float64) for a in flatten(value)])
+def as_typed(value: Tree, like: Tree) -> Tree:
+    """A C-ordered copy in the types of another bundle: types are fixed when a job begins."""
+    arrays, types = flatten(value), [a.dtype for a in flatten(like)]
+    if len(arrays) != len(types):
+        return as_doubles(value)  # another shape: whoever compares shapes says so
+    return unflatten(value, [np.array(a, dtype=t, order="C") for a, t in zip(arrays, types, strict=True)])
+
+
+def starting(value: Tree, typed: bool) -> Tree:
+    """A C-ordered copy with which a job begins: in its own types where the algorithm is `typed`, else in float64."""
+    return as_typed(value, value) if typed else as_doubles(value)
+
+
+def zeros_like(value: Tree, typed: bool = False) -> Tree:
+    """Zeros in float64; `typed`: in the types of the value."""
+    kinds = [a.dtype if typed else np.float64 for a in flatten(value)]
+    return unflatten(value, [np.zeros(np.shape(a), dtype=k) for a, k in zip(flatten(value), kinds, strict=True)])
+
+
+def without(value: Tree, fields: Sequence[str]) -> Tree:
+    """A bundle that lacks the named fields, without a copy."""
+    if not fields:
+        return value
+    kept = tuple(name for name in names(value) if name not in fields)
+    return _bundle_type(type(value).__name__, kept)(*(getattr(value, name) for name in kept))
+
+
+@cache
+def _bundle_type(name: str, fields: tuple[str, ...]) -> Any:
+    return namedtuple(name, fields)
 
 
 def copy(value: Tree) -> Tree:

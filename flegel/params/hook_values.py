@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
@@ -15,22 +16,22 @@ from flegel.errors import AlgorithmError
 BUNDLE = "an array, or a NamedTuple of arrays"
 
 
-def tree(value: Any, hook: str, place: str = "", what: str = "") -> Tree:
-    """A float64 copy of a bundle. `what` names it where it is not simply what the hook returned."""
+def tree(value: Any, hook: str, convert: Callable[[Any], Tree], place: str = "") -> Tree:
+    """The bundle that `convert` makes of what the hook returned."""
     where = f" in {place}" if place else ""
     if isinstance(value, dict):
         fields = ", ".join(map(str, list(value)[:5]))
         raise AlgorithmError(
-            f"{hook} returned a dict{what}{where}; use {BUNDLE}: class Theta(NamedTuple) with the fields {fields}."
+            f"{hook} returned a dict{where}; use {BUNDLE}: class Theta(NamedTuple) with the fields {fields}."
         )
     if value is None or isinstance(value, str | bytes | set) or (callable(value) and not hasattr(value, "shape")):
-        raise AlgorithmError(f"{hook} returned {_shown(value)}{what}{where}; expected {BUNDLE}.")
+        raise AlgorithmError(f"{hook} returned {_shown(value)}{where}; expected {BUNDLE}.")
     try:
-        made = pytree.as_float64(value)
+        made = convert(value)
     except (TypeError, ValueError) as error:
-        raise AlgorithmError(f"{hook} returned {_shown(value)}{what}{where}; expected {BUNDLE} ({error}).") from None
-    if not pytree.is_bundle(made) and not isinstance(made, np.ndarray):
-        raise AlgorithmError(f"{hook} returned {_shown(value)}{what}{where}; expected {BUNDLE}.")
+        raise AlgorithmError(f"{hook} returned {_shown(value)}{where}; expected {BUNDLE} ({error}).") from None
+    if any(array.dtype.kind not in "fiub" for array in pytree.flatten(made)):
+        raise AlgorithmError(f"{hook} returned {_shown(value)}{where}; expected {BUNDLE}, of numbers.")
     return made
 
 

@@ -68,7 +68,7 @@ class LocalStore:
         """A new θ, the objective, and why θ is refused where it is."""
         total = self._ledger.total
         made = call_hook(self._algorithm, place, "updateParameter", total, self.parameter)
-        fresh = hook_values.tree(made, "updateParameter", place)
+        fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.as_typed(v, self.parameter), place)
         if not pytree.same_shape(fresh, self.parameter):
             raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
         if not pytree.is_finite(fresh):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.errors import ProtocolError
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -65,8 +66,9 @@ class Simulation:
         self._sized: tuple[object, int] = ((), HEADER)
         self._done: Done | None = None
         holds = job.balance is not None or job.checkpoints is not None or bool(job.membership.parts)
+        sent = pytree.without(job.parameter, job.state.algorithm.unsent)
         self.workers = {
-            id: SimWorker(id, paces[id], learners[id], self.events, self.costs, job.parameter, holds) for id in paces
+            id: SimWorker(id, paces[id], learners[id], self.events, self.costs, sent, holds) for id in paces
         }
         for worker in self.workers.values():
             worker.answer = self._answered

@@ -122,5 +122,5 @@ def start(
         state = algorithm.initState(int(last - first), sample.columns, rng)
         own = None if labels is None else labels[first:last]
         shares.append(make_shard(rows_between(features, first, last), own, state, algorithm.layout, int(first)))
-    statistics = pytree.as_float64(algorithm.initAggregator(sample, parameter))
+    statistics = pytree.as_doubles(algorithm.initAggregator(sample, parameter))
     return Run(algorithm, sample, shares, parameter, statistics, [0] * workers)

@@ -26,10 +26,10 @@ def start(algorithm: Algorithm, rows: np.ndarray, seed: int = 0) -> tuple[Shard,
     rng = np.random.default_rng(seed)
     sample = sample_of(rows)
     algorithm.validate(sample)
-    parameter = pytree.as_float64(algorithm.initParameter(sample, rng))
+    parameter = pytree.as_doubles(algorithm.initParameter(sample, rng))
     state = algorithm.initState(len(rows), rows.shape[1], rng)
     share = make_shard(rows, None, state, algorithm.layout)
-    return share, parameter, pytree.as_float64(algorithm.initAggregator(sample, parameter))
+    return share, parameter, pytree.as_doubles(algorithm.initAggregator(sample, parameter))
 
 
 def by_points(algorithm: Algorithm, rows: np.ndarray, state: np.ndarray, parameter: Any, aggregator: Any) -> Any:

@@ -51,7 +51,7 @@ def train(
 ) -> tuple[Coordinator, list[Shard]]:
     algorithm, rng = KMeans(k=10, init="random"), np.random.default_rng(seed)
     sample = Sample(data, None, len(data), data.shape[1])
-    theta = pytree.as_float64(algorithm.initParameter(sample, rng))
+    theta = pytree.as_doubles(algorithm.initParameter(sample, rng))
     zero = pytree.zeros_like(algorithm.initAggregator(sample, theta))
     learners, slow = {}, parse_stragglers(straggler, workers)
     for w in range(workers):

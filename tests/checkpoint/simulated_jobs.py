@@ -86,7 +86,7 @@ def job(
     rows = data(seed)
     algorithm = KMeans(k=5, init="random")
     sample = Sample(rows, None, ROWS, COLUMNS)
-    theta = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(seed)))
+    theta = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(seed)))
     zero = pytree.zeros_like(algorithm.initAggregator(sample, theta))
     owners = np.array_split(np.random.default_rng(9).permutation(ROWS), workers)
     parts: list[WorkerState] = []

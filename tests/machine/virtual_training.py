@@ -73,7 +73,7 @@ def train(
     """K-means on virtual time; a message takes 1 ms on average, at random. `store_type` may put its folds off."""
     algorithm, rng = KMeans(k=len(start), init=start), np.random.default_rng(0)
     sample = Sample(rows, None, len(rows), rows.shape[1])
-    theta = pytree.as_float64(algorithm.initParameter(sample, rng))
+    theta = pytree.as_doubles(algorithm.initParameter(sample, rng))
     zero = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(theta)))
     learners = {}
     for worker, ids in enumerate(np.array_split(rng.permutation(len(rows)), len(speeds))):

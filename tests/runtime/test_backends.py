@@ -151,7 +151,7 @@ def _trained(device: str) -> tuple[list[Any], list[Any]]:
     """Statistics and states after two rounds in a trainer thread."""
     algorithm = DenseMean()
     rows = SharedRows(ROWS, None, [np.arange(len(ROWS))])
-    theta = pytree.as_float64(algorithm.initParameter(type("S", (), {"columns": 4}), np.random.default_rng(0)))
+    theta = pytree.as_doubles(algorithm.initParameter(type("S", (), {"columns": 4}), np.random.default_rng(0)))
     empty = pytree.zeros_like(theta)
     load = LoadShard(reference(algorithm), rows.describe(), 0, 1, 0, form_of(theta), form_of(empty))
     trainer = Trainer(device)

@@ -31,7 +31,7 @@ def prepare(algorithm: Algorithm, rows: Any = ROWS, layout: str | None = None) -
     points = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
     columns = rows.columns if isinstance(rows, Sparse) else rows.shape[1]
     sample = Sample(rows, labels, points, columns)
-    parameter = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(0)))
+    parameter = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0)))
     zero = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(parameter)))
     state = algorithm.initState(points, columns, np.random.default_rng(0))
     return make_shard(rows, labels, state, layout or algorithm.layout), parameter, zero
@@ -47,7 +47,7 @@ def two_passes(
     total = pytree.copy(zero)
     for iteration in range(2):
         assert kernel(share, parameter, total, 0, share.points, iteration, new_flag()) == share.points
-        parameter = pytree.as_float64(algorithm.updateParameter(pytree.present(total), pytree.present(parameter)))
+        parameter = pytree.as_doubles(algorithm.updateParameter(pytree.present(total), pytree.present(parameter)))
     return built, [*pytree.flatten(total), *pytree.flatten(parameter)], share
 
 

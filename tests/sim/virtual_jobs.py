@@ -66,7 +66,7 @@ def kmeans(
     rng = np.random.default_rng(seed)
     algorithm = KMeans(k=k, init="random")
     sample = Sample(data, None, rows, data.shape[1])
-    theta = pytree.as_float64(algorithm.initParameter(sample, rng))
+    theta = pytree.as_doubles(algorithm.initParameter(sample, rng))
     zero = pytree.zeros_like(algorithm.initAggregator(sample, theta))
     learners = {}
     for w in range(workers):

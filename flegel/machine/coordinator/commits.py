@@ -203,7 +203,8 @@ class Commits:
     def final_parameter(self) -> Tree:
         """θ as the result."""
         store = self._job.store
-        return hook_values.tree(self._ask("finalParameter", store.statistics, store.parameter), "finalParameter")
+        made = self._ask("finalParameter", store.statistics, store.parameter)
+        return hook_values.tree(made, "finalParameter", lambda value: pytree.as_typed(value, store.parameter))
 
     def _ask(self, hook: str, *args: Any) -> Any:
         return call_hook(self._job.algorithm, self._job.place, hook, *args)

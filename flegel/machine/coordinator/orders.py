@@ -23,7 +23,7 @@ class WorkerOrders:
 
     def train(self, action: TrainWorkers, now: float) -> None:
         job = self._job
-        arrays = tuple(pytree.flatten(job.store.parameter))
+        arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.unsent)))
         out, workers = job.out, job.view.workers
         round_, points, seconds, linger = job.view.round, action.points, action.seconds, action.linger
         for worker in action.workers:

@@ -24,8 +24,8 @@ def check_backend(
 ) -> ShardKernel:
     """Raises `AlgorithmError` with what differs; returns the kernel that was checked."""
     sample = Sample(features, labels, len(features), features.shape[1])
-    theta = pytree.as_float64(algorithm.initParameter(sample, np.random.default_rng(seed)))
-    empty = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(theta)))
+    theta = pytree.starting(algorithm.initParameter(sample, np.random.default_rng(seed)), algorithm.typed)
+    empty = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(theta)), algorithm.typed)
 
     def shard(layout: str) -> Shard:
         state = algorithm.initState(len(features), features.shape[1], np.random.default_rng(seed))
@@ -104,5 +104,5 @@ def _compare(kernel: ShardKernel, mine: Shard, expected: Shard, total: Tree, whe
     found = kernel.statistics()
     for name, ours, theirs in zip(pytree.names(total), found, pytree.flatten(total), strict=True):
         scale = max(float(np.abs(theirs).max(initial=0.0)), 1.0)
-        _check(ours.dtype == np.float64, f"statistics {name} are {ours.dtype}, not float64")
+        _check(ours.dtype == theirs.dtype, f"statistics {name} are {ours.dtype}, not {theirs.dtype}")
         _check(np.allclose(ours, theirs, rtol=CLOSE, atol=CLOSE * scale), f"statistics {name} differ after the {when}")

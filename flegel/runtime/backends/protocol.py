@@ -13,8 +13,8 @@ Contract:
   memory of the host;
 - hidden states may stay in the memory of the device. `fetch_states` writes them to `shard.state`, `put_states` reads
   them from there;
-- `statistics` returns arrays of float64 in the memory of the host. They may be those that `run` adds to: whoever keeps
-  them beyond the next call copies them.
+- `statistics` returns arrays in the types of the empty statistics, in the memory of the host. They may be those that
+  `run` adds to: whoever keeps them beyond the next call copies them.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ class PreparedJob:
         former = session.parameter(self.algorithm) if session is not None else None
         self._restored = former is not None
         fresh = self._hook("initParameter", self.sample, rng) if former is None else former
-        self.parameter: Tree = hook_values.tree(fresh, "initParameter")
+        typed = self.algorithm.typed
+        self.parameter: Tree = hook_values.tree(fresh, "initParameter", lambda v: pytree.starting(v, typed))
         if not pytree.is_finite(self.parameter):
             raise AlgorithmError("initParameter returned numbers that are not finite.")
         presented = pytree.read_only(pytree.present(self.parameter))
@@ -68,7 +69,7 @@ class PreparedJob:
         hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
         request.phase("init", hook)
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
-        self.zero: Tree = pytree.zeros_like(hook_values.tree(made, hook))
+        self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, typed))
         if not default and type(self.algorithm).kernel is Algorithm.kernel:
             self._check_point_writes(presented)
         request.phase("init", "aggregate")

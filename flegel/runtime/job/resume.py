@@ -98,7 +98,7 @@ def resume(
 
 
 def _check_usable(stored: StoredJob, store: CheckpointStore, begin_anew: bool) -> None:
-    """Where everything that was kept is damaged, a person decides: beginning anew would replace what may be repaired."""
+    """Where everything that was kept is damaged, a person decides: it may be possible to repair it."""
     if stored.manifest is not None or stored.commit is not None or not stored.damaged:
         return
     if not begin_anew:

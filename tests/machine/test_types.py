@@ -1,0 +1,62 @@
+"""Types of θ and of the statistics: float64, unless the algorithm says that they keep their own."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from flegel.algorithm import Algorithm
+from flegel.core import pytree
+from flegel.params.local import LocalStore
+from flegel.params.protocol import Fold
+
+
+class Weights(NamedTuple):
+    weights: Any
+    moments: Any
+
+
+class Sums(NamedTuple):
+    gradient: Any
+    visits: Any
+
+
+class Descent(Algorithm):
+    """A gradient method with a state that only the coordinator needs."""
+
+    typed = True
+    spent = ("gradient", "visits")
+    unsent = ("moments",)
+
+    def updateParameter(self, aggregator: Sums, oldParameter: Weights) -> Weights:
+        step = aggregator.gradient / aggregator.visits[0]
+        return Weights(oldParameter.weights - step.astype(np.float64), oldParameter.moments + 1)
+
+
+class DoubleDescent(Descent):
+    typed = False
+
+
+THETA = Weights(np.ones(3, np.float32), np.zeros(2))
+REPORT = Sums(np.full(3, 0.5, np.float32), np.ones(1))
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(Descent, np.float32), (DoubleDescent, np.float64)])
+def test_types_are_kept_from_the_first_parameter_to_the_last(kind: type[Algorithm], expected: type) -> None:
+    algorithm = kind()
+    zero = pytree.zeros_like(REPORT, algorithm.typed)
+    store = LocalStore(algorithm, pytree.starting(THETA, algorithm.typed), zero)
+    for number in range(3):
+        store.fold(Fold(number, [0, 1], [pytree.as_typed(REPORT, zero)] * 2, "round 0"))
+    assert store.parameter.weights.dtype == store.statistics.gradient.dtype == expected
+    assert store.parameter.moments.dtype == store.statistics.visits.dtype == np.float64
+    np.testing.assert_allclose(store.parameter.weights, 1 - 3 * 0.5, rtol=1e-6)
+    assert store.parameter.moments[0] == 3
+
+
+def test_workers_do_not_get_what_they_do_not_need() -> None:
+    sent = pytree.without(THETA, Descent.unsent)
+    assert pytree.names(sent) == ("weights",) and sent.weights is THETA.weights
+    assert pytree.without(THETA, ()) is THETA

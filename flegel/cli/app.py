@@ -5,7 +5,6 @@ Exit codes are those of `flegel.errors.ExitCode`.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,11 +74,10 @@ def errors_as_sentences(left: str = "") -> Iterator[None]:
 
 def print_all(text: str) -> None:
     """A result on standard output; an error says so where nobody takes it."""
-    from flegel.runtime.processes.standard_streams import flush_or_drop
+    from flegel.runtime.system.standard_streams import output_taken
 
-    with contextlib.suppress(OSError):  # told below
-        print(text)
-    if not flush_or_drop():
+    print(text)
+    if not output_taken():
         raise StorageError("Standard output was closed before the result could be written to it.")
 
 

@@ -71,10 +71,9 @@ def submit(
         flegel submit gmm --data higgs --master tcp://head:7077 --detach
     """
     from flegel.runtime.processes import fork_server
-    from flegel.runtime.processes.descendants import ended_with_this_block
 
     here = master is None or master == "local"
-    with errors_as_sentences(WORKERS_STOPPED if here else ""), ended_with_this_block(), fork_server.prepared(here):
+    with errors_as_sentences(WORKERS_STOPPED if here else ""), fork_server.prepared(here):
         chosen = make_algorithm(algorithm, settings)
         folder = _folder(save, out, algorithm, data)
         _check_targets(folder, json_to)
@@ -145,11 +144,10 @@ def resume(
         flegel resume job1 --max-seconds 600
     """
     from flegel.runtime.processes import fork_server
-    from flegel.runtime.processes.descendants import ended_with_this_block
 
     at = master if master != "local" and "://" not in place and not Path(place).exists() else None
     left = CHECKPOINTS_KEPT if at is None else ""
-    with errors_as_sentences(left), ended_with_this_block(), fork_server.prepared(at is None):
+    with errors_as_sentences(left), fork_server.prepared(at is None):
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
             if options or out or json_to or begin_anew:

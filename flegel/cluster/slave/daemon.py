@@ -45,7 +45,7 @@ from flegel.cluster.transport.protocol import (
 from flegel.cluster.transport.secure_client import SecureClient
 from flegel.errors import FlegelError, PeerRefused, PeerSlow, ProtocolError, UsageError
 from flegel.runtime import clock
-from flegel.runtime.processes.descendants import adopt_orphans
+from flegel.runtime.system.descendants import adopt_orphans
 from flegel.runtime.transport.poller import Poller
 
 BEAT = 1.0

@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from flegel.cluster.slave.process_limits import ProcessLimits, apply_limits, bind_to_parent, read_line
-from flegel.runtime.processes.standard_streams import protect
+from flegel.runtime.system.standard_streams import protect
 
 
 def main() -> None:

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from flegel.runtime import clock
-from flegel.runtime.processes.descendants import adopt_orphans, kill_descendants
 from flegel.runtime.processes.parent_death import die_with_parent, process_starter
-from flegel.runtime.processes.standard_streams import protect
+from flegel.runtime.system.descendants import adopt_orphans, kill_descendants
+from flegel.runtime.system.standard_streams import protect
 
 AVAILABLE = sys.platform == "linux" and hasattr(os, "pidfd_open")
 MAX_PENDING = 64

@@ -44,7 +44,7 @@ from flegel.messages import (
 from flegel.runtime import clock
 from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.parent_death import die_with_parent
-from flegel.runtime.processes.standard_streams import protect
+from flegel.runtime.system.standard_streams import protect
 from flegel.runtime.transport import job_sockets, zmq_frames
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 from flegel.runtime.transport.curve import private_bytes

@@ -62,13 +62,11 @@ def _lenient(descriptor: int, unbuffered: bool) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", errors, line_buffering=lines, write_through=unbuffered)
 
 
-def flush_or_drop() -> bool:
-    """Flush standard output; False, and nothing more is written to it, where nobody takes it."""
+def output_taken() -> bool:
+    """Flush standard output; False where nobody takes it any more."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)  # what is still in the buffer goes there when the process ends
-        os.close(null)
         return False
-    return True
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return not (isinstance(raw, LenientFile) and raw.broken)

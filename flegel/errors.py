@@ -22,8 +22,9 @@ class ExitCode(IntEnum):
     """Something failed: a hook, a worker, a disk, a connection. Nothing usable was made, or the text says where."""
     USAGE = 2
     """The request is wrong: an option, a name, a file."""
-    DIVERGED = 3
-    """Training ended because θ or the objective left the finite numbers; the last good θ was saved."""
+    NOT_AS_ASKED = 3
+    """Training ended with a model that is not what was asked for: it diverged, stalled short of the target, came to rest
+    where no step improves it, or is worse than a trivial model. The best that there is was saved."""
     INTERRUPTED = 130
     TERMINATED = 143
 

@@ -12,6 +12,7 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import ExitCode
+from flegel.plan.termination import FAILED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +41,8 @@ class Result:
     worker: list[dict[str, Any]]
     utilization: float
     parameter: Tree
+    outcome: str = ""
+    """Why the job ended, in one word (`flegel.plan.termination.Verdict`)."""
     staleness: dict[int, int] = field(default_factory=dict)
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
@@ -57,11 +60,6 @@ class Result:
     """What moved between workers, and why."""
     incidents: list[dict[str, Any]] = field(default_factory=list)
     """Workers that were lost, joined or left, when, and when training went on."""
-
-    @property
-    def diverged(self) -> bool:
-        """Training ended because θ or the objective left the finite numbers; `parameter` is the last good θ."""
-        return exit_code(self.reason) is ExitCode.DIVERGED
 
     @property
     def parameters(self) -> dict[str, Array]:
@@ -89,8 +87,8 @@ class Result:
             "workers": self.workers,
             "seed": self.seed,
             "converged": self.converged,
+            "outcome": self.outcome,
             "reason": self.reason,
-            "diverged": self.diverged,
             "objective": _plain(self.objective),
             "iterations": self.iterations,
             "seconds": self.seconds,
@@ -114,9 +112,9 @@ class Result:
         )
 
 
-def exit_code(reason: str) -> ExitCode:
-    """What a command exits with whose job ended for this reason."""
-    return ExitCode.DIVERGED if reason.startswith("diverged") else ExitCode.DONE
+def exit_code(outcome: str) -> ExitCode:
+    """What a command exits with whose job ended so."""
+    return ExitCode.NOT_AS_ASKED if outcome in FAILED else ExitCode.DONE
 
 
 def scaled(features: Any, scaling: tuple[Array, Array] | None) -> Any:

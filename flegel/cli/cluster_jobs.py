@@ -93,7 +93,7 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None) 
         display.say(f"note: {text}")
     for line in summary(SimpleNamespace(**figures)):  # type: ignore[arg-type]
         display.say(line)
-    if code := exit_code(figures["reason"]):
+    if code := exit_code(figures["outcome"]):
         raise typer.Exit(code)
 
 

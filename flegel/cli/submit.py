@@ -14,8 +14,9 @@ from flegel.cli import cluster_jobs
 from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentences, print_all
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
 from flegel.cli.options import Insecure, MaybeMaster, Settings, make_algorithm
-from flegel.errors import ExitCode, FlegelError, UsageError
+from flegel.errors import FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
+from flegel.result import exit_code
 
 Out = Annotated[
     Path | None,
@@ -188,8 +189,8 @@ def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | 
     with display:
         result = _finish_job(job, display, folder, json_to)
     display.finish(result)
-    if result.diverged:
-        raise typer.Exit(ExitCode.DIVERGED)
+    if code := exit_code(result.outcome):
+        raise typer.Exit(code)
 
 
 def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:

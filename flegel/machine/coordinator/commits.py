@@ -193,12 +193,22 @@ class Commits:
     # -- figures -------------------------------------------------------------------------------------------
 
     def ask_for_the_end(self, progress: Progress) -> tuple[bool, Progress]:
-        """What the user's class says once a pass: whether the job is over, and how far it is from the minimum."""
-        statistics = self._job.store.statistics
-        place, parameter = self._job.place, self._job.store.parameter
-        said = self._ask("terminationCheck", statistics, self._job.iteration)
-        distance = hook_values.number(self._ask("optimality", statistics, parameter), "optimality", place)
-        return hook_values.truth(said, "terminationCheck", place), replace(progress, optimality=distance)
+        """What the user's class says once a pass: whether the job is over, how far it is from the minimum, and how good
+        a trivial model is."""
+        check = hook_values.truth(
+            self._ask("terminationCheck", self._job.store.statistics, self._job.iteration),
+            "terminationCheck", self._job.place,
+        )  # fmt: skip
+        return check, replace(
+            progress,
+            optimality=self._ask_number("optimality"),
+            baseline=self._ask_number("baseline") if progress.exact else None,
+            trivial=self._job.algorithm.trivial,
+        )
+
+    def _ask_number(self, hook: str) -> float | None:
+        store = self._job.store
+        return hook_values.number(self._ask(hook, store.statistics, store.parameter), hook, self._job.place)
 
     def final_parameter(self) -> Tree:
         """θ as the result."""

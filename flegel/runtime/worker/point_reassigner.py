@@ -50,4 +50,4 @@ class PointReassigner:
         features, labels, found = open_ids(self._load.source, ids, self._open_array)
         if self._scaling:
             features = scale.apply(features, scale.Scaling(*self._scaling))
-        return make_shard(features, labels if self._algorithm.supervised else None, states, self._layout, found)
+        return make_shard(features, self._algorithm.labels_for_points(labels), states, self._layout, found)

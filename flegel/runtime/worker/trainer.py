@@ -328,7 +328,7 @@ class Trainer:
         self._doing = "loading"
         shared = load.lend and shared_points.wanted()
         empty = shared_memory.empty if shared else np.empty
-        shard = make_shard(features, labels if algorithm.supervised else None, state, layout, ids, empty)
+        shard = make_shard(features, algorithm.labels_for_points(labels), state, layout, ids, empty)
         if shared:
             shared_points.make_shareable(shard)
         return shard

@@ -23,8 +23,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The request is wrong: an option, a name, a file."""
     NOT_AS_ASKED = 3
-    """Training ended with a model that is not what was asked for: it diverged, stalled short of the target, came to rest
-    where no step improves it, or is worse than a trivial model. The best that there is was saved."""
+    """Training ended with a model that is not what was asked for: diverged, stalled short of the target, stuck, or
+    worse than a trivial model. The best that there is was saved."""
     INTERRUPTED = 130
     TERMINATED = 143
 

@@ -128,19 +128,6 @@ def is_tree(value: object) -> bool:
     return isinstance(value, np.ndarray) or is_bundle(value)
 
 
-def read_only(value: Tree) -> Tree:
-    """The same arrays without the right to write: what hooks are given belongs to the engine."""
-    return unflatten(value, [_read_only(a) for a in value] if is_bundle(value) else [_read_only(value)])
-
-
-def _read_only(array: Any) -> Any:
-    if not isinstance(array, np.ndarray):
-        return array
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
 def present(value: Tree) -> Tree:
     """As hooks see it: fields without dimensions are plain numbers."""
     arrays = flatten(value)

@@ -34,7 +34,7 @@ observers: list[HookObserver] = []
 def call_hook(algorithm: Algorithm, place: str, name: str, *args: Any) -> Any:
     """What the hook returns. What it raises becomes an `AlgorithmError` with the user's own traceback; `place` is the
     round, for the message."""
-    presented = [pytree.read_only(pytree.present(a)) if pytree.is_tree(a) else a for a in args]
+    presented = [pytree.present(pytree.read_only(a)) if pytree.is_tree(a) else a for a in args]
     return guarded(algorithm, name, f"coordinator, {place}", lambda: getattr(algorithm, name)(*presented))
 
 

@@ -97,7 +97,7 @@ def test_a_point_that_writes_into_the_parameter_is_found_before_training(own: bo
 def test_fields_without_dimensions_and_whole_bundles_are_read_only() -> None:
     from tests.runtime.user_classes import Sums
 
-    shown = pytree.read_only(pytree.present(Sums(np.ones(2), np.array(3.0))))
+    shown = pytree.present(pytree.read_only(Sums(np.ones(2), np.array(3.0))))
     assert shown.count == 3.0 and not shown.sums.flags.writeable
     assert pytree.flatten(Sums(np.ones(2), 1.0))[0].flags.writeable, "the engine's own arrays stay as they are"
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flegel.cli import cluster_jobs
-from flegel.cli.app import CHECKPOINTS_KEPT, NOT_AS_ASKED, WORKERS_STOPPED, errors_as_sentences
+from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentences, print_all
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
 from flegel.cli.options import Insecure, LogJson, MaybeMaster, Settings, Verbose, make_algorithm, start_logging
 from flegel.errors import FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
-from flegel.plan.termination import FAILED
+from flegel.result import exit_code
 
 if TYPE_CHECKING:
     from flegel.callbacks.callback import Callback
@@ -150,6 +150,14 @@ def resume(
             rich_help_panel=FAULTS,
         ),
     ] = False,
+    begin_anew: Annotated[
+        bool,
+        typer.Option(
+            "--begin-anew",
+            help="Begin from the start where everything that was kept is damaged; damaged files are set aside.",
+            rich_help_panel=FAULTS,
+        ),
+    ] = False,
     out: Out = None,
     json_to: Json = None,
     save: Save = True,
@@ -175,10 +183,11 @@ def resume(
 
     start_logging(verbose, log_json)
     at = master if master != "local" and "://" not in place and not Path(place).exists() else None
-    with errors_as_sentences(CHECKPOINTS_KEPT if at is None else ""), fork_server.prepared(at is None):
+    left = CHECKPOINTS_KEPT if at is None else ""
+    with errors_as_sentences(left), fork_server.prepared(at is None):
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
-            if options or out or json_to or track or metrics:
+            if options or out or json_to or begin_anew or track or metrics:
                 raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
             cluster_jobs.resume(place, at, insecure)
             return
@@ -186,7 +195,9 @@ def resume(
         _check_targets(folder, json_to)
         from flegel import api
 
-        job = partial(api.resume, place, trust_code=trust_code, callbacks=_trackers(track), **options)
+        job = partial(
+            api.resume, place, trust_code=trust_code, begin_anew=begin_anew, callbacks=_trackers(track), **options
+        )
         _show_and_save(job, folder, json_to, metrics)
 
 
@@ -225,8 +236,8 @@ def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | 
         with display:
             result = _finish_job(partial(job, observers=observers), display, folder, json_to)
     display.finish(result)
-    if result.outcome in FAILED:
-        raise typer.Exit(NOT_AS_ASKED)
+    if code := exit_code(result.outcome):
+        raise typer.Exit(code)
 
 
 def _observers(stack: ExitStack, metrics: str | None) -> list[Observer]:
@@ -257,13 +268,16 @@ def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json
     failed: FlegelError | None = None
     if folder is not None:
         try:
-            result_store.save(result, folder)
+            result_store.save_or_rescue(result, folder)
         except FlegelError as error:
             failed = error  # the result itself is still worth telling
-    if json_to == "-":
-        print(json.dumps(result.to_json(), indent=1))
-    elif json_to is not None:
-        result_store.write_json(result, json_to)
+    try:
+        if json_to == "-":
+            print_all(json.dumps(result.to_json(), indent=1))
+        elif json_to is not None:
+            result_store.write_json(result, json_to)
+    except FlegelError as error:
+        failed = failed or error
     if failed is not None:
         display.finish(result)
         raise failed

@@ -27,6 +27,8 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
+from flegel.params import hook_values
+from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
@@ -35,6 +37,7 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
+from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
 from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
@@ -67,6 +70,7 @@ def _execute(request: Request, observation: Observation) -> Result:
     session = request.session
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
+        ending.enter_context(HookWatch(request.algorithm, request.job.hook_timeout))
         if session is not None:
             ending.callback(session.close)
         check_data(request)
@@ -118,10 +122,11 @@ def _shared_rows(
     request: Request, parts: list[WorkerState], cluster: Cluster, ending: contextlib.ExitStack
 ) -> SharedRows:
     """Rows that only this process has, where all workers can read them, until the job ends."""
-    features, labels = request.data.load()
+    whole = request.data.read()
     owners = [part.ids for part in parts]
     owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
-    rows = SharedRows(features, request.algorithm.labels_for_points(labels), owners, cluster.new_array)
+    labels = request.algorithm.labels_for_points(whole.labels)
+    rows = SharedRows(whole.features, labels, owners, cluster.new_array, whole.weights)
     ending.callback(rows.close)
     return rows
 
@@ -300,8 +305,8 @@ def _result(
 
 def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
-    statistics, parameter = pytree.present(machine.store.statistics), pytree.present(machine.parameter)
-    found = machine.state.algorithm.warnings(statistics, parameter)
+    said = call_hook(machine.state.algorithm, "the end", "warnings", machine.store.statistics, machine.parameter)
+    found = hook_values.texts(said, "warnings")
     if machine.verdict is not None and machine.verdict.outcome in FAILED:
         found = [machine.verdict.reason, *found]
     unseen = sum(w.unseen for w in machine.view.workers.values())

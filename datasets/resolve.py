@@ -12,7 +12,7 @@ from typing import Any
 from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
 from flegel.datasets.formats.readers import open_files
-from flegel.datasets.options import Options
+from flegel.datasets.options import CATEGORICAL, MISSING, Options, check_choice
 from flegel.errors import DataError, UsageError, nearest
 
 
@@ -27,18 +27,29 @@ def open_data(
     header: bool | None = None,
     format: str | None = None,
     width: int | None = None,
+    drop: list[str | int] | None = None,
+    categorical: str = "auto",
+    missing: str = "error",
+    decimal: str | None = None,
+    sparse: bool = True,
 ) -> Dataset:
     """Open a registered name (`higgs`, `blobs:100000`), a file, folder, glob or URL, or rows from Python.
 
     `label` is a column's name or number (from 0); `rows` keeps only the first rows; `columns` chooses the
-    features; `dtype` is float32 or float64. `delimiter`, `header` and `format` override what is guessed from
+    features and `drop` leaves some out; `categorical` says what text becomes (auto, onehot, ordinal, drop), `missing`
+    what gaps become (error, drop, mean, median, indicator); `sparse` allows sparse rows where one-hot columns are many;
+    `dtype` is float32 or float64. `delimiter`, `decimal`, `header` and `format` override what is guessed from
     a file; `width` is the least number of columns of sparse rows.
     """
     if dtype not in (None, "float32", "float64"):
         raise UsageError(f"dtype={dtype!r} is not known; use float32 or float64.")
     if rows is not None and rows < 1:
         raise UsageError(f"rows={rows} selects no rows; use at least 1.")
-    options = Options(label, dtype, columns, delimiter, header, format, width)
+    check_choice(categorical, CATEGORICAL, "--categorical")
+    check_choice(missing, MISSING, "--missing")
+    options = Options(
+        label, dtype, columns, delimiter, header, format, width, drop, categorical, missing, sparse, decimal
+    )
     if isinstance(spec, Dataset):
         return spec
     if isinstance(spec, str | Path):

@@ -152,7 +152,7 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             rows = np.empty((given.length, self.width), self.dtype)
             for at, k in enumerate(places):
                 raw = given.column(k)
-                rows[:, at] = _numbers(ColumnTreatment(given.names[k], "number"), raw, given.row_name)
+                rows[:, at] = numbers_of(ColumnTreatment(given.names[k], "number"), raw, given.row_name)
         for at in np.argwhere(~np.isfinite(rows))[:1].tolist():
             name = repr(self.names[at[1]]) if self.names else str(at[1] + 1)
             raise _no_number(f"row {at[0] + 1}", f"column {name}", rows[at[0], at[1]])
@@ -172,11 +172,15 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             place = {name: k for k, name in enumerate(given.names)}
             return [place[name] for name in wanted]
         width = len(given.names)
-        features = [k for k, column in enumerate(c for c in self.columns if c.use != "label") if column.used]
-        if width == len(self.columns) and len(self.columns) > len(wanted):
-            return [k for k, column in enumerate(self.columns) if column.used]
+        if self.named or self.plain:  # trained by name, given without: in the order of training
+            check_width(width, len(wanted))
+            return list(range(width))
+        label = next((int(column.name) for column in self.columns if column.use == "label"), len(self.columns))
+        numbers = [int(name) for name in wanted]
+        if width == len(self.columns):
+            return numbers
         if width == sum(column.use != "label" for column in self.columns):
-            return features
+            return [k - (k > label) for k in numbers]
         check_width(width, len(wanted))
         return list(range(width))
 
@@ -194,7 +198,7 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         complete = np.ones(rows, bool)
         encoded = []
         for column, raw in zip(self.inputs, columns, strict=True):
-            values = _codes(column, raw, say) if column.use in ("onehot", "ordinal") else _numbers(column, raw, where)
+            values = _codes(column, raw, say) if column.use in ("onehot", "ordinal") else numbers_of(column, raw, where)
             gaps = values == -2 if column.use in ("onehot", "ordinal") else np.isnan(values)
             if column.fill is None and gaps.any():
                 if not drop:
@@ -220,7 +224,7 @@ def _gap(name: str, gaps: Array, where: Callable[[int], str], origin: str) -> Da
     )
 
 
-def _numbers(column: ColumnTreatment, raw: RawColumn, where: Callable[[int], str]) -> Array:
+def numbers_of(column: ColumnTreatment, raw: RawColumn, where: Callable[[int], str]) -> Array:
     """Values of a column of numbers, dates or booleans; NaN for gaps."""
     if not raw.textual:
         accepted = {"number": ("number", "boolean"), "boolean": ("boolean", "number"), "date": ("date",)}[column.use]
@@ -242,6 +246,14 @@ def _numbers(column: ColumnTreatment, raw: RawColumn, where: Callable[[int], str
                 )
         values[k] = np.nan if found is None else found
     return values[raw.values]
+
+
+def label_values(column: ColumnTreatment, raw: RawColumn, where: Callable[[int], str]) -> Array:
+    """Labels as numbers, classes by their place among `categories`; NaN where there is none."""
+    if not column.categories:
+        return numbers_of(msgspec.structs.replace(column, use="number"), raw, where)
+    codes = _codes(column, raw, None)
+    return np.where(codes < 0, np.nan, codes.astype(np.float64))
 
 
 def _value(column: ColumnTreatment, text: str) -> float | None:
@@ -267,12 +279,16 @@ def _codes(column: ColumnTreatment, raw: RawColumn, say: Say | None) -> Array:
     unseen = np.unique(codes[result == -1])
     if len(unseen) and say is not None:
         shown = ", ".join(repr(texts[k][:40]) for k in unseen[:3].tolist()) + (", …" if len(unseen) > 3 else "")
-        how = "have 0 in all columns of it" if column.use == "onehot" else "are coded -1"
+        how = "0 in all columns of it" if column.use == "onehot" else "coded as -1"
         say(
-            f"{(result == -1).sum():,} rows have a value in column {column.name!r} that training did not have "
-            f"({shown}); they {how}."
+            f"{_counted(int((result == -1).sum()))} a value in column {column.name!r} that training did not have "
+            f"({shown}): {how}."
         )
     return result
+
+
+def _counted(rows: int) -> str:
+    return "1 row has" if rows == 1 else f"{rows:,} rows have"
 
 
 _Encoded = list[tuple[ColumnTreatment, Array, Array]]

@@ -6,13 +6,16 @@ Reads only what the shape of the set requires, never all rows of a file with ran
 from __future__ import annotations
 
 import glob
+import warnings
 from pathlib import Path
 from typing import Any
 
 from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
-from flegel.datasets.formats.readers import open_files
+from flegel.datasets.formats.readers import checked_kind, open_files
 from flegel.datasets.options import CATEGORICAL, MISSING, Options, check_choice
+from flegel.datasets.tables.plain_files import TABLES, is_plain, raw_table
+from flegel.datasets.tables.treatment import Treatment
 from flegel.errors import DataError, UsageError, nearest
 
 
@@ -98,3 +101,27 @@ def _open_spec(spec: str, rows: int | None, options: Options) -> Dataset:
     if "/" in spec or "." in spec or "\\" in spec:
         raise DataError(f"{spec} does not exist; check the path.")
     raise UsageError(f"There is no data set and no file {spec!r}{nearest(name, registry.names())}")
+
+
+def open_for_prediction(spec: str, how: Treatment, label: str | int | None = None) -> Any:
+    """Rows for `Treatment.apply`: a table whose columns it finds by name, or numbers.
+
+    `label` is a column of numbers without names that is no feature; by name it is left out anyway.
+    """
+    path = Path(spec).expanduser()
+    if spec.partition(":")[0] in registry.names() or "://" in spec or not path.is_file():
+        data = open_data(spec, label=label)
+        if data.note:
+            warnings.warn(data.note, stacklevel=2)
+        return data.load()[0]
+    path = path.absolute()
+    kind = checked_kind(path, Options())
+    if kind not in TABLES:
+        return open_data(spec, label=label).load()[0]
+    table = raw_table(path, kind, Options())
+    if how.plain and not (table.named and how.names):
+        return open_data(spec, label=label).load()[0]
+    columns: list[str | int] = list(how.names or ())
+    if how.plain and set(columns) <= set(table.names) and is_plain(path, kind, Options(columns=columns)):
+        return open_data(spec, columns=columns).load()[0]
+    return table

@@ -19,7 +19,7 @@ from flegel.job import PANELS, Job
 from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.result import Result
 from flegel.runtime.job.checkpoint_session import data_location, new_session
-from flegel.runtime.job.request import Request, default_workers
+from flegel.runtime.job.request import Request, default_workers, open_job_data
 from flegel.runtime.job.resume import resume as resume_job
 from flegel.runtime.job.run import execute
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -51,6 +51,10 @@ class RunOptions(TypedDict, total=False):
     balance: str | None
     straggler: str
     label: str | int | None
+    columns: list[str | int] | str | None
+    drop: list[str | int] | str | None
+    categorical: str
+    missing: str
     partition: str
     scale: str
     worker_timeout: float | str
@@ -96,7 +100,6 @@ def run(
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
     """
-    from flegel.datasets import open_data
     from flegel.runtime.job import result_store
 
     job = _with_known(Job(), options, RUN, "run")
@@ -107,7 +110,7 @@ def run(
     workers = job.workers if job.workers is not None else cluster.workers if cluster else default_workers()
     if cluster is not None and workers > cluster.workers:
         raise UsageError(f"{workers} workers were asked for, but the cluster has {cluster.workers}.")
-    dataset = open_data(data, label=job.label)
+    dataset = open_job_data(job, data, chosen)
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
     result = execute(Request(chosen, dataset, job, cluster, session, watch, say))

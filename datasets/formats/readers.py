@@ -101,7 +101,7 @@ def open_files(paths: list[Path], options: Options, spec: str) -> Source:
     root = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
     files = [path.absolute() for path in (readable_files(root, options) if root else paths)]
     keys = [folder_keys(path, root.absolute()) if root else {} for path in files]
-    kinds = [_checked_kind(path, options) for path in files]
+    kinds = [checked_kind(path, options) for path in files]
     by_file = options.label == FILE_LABEL
     plain = options._replace(label=None) if by_file else options
     if set(kinds) <= TABLES and not all(
@@ -118,7 +118,7 @@ def open_files(paths: list[Path], options: Options, spec: str) -> Source:
     return ConcatenatedSource(parts, spec, [path.name.split(".")[0] for path in files] if by_file else None)
 
 
-def _checked_kind(path: Path, options: Options) -> str:
+def checked_kind(path: Path, options: Options) -> str:
     """The format of a file that exists and whose options all have an effect."""
     if not path.exists():
         raise DataError(f"{path} does not exist; check the path.")
@@ -173,7 +173,7 @@ def _hidden(path: Path) -> bool:
 
 def open_file(path: Path, options: Options) -> Source:
     """The source of one file; what can only be read in order is converted in the columnar cache."""
-    kind = _checked_kind(path, options)
+    kind = checked_kind(path, options)
     suffix, _ = suffixes(path)
     dtype = options.dtype or "float32"
     match kind:

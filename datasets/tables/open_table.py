@@ -1,12 +1,10 @@
 """From a table as it is to a source of rows: label and features are found, columns surveyed, rows converted.
 
-`open_treated` is the whole way; `read_with` takes the treatment of a model instead of a survey. Never opens a file.
+Never opens a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +14,16 @@ from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.formats.text_dialect import find_column
+from flegel.datasets.memory import available
 from flegel.datasets.options import Options
-from flegel.datasets.source import Chunk, Rows, Source, concatenate_sparse
+from flegel.datasets.source import Source
 from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.decide import decide, fill_values
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.datasets.tables.report import column_report
 from flegel.datasets.tables.stream import TreatedStream
 from flegel.datasets.tables.survey import survey
-from flegel.datasets.tables.treatment import Say, Treatment
+from flegel.datasets.tables.treatment import Treatment, join_rows
 from flegel.errors import DataError, UsageError
 
 
@@ -54,6 +53,7 @@ def open_treated(table: RawTable, options: Options) -> Source:
     if not rows:
         raise DataError(f"{table.origin} has no rows; give a file with at least one.")
     how = fill_values(table, decide(table, found, label, features, options))
+    _check_memory(table, how, rows)
     stream = TreatedStream(table, how)
     source = _in_memory(stream) if isinstance(table, ObjectTable) else columnar(stream)
     source.treatment = how
@@ -63,40 +63,23 @@ def open_treated(table: RawTable, options: Options) -> Source:
     return source
 
 
+def _check_memory(table: RawTable, how: Treatment, rows: int) -> None:
+    size = rows * how.width * np.dtype(how.dtype).itemsize
+    if not how.sparse and size > 1 << 30 and size > available():
+        widest = max(how.columns, key=lambda column: column.width)
+        raise DataError(
+            f"{table.origin}: one-hot columns would make {how.width:,} features, {size / 2**30:,.0f} GB of dense rows; "
+            f"use --categorical ordinal, --drop {widest.name}, or an algorithm that takes sparse rows."
+        )
+
+
 def _in_memory(stream: TreatedStream) -> Source:
     """Rows of a Python object, in the memory of this process."""
-    features, labels = gather(list(stream.chunks()), stream.how)
+    chunks = list(stream.chunks())
+    labels = [chunk.labels for chunk in chunks if chunk.labels is not None]
+    features = join_rows([chunk.features for chunk in chunks], stream.columns)
+    joined = np.concatenate(labels) if labels else None
     given: dict[str, Any] = {"origin": stream.origin, "names": stream.names, "dtype": stream.dtype.name}
     if isinstance(features, Sparse):
-        return SparseSource(features, labels, **given)
-    return ArraySource(features, labels, **given)
-
-
-def gather(chunks: Sequence[Chunk], how: Treatment) -> Chunk:
-    """Chunks one after the other."""
-    labels = [chunk.labels for chunk in chunks if chunk.labels is not None]
-    joined = np.concatenate(labels) if labels else None
-    if how.sparse:
-        parts = [Rows(chunk.features, None, np.empty(0, np.int64)) for chunk in chunks]
-        return Chunk(concatenate_sparse(parts, how.width).features, joined)
-    dense = [chunk.features for chunk in chunks if isinstance(chunk.features, np.ndarray)]
-    return Chunk(dense[0] if len(dense) == 1 else np.concatenate(dense), joined)
-
-
-def _row_name(table: RawTable, first: int, row: int) -> str:
-    return table.row_name(first + row)
-
-
-def read_with(table: RawTable, how: Treatment, say: Say | None = None) -> Chunk:
-    """All rows of a table as a model wants them, unscaled."""
-    places = how.places(table)
-    chunks = []
-    start = 0
-    for raws in table.chunks(places):
-        first = start
-        features, _ = how.encode(raws, partial(_row_name, table, first), table.origin, say)
-        chunks.append(Chunk(features, None))
-        start += len(raws[0].values)
-    if not chunks:
-        raise DataError(f"{table.origin} has no rows; give a file with at least one.")
-    return gather(chunks, how)
+        return SparseSource(features, joined, **given)
+    return ArraySource(features, joined, **given)

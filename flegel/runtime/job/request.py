@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from flegel.algorithm import Algorithm
-from flegel.datasets import Dataset
+from flegel.datasets import Dataset, open_data
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.observation import JobSnapshot
@@ -39,6 +40,19 @@ class Request:
     @property
     def workers(self) -> int:
         return default_workers() if self.job.workers is None else self.job.workers
+
+
+def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
+    """The rows of a job, read as its options say; `data` is a name, a path, an address or rows from Python."""
+    return open_data(
+        data,
+        label=job.label,
+        columns=job.columns,
+        drop=job.drop,
+        categorical=job.categorical,
+        missing=job.missing,
+        sparse=algorithm.sparse,
+    )
 
 
 def default_workers() -> int:

@@ -65,6 +65,13 @@ def execute(request: Request) -> Result:
         prepared = PreparedJob(request, scaling)
         if request.data.note:  # not before everything that could be wrong has been looked at
             request.say(request.data.note)
+        for line in request.data.source.report:
+            request.say(line)
+        if request.job.scale == "none":
+            how = request.data.treatment
+            advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
+            if advice is not None:
+                request.say(advice)
         parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed) if session else []
         if session is not None:
             session.check_forms(algorithm, prepared.zero, prepared.state, parts)
@@ -193,7 +200,8 @@ def _scaling(request: Request, cluster: Cluster) -> scale.Scaling:
     if request.session is not None and request.session.stored and request.session.stored.record.scaling:
         return scale.Scaling(*(np.array(column) for column in request.session.stored.record.scaling))
     if request.data.in_memory:
-        return scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        found = scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        return scale.keep(found, request.data.treatment.unscaled())
     cluster.start()
     cluster.wait_ready()
     source = _own_parts(request)
@@ -203,7 +211,7 @@ def _scaling(request: Request, cluster: Cluster) -> scale.Scaling:
     total = scale.empty_moments(request.data.columns)
     for worker in sorted(collector.moments):
         total = scale.merge(total, scale.ColumnMoments(*collector.moments[worker]))
-    return scale.scaling(total, request.job.scale)
+    return scale.keep(scale.scaling(total, request.job.scale), request.data.treatment.unscaled())
 
 
 def _own_parts(request: Request) -> dict[str, Any]:

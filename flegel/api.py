@@ -38,7 +38,7 @@ class RunOptions(TypedDict, total=False):
     workers: int | None
     max_iterations: int | None
     target: float | None
-    tolerance: float
+    tolerance: float | None
     max_seconds: float | None
     seed: int
     sync: str
@@ -72,7 +72,7 @@ class ResumeOptions(TypedDict, total=False):
     workers: int | None
     max_iterations: int | None
     target: float | None
-    tolerance: float
+    tolerance: float | None
     max_seconds: float | None
     checkpoint_every: float | str
 

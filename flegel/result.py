@@ -39,6 +39,8 @@ class Result:
     worker: list[dict[str, Any]]
     utilization: float
     parameter: Tree
+    outcome: str = ""
+    """Why the job ended, in one word (`flegel.plan.termination.Verdict`)."""
     staleness: dict[int, int] = field(default_factory=dict)
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
@@ -83,6 +85,7 @@ class Result:
             "workers": self.workers,
             "seed": self.seed,
             "converged": self.converged,
+            "outcome": self.outcome,
             "reason": self.reason,
             "objective": _plain(self.objective),
             "iterations": self.iterations,

@@ -66,3 +66,16 @@ def importance_of(wanted: str | list[float] | dict[float, float] | None, classes
     if len(found) != len(classes) or not (found >= 0).all() or not 0 < found.max() < math.inf:
         raise UsageError(f"LR: class_weight needs {len(classes)} numbers of 0 or more, not all 0.")
     return found
+
+
+def start_loss(aggregator: Gradients, parameter: Linear) -> float:
+    """The objective of θ = 0."""
+    weight = float(parameter.internal_importance @ aggregator.counts) / max(float(aggregator.seen[0]), 1.0)
+    return math.log(max(len(parameter.classes), 2)) * weight
+
+
+def intercept_loss(aggregator: Gradients, parameter: Linear) -> float:
+    """The least objective of a model that gives every point the same class probabilities."""
+    mass = parameter.internal_importance * aggregator.counts
+    mass = mass[mass > 0]
+    return float(-(mass @ np.log(mass / mass.sum())) / max(float(aggregator.seen[0]), 1.0))

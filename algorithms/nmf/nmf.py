@@ -119,7 +119,10 @@ class NMF(Algorithm):
     """
 
     sparse = True
+    ignores_labels = True
     remakes_state = True
+    default_tolerance = 1e-5
+    trivial = "factors of zero"
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
     solver: Annotated[
@@ -287,6 +290,10 @@ class NMF(Algorithm):
             value += float(((h @ aggregator.gram) * h).sum() - 2.0 * (aggregator.moves * h).sum())
             value += penalty * float(len(h) * np.trace(aggregator.gram) + aggregator.seen[0] * lengths.sum())
         return max(value, 0.0) * scale**2
+
+    def baseline(self, aggregator: FactorSums, parameter: Factors) -> float | None:
+        """The squares of all entries. Statistics of sgd hold only what remains of them."""
+        return None if self.solver == "sgd" else float(aggregator.loss[0]) * float(parameter.scale[0]) ** 2
 
     # -- use -----------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.plan.termination import FAILED
 from flegel.runtime import clock
 
 if TYPE_CHECKING:
@@ -44,10 +45,15 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
+def ending(result: Result) -> str:
+    """How the job ended: `converged` only where it did, and no word that the reason begins with anyway."""
+    return "converged" if result.converged else "warning: not converged" if result.outcome in FAILED else "stopped"
+
+
 def summary(result: Result) -> list[str]:
     """What is said at the end of a job."""
     lines = [
-        f"{'converged' if result.converged else 'stopped'}: {result.reason}",
+        f"{ending(result)}: {result.reason}",
         f"objective {number(result.objective)} after {result.iterations} iterations, {duration(result.seconds)} of "
         f"training ({duration(result.load_seconds)} of loading), utilization {result.utilization:.0%}",
     ]

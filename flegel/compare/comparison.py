@@ -280,7 +280,7 @@ class ComparisonRunner:
         elif reached is not None:
             outcome = "reached"
         else:
-            outcome = "stalled" if result.converged else "limit"
+            outcome = "limit" if result.outcome == "limit" else "stalled"
         passes = [w["passes"] for w in result.worker if w["points"]] or [0.0]
         return Attempt(
             candidate=candidate.label,

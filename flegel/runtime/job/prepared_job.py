@@ -71,7 +71,7 @@ class PreparedJob:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
         features, labels = self.sample.features, self.sample.labels
         count = min(PROBE_ROWS, self.sample.points)
-        labels = labels[:count] if labels is not None and self.algorithm.supervised else None
+        labels = self.algorithm.labels_for_points(None if labels is None else labels[:count])
         if isinstance(features, Sparse):
             end = features.indptr[count]
             few: Array | Sparse = Sparse(

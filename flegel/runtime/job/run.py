@@ -26,6 +26,7 @@ from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
+from flegel.plan.termination import FAILED
 from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
@@ -83,7 +84,7 @@ def execute(request: Request) -> Result:
             features, labels = request.data.load()
             owners = [part.ids for part in parts]
             owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
-            rows = SharedRows(features, labels if algorithm.supervised else None, owners, cluster.new_array)
+            rows = SharedRows(features, algorithm.labels_for_points(labels), owners, cluster.new_array)
             del features, labels
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()
@@ -188,7 +189,8 @@ def _drive_with_checkpoints(
 
 def _balancing(request: Request, crowded: bool) -> BalanceControl | None:
     mode = balance_mode(request.job.sync, request.workers)
-    return None if mode == "off" else BalanceControl(mode, request.job.criteria, crowded=crowded)
+    criteria = request.job.criteria.resolved(request.algorithm.default_tolerance)
+    return None if mode == "off" else BalanceControl(mode, criteria, crowded=crowded)
 
 
 def _timeouts(request: Request) -> Timeouts:
@@ -236,6 +238,7 @@ def _result(
         seed=request.job.seed,
         converged=machine.verdict.converged,
         reason=machine.verdict.reason,
+        outcome=machine.verdict.outcome,
         objective=next((value for value in values if value is not None), None),
         iterations=machine.iteration,
         seconds=machine.state.seconds,
@@ -260,6 +263,8 @@ def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
     statistics, parameter = pytree.present(machine.store.statistics), pytree.present(machine.parameter)
     found = machine.state.algorithm.warnings(statistics, parameter)
+    if machine.verdict is not None and machine.verdict.outcome in FAILED:
+        found = [machine.verdict.reason, *found]
     unseen = sum(w.unseen for w in machine.view.workers.values())
     if unseen and machine.trace and machine.trace[-1].estimate is not None:
         found = [*found, f"the objective is an estimate: {unseen} of {machine.state.points} points were never visited"]

@@ -6,6 +6,7 @@ block; the coordinator calls the other hooks. Hook names are the paper's (Fig. 5
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Callable
@@ -234,6 +235,11 @@ class Algorithm:
     def predict(self, features: Any, parameter: Tree) -> Array:
         """What the model says about new rows."""
         raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")
+
+    def work(self, columns: int) -> float:
+        """Multiplications for one visit of a point, roughly: decides how many workers a small job has by default.
+        Infinite where nothing is known; the job then has one for each core."""
+        return math.inf
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Tree) -> Evaluation | None:
         """The objective computed from scratch, independent of the engine's own number."""

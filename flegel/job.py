@@ -149,6 +149,13 @@ def check_seed(seed: int, flag: str = "--seed") -> None:
         raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {seed}.")
 
 
+def parse_processes(word: str) -> bool | None:
+    """None: decided by what costs less."""
+    if word not in ("auto", "yes", "no"):
+        raise UsageError(f"--processes {word} is not known; use auto, yes or no.")
+    return None if word == "auto" else word == "yes"
+
+
 def check_timeout(seconds: float, flag: str) -> None:
     if not LEAST_TIMEOUT <= seconds < 86400:
         raise UsageError(f"{flag} {seconds:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day.")
@@ -253,6 +260,18 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Option("Scale the columns: none, standard or minmax; the model keeps how, so `predict` does the same.", DATA),
     ] = "none"
+    processes: Annotated[
+        bool | None,
+        Option(
+            "Workers in processes of their own: yes, no (threads of this process), or auto: no for small jobs of "
+            "built-in algorithms, which end before processes have started.",
+            TRAINING,
+            metavar="auto|yes|no",
+            default="auto",
+            parse=parse_processes,
+            cluster=False,
+        ),
+    ] = None
     worker_timeout: Annotated[
         float,
         Option(

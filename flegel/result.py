@@ -39,6 +39,8 @@ class Result:
     worker: list[dict[str, Any]]
     utilization: float
     parameter: Tree
+    placement: str = "processes"
+    """Where the workers were: `processes`, or `threads` of the process that asked for the job."""
     outcome: str = ""
     """Why the job ended, in one word (`flegel.plan.termination.Verdict`)."""
     staleness: dict[int, int] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class Result:
             "dataset": self.dataset,
             "sync": self.sync,
             "workers": self.workers,
+            "placement": self.placement,
             "seed": self.seed,
             "converged": self.converged,
             "outcome": self.outcome,

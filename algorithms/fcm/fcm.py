@@ -164,6 +164,9 @@ class FCM(Algorithm):
         shares = (safe.min(axis=1, keepdims=True) / safe) ** (1.0 / (self.m - 1.0))
         return shares / shares.sum(axis=1, keepdims=True), distances
 
+    def work(self, columns: int) -> float:
+        return 4.0 * self.k * columns  # and powers of distances
+
     def predict(self, features: Any, parameter: Prototypes) -> Array:
         """The cluster that each row belongs to most, int32."""
         return np.asarray(self.transform(features, parameter)[0].argmax(axis=1), dtype=np.int32)

@@ -326,6 +326,10 @@ class GMM(Algorithm):
         mass = shares.sum(axis=1)
         return shares / mass[:, None], top + np.log(mass)
 
+    def work(self, columns: int) -> float:
+        full = self.covariance in ("full", "tied")
+        return float(self.k * columns * (columns / 2 if full else 4))
+
     def predict(self, features: Any, parameter: Mixture) -> Array:
         """The most responsible component of each row, int32."""
         return np.asarray(self.transform(features, parameter)[0].argmax(axis=1), dtype=np.int32)

@@ -191,6 +191,9 @@ class KMeans(Algorithm):
             )
         return found
 
+    def work(self, columns: int) -> float:
+        return float(self.k * columns)
+
     def predict(self, features: Any, parameter: Centroids) -> Array:
         """The nearest cluster of each row, int32."""
         return _nearest(np.asarray(features), parameter)[0]

@@ -14,7 +14,16 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.lr import kernels
 from flegel.algorithms.lr.curvature import add_outer
-from flegel.algorithms.lr.model import Gradients, Linear, importance_of, intercept_loss, joined, start_loss
+from flegel.algorithms.lr.model import (
+    Gradients,
+    Linear,
+    class_numbers,
+    class_scores,
+    importance_of,
+    intercept_loss,
+    joined,
+    start_loss,
+)
 from flegel.algorithms.lr.point import visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
 from flegel.algorithms.lr.search import (
@@ -44,7 +53,7 @@ from flegel.algorithms.lr.search import (
     shorter,
     with_pair,
 )
-from flegel.algorithms.rows import add_scaled, dot, times
+from flegel.algorithms.rows import add_scaled, dot
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError
@@ -464,14 +473,12 @@ class LR(Algorithm):
 
     def probabilities(self, features: Any, parameter: Linear) -> Array:
         """P(class | x), one column a class in the order of `parameter.classes`."""
-        scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-        if scores.shape[1] == 1:
-            if len(parameter.classes) == 1:
-                return np.ones_like(scores)
-            scores = np.hstack([np.zeros_like(scores), scores])
-        scores -= scores.max(axis=1, keepdims=True)
-        likely = np.exp(scores)
+        scores = class_scores(features, parameter)
+        likely = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(likely / likely.sum(axis=1, keepdims=True))
+
+    def work(self, columns: int) -> float:
+        return 4.0 * columns  # and exponentials; times the number of classes, which only the labels tell
 
     def predict(self, features: Any, parameter: Linear) -> Array:
         """The most likely class of each row, as a label value."""
@@ -483,14 +490,7 @@ class LR(Algorithm):
         if labels is None:
             raise UsageError("LR: evaluating needs labels.")
         values = np.asarray(labels, dtype=np.float64)
-        order = np.argsort(parameter.classes)
-        place = np.searchsorted(parameter.classes, values, sorter=order).clip(max=len(order) - 1)
-        target = order[place]
-        if not np.array_equal(parameter.classes[target], values):
-            raise UsageError("LR: a label is not among the classes that the model was trained with.")
-        scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-        if scores.shape[1] == 1:
-            scores = np.hstack([np.zeros_like(scores), scores])
+        target, scores = class_numbers(values, parameter), class_scores(features, parameter)
         loss = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), target]
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
         mean = float(loss.mean()) if len(loss) else 0.0

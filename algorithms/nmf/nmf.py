@@ -302,6 +302,9 @@ class NMF(Algorithm):
         scale, penalty = float(parameter.scale[0]), float(parameter.penalty[0])
         return fold_in(features, parameter.factors, scale, penalty, self.solver == "sgd")
 
+    def work(self, columns: int) -> float:
+        return 4.0 * self.rank * columns
+
     def predict(self, features: Any, parameter: Factors) -> Array:
         """Every entry of the rows, also those that are not observed, as the model sees them."""
         return np.asarray(float(parameter.scale[0]) * self.transform(features, parameter) @ parameter.factors.T)

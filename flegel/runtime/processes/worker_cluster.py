@@ -193,6 +193,11 @@ class WorkerCluster:
         """Tell the sender, which was evicted, to end."""
         self._mailbox.send_exit(envelope.worker, envelope.incarnation)
 
+    def end_workers(self) -> None:
+        """End the processes of all workers; `start` starts others. Between jobs only."""
+        for worker in list(self.registry.processes):
+            self.evict(worker, gently=True)
+
     def prepare_spare(self) -> None:
         """Make the next start quick, where that is possible."""
         self.launcher.prepare_spare()

@@ -17,8 +17,9 @@ from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source
 from flegel.datasets.tables.columns import column_of
-from flegel.datasets.tables.object_table import ObjectTable
+from flegel.datasets.tables.object_table import ObjectTable, to_array
 from flegel.datasets.tables.open_table import chosen_columns, open_treated
+from flegel.datasets.weights import WeightedSource
 from flegel.errors import DataError, UsageError
 
 GIVEN_LABEL = "(label)"
@@ -27,9 +28,13 @@ CHECKED_BYTES = 64 << 20
 
 
 def source_from_object(value: Any, options: Options) -> Source:
-    """A source for an array, (X, y), a frame, a table, a dict of columns, a tensor or a sparse matrix."""
+    """A source for an array, (X, y), (X, y or None, weights), a frame, a table, a dict of columns, a tensor or a sparse
+    matrix."""
     given = None
     if isinstance(value, tuple) and not isinstance(value, Sparse):
+        if len(value) == 3:
+            plain = source_from_object(value[:2], options)
+            return plain if value[2] is None else WeightedSource(plain, to_array(value[2]))
         if len(value) != 2:
             raise UsageError(f"A tuple of {len(value)} is no pair; give (features, labels).")
         value, given = value

@@ -110,6 +110,17 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             marks += [not plain] * (column.width - column.indicator) + [True] * column.indicator
         return np.array(marks, bool) if marks else np.zeros(self.width, bool)
 
+    def without(self, feature: int) -> Treatment:
+        """The same without one feature, which holds the weights of the rows."""
+        at = 0
+        for k, column in enumerate(self.columns):
+            if column.used and at == feature and column.width == 1:
+                left = msgspec.structs.replace(column, use="drop", note="the weight of each row")
+                columns = [*self.columns[:k], left, *self.columns[k + 1 :]]
+                return msgspec.structs.replace(self, columns=columns, width=self.width - 1)
+            at += column.width
+        raise UsageError("Weights must be a column of numbers without gaps; choose another --weight.")
+
     def apply(self, table: Any, say: Say | None = None) -> Array | Sparse:
         """Rows of a frame, a table, an array or sparse rows, as the model knows them; scaled where it was.
 

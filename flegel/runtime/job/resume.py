@@ -88,7 +88,7 @@ def resume(
         exact = exact if exact is not None else models()[job.sync.name].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
         say(starting_point(session))
-        return execute(Request(chosen, dataset, job, cluster, session, watch, say, phase))
+        return execute(Request(chosen, dataset, job, cluster, session, None, watch, say, phase))
     finally:
         store.release()
 

@@ -33,8 +33,8 @@ def source_from_object(value: Any, options: Options) -> Source:
     given = None
     if isinstance(value, tuple) and not isinstance(value, Sparse):
         if len(value) == 3:
-            plain = source_from_object(value[:2], options)
-            return plain if value[2] is None else WeightedSource(plain, to_array(value[2]))
+            whole = source_from_object(value[:2], options)
+            return whole if value[2] is None else WeightedSource(whole, to_array(value[2]))
         if len(value) != 2:
             raise UsageError(f"A tuple of {len(value)} is no pair; give (features, labels).")
         value, given = value

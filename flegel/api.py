@@ -124,7 +124,7 @@ def run(
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
     result = execute(Request(chosen, dataset, job, cluster, session, _start(start, chosen), watch, say))
     if out is not None:
-        result_store.save(result, out)
+        result_store.save_or_rescue(result, out)
     return result
 
 
@@ -136,6 +136,7 @@ def resume(
     label: str | int | None = None,
     exact: bool | None = None,
     trust_code: bool = False,
+    begin_anew: bool = False,
     out: str | os.PathLike[str] | None = None,
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
@@ -151,6 +152,9 @@ def resume(
     With `exact` the job goes on from the newest complete checkpoint: under `bsp` it then takes the same course, to the
     last bit, as if it had never stopped (the default there). Otherwise it goes on from the last commit, where that is
     newer: one pass under its θ makes the statistics anew.
+
+    Where everything that was kept is damaged, the job begins from the start only with `begin_anew`; the damaged files
+    are then set aside, not replaced.
     """
     from flegel.runtime.job import result_store
 
@@ -159,10 +163,10 @@ def resume(
         result_store.check_target(out)
     result = resume_job(
         place, given, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
-        cluster=cluster, watch=watch, say=say,
+        begin_anew=begin_anew, cluster=cluster, watch=watch, say=say,
     )  # fmt: skip
     if out is not None:
-        result_store.save(result, out)
+        result_store.save_or_rescue(result, out)
     return result
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
+from flegel.errors import ExitCode
+from flegel.plan.termination import FAILED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,6 +113,11 @@ class Result:
             f"<Result of {self.name}: objective {value} after {self.iterations} iterations and "
             f"{self.seconds:.3g} s, {self.reason}>"
         )
+
+
+def exit_code(outcome: str) -> ExitCode:
+    """What a command exits with whose job ended so."""
+    return ExitCode.NOT_AS_ASKED if outcome in FAILED else ExitCode.DONE
 
 
 def scaled(features: Any, scaling: tuple[Array, Array] | None) -> Any:

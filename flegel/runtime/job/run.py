@@ -25,6 +25,8 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
+from flegel.params import hook_values
+from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
@@ -34,6 +36,7 @@ from flegel.runtime.backends.numba.compiler import Built
 from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
+from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
@@ -54,6 +57,7 @@ def execute(request: Request) -> Result:
     session = request.session
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
+        ending.enter_context(HookWatch(request.algorithm, request.job.hook_timeout))
         if session is not None:
             ending.callback(session.close)
         check_data(request)
@@ -284,8 +288,8 @@ def _result(
 
 def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
-    statistics, parameter = pytree.present(machine.store.statistics), pytree.present(machine.parameter)
-    found = machine.state.algorithm.warnings(statistics, parameter)
+    said = call_hook(machine.state.algorithm, "the end", "warnings", machine.store.statistics, machine.parameter)
+    found = hook_values.texts(said, "warnings")
     if machine.verdict is not None and machine.verdict.outcome in FAILED:
         found = [machine.verdict.reason, *found]
     unseen = sum(w.unseen for w in machine.view.workers.values())

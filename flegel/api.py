@@ -20,7 +20,7 @@ from flegel.job import PANELS, Job
 from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.result import Result
 from flegel.runtime.job.checkpoint_session import data_location, new_session
-from flegel.runtime.job.request import Request, workers_for
+from flegel.runtime.job.request import Request, open_job_data, workers_for
 from flegel.runtime.job.resume import resume as resume_job
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.warm_clusters import warm_clusters
@@ -56,6 +56,10 @@ class RunOptions(TypedDict, total=False):
     balance: str | None
     straggler: str
     label: str | int | None
+    columns: list[str | int] | str | None
+    drop: list[str | int] | str | None
+    categorical: str
+    missing: str
     weight: str | int | None
     partition: str
     scale: str
@@ -109,7 +113,6 @@ def run(
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
     """
-    from flegel.datasets import open_data
     from flegel.runtime.job import result_store
 
     job = _with_known(Job(), options, RUN, "run")
@@ -119,7 +122,7 @@ def run(
         result_store.check_target(out)
     if cluster is not None and (job.workers or 1) > cluster.workers:
         raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
-    dataset = open_data(data, label=job.label, weight=job.weight)
+    dataset = open_job_data(job, data, chosen)
     count = cluster.workers if cluster is not None else workers_for(chosen, dataset)
     workers = job.workers if job.workers is not None else count
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)

@@ -81,8 +81,7 @@ def _execute(request: Request, observation: Observation) -> Result:
         request.phase("reading", "")
         scaling = _scaling(request, place) if scale.check_method(request.job.scale) != "none" else None
         prepared = PreparedJob(request, scaling)
-        if request.data.note:  # not before everything that could be wrong has been looked at
-            request.say(request.data.note)
+        _tell_about_data(request, prepared)  # not before everything that could be wrong has been looked at
         parts = _stored_parts(request, prepared)
         place.start_early()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
@@ -240,7 +239,8 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     if request.session is not None and request.session.stored and request.session.stored.record.scaling:
         return scale.Scaling(*(np.array(column) for column in request.session.stored.record.scaling))
     if request.data.in_memory:
-        return scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        found = scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        return scale.keep(found, request.data.treatment.unscaled())
     cluster = place.get()
     cluster.start()
     cluster.wait_ready()
@@ -251,7 +251,18 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     total = scale.empty_moments(request.data.columns)
     for worker in sorted(collector.moments):
         total = scale.merge(total, scale.ColumnMoments(*collector.moments[worker]))
-    return scale.scaling(total, request.job.scale)
+    return scale.keep(scale.scaling(total, request.job.scale), request.data.treatment.unscaled())
+
+
+def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
+    """Whether the rows stand in for others, what became of each column, and advice about scaling."""
+    how = request.data.treatment
+    advice = None
+    if request.job.scale == "none":
+        advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
+    for line in (request.data.note, *request.data.source.report, advice):
+        if line:
+            request.say(line)
 
 
 def _own_parts(request: Request) -> dict[str, Any]:

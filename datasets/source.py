@@ -8,7 +8,7 @@ decides which worker reads which rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,11 +31,12 @@ WINDOW_BYTES = 8 << 20
 
 
 class Rows(NamedTuple):
-    """Rows of a data set: features, labels (None where it has none), and the global number of each row."""
+    """Rows of a data set: features, labels and weights (None where it has none), and the global number of each row."""
 
     features: Array | Sparse
     labels: Array | None
     ids: Array
+    weights: Array | None = None
 
 
 class Chunk(NamedTuple):
@@ -86,6 +87,10 @@ class Source(ABC):
     labelled: bool = False
     classes: list[str] | None = None
     sparse: bool = False
+    treatment: Any = None
+    """How the columns of a table became these rows (a `Treatment`), where they were not plain numbers."""
+    report: Sequence[str] = ()
+    """What became of each column, for people; empty where all are plain numbers."""
     window_bytes: ClassVar[int] = WINDOW_BYTES
     origin: str
     """How error messages name it: a path, an address or a phrase."""

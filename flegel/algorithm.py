@@ -6,6 +6,7 @@ block; the coordinator calls the other hooks. Hook names are the paper's (Fig. 5
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Callable
@@ -37,6 +38,18 @@ class Sample(NamedTuple):
     labels: Array | None
     points: int
     columns: int
+    weights: Array | None = None
+    """Of these rows; None where every point weighs 1."""
+
+    @property
+    def mass(self) -> float:
+        """The weight of all points together: exact where the sample holds them all, else an estimate, 5 % too low so
+        that the sum over visited points reaches it."""
+        if self.weights is None:
+            return float(self.points)
+        drawn = float(self.weights.sum())
+        whole = len(self.weights) == self.points
+        return drawn * (1.0 - 1e-6) if whole else 0.95 * drawn / len(self.weights) * self.points
 
 
 class Evaluation(NamedTuple):
@@ -96,9 +109,13 @@ class Algorithm:
     spent: ClassVar[tuple[str, ...]] = ()
     """Aggregator fields that are used up at a barrier (gradients) rather than kept for ever (sums)."""
     supervised: ClassVar[bool] = False
-    """True where every point needs a label."""
+    """True where every point needs a label. Labels that the data have are passed in any case."""
+    ignores_labels: ClassVar[bool] = False
+    """True where no hook looks at labels: workers then do not keep them."""
     sparse: ClassVar[bool] = False
     """True where `updateDataPoint` or the kernel takes sparse rows."""
+    weighted: ClassVar[bool] = False
+    """True where `updateDataPoint` and the kernel count a point `dataPoint.weight` times."""
     maximize: ClassVar[bool] = False
     """Direction of the objective."""
     auxiliary: ClassVar[tuple[str, ...]] = ()
@@ -151,6 +168,16 @@ class Algorithm:
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Tree:
         """θ(0): an array or a NamedTuple of arrays."""
         raise NotImplementedError(f"{type(self).__name__} must define initParameter")
+
+    def continueParameter(self, previous: Tree, sample: Sample, rng: np.random.Generator) -> Tree:
+        """θ(0) of a job that goes on from the θ of an earlier one (`start=`), perhaps on other points. By default that
+        θ, if it has the shape that `initParameter` gives for these points."""
+        fresh = self.initParameter(sample, rng)
+        if not pytree.same_shape(fresh, previous):
+            raise UsageError(
+                f"{type(self).__name__}: start= is a θ of another shape than these data and settings need."
+            )
+        return previous
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Tree, iterationNum: int) -> Tree:
         """The change of this point's statistics under `parameter`; may write `dataPoint.state`."""
@@ -242,6 +269,11 @@ class Algorithm:
         """What the model says about new rows."""
         raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")
 
+    def work(self, columns: int) -> float:
+        """Multiplications for one visit of a point, roughly: decides how many workers a small job has by default.
+        Infinite where nothing is known; the job then has one for each core."""
+        return math.inf
+
     def evaluate(self, features: Any, labels: Array | None, parameter: Tree) -> Evaluation | None:
         """The objective computed from scratch, independent of the engine's own number."""
         return None
@@ -262,6 +294,10 @@ class Algorithm:
     def hyper(self) -> dict[str, Any]:
         """Current values by name."""
         return {name: getattr(self, name) for name in self.hyper_parameters()}
+
+    def labels_for_points(self, labels: Array | None) -> Array | None:
+        """The labels that workers keep beside the rows; without any, `dataPoint.label` is 0."""
+        return None if self.ignores_labels else labels
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.hyper().items())})"

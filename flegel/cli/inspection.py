@@ -51,15 +51,25 @@ def check(
 ) -> None:
     """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes.
 
+    Then train it on data that nobody prepared (constant columns, duplicates, 1e12, one row, …); a line that begins with
+    "warning" says what went wrong there.
+
     For example:
 
         flegel check my.py:Spherical --set k=12
     """
     with errors_as_sentences():
         from flegel.conformance import check_algorithm
+        from flegel.hard_data import check_hard_data
 
-        for line in check_algorithm(make_algorithm(algorithm, settings)):
+        subject = make_algorithm(algorithm, settings)
+        for line in check_algorithm(subject):
             print(f"ok  {line}")
+        good, bad = check_hard_data(subject)
+        for line in good:
+            print(f"ok  {line}")
+        for line in bad:
+            print(f"warning  {line}")
 
 
 def version() -> None:

@@ -34,9 +34,9 @@ class Verdict:
     converged: bool
     reason: str
     outcome: str = ""
-    """One word: converged, target (reached), halted (every point), stopped (by `terminationCheck`), limit, stalled
-    (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged, unsound
-    (the statistics are not what the points say)."""
+    """One word: converged, target (reached), halted (every point), stopped (by a hook, callback or person), limit,
+    stalled (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged,
+    unsound (the statistics are not what the points say)."""
 
 
 def unsound(verdict: Verdict, problem: str) -> Verdict:

@@ -1,4 +1,4 @@
-"""Five planted errors of bookkeeping, each found; those that happen once are repaired. Workers are threads of this process.
+"""Five planted errors of bookkeeping, each found; those that happen once are repaired. Workers are threads here.
 
 The plants change the engine from inside: a change that never reaches the statistics, statistics that drift, a kernel
 that does not subtract, a point with two owners, and a worker that trains under an old θ.

@@ -147,6 +147,8 @@ class Coordinator(JobReader):
                 self._on_checkpoint_event(event, now)
             case Timer("limit"):
                 self._end(Verdict(False, f"reached {state.criteria.max_seconds:g} s", "limit"), now)
+            case events.EndJob(why) if state.verdict is None:
+                self._end(Verdict(False, why, "stopped"), now)
             case Timer("hire"):
                 self.membership.roster.stop_waiting(now, state.timeouts.hire)
                 self._step(now)
@@ -491,10 +493,7 @@ class Coordinator(JobReader):
         if (last := self.checkpoints) is not None and state.phase == "checkpointing":
             checks.append(lambda worker, _: last.overdue(worker, state.timeouts.report, now))
         late = self.liveness.overdue(now, checks) or self.liveness.stuck(state.place, now)
-        if late:
-            state.out.append(
-                events.EvictWorker(late[0], "does not progress")
-            )  # the next job should not have to wait for it
-            self._finish(ProtocolError(late[1]))
-            return
+        if late:  # the next job should not have to wait for it
+            state.out.append(events.EvictWorker(late[0], "does not progress"))
+            return self._finish(ProtocolError(late[1]))
         state.out.append(SetTimer(now + TICK, Timer("watch")))

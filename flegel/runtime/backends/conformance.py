@@ -29,7 +29,7 @@ def check_backend(
 
     def shard(layout: str) -> Shard:
         state = algorithm.initState(len(features), features.shape[1], np.random.default_rng(seed))
-        return make_shard(features, labels if algorithm.supervised else None, state, layout)
+        return make_shard(features, algorithm.labels_for_points(labels), state, layout)
 
     mine, expected = shard(backend.layout(algorithm, interpret=False)), shard("rows")
     kernel = backend.build(algorithm, mine, theta, empty, interpret=False)

@@ -6,10 +6,12 @@ next, processes last. The decisions during training are the coordinator's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from flegel.core import pytree
@@ -17,6 +19,7 @@ from flegel.core.parallel_sums import add_fields
 from flegel.core.pytree import Array
 from flegel.datasets import scale
 from flegel.errors import Interrupted
+from flegel.job import Job
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.balance_control import BalanceControl
@@ -25,78 +28,107 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
+from flegel.params import hook_values
+from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
 from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
-from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
+from flegel.runtime.job.hook_watch import HookWatch
+from flegel.runtime.job.observers import Observation
+from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
-from flegel.runtime.job.request import Request, check_data, check_numbers
+from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
-from flegel.runtime.processes.local_cluster import LocalCluster
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.trainer import form_of
 from flegel.sync import balance_mode, make_policy
 
 
 def execute(request: Request) -> Result:
-    """Train and return; leaves nothing behind, whatever happens."""
+    """Train and return; leaves nothing behind but workers that wait for the next job. Observers hear how it ended."""
+    observation = Observation(request.observers, request.say)
+    try:
+        result = _execute(request, observation)
+    except BaseException as error:
+        observation.finish(None, error)
+        raise
+    observation.finish(result, None)
+    return result
+
+
+def _execute(request: Request, observation: Observation) -> Result:
     began = clock.now()
     check_numbers(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
     parse_stragglers(request.job.straggler, request.workers)
-    algorithm = request.algorithm
-    own_cluster = request.cluster is None
-    cluster: Cluster = request.cluster or LocalCluster(request.workers)
     session = request.session
-    rows: SharedRows | None = None
-    try:
+    with contextlib.ExitStack() as ending:
+        place = ending.enter_context(JobCluster(request))
+        ending.enter_context(HookWatch(request.algorithm, request.job.hook_timeout))
+        if session is not None:
+            ending.callback(session.close)
         check_data(request)
         if session is not None:
-            session.note_hyper(algorithm)
+            session.note_hyper(request.algorithm)
             if session.stored is not None:
-                cluster.start()  # a resumed job goes on sooner: processes come up while data are opened
-        scaling = _scaling(request, cluster) if scale.check_method(request.job.scale) != "none" else None
+                place.start_early()  # a resumed job goes on sooner: processes come up while data are opened
         request.phase("reading", "")
+        scaling = _scaling(request, place) if scale.check_method(request.job.scale) != "none" else None
         prepared = PreparedJob(request, scaling)
-        if request.data.note:  # not before everything that could be wrong has been looked at
-            request.say(request.data.note)
-        parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed) if session else []
-        if session is not None:
-            session.check_forms(algorithm, prepared.zero, prepared.state, parts)
-        cluster.start()  # processes come up while the kernel is compiled
+        _tell_about_data(request, prepared)  # not before everything that could be wrong has been looked at
+        parts = _stored_parts(request, prepared)
+        place.start_early()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
         built = prepared.compile()
+        cluster = place.get(lambda: PASSES * prepared.pass_seconds(built) / min(request.workers, default_workers()))
+        place.say()
         request.phase("loading", "")
-        if request.data.in_memory:
-            features, labels = request.data.load()
-            owners = [part.ids for part in parts]
-            owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
-            rows = SharedRows(features, labels if algorithm.supervised else None, owners, cluster.new_array)
-            del features, labels
+        cluster.start()
+        rows = _shared_rows(request, parts, cluster, ending) if request.data.in_memory else None
         source = rows.describe() if rows else _own_parts(request)
+        request.control.bind(cluster)
+        observation.begin(_described(request), request.control)
         cluster.wait_ready()
         machine = _coordinator(request, prepared, scaling, built, source, parts, cluster)
         shift = 0.0
         if session is None:
-            drive(machine, cluster, _watching(request, machine))
+            watch = _watching(request, observation, machine, cluster)
+            drive(machine, cluster, watch, ended=request.control.why)
         else:
-            shift = _drive_with_checkpoints(request, session, machine, prepared, scaling, parts, cluster)
+            shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster)
         with by_one_thread():  # hooks of the end, too
-            return _result(request, machine, built, machine.state.ready_at - shift - began, scaling)
-    finally:
-        if session is not None:
-            session.close()
-        if rows is not None:
-            rows.close()
-        if own_cluster:
-            cluster.close()
+            loaded = machine.state.ready_at - shift - began
+            return _result(request, machine, built, loaded, scaling, place.choice.kind if place.choice else "processes")
+
+
+def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
+    """What workers had in the checkpoint that the job goes on from; nothing without one."""
+    session, algorithm = request.session, request.algorithm
+    if session is None:
+        return []
+    parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
+    session.check_forms(algorithm, prepared.zero, prepared.state, parts)
+    return parts
+
+
+def _shared_rows(
+    request: Request, parts: list[WorkerState], cluster: Cluster, ending: contextlib.ExitStack
+) -> SharedRows:
+    """Rows that only this process has, where all workers can read them, until the job ends."""
+    whole = request.data.read()
+    owners = [part.ids for part in parts]
+    owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
+    labels = request.algorithm.labels_for_points(whole.labels)
+    rows = SharedRows(whole.features, labels, owners, cluster.new_array, whole.weights)
+    ending.callback(rows.close)
+    return rows
 
 
 def _coordinator(
@@ -150,19 +182,29 @@ def _coordinator(
     )
 
 
-def _watching(request: Request, machine: Coordinator) -> Callable[[], None]:
+def _described(request: Request) -> Job:
+    """The job with its algorithm by name and without its source, for observers."""
+    return msgspec.structs.replace(
+        request.job, algorithm=msgspec.structs.replace(reference(request.algorithm), source=""), workers=request.workers
+    )
+
+
+def _watching(
+    request: Request, observation: Observation, machine: Coordinator, cluster: Cluster, shift: float = 0.0
+) -> Callable[[], None]:
     def watch() -> None:
         if request.session is not None:
             request.session.warn()
         if request.watch is not None:
             request.watch(observe(machine))
+        observation.look(machine, shift, cluster.hosts())
 
     return watch
 
 
 def _drive_with_checkpoints(
     request: Request,
-    session: CheckpointSession,
+    observation: Observation,
     machine: Coordinator,
     prepared: PreparedJob,
     scaling: scale.Scaling | None,
@@ -170,13 +212,15 @@ def _drive_with_checkpoints(
     cluster: Cluster,
 ) -> float:
     """Train with checkpoints, from where the job stood; returns how far its clock is ahead of this host's."""
+    session = request.session
+    assert session is not None
     session.restore(machine, parts)
     forms = (form_of(prepared.parameter), form_of(prepared.zero))
     session.begin(request.job, request.algorithm, request.data.summary(), machine, prepared.fingerprint, scaling, forms)
     shift = session.shift
     with Signals() as signals:
-        watch = _watching(request, machine)
-        drive(machine, cluster, watch, keeper=session, suspended=signals, shift=shift)
+        watch = _watching(request, observation, machine, cluster, shift)
+        drive(machine, cluster, watch, keeper=session, suspended=signals, ended=request.control.why, shift=shift)
         if signals.why and machine.verdict is None:
             session.close()
             raise Interrupted(session.interruption(signals.why, machine), signals.exit_code)
@@ -198,12 +242,14 @@ def _timeouts(request: Request) -> Timeouts:
     return Timeouts(silence=request.job.worker_timeout, hook=request.job.hook_timeout)
 
 
-def _scaling(request: Request, cluster: Cluster) -> scale.Scaling:
+def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     """How to scale, from the moments of all rows; workers compute those of their own parts."""
     if request.session is not None and request.session.stored and request.session.stored.record.scaling:
         return scale.Scaling(*(np.array(column) for column in request.session.stored.record.scaling))
     if request.data.in_memory:
-        return scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        found = scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        return scale.keep(found, request.data.treatment.unscaled())
+    cluster = place.get()
     cluster.start()
     cluster.wait_ready()
     source = _own_parts(request)
@@ -213,7 +259,18 @@ def _scaling(request: Request, cluster: Cluster) -> scale.Scaling:
     total = scale.empty_moments(request.data.columns)
     for worker in sorted(collector.moments):
         total = scale.merge(total, scale.ColumnMoments(*collector.moments[worker]))
-    return scale.scaling(total, request.job.scale)
+    return scale.keep(scale.scaling(total, request.job.scale), request.data.treatment.unscaled())
+
+
+def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
+    """Whether the rows stand in for others, what became of each column, and advice about scaling."""
+    how = request.data.treatment
+    advice = None
+    if request.job.scale == "none":
+        advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
+    for line in (request.data.note, *request.data.source.report, advice):
+        if line:
+            request.say(line)
 
 
 def _own_parts(request: Request) -> dict[str, Any]:
@@ -222,7 +279,12 @@ def _own_parts(request: Request) -> dict[str, Any]:
 
 
 def _result(
-    request: Request, machine: Coordinator, built: Built, load_seconds: float, scaling: scale.Scaling | None
+    request: Request,
+    machine: Coordinator,
+    built: Built,
+    load_seconds: float,
+    scaling: scale.Scaling | None,
+    placement: str,
 ) -> Result:
     algorithm, data = request.algorithm, request.data
     assert machine.verdict is not None
@@ -236,6 +298,7 @@ def _result(
         dataset=data.summary(),
         sync=request.job.sync.name,
         workers=request.workers,
+        placement=placement,
         seed=request.job.seed,
         converged=machine.verdict.converged,
         reason=machine.verdict.reason,
@@ -263,8 +326,8 @@ def _result(
 
 def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
-    statistics, parameter = pytree.present(machine.store.statistics), pytree.present(machine.parameter)
-    found = machine.state.algorithm.warnings(statistics, parameter)
+    said = call_hook(machine.state.algorithm, "the end", "warnings", machine.store.statistics, machine.parameter)
+    found = hook_values.texts(said, "warnings")
     if machine.verdict is not None and machine.verdict.outcome in FAILED:
         found = [machine.verdict.reason, *found]
     if machine.audit is not None and machine.audit.repairs:

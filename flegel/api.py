@@ -49,6 +49,8 @@ class RunOptions(TypedDict, total=False):
     batches: int | None
     factor: float | None
     balance: str | None
+    device: str
+    gpus: int
     straggler: str
     label: str | int | None
     partition: str

@@ -18,7 +18,7 @@ LAYERS = [
     {"machine"},
     {"runtime", "sim", "result"},
     {"cluster"},
-    {"api", "cli", "__main__", "compare", "report", "conformance", "__init__"},
+    {"api", "cli", "__main__", "compare", "report", "conformance", "torch", "__init__"},
 ]
 """Lowest first. A module imports from its own layer or from lower ones; siblings of a layer may know each other only
 where PEERS says so."""

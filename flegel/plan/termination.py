@@ -39,6 +39,8 @@ class Progress:
     """What is no longer finite; empty if all is."""
     optimality: float | None = None
     """What the algorithm says of its distance to the minimum, relative to the objective."""
+    finished: str = ""
+    """Why the algorithm says that training is over."""
 
 
 class Termination:
@@ -101,6 +103,8 @@ class Termination:
     def _quality(self, progress: Progress) -> Verdict | None:
         if progress.points and progress.halted >= progress.points:
             return Verdict(True, "every point voted to halt")
+        if progress.finished:
+            return Verdict(True, progress.finished)
         target, value = self._criteria.target, progress.objective
         if target is not None and value is not None and progress.exact and self._sign * (value - target) <= 0:
             return Verdict(True, f"objective {value:.6g} reached the target {target:.6g}")

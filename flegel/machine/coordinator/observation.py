@@ -71,6 +71,8 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     in_flight: int = 0
     """Points that are to change hands and have not yet."""
     moved_bytes: int = 0
+    metrics: dict[str, float] = {}
+    """Figures beside the objective (`Algorithm.metrics`)."""
     attribute: bool = False
     """It is known what each worker does for the objective."""
     verdict: str = ""
@@ -99,6 +101,7 @@ def observe(job: Coordinator) -> JobSnapshot:
         general, visits=sum(w.visits for w in every), seconds=last.seconds, iteration=last.iteration,
         objective=last.objective, estimate=last.estimate, interval=last.interval, reason=last.reason,
         in_flight=last.in_flight, moved_bytes=last.moved_bytes, attribute=state.attribute,
+        metrics=state.algorithm.metrics(state.store.parameter),
         workers=tuple(
             WorkerSnapshot(
                 w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain, w.phase, w.visits,

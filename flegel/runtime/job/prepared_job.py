@@ -17,7 +17,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse, check_state, make_shard
 from flegel.datasets import Dataset, scale
 from flegel.errors import AlgorithmError, FlegelError, own_traceback
-from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change
+from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change, interpreted
 from flegel.runtime.job.checkpoint_session import fingerprint
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.request import Request
@@ -69,6 +69,8 @@ class PreparedJob:
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
+        if self.algorithm.backend:  # it compiles nothing
+            return Built(interpreted(self.algorithm), self.algorithm.backend)
         features, labels = self.sample.features, self.sample.labels
         count = min(PROBE_ROWS, self.sample.points)
         labels = labels[:count] if labels is not None and self.algorithm.supervised else None

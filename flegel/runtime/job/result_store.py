@@ -26,7 +26,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.messages import TreeLayout
-from flegel.result import Result, scaled
+from flegel.result import Result, module_of, scaled
 from flegel.runtime.job.class_source import in_json, instantiate, reference
 from flegel.runtime.worker.trainer import build, form_of
 
@@ -72,6 +72,11 @@ class Model:
     @property
     def columns(self) -> int:
         return int(self.manifest.dataset["columns"])
+
+    @property
+    def module(self) -> Any:
+        """The saved network as an `nn.Module`."""
+        return module_of(self.algorithm, self.parameter)
 
     def predict(self, features: Any) -> Array:
         """What the model says about rows; class names where it was trained on names."""

@@ -25,6 +25,7 @@ from flegel.machine.coordinator.observation import observe
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
 from flegel.params.local import LocalStore
+from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
 from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
@@ -49,6 +50,7 @@ def execute(request: Request) -> Result:
     check_numbers(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
     parse_stragglers(request.job.straggler, request.workers)
+    parse_devices(request.job.device, request.job.gpus, request.workers)
     algorithm = request.algorithm
     own_cluster = request.cluster is None
     cluster: Cluster = request.cluster or LocalCluster(request.workers)
@@ -108,7 +110,7 @@ def _coordinator(
 ) -> Coordinator:
     """The machine that decides, with what it tells each worker to load."""
     algorithm, job, session = request.algorithm, request.job, request.session
-    ref = reference(algorithm)
+    ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
     loads = {
         index: LoadShard(
             algorithm=ref,
@@ -124,6 +126,7 @@ def _coordinator(
             elapsed=session.seconds if session else 0.0,
             kept=parts[index].kept if parts else None,
             lend=balance_mode(job.sync, request.workers) != "off",
+            device=devices.get(index, "cpu"),
         )
         for index in range(request.workers)
     }
@@ -240,6 +243,7 @@ def _result(
         kernel=built.kind,
         warnings=remarks(machine),
         classes=data.classes,
+        metrics=algorithm.metrics(machine.parameter),
         scaling=None if scaling is None else (scaling.shift, scaling.factor),
         state=_in_data_order(machine) if machine.collection.states else None,
         balance=balance_row(machine),

@@ -82,8 +82,7 @@ class AtRest:
 class Trainer:
     """Give it orders from the I/O thread; take results from `results` when the pipe `wakeup` is readable."""
 
-    def __init__(self, device: str = "cpu") -> None:
-        self._backend = choose(device)
+    def __init__(self) -> None:
         self.flag = new_flag()
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
             SimpleQueue()
@@ -272,12 +271,13 @@ class Trainer:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
             arrays, resumed = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
-        layout = self._backend.layout(algorithm, load.interpret)
+        backend = choose(load.device, algorithm.backend)
+        layout = backend.layout(algorithm, load.interpret)
         shard = self._make_shard(load, algorithm, layout, scaling, resumed)
         split = max(len(load.parameter.fields), 1)
         parameter = build(load.parameter, arrays[:split], algorithm)
         empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
-        self._kernel = kernel = self._backend.build(algorithm, shard, parameter, empty, load.interpret)
+        self._kernel = kernel = backend.build(algorithm, shard, parameter, empty, load.interpret)
         self.store, self.visits = PointStore(shard, owned=not load.empty), 0
         self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns)
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
@@ -289,7 +289,8 @@ class Trainer:
             stragglers = parse_stragglers(load.straggler, workers, load.seed)
             self._injection = StragglerInjection(stragglers, load.index, workers, load.elapsed)
         owned = self.store.schedule.owned
-        return ShardReady(ShardLoaded(owned, shard.columns, kernel.kind, kernel.note, clock.now() - began))
+        seconds = clock.now() - began
+        return ShardReady(ShardLoaded(owned, shard.columns, kernel.kind, kernel.note, seconds, library=kernel.library))
 
     def _make_shard(
         self,

@@ -9,5 +9,16 @@ from flegel.datasets.partition import plan_rows
 from flegel.datasets.resolve import open_data
 from flegel.datasets.scale import ColumnMoments, Scaling
 from flegel.datasets.source import Rows
+from flegel.datasets.tables.treatment import Treatment
 
-__all__ = ["ColumnMoments", "Dataset", "Rows", "Scaling", "open_data", "plan_rows", "read_rows", "read_shard"]
+__all__ = [
+    "ColumnMoments",
+    "Dataset",
+    "Rows",
+    "Scaling",
+    "Treatment",
+    "open_data",
+    "plan_rows",
+    "read_rows",
+    "read_shard",
+]

@@ -21,7 +21,7 @@ from flegel.core.shard import Sparse
 from flegel.datasets.cache_folder import entry_folder, locked
 from flegel.datasets.descriptions import source_from, stream_from
 from flegel.datasets.formats.arrays import ArraySource, open_npy
-from flegel.datasets.formats.sparse_arrays import SparseSource
+from flegel.datasets.formats.sparse_arrays import SparseSource, check_finite_entries
 from flegel.datasets.source import Chunk, Description, Source, Stream, check_finite
 from flegel.errors import DataError
 
@@ -183,6 +183,7 @@ def _append(
         columns["indices"].append(np.asarray(features.indices, np.int32))
         columns["values"].append(features.values)
         width = max(width, features.columns)
+        check_finite_entries(features, np.arange(rows, rows + count), stream.names, stream.origin)
     else:
         count = len(features)
         width = features.shape[1]

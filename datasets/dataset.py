@@ -21,6 +21,7 @@ from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.partition import MIN_BLOCKS_PER_WORKER, Partition, parse, plan_rows, shard_rng
 from flegel.datasets.row_ranges import compress, expand
 from flegel.datasets.source import Description, Rows, Source
+from flegel.datasets.tables.treatment import Treatment
 from flegel.errors import DataError
 
 SAMPLE_BLOCKS = 256
@@ -66,6 +67,11 @@ class Dataset:
     def names(self) -> list[str] | None:
         """Names of the feature columns, where the set has them."""
         return self.source.names
+
+    @property
+    def treatment(self) -> Treatment:
+        """How a table becomes rows like these."""
+        return Treatment(self.columns, self.names, sparse=self.sparse, dtype=self.dtype.name)
 
     @property
     def in_memory(self) -> bool:

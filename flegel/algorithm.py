@@ -6,6 +6,7 @@ block; the coordinator calls the other hooks. Hook names are the paper's (Fig. 5
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError, nearest
+from flegel.job import TOLERANCE
 
 Kernel = Callable[[Shard, Tree, Tree, int, int, int, Array], int]
 """`kernel(share, parameter, aggregator, start, end, iteration, flag) -> position reached`.
@@ -95,7 +97,9 @@ class Algorithm:
     spent: ClassVar[tuple[str, ...]] = ()
     """Aggregator fields that are used up at a barrier (gradients) rather than kept for ever (sums)."""
     supervised: ClassVar[bool] = False
-    """True where every point needs a label."""
+    """True where every point needs a label. Labels that the data have are passed in any case."""
+    ignores_labels: ClassVar[bool] = False
+    """True where no hook looks at labels: workers then do not keep them."""
     sparse: ClassVar[bool] = False
     """True where `updateDataPoint` or the kernel takes sparse rows."""
     maximize: ClassVar[bool] = False
@@ -103,6 +107,12 @@ class Algorithm:
     auxiliary: ClassVar[tuple[str, ...]] = ()
     """Fields of θ that are no parameters of the model: constants, and what the algorithm remembers. They are left out
     where the engine counts parameters, which decides how many points the first updates rest on."""
+    default_tolerance: ClassVar[float] = TOLERANCE
+    """Relative change of the objective over a full pass within which a job has converged, unless the user gives
+    another. Choose it by what is left: a method that gains a part ρ of the last gain in each pass is still
+    tolerance · ρ / (1 − ρ) from its limit."""
+    trivial: ClassVar[str] = "a trivial model"
+    """What `baseline` is the objective of, in words."""
     typed: ClassVar[bool] = False
     """True where the arrays of `initParameter` and `initAggregator` say in which types θ and the statistics are kept
     and sent, such as float32. Otherwise both are float64, whatever the hooks return."""
@@ -214,6 +224,12 @@ class Algorithm:
         """Why training is over, such as `10 epochs are done`; empty while it is not. Asked at every barrier."""
         return ""
 
+    def baseline(self, aggregator: Tree, parameter: Tree) -> float | None:
+        """The objective of a trivial model on the same points, from the statistics alone: one cluster, the intercept,
+        zeros. A job whose objective is worse never counts as converged. None: the statistics cannot tell.
+        """
+        return None
+
     def finalParameter(self, aggregator: Tree, parameter: Tree) -> Tree:
         """θ as the result: the last one, unless the algorithm knows a better one that it has measured."""
         return parameter
@@ -241,6 +257,11 @@ class Algorithm:
         """What the model says about new rows."""
         raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")
 
+    def work(self, columns: int) -> float:
+        """Multiplications for one visit of a point, roughly: decides how many workers a small job has by default.
+        Infinite where nothing is known; the job then has one for each core."""
+        return math.inf
+
     def evaluate(self, features: Any, labels: Array | None, parameter: Tree) -> Evaluation | None:
         """The objective computed from scratch, independent of the engine's own number."""
         return None
@@ -261,6 +282,10 @@ class Algorithm:
     def hyper(self) -> dict[str, Any]:
         """Current values by name."""
         return {name: getattr(self, name) for name in self.hyper_parameters()}
+
+    def labels_for_points(self, labels: Array | None) -> Array | None:
+        """The labels that workers keep beside the rows; without any, `dataPoint.label` is 0."""
+        return None if self.ignores_labels else labels
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.hyper().items())})"

@@ -19,10 +19,12 @@ from flegel.job import PANELS, Job
 from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.result import Result
 from flegel.runtime.job.checkpoint_session import data_location, new_session
-from flegel.runtime.job.request import Request, default_workers
+from flegel.runtime.job.request import Request, workers_for
 from flegel.runtime.job.resume import resume as resume_job
 from flegel.runtime.job.run import execute
+from flegel.runtime.job.warm_clusters import warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.processes.local_cluster import HostCluster
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
@@ -38,7 +40,7 @@ class RunOptions(TypedDict, total=False):
     workers: int | None
     max_iterations: int | None
     target: float | None
-    tolerance: float
+    tolerance: float | None
     max_seconds: float | None
     seed: int
     sync: str
@@ -55,6 +57,7 @@ class RunOptions(TypedDict, total=False):
     label: str | int | None
     partition: str
     scale: str
+    processes: bool | str | None
     worker_timeout: float | str
     hook_timeout: float | str
     replace: bool
@@ -70,7 +73,7 @@ class ResumeOptions(TypedDict, total=False):
     workers: int | None
     max_iterations: int | None
     target: float | None
-    tolerance: float
+    tolerance: float | None
     max_seconds: float | None
     checkpoint_every: float | str
 
@@ -91,9 +94,10 @@ def run(
     """Train `algorithm` on `data` and return the result.
 
     `data` is an array, a pair (X, y), a frame, a path or the name of a data set. The first of `target`, `tolerance`,
-    `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. With a
-    `LocalCluster` workers stay warm between runs, and `cluster.scale(n)` from another thread changes their number while
-    a job runs. `watch` is called several times a second with a `JobSnapshot`, `say` with remarks.
+    `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. Workers stay warm
+    between runs until this process ends, or until `flegel.shutdown()`; those of a `LocalCluster` belong to you, and
+    `cluster.scale(n)` from another thread changes their number while a job runs. `watch` is called several times a
+    second with a `JobSnapshot`, `say` with remarks.
 
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
@@ -106,10 +110,11 @@ def run(
     chosen = resolve(algorithm)
     if out is not None:
         result_store.check_target(out)
-    workers = job.workers if job.workers is not None else cluster.workers if cluster else default_workers()
-    if cluster is not None and workers > cluster.workers:
-        raise UsageError(f"{workers} workers were asked for, but the cluster has {cluster.workers}.")
+    if cluster is not None and (job.workers or 1) > cluster.workers:
+        raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
     dataset = open_data(data, label=job.label)
+    count = cluster.workers if cluster is not None else workers_for(chosen, dataset)
+    workers = job.workers if job.workers is not None else count
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
     result = execute(Request(chosen, dataset, job, cluster, session, watch, say))
@@ -154,6 +159,28 @@ def resume(
     if out is not None:
         result_store.save(result, out)
     return result
+
+
+class LocalCluster(HostCluster):
+    """`with LocalCluster(workers=4) as cluster: cluster.run(KMeans(k=10), X)`: workers of this host, kept warm."""
+
+    def run(
+        self,
+        algorithm: Algorithm | type[Algorithm] | str,
+        data: Any,
+        *,
+        out: str | os.PathLike[str] | None = None,
+        watch: Callable[[JobSnapshot], None] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        **options: Unpack[RunOptions],
+    ) -> Result:
+        """As `flegel.run`, on these workers."""
+        return run(algorithm, data, out=out, cluster=self, watch=watch, say=say, **options)
+
+
+def shutdown() -> None:
+    """End the workers that wait for the next `flegel.run`. Happens by itself when this process ends."""
+    warm_clusters.close()
 
 
 def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:

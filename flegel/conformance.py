@@ -48,11 +48,11 @@ def check_algorithm(
     for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         for promise, check in PROMISES:
             try:
-                applies = check(_Trial(subject, features, labels, dtype))
+                applies = check(Trial(subject, features, labels, dtype))
             except (ConformanceError, UsageError):
                 raise
             except Exception as error:
-                raise ConformanceError(_sentence(type(subject).__name__, promise, error)) from error
+                raise ConformanceError(sentence_for(type(subject).__name__, promise, error)) from error
             if applies:
                 passed.append(f"{promise} ({dtype.name})")
     return passed
@@ -65,13 +65,13 @@ def _check_own_backend(algorithm: Algorithm, features: Any, labels: Array | None
     few, answers = np.ascontiguousarray(features[:ROWS]), np.asarray(labels)[:ROWS]
     passed = []
     for promise, check in PROMISES[:3]:
-        check(_Trial(algorithm, few, answers, few.dtype))
+        check(Trial(algorithm, few, answers, few.dtype))
         passed.append(promise)
     check_backend(choose("cpu", algorithm.backend), algorithm, few, answers, close=1e-4)
     return [*passed, "the stop flag stops the kernel", "the kernel equals the hooks, in one call and in several"]
 
 
-def _sentence(name: str, promise: str, error: Exception) -> str:
+def sentence_for(name: str, promise: str, error: Exception) -> str:
     """What an exception during a check means, in one line."""
     if isinstance(error, FlegelError):
         return f"{name}: {error}"
@@ -80,7 +80,7 @@ def _sentence(name: str, promise: str, error: Exception) -> str:
     return " ".join(f"{name}: {where} {type(error).__name__}: {error}".split())
 
 
-class _Trial:
+class Trial:
     """Fresh data, θ(0) and statistics for one check."""
 
     def __init__(self, algorithm: Algorithm, features: Any, labels: Array | None, dtype: np.dtype[Any]) -> None:
@@ -94,7 +94,7 @@ class _Trial:
         if not isinstance(features, Sparse):
             features = np.ascontiguousarray(features, dtype=dtype)
         self.features = features
-        self.labels = labels if algorithm.supervised else None
+        self.labels = algorithm.labels_for_points(labels)
         self.points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
         self.columns = features.columns if isinstance(features, Sparse) else features.shape[1]
         self.sample = Sample(features, self.labels, self.points, self.columns)
@@ -109,7 +109,7 @@ class _Trial:
         made = self.algorithm.initParameter(self.sample, np.random.default_rng(3))
         for array in pytree.flatten(made):
             self.require(array.dtype.kind in "fiub", f"initParameter returns {array.dtype}, not numbers")
-        return pytree.starting(made, self.algorithm.typed)
+        return pytree.read_only(pytree.starting(made, self.algorithm.typed))
 
     def shard(self, layout: str) -> Shard:
         state = self.algorithm.initState(self.points, self.columns, np.random.default_rng(5))
@@ -123,7 +123,7 @@ class _Trial:
 
     def update(self, total: Tree, parameter: Tree) -> Tree:
         new = self.algorithm.updateParameter(pytree.present(total), pytree.present(parameter))
-        return pytree.as_typed(new, parameter)
+        return pytree.read_only(pytree.as_typed(new, parameter))
 
     def require(self, truth: bool, sentence: str) -> None:
         if not truth:
@@ -139,7 +139,7 @@ def _close(a: Tree, b: Tree, relative: float) -> bool:
     return True
 
 
-def _serializes(trial: _Trial) -> bool:
+def _serializes(trial: Trial) -> bool:
     frames = Sequencer("job", 0, 0, 0).wrap(WorkerBeat(0), PackedArrays(pytree.flatten(trial.parameter)))
     _, arrays = decode(frames)
     trial.require(
@@ -155,7 +155,7 @@ def _serializes(trial: _Trial) -> bool:
     return True
 
 
-def _travels(trial: _Trial) -> bool:
+def _travels(trial: Trial) -> bool:
     ref = reference(trial.algorithm)
     again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source))
     same = all(np.array_equal(v, again.hyper()[k]) for k, v in trial.algorithm.hyper().items())
@@ -168,7 +168,7 @@ def _travels(trial: _Trial) -> bool:
     return True
 
 
-def _block_equals_points(trial: _Trial) -> bool:
+def _block_equals_points(trial: Trial) -> bool:
     plain, fast = trial.shard("rows"), trial.shard(trial.layout())
     built = trial.kernel(fast)
     one, other = pytree.copy(trial.zero), pytree.copy(trial.zero)
@@ -190,7 +190,7 @@ def _block_equals_points(trial: _Trial) -> bool:
     return True
 
 
-def _stops(trial: _Trial) -> bool:
+def _stops(trial: Trial) -> bool:
     shard = trial.shard(trial.layout())
     kernel = trial.kernel(shard).kernel
     total, flag = pytree.copy(trial.zero), new_flag()
@@ -200,7 +200,7 @@ def _stops(trial: _Trial) -> bool:
     return True
 
 
-def _resumes(trial: _Trial) -> bool:
+def _resumes(trial: Trial) -> bool:
     shard = trial.shard(trial.layout())
     kernel = trial.kernel(shard).kernel
     total = pytree.copy(trial.zero)
@@ -213,7 +213,7 @@ def _resumes(trial: _Trial) -> bool:
     return True
 
 
-def _conserves(trial: _Trial) -> bool:
+def _conserves(trial: Trial) -> bool:
     """Whatever happened before, after a pass under θ the kept statistics are those of a fresh pass under θ."""
     if set(pytree.names(trial.zero)) <= set(trial.algorithm.spent):
         return False  # nothing is kept from one barrier to the next
@@ -241,7 +241,7 @@ def _conserves(trial: _Trial) -> bool:
     return True
 
 
-def _adds(trial: _Trial) -> bool:
+def _adds(trial: Trial) -> bool:
     """`aggregate` is addition, in any order; otherwise a lost worker could not be subtracted."""
     if not trial.algorithm.merges_reports:
         return False
@@ -256,7 +256,7 @@ def _adds(trial: _Trial) -> bool:
     return True
 
 
-def _answers(trial: _Trial) -> bool:
+def _answers(trial: Trial) -> bool:
     shard = trial.shard("rows")
     total = pytree.copy(trial.zero)
     interpreted(trial.algorithm)(shard, trial.parameter, total, 0, shard.points, 0, new_flag())
@@ -276,7 +276,7 @@ def _answers(trial: _Trial) -> bool:
     return True
 
 
-PROMISES: list[tuple[str, Callable[[_Trial], bool]]] = [
+PROMISES: list[tuple[str, Callable[[Trial], bool]]] = [
     ("parameters serialize", _serializes),
     ("class and hyper-parameters travel to workers", _travels),
     ("hooks answer in the right shape", _answers),

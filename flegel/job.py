@@ -21,6 +21,7 @@ FAULTS, OUTPUT, CLUSTER = "Faults and checkpoints", "Output", "Cluster"
 PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER)
 """Headings under which options are listed, in this order."""
 
+TOLERANCE = 1e-4  # of algorithms that declare no other
 LEAST_TIMEOUT = 2.0  # two heartbeats of a worker
 
 
@@ -49,13 +50,14 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option("Stop when the objective is this good.", TRAINING, resume="Another target of the objective."),
     ] = None
     tolerance: Annotated[
-        float,
+        float | None,
         Option(
             "Stop when a full pass changes the objective by less, relatively; 0 is off.",
             TRAINING,
+            default="the algorithm's",
             resume="Another tolerance; 0 is off.",
         ),
-    ] = 1e-4
+    ] = None
     max_seconds: Annotated[
         float | None,
         Option(
@@ -65,19 +67,24 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
 
+    def resolved(self, tolerance: float) -> Criteria:
+        """With the tolerance that the algorithm declares, where none was given."""
+        return self if self.tolerance is not None else msgspec.structs.replace(self, tolerance=tolerance)
+
     def check(self, *, has_objective: bool, halts: bool) -> None:
         """A job that could never end is refused before it starts."""
+        tolerance = TOLERANCE if self.tolerance is None else self.tolerance
         if self.max_iterations is not None and self.max_iterations < 1:
             raise UsageError(f"--max-iterations {self.max_iterations} must be at least 1.")
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise UsageError(f"--max-seconds {self.max_seconds:g} must be more than 0.")
-        if not self.tolerance >= 0:
-            raise UsageError(f"--tolerance {self.tolerance:g} must be 0 (off) or more.")
+        if not tolerance >= 0:
+            raise UsageError(f"--tolerance {tolerance:g} must be 0 (off) or more.")
         if self.target is not None and not math.isfinite(self.target):
             raise UsageError(f"--target {self.target:g} must be a finite number.")
         if self.target is not None and not has_objective:
             raise UsageError("This algorithm defines no objective, so --target cannot be used with it.")
-        by_objective = has_objective and (self.tolerance > 0 or self.target is not None)
+        by_objective = has_objective and (tolerance > 0 or self.target is not None)
         if not (self.max_iterations or self.max_seconds or by_objective or halts):
             raise UsageError("Nothing would ever end this job: give --max-iterations, --max-seconds or --tolerance.")
 
@@ -141,6 +148,13 @@ def check_seed(seed: int, flag: str = "--seed") -> None:
         raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {seed}.")
 
 
+def parse_processes(word: str) -> bool | None:
+    """None: decided by what costs less."""
+    if word not in ("auto", "yes", "no"):
+        raise UsageError(f"--processes {word} is not known; use auto, yes or no.")
+    return None if word == "auto" else word == "yes"
+
+
 def check_timeout(seconds: float, flag: str) -> None:
     if not LEAST_TIMEOUT <= seconds < 86400:
         raise UsageError(f"{flag} {seconds:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day.")
@@ -199,6 +213,18 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Option("Scale the columns: none, standard or minmax; the model keeps how, so `predict` does the same.", DATA),
     ] = "none"
+    processes: Annotated[
+        bool | None,
+        Option(
+            "Workers in processes of their own: yes, no (threads of this process), or auto: no for small jobs of "
+            "built-in algorithms, which end before processes have started.",
+            TRAINING,
+            metavar="auto|yes|no",
+            default="auto",
+            parse=parse_processes,
+            cluster=False,
+        ),
+    ] = None
     worker_timeout: Annotated[
         float,
         Option(

@@ -16,6 +16,7 @@ from flegel.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from flegel.datasets import Treatment
     from flegel.machine.coordinator.coordinator import Coordinator
 
 
@@ -39,6 +40,10 @@ class Result:
     worker: list[dict[str, Any]]
     utilization: float
     parameter: Tree
+    placement: str = "processes"
+    """Where the workers were: `processes`, or `threads` of the process that asked for the job."""
+    outcome: str = ""
+    """Why the job ended, in one word (`flegel.plan.termination.Verdict`)."""
     staleness: dict[int, int] = field(default_factory=dict)
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
@@ -48,6 +53,8 @@ class Result:
     classes: list[str] | None = None
     scaling: tuple[Array, Array] | None = None
     """Shift and factor of each column, where the rows were scaled; `predict` scales new rows alike."""
+    treatment: Treatment | None = None
+    """How the columns of the data became rows; `predict` treats new tables alike."""
     state: Array | None = None
     """Hidden state of the points in the order of the data, where it was collected."""
     model: str | None = None
@@ -71,7 +78,8 @@ class Result:
 
     def predict(self, features: Any) -> Array:
         """What the trained model says about rows."""
-        return self.algorithm.predict(scaled(np.asarray(features), self.scaling), pytree.present(self.parameter))
+        rows = self.treatment.apply(features) if self.treatment else scaled(np.asarray(features), self.scaling)
+        return self.algorithm.predict(rows, pytree.present(self.parameter))
 
     @property
     def module(self) -> Any:
@@ -85,8 +93,10 @@ class Result:
             "dataset": self.dataset,
             "sync": self.sync,
             "workers": self.workers,
+            "placement": self.placement,
             "seed": self.seed,
             "converged": self.converged,
+            "outcome": self.outcome,
             "reason": self.reason,
             "objective": _plain(self.objective),
             "metrics": {name: _plain(value) for name, value in self.metrics.items()},

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.source_trees import nodes, parse
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "flegel"
 
@@ -18,7 +20,7 @@ LAYERS = [
     {"machine"},
     {"runtime", "sim", "result"},
     {"cluster"},
-    {"api", "cli", "__main__", "compare", "report", "conformance", "torch", "__init__"},
+    {"api", "cli", "__main__", "compare", "report", "conformance", "hard_data", "torch", "__init__"},
 ]
 """Lowest first. A module imports from its own layer or from lower ones; siblings of a layer may know each other only
 where PEERS says so."""
@@ -43,14 +45,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 EVERYWHERE = [*FILES, *sorted((ROOT / "algorithms").rglob("*.py")), *sorted((ROOT / "datasets").rglob("*.py"))]
 
 
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def checked_only(tree: ast.Module) -> set[ast.AST]:
+def checked_only(path: Path) -> set[ast.AST]:
     """Nodes inside `if TYPE_CHECKING:`, which never run."""
     guarded: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             guarded.update(inner for child in node.body for inner in ast.walk(child))
     return guarded
@@ -58,9 +56,8 @@ def checked_only(tree: ast.Module) -> set[ast.AST]:
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and full name of everything that a file imports at run time, wherever the statement stands."""
-    tree = parse(path)
-    skipped = checked_only(tree)
-    for node in ast.walk(tree):
+    skipped = checked_only(path)
+    for node in nodes(path):
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
@@ -175,7 +172,7 @@ CLOCKS = {
 
 
 def clock_readings(path: Path) -> Iterator[str]:
-    for node in ast.walk(parse(path)):
+    for node in nodes(path):
         match node:
             case ast.Import(names=names):
                 yield from (f"import {a.name}" for a in names if a.name in ("time", "datetime"))
@@ -195,14 +192,14 @@ def test_nothing_is_pickled_anywhere() -> None:
     for path in EVERYWHERE:
         for line, name in imports(path):
             assert name.split(".")[0] not in banned, f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for node in ast.walk(parse(path)):
+        for node in nodes(path):
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 assert isinstance(node.value, ast.Constant) and node.value.value is False, f"{path}:{node.value.lineno}"
 
 
 def test_numpy_files_are_read_without_pickle() -> None:
     for path in EVERYWHERE:
-        for node in ast.walk(parse(path)):
+        for node in nodes(path):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="np" | "numpy"), attr="load" | "save" | "savez")):
                     given = {keyword.arg for keyword in node.keywords}
@@ -223,8 +220,7 @@ def test_the_engine_knows_no_algorithm_by_name() -> None:
     }
     assert classes, "there are built-in algorithms"
     for path in FILES:
-        tree = parse(path)
-        used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-        used |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-        used |= {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        used = {n.id for n in nodes(path) if isinstance(n, ast.Name)}
+        used |= {n.attr for n in nodes(path) if isinstance(n, ast.Attribute)}
+        used |= {n.value for n in nodes(path) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         assert not used & classes, f"{path.relative_to(ROOT)} names {used & classes}"

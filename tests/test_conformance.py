@@ -10,6 +10,7 @@ import pytest
 from flegel import Algorithm, FlegelError, check_algorithm
 from flegel.algorithms.kmeans import KMeans
 from flegel.errors import ConformanceError
+from flegel.hard_data import check_hard_data
 
 sys.path.append(str(Path(__file__).parent / "runtime"))
 import broken_promises as broken
@@ -72,3 +73,14 @@ def test_a_broken_promise_is_named(cls: type[Algorithm], sentence: str) -> None:
     assert isinstance(caught.value, ConformanceError)
     assert str(caught.value).startswith(cls.__name__)
     assert "\n" not in str(caught.value)
+
+
+def test_hard_data_are_tried_and_told_in_sentences() -> None:
+    good, bad = check_hard_data(KMeans(k=3))
+    assert "trains on constant columns" in good and any(
+        line.startswith("refuses one row: KMeans: k=3") for line in good
+    )
+    assert bad == []
+    good, bad = check_hard_data(broken.DividesByTheSpread())
+    assert "trains on heavy tails" in good
+    assert any(line.startswith("with rows that are all equal: DividesByTheSpread: ") for line in bad)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.source_trees import nodes, parse
+
 ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("flegel", "algorithms", "datasets")
 MOST_FILES = 16  # source files a folder
@@ -30,7 +32,7 @@ MODULES = {module_name(path): path for path in SOURCES if path.name != "__init__
 def imported_modules(path: Path) -> set[str]:
     """Modules of the package that a file names in an import, also inside functions and for types alone."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -90,7 +92,7 @@ def test_files_are_not_long() -> None:
 def test_no_class_name_is_used_twice() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for name, path in MODULES.items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parse(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(name)
     assert not {name: places for name, places in homes.items() if len(places) > 1}
@@ -108,20 +110,22 @@ CLASS_NAME = re.compile(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)[`(.]")
 
 def test_docstrings_name_only_what_exists() -> None:
     """A class in backticks in a docstring is an identifier somewhere in the package."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
-    known = {node.id for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    known |= {node.attr for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for tree in trees.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+    known: set[str] = set()
+    for path in SOURCES:
+        for node in nodes(path):
+            if isinstance(node, ast.Name):
+                known.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                known.add(node.attr)
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef):
                 known.add(node.name)
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 known.update(alias.name.split(".")[-1] for alias in node.names)
     known |= set(dir(builtins))
     texts = {
         (path.relative_to(ROOT), node.value)
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
+        for path in SOURCES
+        for node in nodes(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     gone = sorted({(str(path), name) for path, text in texts for name in CLASS_NAME.findall(text) if name not in known})

@@ -60,6 +60,8 @@ class FCM(Algorithm):
     """
 
     layout = "tiles"
+    ignores_labels = True
+    default_tolerance = 1e-6
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     m: Annotated[float, Meta(gt=1, description="fuzzifier: near 1 is hard, large is fuzzy; 2 is fastest")] = 2.0
@@ -161,6 +163,9 @@ class FCM(Algorithm):
         safe = np.maximum(distances, NEAR)
         shares = (safe.min(axis=1, keepdims=True) / safe) ** (1.0 / (self.m - 1.0))
         return shares / shares.sum(axis=1, keepdims=True), distances
+
+    def work(self, columns: int) -> float:
+        return 4.0 * self.k * columns  # and powers of distances
 
     def predict(self, features: Any, parameter: Prototypes) -> Array:
         """The cluster that each row belongs to most, int32."""

@@ -95,7 +95,10 @@ class GMM(Algorithm):
     """
 
     layout = "tiles"
+    ignores_labels = True
     maximize = True
+    default_tolerance = 1e-6
+    trivial = "a single Gaussian"
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10
     covariance: Annotated[
@@ -254,6 +257,14 @@ class GMM(Algorithm):
         distances = (precisions(parameter.whiten[filled], d) * scatter * twice(d, width)).sum()
         return float(aggregator.counts[filled] @ parameter.level[filled] - 0.5 * distances + aggregator.entropy[0])
 
+    def baseline(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
+        """One Gaussian of the same shape, fitted to all points."""
+        counts, sums, squares = (field.sum(axis=0, keepdims=True) for field in aggregator[:3])
+        whole = MixtureMoments(counts, sums, squares, np.zeros(1))
+        k = len(parameter.weights)
+        single = Mixture(*(field[:1] if len(field) == k and at < 5 else field for at, field in enumerate(parameter)))
+        return self.objective(whole, self.updateParameter(whole, single))
+
     def kernel(self, share: Shard) -> Kernel | None:
         return kernel_for(share, self.k) if share.layout == "tiles" else None
 
@@ -314,6 +325,10 @@ class GMM(Algorithm):
         shares = np.exp(logits - top[:, None])
         mass = shares.sum(axis=1)
         return shares / mass[:, None], top + np.log(mass)
+
+    def work(self, columns: int) -> float:
+        full = self.covariance in ("full", "tied")
+        return float(self.k * columns * (columns / 2 if full else 4))
 
     def predict(self, features: Any, parameter: Mixture) -> Array:
         """The most responsible component of each row, int32."""

@@ -75,7 +75,10 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
+    ignores_labels = True
     auxiliary = ("spare", "points")
+    default_tolerance = 1e-6
+    trivial = "one cluster"
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     init: Annotated[
@@ -158,6 +161,11 @@ class KMeans(Algorithm):
         within = np.where(counts > 1, np.maximum(within, 0.0), 0.0)
         return float(within.sum() + counts @ (away**2).sum(axis=1))
 
+    def baseline(self, aggregator: KMeansSums, parameter: Centroids) -> float:
+        """The scatter about the mean, and what rounding may add to it."""
+        sums, squares = aggregator.sums.sum(axis=0), float(aggregator.squares.sum())
+        return squares - float(sums @ sums) / max(float(aggregator.counts.sum()), 1.0) + ROUNDING * squares
+
     def kernel(self, share: Shard) -> Kernel | None:
         return kernel_for(share, self.k) if share.layout == "tiles" else None
 
@@ -182,6 +190,9 @@ class KMeans(Algorithm):
                 "`evaluate` gives it exactly."
             )
         return found
+
+    def work(self, columns: int) -> float:
+        return float(self.k * columns)
 
     def predict(self, features: Any, parameter: Centroids) -> Array:
         """The nearest cluster of each row, int32."""

@@ -14,7 +14,16 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.lr import kernels
 from flegel.algorithms.lr.curvature import add_outer
-from flegel.algorithms.lr.model import Gradients, Linear, importance_of, joined
+from flegel.algorithms.lr.model import (
+    Gradients,
+    Linear,
+    class_numbers,
+    class_scores,
+    importance_of,
+    intercept_loss,
+    joined,
+    start_loss,
+)
 from flegel.algorithms.lr.point import visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
 from flegel.algorithms.lr.search import (
@@ -44,7 +53,7 @@ from flegel.algorithms.lr.search import (
     shorter,
     with_pair,
 )
-from flegel.algorithms.rows import add_scaled, dot, times
+from flegel.algorithms.rows import add_scaled, dot
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError
@@ -80,6 +89,7 @@ class LR(Algorithm):
 
     auxiliary = tuple(name for name in Linear._fields if name.startswith("internal_"))
     layout = "tiles"
+    trivial = "the intercept alone"
     supervised = True
     sparse = True
 
@@ -296,7 +306,7 @@ class LR(Algorithm):
         gradient = aggregator.gradient / curvature.seen + self._penalty.slope(theta)
         search = search._replace(settling=1.0 if self.memory else 0.0)
         if search.measured == 0:
-            search = search._replace(best=self._start_loss(aggregator, parameter))
+            search = search._replace(best=start_loss(aggregator, parameter))
         elif search.trained - search.mark >= PATIENCE * search.points:
             slow = search.marked < NOT_YET and search.best > 0.99 * search.marked
             search = search._replace(mark=search.trained, marked=search.best, stuck=1.0 if slow else search.stuck)
@@ -342,7 +352,7 @@ class LR(Algorithm):
         promised = float((gradient * step).sum()) + penalty.l1 * float(
             np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum()
         )
-        start = self._start_loss(aggregator, parameter)
+        start = start_loss(aggregator, parameter)
         brought = search.best - value if search.measured else NOT_YET
         exact = curvature.full and not penalty.l1 and not len(pairs)
         free = -promised
@@ -371,11 +381,6 @@ class LR(Algorithm):
         """No point has a loss of log 2, so every point is on its side, and without a penalty the minimum is 0."""
         points, least = float(parameter.internal_search[1]), float(parameter.internal_importance.min())
         return not (self.l1 or self.l2) and value * points < math.log(2.0) * least
-
-    def _start_loss(self, aggregator: Gradients, parameter: Linear) -> float:
-        """The objective of θ = 0."""
-        weight = float(parameter.internal_importance @ aggregator.counts) / max(float(aggregator.seen[0]), 1.0)
-        return math.log(max(len(parameter.classes), 2)) * weight
 
     def _held(self, parameter: Linear, search: StepSearch) -> Linear:
         """θ is kept for the next interval."""
@@ -422,6 +427,9 @@ class LR(Algorithm):
             return float(search.best)
         return float(aggregator.loss[0] / aggregator.seen[0]) if aggregator.seen[0] > 0 else None
 
+    def baseline(self, aggregator: Gradients, parameter: Linear) -> float:
+        return intercept_loss(aggregator, parameter) if self.intercept else start_loss(aggregator, parameter)
+
     def optimality(self, aggregator: Gradients, parameter: Linear) -> float | None:
         """(Objective − minimum) / objective at the best θ, by the Newton decrement ½·Gᵀ·H⁻¹·G; infinite while no θ was
         measured, not a number where no step is better any more. Not known for plain gradients.
@@ -438,7 +446,7 @@ class LR(Algorithm):
         search = StepSearch(*parameter.internal_search)
         if search.measured == 0:
             mean = float(aggregator.loss[0] / max(float(aggregator.seen[0]), 1.0))
-            if mean <= self._start_loss(aggregator, parameter):
+            if mean <= start_loss(aggregator, parameter):
                 return parameter
         elif not search.settling:
             return parameter
@@ -465,14 +473,12 @@ class LR(Algorithm):
 
     def probabilities(self, features: Any, parameter: Linear) -> Array:
         """P(class | x), one column a class in the order of `parameter.classes`."""
-        scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-        if scores.shape[1] == 1:
-            if len(parameter.classes) == 1:
-                return np.ones_like(scores)
-            scores = np.hstack([np.zeros_like(scores), scores])
-        scores -= scores.max(axis=1, keepdims=True)
-        likely = np.exp(scores)
+        scores = class_scores(features, parameter)
+        likely = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(likely / likely.sum(axis=1, keepdims=True))
+
+    def work(self, columns: int) -> float:
+        return 4.0 * columns  # and exponentials; times the number of classes, which only the labels tell
 
     def predict(self, features: Any, parameter: Linear) -> Array:
         """The most likely class of each row, as a label value."""
@@ -484,14 +490,7 @@ class LR(Algorithm):
         if labels is None:
             raise UsageError("LR: evaluating needs labels.")
         values = np.asarray(labels, dtype=np.float64)
-        order = np.argsort(parameter.classes)
-        place = np.searchsorted(parameter.classes, values, sorter=order).clip(max=len(order) - 1)
-        target = order[place]
-        if not np.array_equal(parameter.classes[target], values):
-            raise UsageError("LR: a label is not among the classes that the model was trained with.")
-        scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-        if scores.shape[1] == 1:
-            scores = np.hstack([np.zeros_like(scores), scores])
+        target, scores = class_numbers(values, parameter), class_scores(features, parameter)
         loss = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), target]
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
         mean = float(loss.mean()) if len(loss) else 0.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.algorithms.rows import times
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
 
@@ -53,6 +54,23 @@ def joined(parameter: Linear) -> Array:
     return np.hstack([parameter.weights, np.asarray(parameter.bias)[:, None]])
 
 
+def class_scores(features: Any, parameter: Linear) -> Array:
+    """Logarithms of P(class | x) but for a number that all classes of a row share: (rows, classes)."""
+    scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
+    if scores.shape[1] > 1:
+        return np.asarray(scores)
+    return np.zeros_like(scores) if len(parameter.classes) == 1 else np.hstack([np.zeros_like(scores), scores])
+
+
+def class_numbers(labels: Array, parameter: Linear) -> Array:
+    """The place of each label among the classes."""
+    order = np.argsort(parameter.classes)
+    place = np.searchsorted(parameter.classes, labels, sorter=order).clip(max=len(order) - 1)
+    if not np.array_equal(parameter.classes[order[place]], labels):
+        raise UsageError("LR: a label is not among the classes that the model was trained with.")
+    return np.asarray(order[place])
+
+
 def importance_of(wanted: str | list[float] | dict[float, float] | None, classes: list[float], counts: Array) -> Array:
     """The weight of every class, where so many points are of each."""
     if wanted is None:
@@ -66,3 +84,16 @@ def importance_of(wanted: str | list[float] | dict[float, float] | None, classes
     if len(found) != len(classes) or not (found >= 0).all() or not 0 < found.max() < math.inf:
         raise UsageError(f"LR: class_weight needs {len(classes)} numbers of 0 or more, not all 0.")
     return found
+
+
+def start_loss(aggregator: Gradients, parameter: Linear) -> float:
+    """The objective of θ = 0."""
+    weight = float(parameter.internal_importance @ aggregator.counts) / max(float(aggregator.seen[0]), 1.0)
+    return math.log(max(len(parameter.classes), 2)) * weight
+
+
+def intercept_loss(aggregator: Gradients, parameter: Linear) -> float:
+    """The least objective of a model that gives every point the same class probabilities."""
+    mass = parameter.internal_importance * aggregator.counts
+    mass = mass[mass > 0]
+    return float(-(mass @ np.log(mass / mass.sum())) / max(float(aggregator.seen[0]), 1.0))

@@ -119,7 +119,10 @@ class NMF(Algorithm):
     """
 
     sparse = True
+    ignores_labels = True
     remakes_state = True
+    default_tolerance = 1e-5
+    trivial = "factors of zero"
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
     solver: Annotated[
@@ -288,12 +291,19 @@ class NMF(Algorithm):
             value += penalty * float(len(h) * np.trace(aggregator.gram) + aggregator.seen[0] * lengths.sum())
         return max(value, 0.0) * scale**2
 
+    def baseline(self, aggregator: FactorSums, parameter: Factors) -> float | None:
+        """The squares of all entries. Statistics of sgd hold only what remains of them."""
+        return None if self.solver == "sgd" else float(aggregator.loss[0]) * float(parameter.scale[0]) ** 2
+
     # -- use -----------------------------------------------------------------------------------------------
 
     def transform(self, features: Any, parameter: Factors) -> Array:
         """The weights w of new rows, solved for the finished H."""
         scale, penalty = float(parameter.scale[0]), float(parameter.penalty[0])
         return fold_in(features, parameter.factors, scale, penalty, self.solver == "sgd")
+
+    def work(self, columns: int) -> float:
+        return 4.0 * self.rank * columns
 
     def predict(self, features: Any, parameter: Factors) -> Array:
         """Every entry of the rows, also those that are not observed, as the model sees them."""

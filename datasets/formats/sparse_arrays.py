@@ -68,19 +68,10 @@ class SparseSource(Source):
             indices[span] = self.matrix.indices[where]
             values[span] = self.matrix.values[where]
         labels = None if self.labels is None else np.array(self.labels[ids], np.float64)
-        self._check(indptr, indices, values, labels, ids)
-        return Rows(Sparse(indptr, indices, values, self.columns), labels, ids)
-
-    def _check(self, indptr: Array, indices: Array, values: Array, labels: Array | None, ids: Array) -> None:
-        if len(values) and not np.isfinite(values.sum(dtype=np.float64)):
-            bad = np.flatnonzero(~np.isfinite(values))
-            if len(bad):
-                row = ids[np.searchsorted(indptr, bad[0], side="right") - 1]
-                where = column_name(self.names, int(indices[bad[0]]))
-                raise DataError(
-                    f"{self.origin}: row {row + 1}, {where} is {values[bad[0]]}; drop or fill such rows first."
-                )
+        found = Sparse(indptr, indices, values, self.columns)
+        check_finite_entries(found, ids, self.names, self.origin)
         check_finite(np.empty((0, 0)), labels, ids, self.names, self.origin)
+        return Rows(found, labels, ids)
 
     def column(self, index: int) -> Array:
         if index < 0:
@@ -120,3 +111,17 @@ class SparseSource(Source):
             classes=description["classes"],
             paths=description["paths"],
         )
+
+
+def check_finite_entries(rows: Sparse, ids: Array, names: list[str] | None, origin: str) -> None:
+    """Raise for the first NaN or infinity among the stored entries, by row and column."""
+    values = rows.values
+    if len(values) and not np.isfinite(values.sum(dtype=np.float64)):
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            row = ids[np.searchsorted(rows.indptr, bad[0], side="right") - 1]
+            where = column_name(names, int(rows.indices[bad[0]]))
+            raise DataError(
+                f"{origin}: row {row + 1}, {where} is {values[bad[0]]}; every value must be a finite "
+                f"{values.dtype.name} number, so drop or fill such rows first."
+            )

@@ -224,7 +224,9 @@ class SvmlightStream(Stream):
                 raise DataError(f"{self.origin} has a value that is not finite; drop or fill such rows first.")
             indices = indices - self.first_index
             columns = int(indices.max()) + 1 if len(indices) else 0
-            yield Chunk(Sparse(indptr, indices.astype(np.int32), values.astype(self.dtype), columns), labels)
+            with np.errstate(over="ignore"):  # what a narrower precision cannot hold is refused by its row and column
+                values = values.astype(self.dtype)
+            yield Chunk(Sparse(indptr, indices.astype(np.int32), values, columns), labels)
 
     def describe(self) -> Description:
         return {

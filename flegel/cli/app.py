@@ -1,6 +1,7 @@
 """The Typer app, and what all commands share: errors become one sentence and an exit code. Knows no command.
 
-Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted, 143 terminated.
+Exit codes: 0 done, 1 failed, 2 wrong use, 3 trained but the model is not as good as asked for, 130 interrupted, 143
+terminated.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def _every_command(
     pass
 
 
+NOT_AS_ASKED = 3  # exit code of a job that diverged, stalled or ended with a useless model
 WORKERS_STOPPED = "; all workers were stopped and nothing was saved"
 CHECKPOINTS_KEPT = "; all workers were stopped, and its checkpoints are as they were"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.plan.termination import FAILED
 from flegel.runtime import clock
 
 if TYPE_CHECKING:
@@ -49,10 +50,15 @@ def figures(metrics: dict[str, float], after: str) -> str:
     return "".join(f"{name} {value:.4g}{after}" for name, value in metrics.items())
 
 
+def ending(result: Result) -> str:
+    """How the job ended: `converged` only where it did, and no word that the reason begins with anyway."""
+    return "converged" if result.converged else "warning: not converged" if result.outcome in FAILED else "stopped"
+
+
 def summary(result: Result) -> list[str]:
     """What is said at the end of a job."""
     lines = [
-        f"{'converged' if result.converged else 'stopped'}: {result.reason}",
+        f"{ending(result)}: {result.reason}",
         f"objective {number(result.objective)}, {figures(result.metrics, ', ')}"
         f"after {result.iterations} iterations, {duration(result.seconds)} of "
         f"training ({duration(result.load_seconds)} of loading), utilization {result.utilization:.0%}",

@@ -55,6 +55,9 @@ def check(
 ) -> None:
     """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes.
 
+    Then train it on data that nobody prepared (constant columns, duplicates, 1e12, one row, …); a line that begins with
+    "warning" says what went wrong there.
+
     For example:
 
         flegel check my.py:Spherical --set k=12
@@ -63,10 +66,17 @@ def check(
     """
     with errors_as_sentences():
         from flegel.conformance import check_algorithm
+        from flegel.hard_data import check_hard_data
 
+        subject = make_algorithm(algorithm, settings)
         rows = _rows(data, label) if data is not None else (None, None)
-        for line in check_algorithm(make_algorithm(algorithm, settings), *rows):
+        for line in check_algorithm(subject, *rows):
             print(f"ok  {line}")
+        good, bad = check_hard_data(subject) if not subject.backend else ([], [])
+        for line in good:
+            print(f"ok  {line}")
+        for line in bad:
+            print(f"warning  {line}")
 
 
 def _rows(data: str, label: str | None) -> tuple[Any, Any]:

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from flegel.cli import cluster_jobs
-from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentences
+from flegel.cli.app import CHECKPOINTS_KEPT, NOT_AS_ASKED, WORKERS_STOPPED, errors_as_sentences
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
 from flegel.cli.options import Insecure, MaybeMaster, Settings, make_algorithm
 from flegel.errors import FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
+from flegel.plan.termination import FAILED
 
 Out = Annotated[
     Path | None,
@@ -177,6 +178,8 @@ def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | 
     with display:
         result = _finish_job(job, display, folder, json_to)
     display.finish(result)
+    if result.outcome in FAILED:
+        raise typer.Exit(NOT_AS_ASKED)
 
 
 def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:

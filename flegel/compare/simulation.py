@@ -122,7 +122,7 @@ class JobSimulator:
         for index, ids in enumerate(data.owners(workers, self.settings.partition, self.settings.seed)):
             rows: Any = reorder(features, ids) if isinstance(features, Sparse) else features[ids]
             state = algorithm.initState(len(ids), data.columns, np.random.default_rng([self.settings.seed, index]))
-            own = labels[ids] if labels is not None and algorithm.supervised else None
+            own = algorithm.labels_for_points(None if labels is None else labels[ids])
             shards.append(make_shard(rows, own, state, algorithm.layout, ids))
         return shards
 
@@ -234,6 +234,7 @@ class JobSimulator:
             seed=self.settings.seed,
             converged=job.verdict.converged,
             reason=job.verdict.reason,
+            outcome=job.verdict.outcome,
             objective=next((v for v in values if v is not None), None),
             iterations=job.iteration,
             seconds=job.state.seconds,

@@ -79,6 +79,20 @@ def copy(value: Tree) -> Tree:
     return unflatten(value, [np.array(a, copy=True) for a in flatten(value)])
 
 
+def read_only(value: Tree) -> Tree:
+    """The same memory through views that refuse writes; compiled code sees one type wherever the arrays came from."""
+    return unflatten(value, [protected(a) for a in flatten(value)])
+
+
+def protected(array: Array) -> Array:
+    """The array itself if it refuses writes already, otherwise a view that does."""
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def add(target: Tree, change: Tree) -> Tree:
     """target += change, in place, field by field."""
     for into, extra in zip(flatten(target), flatten(change), strict=True):

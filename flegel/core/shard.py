@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flegel.core.pytree import Array
+from flegel.core.pytree import Array, protected
 from flegel.errors import AlgorithmError
 
 NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"))
@@ -136,6 +136,7 @@ def make_shard(
     """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy.
 
     A floating state takes the precision of the features. Where features must be laid out anew, `empty` makes the room.
+    Features and labels are read-only: kernels never change them, and are then compiled for one type, not for two.
     """
     sparse = isinstance(features, Sparse)
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
@@ -145,9 +146,15 @@ def make_shard(
     kind = features.values.dtype if isinstance(features, Sparse) else features.dtype
     if np.issubdtype(state.dtype, np.floating) and np.issubdtype(kind, np.floating):
         state = state.astype(kind, copy=False)
+    if isinstance(features, Sparse):
+        held: Array | Sparse = features._replace(
+            indptr=protected(features.indptr), indices=protected(features.indices), values=protected(features.values)
+        )
+    else:
+        held = protected(pack_tiles(features, empty) if tiled else features)
     return Shard(
-        features=pack_tiles(features, empty) if tiled and not isinstance(features, Sparse) else features,
-        labels=np.zeros(points) if labels is None else np.asarray(labels),
+        features=held,
+        labels=protected(np.zeros(points) if labels is None else np.asarray(labels)),
         state=pack_tiles(state) if tiled and not sparse else np.ascontiguousarray(state),
         halted=np.zeros(points, np.uint8),
         points=points,

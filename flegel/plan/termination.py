@@ -3,16 +3,28 @@
 Relative change is judged on its own clock, one full pass of the slowest worker, not per barrier: with a short
 interval the change from one barrier to the next is always small and would stop the job too early. An algorithm that
 knows its distance to the minimum (`optimality`) is judged by that instead: a small change may also mean small steps.
+
+A job has converged only where its objective is no worse than after the first pass and no worse than that of a trivial
+model (`baseline`). Where a job comes to rest otherwise, the reason says what to do.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
-from flegel.job import Criteria
+from flegel.job import TOLERANCE, Criteria
 
 FAR_WORSE = 10.0  # multiples of the first objective's size: transients of converging runs stay below
+ROUNDING = 1e-9  # relative: objectives of two models that differ by less count as equal
+STALL_PASSES = 12  # without progress towards the target, after which a job is said to stall
+STALL_PART = 1e-3  # of the distance to the target: at less in `STALL_PASSES` it takes 12,000 passes more, at best
+
+SOUND = ("converged", "target", "halted", "stopped")
+"""Outcomes that quality brought about. The others: `limit`, `stalled`, `worse`, `stuck`, `diverged`."""
+FAILED = ("stalled", "worse", "stuck", "diverged")
+"""Outcomes after which the command line exits with 3: the model is not what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +33,9 @@ class Verdict:
 
     converged: bool
     reason: str
+    outcome: str = ""
+    """One word: converged, target (reached), halted (every point), stopped (by `terminationCheck` or `finished`), limit, stalled
+    (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +56,14 @@ class Progress:
     """What the algorithm says of its distance to the minimum, relative to the objective."""
     finished: str = ""
     """Why the algorithm says that training is over."""
+    baseline: float | None = None
+    """The objective of a trivial model."""
+    trivial: str = ""
+    """What that model is, in words."""
 
 
 class Termination:
-    """Keeps the first objective and the one at the last check, nothing else."""
+    """Keeps the first objective, the one at the last check, and, where there is a target, those of the last passes."""
 
     def __init__(self, criteria: Criteria, maximize: bool) -> None:
         self._criteria = criteria
@@ -52,6 +71,13 @@ class Termination:
         self._checked_at = 0.0
         self._checked: float | None = None
         self._first: float | None = None
+        self._recent: deque[float] = deque(maxlen=STALL_PASSES + 1)
+        """Objectives of the last passes."""
+
+    @property
+    def _tolerance(self) -> float:
+        given = self._criteria.tolerance
+        return TOLERANCE if given is None else given
 
     def due(self, progress: Progress) -> bool:
         """A further full pass of the slowest worker is over: time for the checks that need one."""
@@ -67,62 +93,117 @@ class Termination:
         if self.due(progress):
             verdict = verdict or self._change(progress)
             if user_says_stop:
-                verdict = verdict or Verdict(True, "terminationCheck said so")
+                verdict = verdict or self._sound(progress, Verdict(True, "terminationCheck said so", "stopped"))
             self._checked_at = math.floor(progress.slowest_pass)
             self._checked = value if progress.exact else None
+            verdict = verdict or self._stalled(progress)
         if verdict:
             return verdict
         if criteria.max_iterations and progress.iteration >= criteria.max_iterations:
-            return Verdict(False, f"reached {criteria.max_iterations} iterations")
+            return Verdict(False, f"reached {criteria.max_iterations} iterations", "limit")
         if criteria.max_seconds and progress.seconds >= criteria.max_seconds:
-            return Verdict(False, f"reached {criteria.max_seconds:g} s")
+            return Verdict(False, f"reached {criteria.max_seconds:g} s", "limit")
         return None
+
+    def forget(self) -> None:
+        """Training goes on from an earlier θ: changes are measured anew, and against the same first objective."""
+        self._checked = None
+        self._recent.clear()
 
     def _divergence(self, progress: Progress) -> Verdict | None:
         """Numbers that are not finite, or an objective that is `FAR_WORSE` times worse than the first."""
         value, where = progress.objective, f"in iteration {progress.iteration}"
         if progress.diverged:
-            return Verdict(False, f"diverged: {progress.diverged} {where}")
+            return Verdict(False, f"diverged: {progress.diverged} {where}", "diverged")
         if value is None:
             return None
         if not math.isfinite(value):
-            return Verdict(False, f"diverged: the objective became {value} {where}")
+            return Verdict(False, f"diverged: the objective became {value} {where}", "diverged")
         if not progress.exact:
             return None  # an estimate from the first few points says little
         if self._first is None:
             self._first = value
-        worse = self._sign * (value - self._first)
-        if worse > FAR_WORSE * max(abs(self._first), 1e-300):
+        if self._worse(value, self._first) > FAR_WORSE * max(abs(self._first), 1e-300):
             return Verdict(
                 False,
                 f"diverged: the objective went from {self._first:.4g} to {value:.4g} {where}; a smaller step, "
                 "more frequent barriers or less staleness may help",
+                "diverged",
             )
         return None
 
+    def _worse(self, value: float, other: float) -> float:
+        """By how much `value` is worse than `other`; negative where it is better."""
+        return self._sign * (value - other)
+
     def _quality(self, progress: Progress) -> Verdict | None:
         if progress.points and progress.halted >= progress.points:
-            return Verdict(True, "every point voted to halt")
+            return Verdict(True, "every point voted to halt", "halted")
         if progress.finished:
-            return Verdict(True, progress.finished)
+            return Verdict(True, progress.finished, "stopped")
         target, value = self._criteria.target, progress.objective
-        if target is not None and value is not None and progress.exact and self._sign * (value - target) <= 0:
-            return Verdict(True, f"objective {value:.6g} reached the target {target:.6g}")
+        if target is not None and value is not None and progress.exact and self._worse(value, target) <= 0:
+            return Verdict(True, f"objective {value:.6g} reached the target {target:.6g}", "target")
         return None
 
     def _change(self, progress: Progress) -> Verdict | None:
-        tolerance, value = self._criteria.tolerance, progress.objective
+        tolerance, value = self._tolerance, progress.objective
         if progress.optimality is not None and math.isnan(progress.optimality):
-            return Verdict(False, "no step improves the objective any more, short of the minimum; see the warnings")
+            return Verdict(
+                False, "no step improves the objective any more, short of the minimum; see the warnings", "stuck"
+            )
         if tolerance and progress.exact and progress.optimality is not None:
             if progress.optimality <= tolerance:
-                return Verdict(
-                    True, f"relative distance {progress.optimality:.2g} to the minimum is within {tolerance:g}"
-                )
+                reason = f"relative distance {progress.optimality:.2g} to the minimum is within {tolerance:g}"
+                return self._sound(progress, Verdict(True, reason, "converged"))
             return None
         if not tolerance or value is None or self._checked is None or not progress.exact:
             return None
         change = abs(value - self._checked) / max(abs(self._checked), 1e-300)
         if change <= tolerance:
-            return Verdict(True, f"relative change {change:.2g} over a full pass is within {tolerance:g}")
+            reason = f"relative change {change:.2g} over a full pass is within {tolerance:g}"
+            return self._sound(progress, Verdict(True, reason, "converged"))
         return None
+
+    def _sound(self, progress: Progress, verdict: Verdict) -> Verdict:
+        """The verdict, unless the model is worse than where it began or than a trivial one, or misses the target."""
+        value, first, trivial = progress.objective, self._first, progress.baseline
+        if value is None or not progress.exact:
+            return verdict
+        target = self._criteria.target
+        if target is not None and self._worse(value, target) > 0:
+            return self._short_of(target, value, verdict.reason)
+        if trivial is not None and self._worse(value, trivial) > ROUNDING * abs(trivial):
+            return Verdict(
+                False,
+                f"{verdict.reason}, but objective {value:.6g} is worse than the {trivial:.6g} of {progress.trivial}: "
+                "this is no usable model; scale the columns (--scale standard), or try another start (--seed)",
+                "worse",
+            )
+        if first is not None and self._worse(value, first) > ROUNDING * abs(first):
+            return Verdict(
+                False,
+                f"{verdict.reason}, but objective {value:.6g} is worse than the {first:.6g} after the first pass: "
+                "try --sync bsp, a smaller step or another start (--seed)",
+                "worse",
+            )
+        return verdict
+
+    def _stalled(self, progress: Progress) -> Verdict | None:
+        """The target is out of reach: so little progress in so many passes that it would take thousands more."""
+        target, value, recent = self._criteria.target, progress.objective, self._recent
+        if target is None or value is None or not progress.exact:
+            return None
+        recent.append(value)
+        distance, gained = self._worse(value, target), self._worse(recent[0], value)
+        if len(recent) <= STALL_PASSES or gained > STALL_PART * distance:
+            return None
+        return self._short_of(target, value, f"{STALL_PASSES} passes gained {max(gained, 0.0):.2g}")
+
+    def _short_of(self, target: float, value: float, why: str) -> Verdict:
+        return Verdict(
+            False,
+            f"stalled at objective {value:.6g}, short of the target {target:.6g}: {why}; try another start (--seed) "
+            "or a target that can be reached",
+            "stalled",
+        )

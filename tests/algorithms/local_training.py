@@ -82,7 +82,7 @@ class Run:
             while left > 0:
                 start = self.cursors[w]
                 end = min(share.points, start + left)
-                reached = kernel(share, self.parameter, report, start, end, 0, new_flag())
+                reached = kernel(share, pytree.read_only(self.parameter), report, start, end, 0, new_flag())
                 assert reached == end
                 left -= end - start
                 self.cursors[w] = 0 if end == share.points else end

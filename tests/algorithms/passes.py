@@ -51,7 +51,7 @@ def by_kernel(
     kernel = algorithm.kernel(share)
     assert kernel is not None
     end = share.points if end is None else end
-    assert kernel(share, parameter, aggregator, first, end, 0, NEVER) == end
+    assert kernel(share, pytree.read_only(parameter), aggregator, first, end, 0, NEVER) == end
     return aggregator
 
 

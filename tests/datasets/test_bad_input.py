@@ -135,6 +135,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     ),
     "libsvm: bad index": (write("a.libsvm", "1 1:2\n\n1 a:3\n"), {}, "line 3 has an index"),
     "libsvm: order": (write("a.libsvm", "1 3:1 2:1\n"), {}, "line 1 has indices that do not ascend"),
+    "libsvm: overflow of float32": (write("a.libsvm", "1 3:1e300\n"), {}, "row 1, column 3 is inf"),
     "libsvm: NaN": (write("a.libsvm", "1 3:nan\n"), {}, "not finite"),
     "libsvm: only comments": (write("a.libsvm", "# nothing\n"), {}, "no rows"),
     "libsvm: truncated gzip": (write("a.libsvm.gz", gzip.compress(b"1 1:2\n" * 9999)[:-30]), {}, "truncated"),

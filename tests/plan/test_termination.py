@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from flegel.job import Criteria
-from flegel.plan.termination import Progress, Termination
+from flegel.plan.termination import SOUND, Progress, Termination
 
 
 def at(iteration=1, seconds=1.0, objective=10.0, exact=True, passes=0.0, halted=0, points=100, diverged=""):
@@ -90,3 +90,40 @@ def test_an_algorithm_that_finds_no_better_step_ends_the_job_unconverged() -> No
     check = Termination(Criteria(tolerance=1e-4), maximize=False)
     verdict = check.judge(replace(at(passes=1.0), optimality=math.nan), False)
     assert verdict is not None and not verdict.converged
+
+
+@pytest.mark.parametrize(
+    ("values", "baseline", "target", "outcome", "says"),
+    [
+        ((9.0, 5.0, 5.0), 8.0, None, "converged", "relative change 0 over a full pass"),
+        ((9.0, 5.0, 5.0), 4.0, None, "worse", "worse than the 4 of one cluster"),
+        ((9.0, 9.5, 9.5), None, None, "worse", "worse than the 9 after the first pass"),
+        ((9.0, 5.0, 5.0), None, 4.0, "stalled", "short of the target 4"),
+        ((9.0, 5.0, 5.0), None, 5.0, "target", "reached the target"),
+    ],
+)
+def test_a_job_has_converged_only_where_its_model_is_good(values, baseline, target, outcome, says) -> None:
+    for maximize in (False, True):
+        sign = -1.0 if maximize else 1.0
+        check = Termination(Criteria(tolerance=1e-4, target=None if target is None else sign * target), maximize)
+        verdict = None
+        for passes, value in enumerate(values, start=1):
+            trivial = None if baseline is None else sign * baseline
+            seen = replace(at(objective=sign * value, passes=passes), baseline=trivial, trivial="one cluster")
+            verdict = verdict or check.judge(seen, False)
+        assert (
+            verdict.outcome == outcome
+            and says.replace("the 4", f"the {sign * 4:g}")
+            .replace("the 9", f"the {sign * 9:g}")
+            .replace("target 4", f"target {sign * 4:g}")
+            in verdict.reason
+        )
+        assert verdict.converged == (outcome in SOUND)
+
+
+def test_a_job_that_stalls_above_its_target_says_so_and_ends_and_a_slow_one_does_not() -> None:
+    stuck, slow = (Termination(Criteria(tolerance=0, target=1.0), maximize=False) for _ in range(2))
+    verdicts = [stuck.judge(at(objective=2.0 + 1e-6 / p, passes=p), False) for p in range(1, 30)]
+    first = next(v for v in verdicts if v is not None)
+    assert first.outcome == "stalled" and "short of the target" in first.reason and verdicts.index(first) >= 12
+    assert all(slow.judge(at(objective=2.0 - 1e-3 * p, passes=p), False) is None for p in range(1, 200))

@@ -44,6 +44,14 @@ class Good(Algorithm):
         return float(np.abs(parameter).sum())
 
 
+class DividesByTheSpread(Good):
+    """Sound on ordinary rows; without spread it divides by 0."""
+
+    def initParameter(self, sample: Sample, rng: np.random.Generator) -> Any:
+        with np.errstate(all="ignore"):
+            return np.asarray(sample.features).mean(axis=0) / np.asarray(sample.features).std()
+
+
 class ForgetsToSubtract(Good):
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Any, iterationNum: int) -> Any:
         return Sums(dataPoint.features * self.weight + 0.5 * parameter, 1.0)

@@ -9,12 +9,13 @@ import pytest
 from fake_cluster import FakeCluster
 from waiting import until
 
+from flegel.api import LocalCluster
 from flegel.errors import UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Exit, Hello, ReleaseJob
 from flegel.runtime.processes.cluster_protocol import Cluster
-from flegel.runtime.processes.local_cluster import LocalCluster
 from flegel.runtime.processes.remote_cluster import RemoteCluster
+from flegel.runtime.processes.thread_cluster import ThreadCluster
 
 
 def check_cluster(make: Callable[[int], Cluster]) -> None:
@@ -118,6 +119,10 @@ def _check_requests(cluster: Cluster) -> None:
 @pytest.mark.parametrize("make", [LocalCluster, RemoteCluster])
 def test_a_cluster_of_processes_behaves_as_the_protocol_says(make: Callable[[int], Cluster]) -> None:
     check_cluster(make)
+
+
+def test_a_cluster_of_threads_behaves_as_the_protocol_says() -> None:
+    check_cluster(ThreadCluster)
 
 
 def test_the_fake_cluster_behaves_as_the_protocol_says() -> None:

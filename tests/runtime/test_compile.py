@@ -27,7 +27,7 @@ LABELS = np.random.default_rng(2).integers(0, 3, size=97).astype(float)
 
 
 def prepare(algorithm: Algorithm, rows: Any = ROWS, layout: str | None = None) -> tuple[Shard, Any, Any]:
-    labels = LABELS if algorithm.supervised else None
+    labels = algorithm.labels_for_points(LABELS)
     points = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
     columns = rows.columns if isinstance(rows, Sparse) else rows.shape[1]
     sample = Sample(rows, labels, points, columns)
@@ -58,6 +58,7 @@ CLASSES = [
     users.Histogram(),
     users.Histogram(bins=3, low=-1.0, high=1.0, wrap=True, title="three"),
     users.HaltsWhenLarge(threshold=0.25),
+    users.HaltsAtOnce(),
     users.ClassMeans(),
     KMeans(k=4, init="first"),
 ]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,11 +22,13 @@ from flegel.core.shard import Sparse
 from flegel.errors import ProtocolError, UsageError
 from flegel.messages import Hello
 from flegel.runtime import clock
+from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.remote_cluster import RemoteCluster
 from flegel.runtime.processes.worker_processes import launch
 from flegel.runtime.transport import job_sockets, remote_arrays
 from flegel.runtime.transport.codec import Sequencer
 from flegel.runtime.transport.curve import KeyPair, new_key_pair, secure_dialer
+from flegel.runtime.transport.shared_memory import open_shared
 from flegel.runtime.worker import process
 from flegel.runtime.worker.process import WorkerConfig, identity
 from flegel.runtime.worker.row_sources import SharedRows, open_rows, reorder
@@ -154,9 +156,8 @@ def test_a_worker_watches_its_connection_from_before_it_is_made(monkeypatch: pyt
         dialled.append(bool(line.getsockopt(zmq.LAST_ENDPOINT)))
 
     monkeypatch.setattr(process.ConnectionMonitor, "__init__", watch)
-    monkeypatch.setattr(job_sockets, "_here", None)
     keys = job_sockets.JobKeys(new_key_pair(), new_key_pair().public, new_key_pair())
-    made = process.WorkerProcess(WorkerConfig("tcp://127.0.0.1:1", "t", 0, 0, keys))
+    made = process.WorkerLoop(WorkerConfig("tcp://127.0.0.1:1", "t", 0, 0, keys))
     assert made._socket.getsockopt(zmq.LAST_ENDPOINT)
     made._trainer.quit()
     made._socket.close(linger=0)
@@ -171,7 +172,7 @@ def test_a_worker_whose_coordinator_vanished_ends(capfd: pytest.CaptureFixture[s
         cluster.start()
         cluster.wait_ready()
         cluster.endpoint.close()  # as when its host is gone; the worker's standard input stays open
-        assert cluster.registry.processes[0].wait(60) == 0
+        assert cluster.registry.processes[0].wait(60) == DISCONNECTED
     finally:
         cluster.registry.ready.clear()
         cluster.close()
@@ -194,29 +195,31 @@ def test_a_worker_reads_its_configuration_from_a_file_that_only_its_owner_can_re
 # -- arrays of another host ----------------------------------------------------------------------------------------
 
 
+class Served(NamedTuple):
+    """A server of arrays, and how a reader of the same job reaches it."""
+
+    server: remote_arrays.ArrayServer
+    dial: remote_arrays.Dial
+
+
 @pytest.fixture(params=["keys", "one host"])
-def array_server(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[remote_arrays.ArrayServer]:
+def array_server(request: pytest.FixtureRequest) -> Iterator[Served]:
     between = new_key_pair()
     keys = job_sockets.JobKeys(new_key_pair(), new_key_pair().public, between) if request.param == "keys" else None
     ours, readers = job_sockets.JobSockets(keys), job_sockets.JobSockets(keys)
-    monkeypatch.setattr(job_sockets, "_here", readers)
     server = remote_arrays.ArrayServer(ours, "tcp://127.0.0.1:1")
-    yield server
+    yield Served(server, readers.dial)
     server.close()
     ours.close()
     readers.close()
 
 
-def test_indexing_a_remote_array_is_indexing_the_array(
-    array_server: remote_arrays.ArrayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_indexing_a_remote_array_is_indexing_the_array(array_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_arrays, "PIECE", 1000)
     values = np.random.default_rng(0).normal(size=(500, 3))
-    served = remote_arrays.ServedArray(array_server, values.shape, values.dtype)
+    served = remote_arrays.ServedArray(array_server.server, values.shape, values.dtype)
     served.array[...] = values
-    there = remote_arrays.RemoteArray(served.describe())
+    there = remote_arrays.RemoteArray(served.describe(), array_server.dial)
     assert len(there) == 500 and there.dtype == values.dtype
     for which in (
         slice(None),
@@ -240,16 +243,16 @@ def test_indexing_a_remote_array_is_indexing_the_array(
         there[:]
 
 
-def test_shards_of_dense_and_sparse_rows_are_read_remotely(array_server: remote_arrays.ArrayServer) -> None:
+def test_shards_of_dense_and_sparse_rows_are_read_remotely(array_server: Served) -> None:
     rng = np.random.default_rng(0)
     dense, labels = rng.normal(size=(90, 4)), rng.normal(size=90)
     indptr = np.arange(0, 181, 2)
     sparse = Sparse(indptr, np.tile([1, 3], 90), rng.normal(size=180), 5)
     owners = [np.arange(0, 90, 2), np.arange(1, 90, 2)]
     for features in (dense, sparse):
-        rows = SharedRows(features, labels, owners, partial(remote_arrays.ServedArray, array_server))
+        rows = SharedRows(features, labels, owners, partial(remote_arrays.ServedArray, array_server.server))
         for index, mine in enumerate(owners):
-            got = open_rows(rows.describe(), index, 2, 0)
+            got = open_rows(rows.describe(), index, 2, 0, open_array=partial(open_shared, dial=array_server.dial))
             assert np.array_equal(got.ids, mine) and np.array_equal(got.labels, labels[mine])
             if isinstance(features, Sparse):
                 for a, b in zip(got.features, reorder(features, mine), strict=True):
@@ -259,12 +262,14 @@ def test_shards_of_dense_and_sparse_rows_are_read_remotely(array_server: remote_
         rows.close()
 
 
-def test_many_readers_at_once(array_server: remote_arrays.ArrayServer) -> None:
-    served = remote_arrays.ServedArray(array_server, (200_000, 8), np.dtype("f8"))
+def test_many_readers_at_once(array_server: Served) -> None:
+    served = remote_arrays.ServedArray(array_server.server, (200_000, 8), np.dtype("f8"))
     served.array[...] = np.arange(1_600_000.0).reshape(200_000, 8)
     sums: list[float] = []
     readers = [
-        threading.Thread(target=lambda: sums.append(remote_arrays.RemoteArray(served.describe())[:].sum()))
+        threading.Thread(
+            target=lambda: sums.append(remote_arrays.RemoteArray(served.describe(), array_server.dial)[:].sum())
+        )
         for _ in range(4)
     ]
     for reader in readers:
@@ -282,9 +287,8 @@ def test_a_reader_without_the_jobs_key_gets_nothing(monkeypatch: pytest.MonkeyPa
     try:
         for between in (new_key_pair(), KeyPair(own.keys.between.public, new_key_pair().secret)):  # type: ignore[union-attr]
             stranger = job_sockets.JobSockets(job_sockets.JobKeys(new_key_pair(), new_key_pair().public, between))
-            monkeypatch.setattr(job_sockets, "_here", stranger)
             with pytest.raises(flegel.FlegelError, match="did not come"):
-                remote_arrays.RemoteArray(served.describe())[:]
+                remote_arrays.RemoteArray(served.describe(), stranger.dial)[:]
             stranger.close()
     finally:
         server.close()

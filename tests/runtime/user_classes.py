@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -119,10 +119,16 @@ class HaltsWhenLarge(DenseMean):
         return Sums(change, 1.0)
 
 
-class ClassMeans(DenseMean):
-    """Uses the label of a point."""
+class HaltsAtOnce(DenseMean):
+    """No hyper-parameters, so that `self` has fields of one type only in compiled code."""
 
-    supervised: ClassVar[bool] = True
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Sums, iterationNum: int) -> Sums:
+        self.voteToHalt()
+        return Sums(np.zeros(dataPoint.features.shape[0]), 1.0)
+
+
+class ClassMeans(DenseMean):
+    """Uses the label of a point, which it gets because the data have labels."""
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Sums, iterationNum: int) -> Sums:
         columns = dataPoint.features.shape[0]

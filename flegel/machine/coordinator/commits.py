@@ -196,10 +196,16 @@ class Commits:
     # -- figures -------------------------------------------------------------------------------------------
 
     def ask_for_the_end(self, progress: Progress) -> tuple[bool, Progress]:
-        """What the user's class says once a pass: whether the job is over, and how far it is from the minimum."""
-        statistics = self._job.store.statistics
+        """What the user's class says once a pass: whether the job is over, how far it is from the minimum, and how good
+        a trivial model is."""
+        statistics, parameter = self._job.store.statistics, self._job.store.parameter
         check = bool(self._ask("terminationCheck", statistics, self._job.iteration))
-        return check, replace(progress, optimality=self._ask("optimality", statistics, self._job.store.parameter))
+        return check, replace(
+            progress,
+            optimality=self._ask("optimality", statistics, parameter),
+            baseline=self._ask("baseline", statistics, parameter) if progress.exact else None,
+            trivial=self._job.algorithm.trivial,
+        )
 
     def final_parameter(self) -> Tree:
         """θ as the result."""

@@ -69,6 +69,7 @@ class Coordinator:
     ) -> None:
         """`collect`: fetch the points' hidden states at the end. `debug`: check the conservation laws at each commit.
         `attribute`: the store attributes progress to single workers. The last four are those of `Membership`."""
+        criteria = criteria.resolved(algorithm.default_tolerance)
         self.state = JobState(algorithm, policy, criteria, store, timeouts or events.Timeouts(), attribute)
         self.liveness = Liveness(self.state.timeouts)
         self.orders = WorkerOrders(self.state, self.liveness)
@@ -172,7 +173,7 @@ class Coordinator:
             case Timer("checkpoint" | "force" | "leave") | events.Suspend():
                 self._on_checkpoint_event(event, now)
             case Timer("limit"):
-                self._end(Verdict(False, f"reached {state.criteria.max_seconds:g} s"), now)
+                self._end(Verdict(False, f"reached {state.criteria.max_seconds:g} s", "limit"), now)
             case Timer("hire"):
                 self.membership.roster.stop_waiting(now, state.timeouts.hire)
                 self._step(now)

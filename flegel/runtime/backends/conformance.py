@@ -27,14 +27,14 @@ def check_backend(
     seed: int = 0,
     close: float = CLOSE,
 ) -> ShardKernel:
-    """Raises `AlgorithmError` with what differs by more than `close`, relatively; returns the kernel that was checked."""
+    """Raises `AlgorithmError` with what differs by more than `close`, relatively; returns the checked kernel."""
     sample = Sample(features, labels, len(features), features.shape[1])
     theta = pytree.starting(algorithm.initParameter(sample, np.random.default_rng(seed)), algorithm.typed)
     empty = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(theta)), algorithm.typed)
 
     def shard(layout: str) -> Shard:
         state = algorithm.initState(len(features), features.shape[1], np.random.default_rng(seed))
-        return make_shard(features, labels if algorithm.supervised else None, state, layout)
+        return make_shard(features, algorithm.labels_for_points(labels), state, layout)
 
     mine, expected = shard(backend.layout(algorithm, interpret=False)), shard("rows")
     sent = pytree.without(theta, algorithm.unsent)

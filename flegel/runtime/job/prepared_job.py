@@ -14,9 +14,11 @@ import numpy as np
 from flegel.algorithm import Algorithm, Sample
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import Sparse, check_state, make_shard
+from flegel.core.shard import Shard, Sparse, check_state, make_shard
+from flegel.core.stop_flag import new_flag
 from flegel.datasets import Dataset, scale
 from flegel.errors import AlgorithmError, FlegelError, own_traceback
+from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change, interpreted
 from flegel.runtime.job.checkpoint_session import fingerprint
 from flegel.runtime.job.class_source import reference
@@ -25,6 +27,7 @@ from flegel.runtime.job.request import Request
 SAMPLE_ROWS = 100_000
 HEAD_ROWS = 1024
 PROBE_ROWS = 256
+TIMED_ROWS = 2048  # on which a kernel is timed: 0.05 to 2 ms
 
 
 class FlegelWarning(UserWarning):
@@ -71,17 +74,7 @@ class PreparedJob:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
         if self.algorithm.backend:  # it compiles nothing
             return Built(interpreted(self.algorithm), self.algorithm.backend)
-        features, labels = self.sample.features, self.sample.labels
-        count = min(PROBE_ROWS, self.sample.points)
-        labels = labels[:count] if labels is not None and self.algorithm.supervised else None
-        if isinstance(features, Sparse):
-            end = features.indptr[count]
-            few: Array | Sparse = Sparse(
-                features.indptr[: count + 1], features.indices[:end], features.values[:end], features.columns
-            )
-        else:
-            few = features[:count]
-        shard = make_shard(few, labels, self.state, self.algorithm.layout)
+        shard = self._shard(PROBE_ROWS, self.state)
         cold = self.request.session is not None and self.request.session.stored is not None
         built: Built = self._guard(
             "updateDataPoint", lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=cold)
@@ -95,6 +88,33 @@ class PreparedJob:
                 stacklevel=2,
             )
         return built
+
+    def _shard(self, most: int, state: Array) -> Shard:
+        """The first rows of the sample, as a worker would have them."""
+        features, labels = self.sample.features, self.sample.labels
+        count = min(most, self.sample.points)
+        labels = self.algorithm.labels_for_points(None if labels is None else labels[:count])
+        if isinstance(features, Sparse):
+            end = features.indptr[count]
+            few: Array | Sparse = Sparse(
+                features.indptr[: count + 1], features.indices[:end], features.values[:end], features.columns
+            )
+        else:
+            few = features[:count]
+        return make_shard(few, labels, state, self.algorithm.layout)
+
+    def pass_seconds(self, built: Built) -> float:
+        """Seconds of one worker for all rows, from a kernel that is timed on some of them; the better of two calls."""
+        count = min(TIMED_ROWS, self.sample.points)
+        state = self.algorithm.initState(count, self.sample.columns, np.random.default_rng(0))
+        shard, flag = self._shard(count, state), new_flag()
+        sums = pytree.copy(self.zero)
+        seconds = []
+        for _ in range(2):
+            began = clock.now()
+            built.kernel(shard, self.parameter, sums, 0, count, 0, flag)
+            seconds.append(clock.now() - began)
+        return min(seconds) / count * self.request.data.rows
 
     def _hook(self, name: str, *args: Any) -> Any:
         self.request.phase("init", name)

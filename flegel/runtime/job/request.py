@@ -19,6 +19,9 @@ from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 
+WORK = 1 << 21  # multiplications of a pass, of each worker at least: 0.3 to 2 ms, the time of a barrier
+SPARSE_COLUMNS = 256  # numbers in a sparse row, at most, as far as that is known
+
 
 @dataclass
 class Request:
@@ -38,12 +41,21 @@ class Request:
 
     @property
     def workers(self) -> int:
-        return default_workers() if self.job.workers is None else self.job.workers
+        return workers_for(self.algorithm, self.data) if self.job.workers is None else self.job.workers
 
 
 def default_workers() -> int:
     """One for each core that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def workers_for(algorithm: Algorithm, data: Dataset) -> int:
+    """One for each core, fewer where a pass is so short that barriers would cost more than it.
+
+    Depends on sizes alone, never on measurements: the number of workers decides the result's last digits.
+    """
+    work = data.rows * algorithm.work(min(data.columns, SPARSE_COLUMNS) if data.sparse else data.columns)
+    return int(max(min(work / WORK, default_workers(), data.rows), 1))
 
 
 def check_numbers(request: Request) -> None:

@@ -23,10 +23,11 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
+from flegel.datasets import Scaling, Treatment
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.messages import TreeLayout
-from flegel.result import Result, module_of, scaled
+from flegel.result import Result, module_of
 from flegel.runtime.job.class_source import in_json, instantiate, reference
 from flegel.runtime.worker.trainer import build, form_of
 
@@ -43,6 +44,8 @@ class ModelManifest(msgspec.Struct, forbid_unknown_fields=True):
     objective: float | None
     classes: list[str] | None = None
     has_state: bool = False
+    treatment: Treatment | None = None
+    """How tables become rows; models that were saved without it take plain numbers."""
 
 
 class Model:
@@ -54,6 +57,13 @@ class Model:
         self.state = arrays.get("__state__")
         self.scaling = (arrays["__shift__"], arrays["__factor__"]) if "__shift__" in arrays else None
         self._algorithm = algorithm
+
+    @property
+    def treatment(self) -> Treatment:
+        """How the columns of a table become rows of this model."""
+        if self.manifest.treatment is not None:
+            return self.manifest.treatment
+        return Treatment(self.columns).scaled_by(None if self.scaling is None else Scaling(*self.scaling))
 
     @property
     def algorithm(self) -> Algorithm:
@@ -80,10 +90,7 @@ class Model:
 
     def predict(self, features: Any) -> Array:
         """What the model says about rows; class names where it was trained on names."""
-        rows = features if not hasattr(features, "__array__") else np.asarray(features)
-        if isinstance(rows, np.ndarray) and (rows.ndim != 2 or rows.shape[1] != self.columns):
-            raise UsageError(f"This model was trained on {self.columns} columns; the data have shape {rows.shape}.")
-        return self.algorithm.predict(scaled(rows, self.scaling), self.parameter)
+        return self.algorithm.predict(self.treatment.apply(features), self.parameter)
 
 
 def check_target(folder: str | os.PathLike[str]) -> None:
@@ -161,6 +168,7 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
         result.objective,
         result.classes,
         result.state is not None,
+        result.treatment,
     )
     yield "model.json", msgspec.json.format(msgspec.json.encode(manifest))
     yield from _record(result)

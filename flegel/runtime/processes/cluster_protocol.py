@@ -15,8 +15,7 @@ from flegel.core.pytree import Array
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Order
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
-from flegel.runtime.transport.remote_arrays import ServedArray
-from flegel.runtime.transport.shared_memory import SharedArray
+from flegel.runtime.transport.shared_memory import JobArray
 
 
 class WorkerDeath(NamedTuple):
@@ -60,7 +59,7 @@ class Cluster(Protocol):
         """Workers drop the data of the job."""
         ...
 
-    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         """An array that all workers can read."""
         ...
 

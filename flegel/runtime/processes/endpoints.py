@@ -15,7 +15,7 @@ from flegel.runtime.transport import job_sockets, zmq_frames
 from flegel.runtime.transport.curve import ZapAuthenticator, apply_limits, key_of, new_key_pair, secure_listener
 from flegel.runtime.transport.job_sockets import LARGEST, QUEUE, JobKeys, JobSockets
 from flegel.runtime.transport.remote_arrays import ArrayServer, ServedArray
-from flegel.runtime.transport.shared_memory import SharedArray
+from flegel.runtime.transport.shared_memory import JobArray, SharedArray
 from flegel.runtime.worker.process import identity
 
 
@@ -38,7 +38,7 @@ class Endpoint(Protocol):
         """The sender's identity (empty if unknown) and the frames of a message; raises `zmq.Again` without one."""
         ...
 
-    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         """An array that all workers can read."""
         ...
 
@@ -69,12 +69,14 @@ class LocalEndpoint:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
-        if job_sockets.ABSTRACT and not self._host:
-            self.address = job_sockets.bind_here(self._socket)
-        else:
-            host = f"tcp://{self._host or '127.0.0.1'}"
-            self.address = f"{host}:{self._socket.bind_to_random_port(host)}"
+        self.address = self._bind(self._socket)
         return self._socket
+
+    def _bind(self, listener: zmq.Socket[bytes]) -> str:
+        if job_sockets.ABSTRACT and not self._host:
+            return job_sockets.bind_here(listener)
+        host = f"tcp://{self._host or '127.0.0.1'}"
+        return f"{host}:{listener.bind_to_random_port(host)}"
 
     def admit(self, worker: int, incarnation: int) -> JobKeys | None:
         return None
@@ -82,7 +84,7 @@ class LocalEndpoint:
     def receive(self, socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
         return zmq_frames.receive_from(socket)
 
-    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         return SharedArray(shape, dtype)
 
     def supervise(self) -> None:
@@ -146,7 +148,7 @@ class CurveEndpoint:
         known = sender if sender == route.bytes else b""
         return known, [memoryview(f).toreadonly() for f in parts] if known else []
 
-    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         if self._array_server is None:
             self._array_sockets = JobSockets(JobKeys(self._pair, self._pair.public, self._between))
             self._array_server = ArrayServer(self._array_sockets, self.address)

@@ -28,8 +28,7 @@ from flegel.runtime.processes.job_mailbox import JobMailbox
 from flegel.runtime.processes.worker_processes import Launcher
 from flegel.runtime.processes.worker_registry import WorkerRegistry
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
-from flegel.runtime.transport.remote_arrays import ServedArray
-from flegel.runtime.transport.shared_memory import SharedArray
+from flegel.runtime.transport.shared_memory import JobArray
 from flegel.runtime.worker.process import WorkerConfig
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ class WorkerCluster:
                 with contextlib.suppress(FlegelError):
                     self.send(worker, ReleaseJob())
 
-    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray | ServedArray:
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         """An array that all workers can read."""
         return self.endpoint.new_array(shape, dtype)
 
@@ -193,6 +192,11 @@ class WorkerCluster:
     def dismiss(self, envelope: Envelope) -> None:
         """Tell the sender, which was evicted, to end."""
         self._mailbox.send_exit(envelope.worker, envelope.incarnation)
+
+    def end_workers(self) -> None:
+        """End the processes of all workers; `start` starts others. Between jobs only."""
+        for worker in list(self.registry.processes):
+            self.evict(worker, gently=True)
 
     def prepare_spare(self) -> None:
         """Make the next start quick, where that is possible."""

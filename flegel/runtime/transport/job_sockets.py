@@ -20,6 +20,7 @@ import zmq
 from flegel.runtime.transport.curve import KeyPair, ZapAuthenticator, apply_limits, secure_dialer, secure_listener
 
 LARGEST = 4 << 30
+INPROC = "inproc://"
 QUEUE = 10_000  # messages; far more than the protocols of a job ever have under way
 ABSTRACT = os.name == "posix" and os.path.exists("/proc/self/fd")  # noqa: PTH110 - asked once, at import
 """Are there local sockets that have no file?"""
@@ -37,9 +38,11 @@ class JobKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class JobSockets:
     """Sockets of one process to others of its job."""
 
-    def __init__(self, keys: JobKeys | None = None) -> None:
+    def __init__(self, keys: JobKeys | None = None, context: zmq.Context[Any] | None = None) -> None:
+        """`context`: that of a coordinator in this process, which ends it; without one, sockets have their own."""
         self.keys = keys
-        self.context: zmq.Context[Any] = zmq.Context()
+        self._shared = context is not None
+        self.context: zmq.Context[Any] = zmq.Context() if context is None else context
         self._authenticator: ZapAuthenticator | None = None
 
     def to_coordinator(
@@ -58,6 +61,8 @@ class JobSockets:
     def listen(self, near: str) -> tuple[zmq.Socket[bytes], str]:
         """A socket that others of this job can dial, and its address; `near`: how the coordinator is reached."""
         listener = self._socket(zmq.ROUTER)
+        if near.startswith(INPROC):
+            return listener, bind_inside(listener)
         if self.keys is None and ABSTRACT and not near.startswith("tcp:"):
             return listener, bind_here(listener)
         if self.keys is not None:
@@ -95,25 +100,15 @@ class JobSockets:
         if self._authenticator is not None:
             self._authenticator.stop()
             self._authenticator = None
-        self.context.term()
+        if not self._shared:
+            self.context.term()
 
 
-_here: JobSockets | None = None
-
-
-def here() -> JobSockets:
-    """The sockets of this process."""
-    global _here
-    if _here is None:
-        _here = JobSockets()
-    return _here
-
-
-def enter(keys: JobKeys | None) -> JobSockets:
-    """Once, when the process starts."""
-    global _here
-    _here = JobSockets(keys)
-    return _here
+def bind_inside(local: zmq.Socket[bytes]) -> str:
+    """A socket that only threads with the same context can reach."""
+    address = f"{INPROC}flegel-{secrets.token_hex(12)}"
+    local.bind(address)
+    return address
 
 
 def bind_here(local: zmq.Socket[bytes]) -> str:
@@ -136,4 +131,4 @@ def own_address(peer: str) -> str:
 
 def same_host(address: str, near: str) -> bool:
     """Is this the address of a socket on this host?"""
-    return address.startswith("ipc:") or urlsplit(address).hostname == own_address(near)
+    return address.startswith(("ipc:", INPROC)) or urlsplit(address).hostname == own_address(near)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,15 @@ from flegel.errors import DecodeError, FlegelError, ProtocolError
 from flegel.messages import ReadRows, RowsRead
 from flegel.runtime import clock
 from flegel.runtime.transport.codec import EMPTY, PackedArrays, Sequencer, decode
-from flegel.runtime.transport.job_sockets import JobSockets, here
+from flegel.runtime.transport.job_sockets import JobSockets
 from flegel.runtime.transport.poller import Poller, wait_any
 
 PIECE = 4 << 20  # bytes of one answer
 AHEAD = 4  # pieces that are asked for before the first has come
 PATIENCE = 60.0  # seconds without a piece until the reader gives up
+
+Dial = Callable[[str], "zmq.Socket[bytes]"]
+"""How a reader connects to the process that has an array."""
 
 
 class ArrayServer:
@@ -106,7 +110,8 @@ class ServedArray:
 class RemoteArray:
     """What a reader has in hand: indexing fetches, by slices or by the numbers of rows."""
 
-    def __init__(self, description: dict[str, Any]) -> None:
+    def __init__(self, description: dict[str, Any], dial: Dial) -> None:
+        self._dial = dial
         self._address, self._number = str(description["far"]), int(description["number"])
         self.shape = tuple(int(n) for n in description["shape"])
         self.dtype = np.dtype(description["dtype"])
@@ -136,7 +141,7 @@ class RemoteArray:
         each = max(out.nbytes // count if count else 1, 1)
         size = max(PIECE // each, 1)
         pieces = [(lo, min(lo + size, count)) for lo in range(0, count, size)]
-        link = here().dial(self._address)
+        link = self._dial(self._address)
         sequencer = Sequencer("far", 0, 0, 0)
         try:
             poller, asked, taken = Poller(link), 0, 0

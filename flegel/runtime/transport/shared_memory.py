@@ -20,16 +20,16 @@ import tempfile
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import NUMBERS
 from flegel.datasets import memory
-from flegel.errors import DecodeError, FlegelError
+from flegel.errors import DecodeError, FlegelError, ProtocolError
 from flegel.messages import SharedMemoryRef
-from flegel.runtime.transport.remote_arrays import RemoteArray
+from flegel.runtime.transport.remote_arrays import Dial, RemoteArray
 
 ANONYMOUS = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 PREFIX = "flegel-"
@@ -178,6 +178,16 @@ def _map(place: SharedMemoryRef, writable: bool) -> SharedBlock:
         raise
 
 
+class JobArray(Protocol):
+    """An array that the workers of a job can read: filled through `array`, opened by what `describe` returns."""
+
+    array: Array
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
 class SharedArray:
     """Owned by the process that made it; `describe` tells others how to open it."""
 
@@ -220,10 +230,12 @@ class SharedArray:
         self._map = None  # it holds a descriptor of its own
 
 
-def open_shared(description: dict[str, Any]) -> Any:
+def open_shared(description: dict[str, Any], dial: Dial | None = None) -> Any:
     """The array that another process described, read-only; from another host, one that is fetched as it is indexed."""
     if "far" in description:
-        return RemoteArray(description)
+        if dial is None:
+            raise ProtocolError("Rows of another host were offered to a worker that cannot connect to it.")
+        return RemoteArray(description, dial)
     shape, dtype = tuple(description["shape"]), np.dtype(description["dtype"])
     size = int(np.prod(shape)) * dtype.itemsize
     if size == 0:

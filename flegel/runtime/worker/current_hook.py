@@ -1,14 +1,25 @@
-"""Which hook of the user's class this process is in, if any: beats carry it, and verdicts name it.
+"""Which hook of the user's class a thread is in, if any: beats carry it, and verdicts name it.
 
-One thread runs hooks, another one reads; nothing here waits or decides.
+The trainer thread of a worker enters hooks, its I/O thread reads; several workers may live in one process, so the
+record belongs to the thread. Nothing here waits or decides.
 """
 
 from __future__ import annotations
 
+import threading
+
 MODULE = "the module of the class"
 """The code around the class, which runs when it is loaded."""
 
-_inside: list[str] = []
+
+class _OfThread(threading.local):
+    """The hooks that this thread has entered and not left."""
+
+    def __init__(self) -> None:
+        self.entered: list[str] = []
+
+
+_here = _OfThread()
 
 
 class inside:
@@ -18,13 +29,19 @@ class inside:
         self._hook = hook
 
     def __enter__(self) -> None:
-        _inside.append(self._hook)
+        _here.entered.append(self._hook)
 
     def __exit__(self, *_: object) -> None:
-        _inside.pop()
+        _here.entered.pop()
 
 
-def current() -> str:
-    """The innermost hook that has been entered and not left; empty where the engine is at work."""
-    entered = _inside[-1:]  # one step, so that the other thread may leave meanwhile
-    return entered[0] if entered else ""
+class HookRecord:
+    """What another thread may read of the thread that made it."""
+
+    def __init__(self) -> None:
+        self._entered = _here.entered
+
+    def current(self) -> str:
+        """The innermost hook that has been entered and not left; empty where the engine is at work."""
+        entered = self._entered[-1:]  # one step, so that the other thread may leave meanwhile
+        return entered[0] if entered else ""

@@ -86,6 +86,10 @@ class Mover:
         if self._thread is not None:
             self._put(None)
             self._thread.join(timeout=2.0)
+            if not self._thread.is_alive():
+                os.close(self._wakeup)
+                os.close(self._wakeup_writer)
+                self._thread = None
 
     def _put(self, item: Any) -> None:
         self._inbox.put(item)

@@ -12,16 +12,24 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Shard, make_shard
 from flegel.datasets import scale
 from flegel.messages import LoadShard
+from flegel.runtime.transport.shared_memory import open_shared
 from flegel.runtime.worker.current_hook import inside
-from flegel.runtime.worker.row_sources import open_ids
+from flegel.runtime.worker.row_sources import OpenArray, open_ids
 
 
 class PointReassigner:
     """Knows where the rows of a job are and what its points look like."""
 
     def __init__(
-        self, load: LoadShard, algorithm: Algorithm, layout: str, scaling: tuple[Array, ...], columns: int
+        self,
+        load: LoadShard,
+        algorithm: Algorithm,
+        layout: str,
+        scaling: tuple[Array, ...],
+        columns: int,
+        open_array: OpenArray = open_shared,
     ) -> None:
+        self._open_array = open_array
         self._load, self._algorithm, self._layout, self._scaling = load, algorithm, layout, scaling
         self._columns = columns
         self._rng = np.random.default_rng([load.seed, load.index, load.count])
@@ -39,7 +47,7 @@ class PointReassigner:
             return self._algorithm.initState(points, self._columns, self._rng)
 
     def _shard(self, ids: Array, states: Array) -> Shard:
-        features, labels, found = open_ids(self._load.source, ids)
+        features, labels, found = open_ids(self._load.source, ids, self._open_array)
         if self._scaling:
             features = scale.apply(features, scale.Scaling(*self._scaling))
-        return make_shard(features, labels if self._algorithm.supervised else None, states, self._layout, found)
+        return make_shard(features, self._algorithm.labels_for_points(labels), states, self._layout, found)

@@ -1,8 +1,9 @@
-"""A worker process: this I/O thread owns the socket and the machine, a second thread trains.
+"""A worker: its I/O thread owns the socket and the machine, a second thread trains.
 
-It learns everything from one line on standard input (where to connect, who it is), and ends when that pipe closes:
-a worker cannot outlive the process that started it. The I/O thread sleeps in `select` nearly always, so that the
-trainer never waits for the GIL.
+As a process of its own it learns everything from one line on standard input (where to connect, who it is), and ends
+when that pipe closes: a worker cannot outlive the process that started it. In a thread of the coordinator's process
+(`runtime/processes/thread_cluster.py`) a pipe takes the place of standard input. The I/O thread sleeps in `select`
+nearly always, so that the trainer never waits for the GIL.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any, Protocol
 
 import msgspec
 import zmq
@@ -47,7 +49,7 @@ from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 from flegel.runtime.transport.curve import private_bytes
 from flegel.runtime.transport.poller import Poller
 from flegel.runtime.transport.shared_buffers import BufferWriter
-from flegel.runtime.worker import current_hook
+from flegel.runtime.transport.shared_memory import open_shared
 from flegel.runtime.worker.mover import Mover
 from flegel.runtime.worker.trainer import Trainer
 
@@ -66,57 +68,79 @@ class WorkerConfig(msgspec.Struct, forbid_unknown_fields=True):
     """For a coordinator on any host; without them it is the parent of this process."""
 
 
-class WorkerProcess:
-    """The thin shell around the worker machine."""
+class CoordinatorProcess(Protocol):
+    """What a worker needs of its coordinator where both live in one process."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    @property
+    def context(self) -> zmq.Context[Any]: ...
+
+    def open_array(self, description: dict[str, Any]) -> Array: ...
+
+
+class WorkerLoop:
+    """The thin shell around the worker machine: what its I/O thread does."""
+
+    def __init__(self, config: WorkerConfig, inside: CoordinatorProcess | None = None) -> None:
+        """`inside`: what the coordinator offers to workers in threads of its own process."""
         self._config = config
-        self._sockets = job_sockets.enter(config.keys)
-        self._connection: ConnectionMonitor | None = None
-        own = identity(config.worker, config.incarnation)
-        self._socket = self._sockets.to_coordinator(config.address, own, self._monitor)
+        self._sockets = job_sockets.JobSockets(config.keys, inside.context if inside else None)
+        open_array = inside.open_array if inside else partial(open_shared, dial=self._sockets.dial)
+        self._trainer = Trainer(open_array=open_array, collect=inside is None)
+        self._mover = Mover(self._sockets, self._trainer, config.address, config.worker, config.incarnation)
+        self._posted: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
         self._sequencer = Sequencer(config.token, 0, config.worker, config.incarnation)
         self._last_sequence = -1
         self._buffers: BufferWriter | None = None
         self._executor = WorkerExecutor(self)
-        self._trainer = Trainer()
-        self._mover = Mover(self._sockets, self._trainer, config.address, config.worker, config.incarnation)
-        self._posted: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
+        self._in_job = False
         self._alive, self._exit_code = True, 0
+        self._connection: ConnectionMonitor | None = None
+        own = identity(config.worker, config.incarnation)
+        self._socket = self._sockets.to_coordinator(config.address, own, self._monitor)
 
     def _monitor(self, line: zmq.Socket[bytes]) -> None:
         """From before the first event: a connection that was made unseen could not be seen to break."""
         if self._config.keys is not None:
             self._connection = ConnectionMonitor(line)
 
-    def run(self) -> int:
-        """Until it is told to end; returns the exit code."""
-        self.send(Hello(os.getpid(), socket.gethostname()))
-        parent = sys.stdin.fileno()
+    @property
+    def stuck(self) -> bool:
+        """After `run`: the trainer did not end when it was told to."""
+        return self._trainer.busy
+
+    def run(self, parent: int) -> int:
+        """Until the coordinator says so, or `parent`, the descriptor of a pipe, closes; returns the exit code."""
+        try:
+            self.send(Hello(os.getpid(), socket.gethostname()))
+            self._listen(parent)
+        finally:
+            self._mover.quit()
+            self._trainer.quit()
+            if self._connection is not None:
+                self._connection.close()
+            self._socket.close()
+            self._sockets.close()
+        return self._exit_code
+
+    def _listen(self, parent: int) -> None:
         wakeup = self._trainer.wakeup
         poller = Poller(self._socket, (wakeup, parent))
-        while self._alive:
-            now = clock.now()
-            due = min(self._beat_at, self._timer[0] if self._timer else float("inf"))
-            pipes = poller.wait(due - now)
-            if parent in pipes and not os.read(parent, 4096):
-                break
-            if wakeup in pipes:
-                os.read(wakeup, 4096)
-                self._take_results()
-            self._receive()
-            self._tick(clock.now())
-        self._mover.quit()
-        self._trainer.quit()
-        if self._connection is not None:
-            self._connection.close()
-        self._socket.close()
-        self._sockets.close()
-        if self._trainer.busy:  # the compiler's own end would trip over a thread that is still compiling
-            os._exit(self._exit_code)
-        return self._exit_code
+        try:
+            while self._alive:
+                now = clock.now()
+                due = min(self._beat_at, self._timer[0] if self._timer else float("inf"))
+                pipes = poller.wait(due - now)
+                if parent in pipes and not os.read(parent, 4096):
+                    break
+                if wakeup in pipes:
+                    os.read(wakeup, 4096)
+                    self._take_results()
+                self._receive()
+                self._tick(clock.now())
+        finally:
+            poller.close()
 
     def _tick(self, now: float) -> None:
         if self._timer and now >= self._timer[0]:
@@ -125,7 +149,8 @@ class WorkerProcess:
             self._executor.handle(machine.OwnTimer(tag), now)
         if now >= self._beat_at:
             self._beat_at = now + BEAT
-            self.send(WorkerBeat(self._trainer.visits, current_hook.current()))
+            if self._in_job:  # between jobs nobody reads them, and they would pile up
+                self.send(WorkerBeat(self._trainer.visits, self._trainer.hook))
             if self._connection is not None and (why := self._connection.lost(now)):
                 print(f"flegel worker {self._config.worker}: {why}; it ends.", file=sys.stderr)
                 self._alive, self._exit_code = False, DISCONNECTED
@@ -166,6 +191,7 @@ class WorkerProcess:
             self._last_sequence = envelope.sequence
             if new_job:
                 self._sequencer.job, self._sequencer.epoch = envelope.job, envelope.epoch
+                self._in_job, self._beat_at = True, clock.now()
                 self._open_buffers(envelope.body)
             self._executor.order(envelope.body, arrays, clock.now())  # type: ignore[arg-type]
 
@@ -215,7 +241,7 @@ class WorkerProcess:
         self._timer = (at, round_)
 
     def drop(self) -> None:
-        self._buffers = None
+        self._buffers, self._in_job = None, False
         self._mover.post(self._sequencer.job, machine.DropShard())
         self._trainer.order(machine.DropShard())
 
@@ -290,7 +316,11 @@ def main() -> None:
         print(f"flegel worker: {error}", file=sys.stderr)
         sys.exit(2)
     os.dup2(sys.stderr.fileno(), 1)  # what hooks print must not mix with the parent's own output
-    sys.exit(WorkerProcess(config).run())
+    worker = WorkerLoop(config)
+    code = worker.run(sys.stdin.fileno())
+    if worker.stuck:  # the compiler's own end would trip over a thread that is still compiling
+        os._exit(code)
+    sys.exit(code)
 
 
 def _told() -> bytes:

@@ -11,8 +11,10 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets import Rows, read_rows, read_shard
 from flegel.errors import DataError, ProtocolError
-from flegel.runtime.transport.remote_arrays import ServedArray
-from flegel.runtime.transport.shared_memory import SharedArray, open_shared
+from flegel.runtime.transport.shared_memory import JobArray, SharedArray, open_shared
+
+OpenArray = Callable[[dict[str, Any]], Any]
+"""From the description of an array to the array, or to what fetches it when it is indexed."""
 
 
 class SharedRows:
@@ -23,9 +25,9 @@ class SharedRows:
         features: Array | Sparse,
         labels: Array | None,
         owners: list[Array],
-        new_array: Callable[[tuple[int, ...], np.dtype[Any]], SharedArray | ServedArray] = SharedArray,
+        new_array: Callable[[tuple[int, ...], np.dtype[Any]], JobArray] = SharedArray,
     ) -> None:
-        self._owned: list[SharedArray | ServedArray] = []
+        self._owned: list[JobArray] = []
         self._new_array = new_array
         order = np.concatenate(owners)
         self._bounds = np.cumsum([0, *map(len, owners)]).tolist()
@@ -74,13 +76,13 @@ def reorder(features: Sparse, order: Array) -> Sparse:
     return Sparse(indptr, features.indices[gather], features.values[gather], features.columns)
 
 
-def open_ids(source: dict[str, Any], wanted: Array) -> Rows:
+def open_ids(source: dict[str, Any], wanted: Array, open_array: OpenArray = open_shared) -> Rows:
     """Rows by their numbers, in the order of these, whoever had them before."""
     if source.get("kind") == "dataset":
         rows = read_rows(source["description"], wanted)
         order = np.searchsorted(rows.ids, wanted)
     else:
-        rows = open_rows({**source, "bounds": [0, source["bounds"][-1]]}, 0, 1, 0)
+        rows = open_rows({**source, "bounds": [0, source["bounds"][-1]]}, 0, 1, 0, open_array=open_array)
         place = np.empty(len(rows.ids), np.int64)
         place[rows.ids] = np.arange(len(rows.ids))
         order = place[wanted]
@@ -99,34 +101,42 @@ def _as_shared(rows: Rows) -> Rows:
     return rows
 
 
-def open_rows(source: dict[str, Any], index: int, count: int, seed: int, ids: Array | None = None) -> Rows:
+def open_rows(
+    source: dict[str, Any],
+    index: int,
+    count: int,
+    seed: int,
+    ids: Array | None = None,
+    open_array: OpenArray = open_shared,
+) -> Rows:
     """This worker's features and labels, and the numbers of its rows in the whole data.
 
     `ids`: the rows must be these, in this order. Those of a share as it was dealt are read as ever and compared.
+    `open_array`: how the arrays that a source describes are opened.
     """
-    rows = _open_rows(source, index, count, seed)
+    rows = _open_rows(source, index, count, seed, open_array)
     if ids is not None and not np.array_equal(rows.ids, ids):
         raise DataError("The rows of this shard are not those of the checkpoint; the data have changed.")
     return rows
 
 
-def _open_rows(source: dict[str, Any], index: int, count: int, seed: int) -> Rows:
+def _open_rows(source: dict[str, Any], index: int, count: int, seed: int, open_array: OpenArray) -> Rows:
     if source.get("kind") == "dataset":
         return read_shard(source["description"], index, count, source["partition"], seed)
     if source.get("kind") != "memory":
         raise ProtocolError(f"Rows of kind {source.get('kind')!r} are not known.")
     lo, hi = source["bounds"][index : index + 2]
     described = source["features"]
-    labels = open_shared(source["labels"])[lo:hi] if source["labels"] else None
-    ids = open_shared(source["ids"])[lo:hi]
+    labels = open_array(source["labels"])[lo:hi] if source["labels"] else None
+    ids = open_array(source["ids"])[lo:hi]
     if "dense" in described:
-        return Rows(open_shared(described["dense"])[lo:hi], labels, ids)
-    indptr = open_shared(described["indptr"])
+        return Rows(open_array(described["dense"])[lo:hi], labels, ids)
+    indptr = open_array(described["indptr"])
     first, last = int(indptr[lo]), int(indptr[hi])
     rows = Sparse(
         indptr[lo : hi + 1] - first,
-        open_shared(described["indices"])[first:last],
-        open_shared(described["values"])[first:last],
+        open_array(described["indices"])[first:last],
+        open_array(described["values"])[first:last],
         int(described["columns"]),
     )
     return Rows(rows, labels, ids)

@@ -59,9 +59,9 @@ from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.class_source import instantiate
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker import shared_points
-from flegel.runtime.worker.current_hook import MODULE, inside
+from flegel.runtime.worker.current_hook import MODULE, HookRecord, inside
 from flegel.runtime.worker.point_reassigner import PointReassigner
-from flegel.runtime.worker.row_sources import open_ids, open_rows
+from flegel.runtime.worker.row_sources import OpenArray, open_ids, open_rows
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
@@ -82,7 +82,11 @@ class AtRest:
 class Trainer:
     """Give it orders from the I/O thread; take results from `results` when the pipe `wakeup` is readable."""
 
-    def __init__(self) -> None:
+    def __init__(self, open_array: OpenArray = shared_memory.open_shared, collect: bool = True) -> None:
+        """`open_array`: how arrays that others describe are opened. `collect`: have the garbage collector look through
+        this process when a job ends; not where others live in it."""
+        self._open_array, self._collect = open_array, collect
+        self._hooks: HookRecord | None = None
         self.flag = new_flag()
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
             SimpleQueue()
@@ -140,6 +144,15 @@ class Trainer:
         self.halt()
         self._orders.put(None)
         self._thread.join(timeout=1.0)
+        if not self.busy:
+            for pipe in (self.wakeup, self._wakeup_writer):
+                os.close(pipe)
+            self.wakeup = self._wakeup_writer = -1
+
+    @property
+    def hook(self) -> str:
+        """The hook that the trainer thread is in; empty where the engine is at work."""
+        return self._hooks.current() if self._hooks is not None else ""
 
     @property
     def busy(self) -> bool:
@@ -158,6 +171,7 @@ class Trainer:
     # -- in the trainer thread -----------------------------------------------------------------------------
 
     def _loop(self) -> None:
+        self._hooks = HookRecord()
         while self._carry_out(self._orders.get()):
             pass  # no local variable: it would keep the order's arrays alive while the thread waits
 
@@ -212,7 +226,8 @@ class Trainer:
         if self._injection is not None:
             self._injection.close()
             self._injection = None
-        gc.collect()
+        if self._collect:
+            gc.collect()
 
     def _serve_interruptions(self) -> None:
         """The flag is up: do what the kernel was interrupted for, and lower the flag unless the round is over."""
@@ -236,7 +251,7 @@ class Trainer:
             self._run(self.store, lambda store: store.settle(settle.given, settle.taken))
 
     def _measure(self, order: MeasureMoments) -> MomentsReady:
-        rows = open_rows(order.source, order.index, order.count, order.seed)
+        rows = open_rows(order.source, order.index, order.count, order.seed, open_array=self._open_array)
         self._measured = ((order.source, order.index, order.count, order.seed), rows)
         return MomentsReady(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
@@ -250,15 +265,16 @@ class Trainer:
     def _rows(self, load: LoadShard, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
         """The rows of a shard: those that were just surveyed, or read now; scaled where that was asked for."""
         if load.empty:
-            rows = open_ids(load.source, np.zeros(1, np.int64))  # one row, to show what rows look like
+            one = np.zeros(1, np.int64)  # to show what rows look like
+            rows = open_ids(load.source, one, self._open_array)
         elif self._measured is not None and self._measured[0] == (load.source, load.index, load.count, load.seed):
             rows = self._measured[1]
         else:
             moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
             if moved and ids is not None:
-                rows = open_ids(load.source, ids)
+                rows = open_ids(load.source, ids, self._open_array)
             else:
-                rows = open_rows(load.source, load.index, load.count, load.seed, ids)
+                rows = open_rows(load.source, load.index, load.count, load.seed, ids, self._open_array)
         self._measured = None
         return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
 
@@ -279,7 +295,7 @@ class Trainer:
         empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
         self._kernel = kernel = backend.build(algorithm, shard, parameter, empty, load.interpret)
         self.store, self.visits = PointStore(shard, owned=not load.empty), 0
-        self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns)
+        self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns, self._open_array)
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
         if load.kept is not None:
             self._resume(load.kept, kernel, self.store, resumed)
@@ -311,7 +327,7 @@ class Trainer:
         self._doing = "loading"
         shared = load.lend and shared_points.wanted()
         empty = shared_memory.empty if shared else np.empty
-        shard = make_shard(features, labels if algorithm.supervised else None, state, layout, ids, empty)
+        shard = make_shard(features, algorithm.labels_for_points(labels), state, layout, ids, empty)
         if shared:
             shared_points.make_shareable(shard)
         return shard

@@ -26,10 +26,10 @@ class NumbaKernel:
         self.kind, self.note = built.kind, built.note
         self.least_points = LEAST_POINTS if built.kind == "hand-written" else 1
         self._loop = built.kernel
-        self._parameter, self._statistics = parameter, pytree.copy(empty)
+        self._parameter, self._statistics = pytree.read_only(parameter), pytree.copy(empty)
 
     def set_parameter(self, arrays: Sequence[Array]) -> None:
-        self._parameter = pytree.unflatten(self._parameter, arrays)
+        self._parameter = pytree.read_only(pytree.unflatten(self._parameter, arrays))
 
     def clear_statistics(self) -> None:
         pytree.clear(self._statistics)

@@ -22,6 +22,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core.types import NamedTuple as NumbaNamedTuple
+from numba.core.types import NamedUniTuple as NumbaNamedUniTuple
 from numba.extending import overload_method, register_jitable
 
 from flegel.algorithm import Algorithm, Kernel
@@ -80,6 +81,7 @@ class Built:
     note: str = ""
 
 
+@overload_method(NumbaNamedUniTuple, "voteToHalt")  # type: ignore[untyped-decorator] # fields of one type: no hyper-parameters
 @overload_method(NumbaNamedTuple, "voteToHalt")  # type: ignore[untyped-decorator]
 def _vote_to_halt(self: Any) -> Any:
     if "halting" not in self.fields:
@@ -123,7 +125,7 @@ def warm(kernel: Kernel, shard: Shard, parameter: Tree, zero: Tree) -> None:
     """Compile or load from the cache without training: the flag is up, so no point is touched."""
     flag = new_flag()
     flag[0] = 1
-    kernel(shard, parameter, pytree.copy(zero), 0, shard.points, 0, flag)
+    kernel(shard, pytree.read_only(parameter), pytree.copy(zero), 0, shard.points, 0, flag)
 
 
 def _first_line(error: Exception) -> str:

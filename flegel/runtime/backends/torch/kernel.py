@@ -1,4 +1,4 @@
-"""A kernel over points in the memory of a device: which rows lie there, their states, the statistics. Knows no algorithm.
+"""A kernel over points in the memory of a device: rows that lie there, their states, statistics. Knows no algorithm.
 
 Rows are brought to the device when they are first trained, and stay: a point's features never change. States live on
 the device and are copied to the shard when somebody is going to read them.
@@ -80,8 +80,8 @@ class TorchKernel:
                     torch.cuda.synchronize(self._place)  # the flag is looked at when the work is done, not queued
         except torch.OutOfMemoryError:
             raise UsageError(
-                f"There is not enough memory on {self.device} for {shard.points} points of {shard.columns} columns; use "
-                "more workers, or processors."
+                f"There is not enough memory on {self.device} for {shard.points} points of {shard.columns} columns; "
+                "use more workers, or processors."
             ) from None
         return end
 

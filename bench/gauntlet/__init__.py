@@ -1,0 +1,1 @@
+"""The gauntlet: tables that nobody prepared × algorithms × synchronization models × workers, beside other libraries."""

@@ -1,0 +1,1 @@
+"""Tables as they are: text, dates, gaps, and how they become rows of numbers."""

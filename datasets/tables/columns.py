@@ -1,0 +1,228 @@
+"""Columns of a table before anything is decided about them, and the interface of tables that give them in chunks.
+
+A column holds numbers (numbers, dates as days, booleans; NaN where there is no value) or text (numbers of different
+texts, -1 where there is no value). Never decides what a column is used for.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.datasets.source import Description
+from flegel.errors import DataError
+
+CHUNK_ROWS = 1 << 16
+
+
+class RawColumn(NamedTuple):
+    """Some rows of one column."""
+
+    kind: str
+    """`number`, `date`, `boolean` (values), or `cells`, `category` (codes and texts). Cells may be numbers as text."""
+    values: Array
+    """float64, NaN where missing; of text the number of each row's text, -1 where missing."""
+    texts: tuple[str, ...] = ()
+
+    @property
+    def textual(self) -> bool:
+        return self.kind in ("cells", "category")
+
+    def rows(self, start: int, stop: int) -> RawColumn:
+        return self._replace(values=self.values[start:stop])
+
+
+class RawTable(ABC):
+    """Named columns, read in order."""
+
+    names: list[str]
+    """Of all columns; made up where `named` is False."""
+    named: bool = True
+    origin: str
+    indexes: frozenset[int] = frozenset()
+    """Columns that the writer of the table marked as its index."""
+    remarks: Sequence[str] = ()
+    """What was detected and a person should know: the encoding, for example."""
+    delimiter: str = ""
+    """Of text tables: it tells what a comma inside of a cell means."""
+
+    @abstractmethod
+    def chunks(self, wanted: Sequence[int]) -> Iterator[list[RawColumn]]:
+        """The wanted columns, in the given order, in chunks of rows."""
+
+    @abstractmethod
+    def row_name(self, row: int) -> str:
+        """Where a row is found, for messages: 'line 12', 'row 3'."""
+
+    def describe(self) -> Description:
+        """Plain JSON from which another process opens the same table."""
+        raise DataError(f"{self.origin} is in the memory of this process only; save it to a file.")
+
+    def dtype(self, wanted: Sequence[int]) -> np.dtype[Any]:
+        """The type of features made of these columns."""
+        return np.dtype(np.float32)
+
+
+def cells(values: Sequence[str | None] | Array) -> RawColumn:
+    """A column of text as it was read; blanks around a text are no part of it."""
+    import pandas
+
+    codes, texts = pandas.factorize(np.asarray(values, object))
+    return RawColumn("cells", codes, tuple(text.strip() for text in texts))
+
+
+def text_of(value: Any) -> str:
+    """A category as text; 2.0 is '2', because gaps turn whole numbers into floats."""
+    if isinstance(value, float | np.floating) and math.isfinite(value) and value == int(value):
+        return str(int(value))
+    return str(value)
+
+
+def column_of(values: Any, name: str, origin: str) -> RawColumn:
+    """A column of a frame, a table or an array of any type."""
+    import pandas
+
+    if isinstance(values, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(values)
+        if values.dtype.kind in "fiub":
+            return RawColumn("number", np.where(mask, np.nan, np.asarray(values.data, np.float64)))
+        values = pandas.Series(without(np.asarray(values.data, object), mask))
+    kind = type(values).__module__.partition(".")[0]
+    if kind == "pyarrow":
+        return _arrow_column(values, name, origin)
+    if kind == "polars":
+        return _arrow_column(values.to_arrow(), name, origin)
+    series = values if isinstance(values, pandas.Series) else pandas.Series(np.asarray(values))
+    return _pandas_column(series, name, origin)
+
+
+def without(values: Array, missing: Array) -> Array:
+    """Objects with None where they are missing."""
+    kept = values.astype(object)
+    kept[missing] = None
+    return kept
+
+
+def _pandas_column(series: Any, name: str, origin: str) -> RawColumn:
+    import pandas
+
+    kind = series.dtype
+    if isinstance(kind, pandas.CategoricalDtype):
+        texts = tuple(text_of(value) for value in kind.categories)
+        return RawColumn("category", np.asarray(series.cat.codes, np.int64), texts)
+    if isinstance(kind, pandas.SparseDtype):
+        return _pandas_column(series.sparse.to_dense(), name, origin)
+    if isinstance(kind, pandas.PeriodDtype):
+        series = series.dt.to_timestamp()
+        kind = series.dtype
+    if pandas.api.types.is_bool_dtype(kind):
+        return RawColumn("boolean", series.to_numpy(np.float64, na_value=np.nan))
+    if pandas.api.types.is_complex_dtype(kind):
+        raise DataError(f"{origin}: column {name!r} holds complex numbers; split it into two columns, or drop it.")
+    if pandas.api.types.is_numeric_dtype(kind):
+        return RawColumn("number", series.to_numpy(np.float64, na_value=np.nan))
+    if pandas.api.types.is_datetime64_any_dtype(kind):
+        if getattr(kind, "tz", None) is not None:
+            series = series.dt.tz_convert("UTC").dt.tz_localize(None)
+        return RawColumn("date", days(np.asarray(series, "datetime64[us]")))
+    if pandas.api.types.is_timedelta64_dtype(kind):
+        return RawColumn("number", days(np.asarray(series, "timedelta64[us]")))
+    return _object_column(series.to_numpy(object, na_value=None), name, origin)
+
+
+def days(moments: Array) -> Array:
+    """Days since 1970-01-01, or of a duration; NaN for no time."""
+    found = moments.astype(np.int64) / 86_400e6
+    found[np.isnat(moments)] = np.nan
+    return found
+
+
+def _object_column(values: Array, name: str, origin: str) -> RawColumn:
+    """A column of Python objects: all of one sort, or refused."""
+    import datetime
+
+    import pandas
+
+    missing = np.asarray(pandas.isna(values), bool)
+    present = values[~missing]
+    sorts = {type(value) for value in present.tolist()}
+    if not sorts or all(issubclass(sort, str | np.str_) for sort in sorts):
+        return cells(without(values, missing))
+    if all(issubclass(sort, bytes | np.bytes_) for sort in sorts):
+        texts = [None if gap else value.decode("utf-8", "replace") for value, gap in zip(values, missing, strict=True)]
+        return cells(texts)
+    if all(issubclass(sort, bool | np.bool_) for sort in sorts):
+        return RawColumn("boolean", np.where(missing, np.nan, values).astype(np.float64))
+    if all(issubclass(sort, int | float | np.number | decimal.Decimal | bool | np.bool_) for sort in sorts):
+        return RawColumn("number", np.where(missing, np.nan, values).astype(np.float64))
+    if all(issubclass(sort, datetime.date | np.datetime64) for sort in sorts):
+        moments = pandas.to_datetime(pandas.Series(without(values, missing)), utc=True)
+        return _pandas_column(moments, name, origin)
+    if all(issubclass(sort, str | int | float | np.number | bool) for sort in sorts):
+        return cells([None if gap else text_of(value) for value, gap in zip(values, missing, strict=True)])
+    strange = sorted(sort.__name__ for sort in sorts)
+    raise DataError(
+        f"{origin}: column {name!r} holds {' and '.join(strange[:3])} objects, which are neither numbers nor text; "
+        f"leave it out with --drop (drop=) or write numbers there."
+    )
+
+
+def _arrow_column(column: Any, name: str, origin: str) -> RawColumn:
+    """A column of a PyArrow table."""
+    import pyarrow
+
+    types, kind = pyarrow.types, column.type
+    if isinstance(column, pyarrow.ChunkedArray):
+        column = column.combine_chunks()
+        column = column.chunk(0) if isinstance(column, pyarrow.ChunkedArray) else column
+    if types.is_dictionary(kind):
+        texts = tuple(text_of(value) for value in column.dictionary.to_pylist())
+        codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return RawColumn("category", np.asarray(codes, np.int64), texts)
+    if types.is_boolean(kind):
+        return RawColumn("boolean", _floats(column.cast(pyarrow.int8())))
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return RawColumn("number", _floats(column.cast(pyarrow.float64(), safe=False)))
+    if types.is_date(kind) or types.is_timestamp(kind):
+        moments = column.cast(pyarrow.timestamp("us"), safe=False)
+        return RawColumn("date", days(np.asarray(moments.to_numpy(zero_copy_only=False), "datetime64[us]")))
+    if types.is_duration(kind):
+        return RawColumn("number", _floats(column.cast(pyarrow.int64()).cast(pyarrow.float64(), safe=False)))
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        encoded = column.cast(pyarrow.large_string()).dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        texts = tuple(text.strip() for text in encoded.dictionary.to_pylist())
+        return RawColumn("cells", np.asarray(codes, np.int64), texts)
+    if types.is_null(kind):
+        return RawColumn("number", np.full(len(column), np.nan))
+    raise DataError(
+        f"{origin}: column {name!r} holds {kind}, which is neither numbers nor text; leave it out with --drop (drop=)."
+    )
+
+
+def _floats(column: Any) -> Array:
+    import pyarrow
+
+    return np.array(column.cast(pyarrow.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False))
+
+
+def unique_names(names: Sequence[Any]) -> list[str]:
+    """Names as pandas makes them: 'a', 'a.1' for a second 'a', 'Unnamed: 3' where there is none."""
+    found: list[str] = []
+    taken: set[str] = set()
+    for k, name in enumerate(names):
+        text = ".".join(map(str, name)) if isinstance(name, tuple) else str(name)
+        text = text.strip() or f"Unnamed: {k}"
+        free, count = text, 0
+        while free in taken:
+            count += 1
+            free = f"{text}.{count}"
+        taken.add(free)
+        found.append(free)
+    return found

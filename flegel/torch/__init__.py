@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Network": "flegel.torch.network",
+    "NeuralNetwork": "flegel.torch.network",
     "load": "flegel.torch.weight_files",
     "model": "flegel.torch.adapter",
     "save": "flegel.torch.weight_files",

@@ -1,6 +1,6 @@
 """From a module class and a loss to an `Algorithm` that workers can rebuild. Trains nothing.
 
-The module travels to workers as source text, as every user's class does: `model` writes a small subclass of `Network`
+The module travels to workers as source text, as every user's class does: `model` writes a subclass of `NeuralNetwork`
 around it. What cannot be rebuilt from source (lambdas, closures, finished modules) is refused with a sentence.
 """
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from flegel.errors import UsageError, nearest
 from flegel.runtime.job.class_source import load_module, source_with
-from flegel.torch.network import Network
+from flegel.torch.network import NeuralNetwork
 from flegel.torch.optimizers import OPTIMIZERS
 from flegel.torch.torch_optimizer import optimizer_class
 
@@ -32,10 +32,10 @@ LOSSES = {
 SUBCLASS = '''
 from torch import nn
 from torch.nn import functional
-from flegel.torch.network import Network
+from flegel.torch.network import NeuralNetwork
 
 
-class {name}(Network):
+class {name}(NeuralNetwork):
     """{title}"""
 
     def build(self):
@@ -51,13 +51,13 @@ def model(
     loss: Any = "cross_entropy",
     optimizer: str | type[torch.optim.Optimizer] = "adam",
     **hyper: Any,
-) -> Network:
+) -> NeuralNetwork:
     """A network to be given to `flegel.run`.
 
     `build` is a module class, or a function that returns a module; `arguments={...}` are passed to it. `loss` is a name
     (cross_entropy, mse, l1, huber, bce, nll), a function of (outputs, targets) that returns the mean or one number for
     each sample, or a loss of torch.nn. `optimizer` is a name or a class of torch.optim. All other arguments are
-    hyper-parameters of `Network`: batch, lr, schedule, epochs, ...
+    hyper-parameters of `NeuralNetwork`: batch, lr, schedule, epochs, ...
     """
     name = optimizer if isinstance(optimizer, str) else optimizer.__name__
     if name not in OPTIMIZERS:
@@ -65,8 +65,8 @@ def model(
     return network_class(build, loss)(optimizer=name, **hyper)
 
 
-def network_class(build: Any, loss: Any = "cross_entropy") -> type[Network]:
-    """The subclass of `Network` around a module class or a function that builds one."""
+def network_class(build: Any, loss: Any = "cross_entropy") -> type[NeuralNetwork]:
+    """The subclass of `NeuralNetwork` around a module class or a function that builds one."""
     _check_build(build)
     expression, definitions = _loss_expression(loss)
     own = build.__module__.startswith("torch.")
@@ -84,7 +84,7 @@ def network_class(build: Any, loss: Any = "cross_entropy") -> type[Network]:
             f"The module {build.__name__} cannot be rebuilt in workers: its source alone raises "
             f"{type(error).__name__}: {error}."
         ) from error
-    assert isinstance(found, type) and issubclass(found, Network)
+    assert isinstance(found, type) and issubclass(found, NeuralNetwork)
     return found
 
 

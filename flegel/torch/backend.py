@@ -13,7 +13,7 @@ from flegel.torch.training import NetworkKernel
 if TYPE_CHECKING:
     import torch
 
-    from flegel.torch.network import Network
+    from flegel.torch.records import ModuleSpec
 
 
 class NetworkBackend:
@@ -30,7 +30,7 @@ class NetworkBackend:
         return "rows"
 
     def build(self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool) -> NetworkKernel:
-        return NetworkKernel(cast("Network", algorithm), shard, parameter, empty, self._device)
+        return NetworkKernel(cast("ModuleSpec", algorithm), shard, parameter, empty, self._device)
 
 
 BACKEND = NetworkBackend(torch_device("cpu"))

@@ -10,10 +10,10 @@ from msgspec import Meta
 
 from flegel.algorithm import Sample
 from flegel.errors import UsageError
-from flegel.torch.network import Network
+from flegel.torch.network import NeuralNetwork
 
 
-class ImageNetwork(Network):
+class ImageNetwork(NeuralNetwork):
     """A network for square images of one or three channels, whose classes are counted in the data."""
 
     lr: Annotated[float, Meta(gt=0, description="learning rate")] = 1e-3

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from importlib.util import find_spec
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -19,54 +19,23 @@ from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Sparse
 from flegel.errors import UsageError
 from flegel.plan.interval.gradient_noise import (
-    GradientNoise,
     from_reports,
     from_two_batches,
     gain,
 )
 from flegel.torch.optimizers import OPTIMIZERS, StepSettings, rate_factor
-
-
-class NetworkWeights(NamedTuple):
-    """θ: all parameters as one vector, all buffers as another. The coordinator's own: `optimizer`, its state, and
-    `course`, a `Course`. `rate` is the learning rate for local steps."""
-
-    weights: Array
-    buffers: Array
-    rate: Array
-    optimizer: Array
-    course: Array
-
-
-class Course(NamedTuple):
-    """Where training stands: points of the data, steps, samples, noise (`GradientNoise`), loss and accuracy."""
-
-    points: float
-    steps: float = 0.0
-    samples: float = 0.0
-    variance: float = 0.0
-    square: float = 0.0
-    weight: float = 0.0
-    loss: float = 0.0
-    accuracy: float = 0.0
-    known: float = 0.0
-    """Of the running means of loss and accuracy: the weight of what they contain."""
-
-    @property
-    def noise(self) -> GradientNoise:
-        return GradientNoise(self.variance, self.square, self.weight)
-
-
-class NetworkSums(NamedTuple):
-    """What a worker reports: Σ of gradients (or visits·Δθ), Σ visits·buffers, and `sums`: loss, visits, right answers,
-    reports, Σ‖G_i‖²/n_i over reports, ‖g‖² of the mean gradient of the first micro-batch, and its size."""
-
-    gradient: Array
-    buffers: Array
-    sums: Array
-
-
-LOSS, VISITS, CORRECT, REPORTS, SPREAD, FIRST_SQUARE, FIRST_COUNT = range(7)
+from flegel.torch.records import (
+    CORRECT,
+    FIRST_COUNT,
+    FIRST_SQUARE,
+    LOSS,
+    REPORTS,
+    SPREAD,
+    VISITS,
+    NetworkSums,
+    NetworkWeights,
+    TrainingCourse,
+)
 
 
 def require_torch() -> None:
@@ -74,7 +43,7 @@ def require_torch() -> None:
         raise UsageError("Networks need PyTorch; install it with: pip install 'flegel[torch]'.")
 
 
-class Network(Algorithm):
+class NeuralNetwork(Algorithm):
     """Train a neural network (PyTorch) by gradient sums over flexible batches.
 
     θ is one flat vector. A step is that of the optimizer for the mean gradient of all visits since the last barrier.
@@ -175,8 +144,8 @@ class Network(Algorithm):
         made = probing.fresh_module(self, seed=int(rng.integers(2**31)))
         weights = flat.weights_of(made, self.precision)
         state = self._start_optimizer(made, weights)
-        course = np.array(Course(float(sample.points)))
-        start = np.array([self._rate(Course(float(sample.points)), 1.0)])
+        course = np.array(TrainingCourse(float(sample.points)))
+        start = np.array([self._rate(TrainingCourse(float(sample.points)), 1.0)])
         return NetworkWeights(weights, flat.buffers_of(made, "float32"), start, state, course)
 
     def _start_optimizer(self, made: Any, weights: Array) -> Array:
@@ -207,7 +176,7 @@ class Network(Algorithm):
                 f"(now {self.lr:g}), or look for inputs that are not finite."
             )
             return oldParameter._replace(weights=np.full_like(oldParameter.weights, np.nan))
-        course = self._progressed(aggregator, Course(*oldParameter.course))
+        course = self._progressed(aggregator, TrainingCourse(*oldParameter.course))
         mean = aggregator.gradient / aggregator.gradient.dtype.type(visits)
         if self.local:
             mean /= -max(float(oldParameter.rate[0]), 1e-30)  # a step of gradient descent gives θ + Δθ
@@ -231,13 +200,13 @@ class Network(Algorithm):
         OPTIMIZERS[self.optimizer].update(weights, gradient, state, settings)
         return None
 
-    def _progressed(self, aggregator: NetworkSums, course: Course) -> Course:
+    def _progressed(self, aggregator: NetworkSums, course: TrainingCourse) -> TrainingCourse:
         """The course after one more step. Loss and accuracy are means over the last pass, recent visits more."""
         sums = aggregator.sums
         visits = float(sums[VISITS])
         fresh = 1.0 - math.exp(-4.0 * visits / course.points)
         noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator))
-        return Course(
+        return TrainingCourse(
             course.points, course.steps + 1.0, course.samples + visits, noise.variance, noise.square, noise.weight,
             course.loss + fresh * (float(sums[LOSS]) / visits - course.loss),
             course.accuracy + fresh * (float(sums[CORRECT]) / visits - course.accuracy),
@@ -257,7 +226,7 @@ class Network(Algorithm):
             return from_reports([float(sums[SPREAD]) * share, *rest], [share] * round(reports), pooled)
         return from_two_batches(float(sums[FIRST_SQUARE]), float(sums[FIRST_COUNT]), pooled / visits**2, visits)
 
-    def _rate(self, course: Course, visits: float) -> float:
+    def _rate(self, course: TrainingCourse, visits: float) -> float:
         """The learning rate of a step that rests on so many visits."""
         rate = self.lr * rate_factor(self.schedule, course.samples / course.points, self.epochs, self.warmup)
         if self.batch is None or self.local:
@@ -270,11 +239,11 @@ class Network(Algorithm):
     # -- progress ------------------------------------------------------------------------------------------
 
     def objective(self, aggregator: NetworkSums, parameter: NetworkWeights) -> float | None:
-        course = Course(*parameter.course)
+        course = TrainingCourse(*parameter.course)
         return float(course.loss / course.known) if course.known else None
 
     def metrics(self, parameter: NetworkWeights) -> dict[str, float]:
-        course = Course(*parameter.course)
+        course = TrainingCourse(*parameter.course)
         if not course.known or self.targets == "values":
             return {}
         return {"accuracy": float(course.accuracy / course.known)}
@@ -282,11 +251,11 @@ class Network(Algorithm):
     def noise_scale(self, parameter: NetworkWeights) -> float | None:
         if self.local:
             return None
-        scale = Course(*parameter.course).noise.scale
+        scale = TrainingCourse(*parameter.course).noise.scale
         return math.nan if scale is None else scale
 
     def finished(self, parameter: NetworkWeights) -> str:
-        course = Course(*parameter.course)
+        course = TrainingCourse(*parameter.course)
         done = course.samples >= self.epochs * course.points - 0.5
         return f"{self.epochs:g} epochs are done" if done else ""
 

@@ -6,7 +6,7 @@ Errors here are sentences for the user: the same mistakes would otherwise appear
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,15 +14,13 @@ import torch
 from flegel.algorithm import Sample
 from flegel.core.pytree import Array
 from flegel.errors import AlgorithmError, UsageError, own_traceback
-
-if TYPE_CHECKING:
-    from flegel.torch.network import Network, NetworkWeights
+from flegel.torch.records import ModuleSpec, NetworkWeights
 
 FEW = 4  # rows on which a module is tried
 BLOCK = 1024  # rows of one forward pass of a finished model
 
 
-def fresh_module(network: Network, seed: int | None = None) -> torch.nn.Module:
+def fresh_module(network: ModuleSpec, seed: int | None = None) -> torch.nn.Module:
     """The module as `build` makes it; with a seed its weights are the same in every process."""
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
@@ -41,7 +39,7 @@ def fresh_module(network: Network, seed: int | None = None) -> torch.nn.Module:
     return made.double() if network.precision == "float64" else made
 
 
-def inputs(network: Network, rows: Any, device: torch.device | None = None) -> torch.Tensor:
+def inputs(network: ModuleSpec, rows: Any, device: torch.device | None = None) -> torch.Tensor:
     """Rows (an array or a tensor) as the module takes them."""
     kind = torch.float64 if network.precision == "float64" else torch.float32
     made = torch.as_tensor(rows, device=device).to(kind)
@@ -50,14 +48,14 @@ def inputs(network: Network, rows: Any, device: torch.device | None = None) -> t
     return made.reshape(len(made), *network.shape) if network.shape else made
 
 
-def target_tensor(network: Network, labels: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+def target_tensor(network: ModuleSpec, labels: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Labels as the loss takes them: class numbers, or values in the shape of the outputs."""
     if network.targets == "classes":
         return labels.long()
     return labels.to(outputs.dtype).reshape(outputs.shape)
 
 
-def loss_sum(network: Network, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def loss_sum(network: ModuleSpec, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The loss summed over samples, whether the user's function gives a mean or one number a sample."""
     value = network.loss(outputs, target_tensor(network, labels, outputs))
     if not isinstance(value, torch.Tensor) or (value.ndim and len(value) != len(outputs)):
@@ -69,7 +67,7 @@ def loss_sum(network: Network, outputs: torch.Tensor, labels: torch.Tensor) -> t
     return value.sum() if value.ndim else value * len(outputs)
 
 
-def learn_inputs(network: Network, sample: Sample) -> None:
+def learn_inputs(network: ModuleSpec, sample: Sample) -> None:
     """Sets `divide`, `shape` and `targets` where the user has not, and checks the rest on a few rows."""
     rows, labels = np.asarray(sample.features), np.asarray(sample.labels)
     if not np.isfinite(rows).all():
@@ -85,7 +83,7 @@ def learn_inputs(network: Network, sample: Sample) -> None:
     check_labels(network, labels, outputs.shape[1] if outputs.ndim > 1 else 1)
 
 
-def _find_shape(network: Network, module: torch.nn.Module, rows: Array) -> torch.Tensor:
+def _find_shape(network: ModuleSpec, module: torch.nn.Module, rows: Array) -> torch.Tensor:
     tried: list[str] = []
     columns = rows.shape[1]
     if network.shape is not None and math.prod(network.shape) != columns:
@@ -120,7 +118,7 @@ def _shapes(columns: int) -> list[list[int]]:
     return found
 
 
-def _find_targets(network: Network, outputs: torch.Tensor, labels: Array, rows: int) -> None:
+def _find_targets(network: ModuleSpec, outputs: torch.Tensor, labels: Array, rows: int) -> None:
     few = torch.as_tensor(labels[: len(outputs)])
     whole = bool((labels % 1 == 0).all())
     wanted: list[Any] = ["classes", "values"] if whole else ["values"]
@@ -141,7 +139,7 @@ def _find_targets(network: Network, outputs: torch.Tensor, labels: Array, rows: 
     )
 
 
-def check_labels(network: Network, labels: Array, outputs: int) -> None:
+def check_labels(network: ModuleSpec, labels: Array, outputs: int) -> None:
     """Labels of classification must be class numbers below the number of outputs."""
     if network.targets != "classes" or not len(labels):
         return
@@ -153,7 +151,7 @@ def check_labels(network: Network, labels: Array, outputs: int) -> None:
         )
 
 
-def outputs_of(network: Network, features: Any, parameter: NetworkWeights) -> Array:
+def outputs_of(network: ModuleSpec, features: Any, parameter: NetworkWeights) -> Array:
     """The outputs of a finished model for rows."""
     module, rows = network.module(parameter), np.asarray(features)
     parts = []
@@ -163,7 +161,7 @@ def outputs_of(network: Network, features: Any, parameter: NetworkWeights) -> Ar
     return np.concatenate(parts) if parts else np.zeros((0, 1))
 
 
-def loss_of(network: Network, outputs: Array, labels: Array) -> float:
+def loss_of(network: ModuleSpec, outputs: Array, labels: Array) -> float:
     """The mean loss of outputs."""
     kind = torch.float64 if network.precision == "float64" else torch.float32
     found = torch.as_tensor(outputs).to(kind)

@@ -6,7 +6,7 @@ vectors. Runs in the coordinator's process only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,11 +16,9 @@ from flegel.core.pytree import Array
 from flegel.errors import UsageError, nearest
 from flegel.torch import flat
 from flegel.torch.optimizers import OPTIMIZERS
+from flegel.torch.records import ModuleSpec
 
-if TYPE_CHECKING:
-    from flegel.torch.network import Network
-
-_made: WeakKeyDictionary[Network, tuple[Any, list[torch.nn.Parameter]]] = WeakKeyDictionary()
+_made: WeakKeyDictionary[ModuleSpec, tuple[Any, list[torch.nn.Parameter]]] = WeakKeyDictionary()
 
 
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
@@ -35,7 +33,7 @@ def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     return known[name]
 
 
-def _make(network: Network, shapes: list[tuple[int, ...]], rate: float) -> tuple[Any, list[torch.nn.Parameter]]:
+def _make(network: ModuleSpec, shapes: list[tuple[int, ...]], rate: float) -> tuple[Any, list[torch.nn.Parameter]]:
     kind = torch.float64 if network.precision == "float64" else torch.float32
     parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=kind)) for shape in shapes]
     options = dict(network.options)
@@ -46,20 +44,20 @@ def _make(network: Network, shapes: list[tuple[int, ...]], rate: float) -> tuple
     return made, parameters
 
 
-def _shapes(network: Network, module: Any = None) -> list[tuple[int, ...]]:
+def _shapes(network: ModuleSpec, module: Any = None) -> list[tuple[int, ...]]:
     from flegel.torch.probing import fresh_module
 
     return [tuple(p.shape) for p in flat.trainable(module if module is not None else fresh_module(network, seed=0))]
 
 
-def start_state(network: Network, module: Any) -> Array:
+def start_state(network: ModuleSpec, module: Any) -> Array:
     """The state before the first step, in the form that it has after one: a step with a gradient of zeros shows it."""
     made, parameters = _make(network, _shapes(network, module), network.lr)
     _take_step(made, parameters, network.lr)
     return np.zeros(sum(t.numel() for t in _tensors(made, parameters)) + 1)
 
 
-def step(network: Network, weights: Array, gradient: Array, state: Array, rate: float) -> None:
+def step(network: ModuleSpec, weights: Array, gradient: Array, state: Array, rate: float) -> None:
     """One step; `state` and `weights` are changed in place. The last number of the state is 1 after the first step."""
     if network not in _made:
         _made[network] = _make(network, _shapes(network), rate)

@@ -20,12 +20,12 @@ from flegel.errors import UsageError
 from flegel.runtime import clock
 from flegel.torch import flat, probing
 from flegel.torch.micro_batches import MicroBatches
-from flegel.torch.network import (
+from flegel.torch.records import (
     FIRST_COUNT,
     FIRST_SQUARE,
     REPORTS,
     SPREAD,
-    Network,
+    ModuleSpec,
     NetworkSums,
     NetworkWeights,
 )
@@ -39,7 +39,7 @@ class NetworkKernel:
     kind, note, least_points = "torch", "", 1
     library = f"torch {torch.__version__.partition('+')[0]}"
 
-    def __init__(self, network: Network, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
+    def __init__(self, network: ModuleSpec, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
         self.device = str(device)
         self._network, self._place = network, device
         self._gpu = device.type != "cpu"
@@ -229,7 +229,7 @@ class NetworkKernel:
         self._copies.clear()
 
 
-def output_count(network: Network) -> int:
+def output_count(network: ModuleSpec) -> int:
     """Outputs of the module for a sample."""
     module = probing.fresh_module(network, seed=0).eval()
     columns = int(np.prod(network.shape)) if network.shape else 1
@@ -247,7 +247,7 @@ def _readable(features: Any) -> torch.Tensor:
         return torch.from_numpy(features if features.flags.c_contiguous else np.ascontiguousarray(features))
 
 
-def one_sample(network: Network, point: DataPoint, parameter: NetworkWeights) -> NetworkSums:
+def one_sample(network: ModuleSpec, point: DataPoint, parameter: NetworkWeights) -> NetworkSums:
     """Gradient, loss and answer of one sample, by the plain way: the specification of the kernel."""
     shard = Shard(
         np.asarray(point.features)[None, :], np.array([point.label]), np.zeros((1, 0)), np.zeros(1, np.uint8), 1,

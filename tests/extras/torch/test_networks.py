@@ -314,7 +314,7 @@ def test_a_loss_that_is_not_finite_ends_the_job_with_a_reason(cluster: Any) -> N
     result = run(network, (X, Y + 0.5), workers=2, sync="bsp", cluster=cluster)
     assert "diverged" in result.reason and not result.converged
     assert np.isfinite(result.parameter.weights).all()
-    assert not result.warnings or "lower lr" in result.warnings[0]
+    assert any("lower lr" in text for text in result.warnings)
 
 
 @pytest.mark.processes
@@ -323,3 +323,12 @@ def test_cuda_that_is_not_there_is_refused_with_a_sentence(cluster: Any) -> None
         pytest.skip("this host has a GPU")
     with pytest.raises(UsageError, match="CUDA is not available on this host"):
         run(networks.model(modules.Classifier), (X, Y), workers=2, gpus=1, cluster=cluster)
+
+
+def test_a_module_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from flegel.cli.inspection import check
+
+    data, net = tmp_path / "rows.csv", Path(modules.__file__)
+    np.savetxt(data, np.c_[X[:80], Y[:80]], delimiter=",")
+    check(f"{net}:Classifier", ["lr=0.1"], str(data), "8")
+    assert "the kernel equals the hooks" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 
 class BlockProgram(Protocol):
-    """Made once for a job: `Program(algorithm, device)`."""
+    """Made once for a job, from the algorithm and the device."""
 
     def set_parameter(self, parameter: Any) -> None:
         """θ of the coming blocks: a tuple like the algorithm's own, of arrays in the memory of the host."""

@@ -30,7 +30,7 @@ from flegel.torch.records import (
     FIRST_SQUARE,
     LOSS,
     REPORTS,
-    SPREAD,
+    SQUARES,
     VISITS,
     NetworkSums,
     NetworkWeights,
@@ -57,6 +57,7 @@ class NeuralNetwork(Algorithm):
     averaged = True
     spent = NetworkSums._fields
     unsent = ("optimizer", "course")
+    per_report = ("buffers", "spread")
     auxiliary = NetworkWeights._fields  # a first update need not rest on 500 numbers for each weight
 
     optimizer: Annotated[
@@ -156,7 +157,7 @@ class NeuralNetwork(Algorithm):
         return start_state(self, made)
 
     def initAggregator(self, sample: Sample, parameter: NetworkWeights) -> NetworkSums:
-        return NetworkSums(np.zeros_like(parameter.weights), np.zeros(len(parameter.buffers)), np.zeros(7))
+        return NetworkSums(np.zeros_like(parameter.weights), np.zeros(len(parameter.buffers)), np.zeros(3), np.zeros(4))
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -215,16 +216,16 @@ class NeuralNetwork(Algorithm):
 
     def _noise_of(self, aggregator: NetworkSums) -> Any:
         """S and ‖G‖² of this step: from the spread between reports, or of one report from its first micro-batch."""
-        sums = aggregator.sums
-        visits, reports = float(sums[VISITS]), float(sums[REPORTS])
+        spread = aggregator.spread
+        visits, reports = float(aggregator.sums[VISITS]), float(spread[REPORTS])
         gradient = aggregator.gradient
         pooled = float(np.dot(gradient, gradient))
         if reports >= 2:
             # The sum of squares over counts as one worker more: only their sum enters the estimate.
             rest = [0.0] * (round(reports) - 1)
             share = visits / round(reports)
-            return from_reports([float(sums[SPREAD]) * share, *rest], [share] * round(reports), pooled)
-        return from_two_batches(float(sums[FIRST_SQUARE]), float(sums[FIRST_COUNT]), pooled / visits**2, visits)
+            return from_reports([float(spread[SQUARES]) * share, *rest], [share] * round(reports), pooled)
+        return from_two_batches(float(spread[FIRST_SQUARE]), float(spread[FIRST_COUNT]), pooled / visits**2, visits)
 
     def _rate(self, course: TrainingCourse, visits: float) -> float:
         """The learning rate of a step that rests on so many visits."""

@@ -39,15 +39,17 @@ class TrainingCourse(NamedTuple):
 
 
 class NetworkSums(NamedTuple):
-    """What a worker reports: Σ of gradients (or visits·Δθ), Σ visits·buffers, and `sums`: loss, visits, right answers,
-    reports, Σ‖G_i‖²/n_i over reports, ‖g‖² of the mean gradient of the first micro-batch, and its size."""
+    """What a worker reports: Σ gradients (or visits·Δθ), Σ visits·buffers, `sums`: loss, visits and right answers; and
+    `spread`: reports, Σ‖G_i‖²/n_i over reports, ‖g‖² of the mean gradient of the first micro-batch, and its size."""
 
     gradient: Array
     buffers: Array
     sums: Array
+    spread: Array
 
 
-LOSS, VISITS, CORRECT, REPORTS, SPREAD, FIRST_SQUARE, FIRST_COUNT = range(7)
+LOSS, VISITS, CORRECT = range(3)
+REPORTS, SQUARES, FIRST_SQUARE, FIRST_COUNT = range(4)
 
 
 class ModuleSpec(Protocol):

@@ -20,15 +20,7 @@ from flegel.errors import UsageError
 from flegel.runtime import clock
 from flegel.torch import flat, probing
 from flegel.torch.micro_batches import MicroBatches
-from flegel.torch.records import (
-    FIRST_COUNT,
-    FIRST_SQUARE,
-    REPORTS,
-    SPREAD,
-    ModuleSpec,
-    NetworkSums,
-    NetworkWeights,
-)
+from flegel.torch.records import ModuleSpec, NetworkSums, NetworkWeights
 
 ON_PROCESSORS, ON_GPUS = 256, 4096  # samples of a micro-batch, at most, where the user does not say
 
@@ -47,7 +39,7 @@ class NetworkKernel:
             torch.set_num_threads(1)
         self._outputs = output_count(network)
         arrays = pytree.flatten(empty)
-        self._gradient, self._buffer_sums, self._sums = (np.array(a) for a in arrays)
+        self._gradient, self._buffer_sums, self._sums, self._spread = (np.array(a) for a in arrays)
         kind = torch.float64 if network.precision == "float64" else torch.float32
         host = torch.from_numpy(self._gradient)
         self._flat = flat.FlatModule(
@@ -83,15 +75,16 @@ class NetworkKernel:
 
     def clear_statistics(self) -> None:
         self._flat.gradient.zero_()
-        self._buffer_sums[...], self._sums[...] = 0.0, 0.0
+        self._buffer_sums[...], self._sums[...], self._spread[...] = 0.0, 0.0, 0.0
         self._totals.zero_()
         self._visits, self._pending, self._first = 0, 0, (0.0, 0)
 
     def add_statistics(self, arrays: Sequence[Array]) -> None:
-        gradient, buffers, sums = arrays
+        gradient, buffers, sums, spread = arrays
         self._flat.gradient += torch.from_numpy(np.array(gradient)).to(self._place)
         self._buffer_sums += buffers
         self._sums += sums
+        self._spread += spread
 
     def _settle(self) -> None:
         """What the visits since the last θ say of buffers and of local steps enters the sums."""
@@ -110,15 +103,14 @@ class NetworkKernel:
             self._sizes.add_round(clock.now() - self._began)
         self._settle()
         loss, correct = self._totals.tolist()
-        sums = self._sums.copy()
+        sums, spread = self._sums + np.array([loss, self._visits, correct]), self._spread.copy()
         if self._visits:
             first, count = self._first
             square = float(torch.dot(self._flat.gradient, self._flat.gradient))
-            fresh = [loss, self._visits, correct, 1.0, square / self._visits, float(first), float(count)]
-            sums += np.array(fresh)
+            spread += [1.0, square / self._visits, float(first), float(count)]
         if self._gpu:
             self._gradient[...] = self._flat.gradient.cpu().numpy()
-        return self._gradient, self._buffer_sums, sums
+        return self._gradient, self._buffer_sums, sums, spread
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -253,9 +245,7 @@ def one_sample(network: ModuleSpec, point: DataPoint, parameter: NetworkWeights)
         np.asarray(point.features)[None, :], np.array([point.label]), np.zeros((1, 0)), np.zeros(1, np.uint8), 1,
         len(np.asarray(point.features)), np.zeros(1, np.int64),
     )  # fmt: skip
-    empty = NetworkSums(np.zeros_like(parameter.weights), np.zeros(len(parameter.buffers)), np.zeros(7))
+    empty = NetworkSums(np.zeros_like(parameter.weights), np.zeros(len(parameter.buffers)), np.zeros(3), np.zeros(4))
     kernel = NetworkKernel(network, shard, parameter, empty, torch.device("cpu"))
     kernel.run(shard, 0, 1, 0, np.zeros(1, np.uint8))
-    gradient, buffers, sums = kernel.statistics()
-    sums[[REPORTS, SPREAD, FIRST_SQUARE, FIRST_COUNT]] = 0.0
-    return NetworkSums(gradient, buffers, sums)
+    return NetworkSums(*kernel.statistics())

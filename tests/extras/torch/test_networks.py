@@ -91,7 +91,7 @@ def test_the_kernel_sums_gradients_over_samples(module: Any) -> None:
     theta = started(network)
     kernel, shard = kernel_of(network, theta)
     assert kernel.run(shard, 0, len(X), 0, new_flag()) == len(X)
-    gradient, _, sums = kernel.statistics()
+    gradient, _, sums, _ = kernel.statistics()
     plain = module()
     flat.set_weights(plain, theta.weights)
     loss = modules.smooth_loss(plain(torch.from_numpy(X)), torch.from_numpy(Y).long())
@@ -118,11 +118,13 @@ def test_buffers_are_averaged_by_visits() -> None:
     theta = started(network)
     kernel, shard = kernel_of(network, theta)
     kernel.run(shard, 0, len(X), 0, new_flag())
-    gradient, buffers, sums = kernel.statistics()
+    gradient, buffers, sums, spread = kernel.statistics()
     mean = buffers / sums[1]
     module = kernel._module
     np.testing.assert_allclose(mean, flat.buffers_of(module), rtol=1e-6)
-    fresh = network.updateParameter(network.initAggregator(SAMPLE, theta)._make([gradient, buffers, sums]), theta)
+    fresh = network.updateParameter(
+        network.initAggregator(SAMPLE, theta)._make([gradient, buffers, sums, spread]), theta
+    )
     np.testing.assert_allclose(fresh.buffers, mean, rtol=1e-5)
     assert not np.allclose(fresh.buffers, theta.buffers)
 

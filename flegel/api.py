@@ -20,7 +20,7 @@ from flegel.job import PANELS, Job
 from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.result import Result
 from flegel.runtime.job.checkpoint_session import data_location, new_session
-from flegel.runtime.job.request import Request, workers_for
+from flegel.runtime.job.request import Request, open_job_data, workers_for
 from flegel.runtime.job.resume import resume as resume_job
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.warm_clusters import warm_clusters
@@ -56,6 +56,10 @@ class RunOptions(TypedDict, total=False):
     gpus: int
     straggler: str
     label: str | int | None
+    columns: list[str | int] | str | None
+    drop: list[str | int] | str | None
+    categorical: str
+    missing: str
     weight: str | int | None
     partition: str
     scale: str
@@ -106,7 +110,6 @@ def run(
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
     """
-    from flegel.datasets import open_data
     from flegel.runtime.job import result_store
 
     job = _with_known(Job(), options, RUN, "run")
@@ -116,14 +119,14 @@ def run(
         result_store.check_target(out)
     if cluster is not None and (job.workers or 1) > cluster.workers:
         raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
-    dataset = open_data(data, label=job.label, weight=job.weight)
+    dataset = open_job_data(job, data, chosen)
     count = cluster.workers if cluster is not None else workers_for(chosen, dataset)
     workers = job.workers if job.workers is not None else count
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
     result = execute(Request(chosen, dataset, job, cluster, session, _start(start, chosen), watch, say))
     if out is not None:
-        result_store.save(result, out)
+        result_store.save_or_rescue(result, out)
     return result
 
 
@@ -135,6 +138,7 @@ def resume(
     label: str | int | None = None,
     exact: bool | None = None,
     trust_code: bool = False,
+    begin_anew: bool = False,
     out: str | os.PathLike[str] | None = None,
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
@@ -150,6 +154,9 @@ def resume(
     With `exact` the job goes on from the newest complete checkpoint: under `bsp` it then takes the same course, to the
     last bit, as if it had never stopped (the default there). Otherwise it goes on from the last commit, where that is
     newer: one pass under its θ makes the statistics anew.
+
+    Where everything that was kept is damaged, the job begins from the start only with `begin_anew`; the damaged files
+    are then set aside, not replaced.
     """
     from flegel.runtime.job import result_store
 
@@ -158,10 +165,10 @@ def resume(
         result_store.check_target(out)
     result = resume_job(
         place, given, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
-        cluster=cluster, watch=watch, say=say,
+        begin_anew=begin_anew, cluster=cluster, watch=watch, say=say,
     )  # fmt: skip
     if out is not None:
-        result_store.save(result, out)
+        result_store.save_or_rescue(result, out)
     return result
 
 

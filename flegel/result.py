@@ -11,7 +11,8 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.errors import UsageError
+from flegel.errors import ExitCode, UsageError
+from flegel.plan.termination import FAILED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,6 +129,11 @@ def module_of(algorithm: Algorithm, parameter: Tree) -> Any:
     if make is None:
         raise UsageError(f"{type(algorithm).__name__} is no network, so there is no module; see `parameters`.")
     return make(parameter)
+
+
+def exit_code(outcome: str) -> ExitCode:
+    """What a command exits with whose job ended so."""
+    return ExitCode.NOT_AS_ASKED if outcome in FAILED else ExitCode.DONE
 
 
 def scaled(features: Any, scaling: tuple[Array, Array] | None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,9 @@ import typer
 
 from flegel.cli.app import errors_as_sentences
 from flegel.errors import StorageError, UsageError
+
+LINES = 1000
+"""Lines that are printed between two looks whether somebody reads them."""
 
 
 def predict(
@@ -36,7 +40,7 @@ def predict(
     with errors_as_sentences():
         import numpy as np
 
-        from flegel.datasets import open_data
+        from flegel.datasets import open_for_prediction
         from flegel.runtime.job.result_store import check_file, load
 
         if out is not None:
@@ -44,10 +48,9 @@ def predict(
                 raise UsageError(f"{out} should end in .npy or .csv.")
             check_file(out, "--out")
         loaded = load(model, trust_code=trust_code)
-        dataset = open_data(data, label=label)
-        if dataset.note:
-            print(f"flegel: {dataset.note}", file=sys.stderr)
-        found = np.asarray(loaded.predict(dataset.load()[0]))
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"flegel: {message}", file=sys.stderr)
+            found = np.asarray(loaded.predict(open_for_prediction(data, loaded.treatment, label)))
         if out is None:
             _print_rows(found)
         else:
@@ -55,11 +58,13 @@ def predict(
 
 
 def _print_rows(found: Any) -> None:
-    try:
-        for row in found.tolist():
+    from flegel.runtime.system.standard_streams import output_taken
+
+    for begin in range(0, len(found), LINES):
+        for row in found[begin : begin + LINES].tolist():
             print(",".join(map(str, row)) if isinstance(row, list) else row)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader, such as head, has seen enough
+        if not output_taken():
+            return  # the reader, such as head, has seen enough
 
 
 def _write_rows(found: Any, out: Path) -> None:

@@ -79,13 +79,12 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     threading.Thread(target=listen_to_slave, args=(cluster,), daemon=True).start()
     cluster.start()  # slaves start workers while this process imports
     pipe.send(coordinator_protocol.PhaseChanged("reading"))
-    from flegel.datasets import open_data
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.runtime.checkpoint.reader import holds_job
     from flegel.runtime.checkpoint.store import open_store
     from flegel.runtime.job.checkpoint_session import new_session
     from flegel.runtime.job.class_source import instantiate
-    from flegel.runtime.job.request import Request
+    from flegel.runtime.job.request import Request, open_job_data
     from flegel.runtime.job.resume import replace
     from flegel.runtime.job.run import execute
     from flegel.runtime.worker.current_hook import MODULE
@@ -130,7 +129,7 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
         report_phase("init", MODULE)
         algorithm = instantiate(ref)
         report_phase("reading")
-        dataset = open_data(spec.data, label=spec.label, weight=spec.weight)
+        dataset = open_job_data(spec.description, spec.data, algorithm)
         result = execute(
             Request(
                 algorithm=algorithm,

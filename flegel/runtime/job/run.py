@@ -25,6 +25,8 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
+from flegel.params import hook_values
+from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
 from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
@@ -35,6 +37,7 @@ from flegel.runtime.backends.numba.compiler import Built
 from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
+from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
@@ -56,6 +59,7 @@ def execute(request: Request) -> Result:
     session = request.session
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
+        ending.enter_context(HookWatch(request.algorithm, request.job.hook_timeout))
         if session is not None:
             ending.callback(session.close)
         check_data(request)
@@ -66,8 +70,7 @@ def execute(request: Request) -> Result:
         request.phase("reading", "")
         scaling = _scaling(request, place) if scale.check_method(request.job.scale) != "none" else None
         prepared = PreparedJob(request, scaling)
-        if request.data.note:  # not before everything that could be wrong has been looked at
-            request.say(request.data.note)
+        _tell_about_data(request, prepared)  # not before everything that could be wrong has been looked at
         parts = _stored_parts(request, prepared)
         place.start_early()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
@@ -211,7 +214,8 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     if request.session is not None and request.session.stored and request.session.stored.record.scaling:
         return scale.Scaling(*(np.array(column) for column in request.session.stored.record.scaling))
     if request.data.in_memory:
-        return scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        found = scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        return scale.keep(found, request.data.treatment.unscaled())
     cluster = place.get()
     cluster.start()
     cluster.wait_ready()
@@ -222,7 +226,18 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     total = scale.empty_moments(request.data.columns)
     for worker in sorted(collector.moments):
         total = scale.merge(total, scale.ColumnMoments(*collector.moments[worker]))
-    return scale.scaling(total, request.job.scale)
+    return scale.keep(scale.scaling(total, request.job.scale), request.data.treatment.unscaled())
+
+
+def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
+    """Whether the rows stand in for others, what became of each column, and advice about scaling."""
+    how = request.data.treatment
+    advice = None
+    if request.job.scale == "none":
+        advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
+    for line in (request.data.note, *request.data.source.report, advice):
+        if line:
+            request.say(line)
 
 
 def _own_parts(request: Request) -> dict[str, Any]:
@@ -277,8 +292,8 @@ def _result(
 
 def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
-    statistics, parameter = pytree.present(machine.store.statistics), pytree.present(machine.parameter)
-    found = machine.state.algorithm.warnings(statistics, parameter)
+    said = call_hook(machine.state.algorithm, "the end", "warnings", machine.store.statistics, machine.parameter)
+    found = hook_values.texts(said, "warnings")
     if machine.verdict is not None and machine.verdict.outcome in FAILED:
         found = [machine.verdict.reason, *found]
     unseen = sum(w.unseen for w in machine.view.workers.values())

@@ -137,6 +137,7 @@ class WorkerCluster:
             if process.poll() is None:
                 with contextlib.suppress(FlegelError):
                     self.send(worker, ReleaseJob())
+        self.registry.job_ended()
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         """An array that all workers can read."""

@@ -34,7 +34,7 @@ class Verdict:
     converged: bool
     reason: str
     outcome: str = ""
-    """One word: converged, target (reached), halted (every point), stopped (`terminationCheck`, `finished`), limit,
+    """One word: converged, target (reached), halted (every point), stopped (by a hook, callback or person), limit,
     stalled (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged."""
 
 

@@ -66,6 +66,8 @@ class LoadShard(_Message):
     """Keep a checksum of what is reported, for `AuditPoints`."""
     lend: bool = False
     """Put the share where other workers of this host can read it, because points may move."""
+    device: str = "cpu"
+    """What computes: cpu, cuda:0, ... (see runtime/backends/registry.py)."""
 
 
 class Train(_Message):
@@ -182,6 +184,8 @@ class ShardLoaded(_Message):
     seconds: float
     board: bool = False
     """This worker has opened the shared buffers that `LoadShard` named."""
+    library: str = ""
+    """Name and version of the library that computes, where all workers must have the same."""
 
 
 class MomentsMeasured(_Message):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
@@ -28,7 +28,9 @@ from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.local_cluster import HostCluster
 
 if TYPE_CHECKING:
+    from flegel.callbacks.callback import Callback
     from flegel.machine.coordinator.observation import JobSnapshot
+    from flegel.runtime.job.observers import Observer
 
 RUN = {name: option for name, option in options_of(Job).items() if option.about.local}
 RESUME = {name: option for name, option in RUN.items() if option.about.resume}
@@ -94,6 +96,8 @@ def run(
     start: Result | Tree | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    callbacks: Sequence[Callback] = (),
+    observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
 ) -> Result:
     """Train `algorithm` on `data` and return the result.
@@ -103,7 +107,8 @@ def run(
     and trace. Workers stay warm between runs until this process ends, or until `flegel.shutdown()`; those of a
     `LocalCluster` belong to you, and `cluster.scale(n)` from another thread changes their number while a job runs. With
     `start`, a result or its θ, training goes on from there, on these data. `watch` is called several times a second
-    with a `JobSnapshot`, `say` with remarks.
+    with a `JobSnapshot`, `say` with remarks; `callbacks` (`flegel.callbacks`) hear of every barrier in threads of their
+    own, and may end the job.
 
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
@@ -122,7 +127,9 @@ def run(
     workers = job.workers if job.workers is not None else count
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
-    result = execute(Request(chosen, dataset, job, cluster, session, _start(start, chosen), watch, say))
+    seeing = _observers(callbacks, observers, say)
+    began = _start(start, chosen)
+    result = execute(Request(chosen, dataset, job, cluster, session, began, watch, say, observers=seeing))
     if out is not None:
         result_store.save_or_rescue(result, out)
     return result
@@ -141,6 +148,8 @@ def resume(
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    callbacks: Sequence[Callback] = (),
+    observers: Sequence[Observer] = (),
     **changes: Unpack[ResumeOptions],
 ) -> Result:
     """Go on with a job from its checkpoints in `place`, and keep further ones there.
@@ -164,6 +173,7 @@ def resume(
     result = resume_job(
         place, given, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
         begin_anew=begin_anew, cluster=cluster, watch=watch, say=say,
+        observers=_observers(callbacks, observers, say),
     )  # fmt: skip
     if out is not None:
         result_store.save_or_rescue(result, out)
@@ -203,6 +213,16 @@ def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         return algorithm()
     raise UsageError(f"{algorithm!r} is no algorithm; give a subclass of flegel.Algorithm, or a name.")
+
+
+def _observers(
+    callbacks: Sequence[Callback], observers: Sequence[Observer], say: Callable[[str], None]
+) -> tuple[Observer, ...]:
+    if not callbacks:
+        return tuple(observers)
+    from flegel.callbacks.runner import CallbackRunner
+
+    return (CallbackRunner(callbacks, say), *observers)
 
 
 def _start(start: Result | Tree | None, algorithm: Algorithm) -> Tree | None:

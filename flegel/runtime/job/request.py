@@ -18,6 +18,7 @@ from flegel.job import Job
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.options import check_options
 from flegel.runtime.job.checkpoint_session import CheckpointSession
+from flegel.runtime.job.observers import JobControl, Observer
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 
@@ -42,6 +43,10 @@ class Request:
     say: Callable[[str], None] = lambda text: None
     phase: Callable[[str, str], None] = lambda name, hook: None
     """Told what the job does now: reading, init (and which hook), compiling, loading, training."""
+
+    observers: tuple[Observer, ...] = ()
+    """See every barrier: callbacks, metrics, the dashboard."""
+    control: JobControl = field(default_factory=JobControl)
 
     @property
     def workers(self) -> int:

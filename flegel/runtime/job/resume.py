@@ -33,6 +33,7 @@ from flegel.sync import models
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
+    from flegel.runtime.job.observers import Observer
     from flegel.runtime.processes.cluster_protocol import Cluster
 
 
@@ -73,6 +74,7 @@ def resume(
     phase: Callable[[str, str], None] = lambda name, hook: None,
     take_over: bool = False,
     begin_anew: bool = False,
+    observers: tuple[Observer, ...] = (),
 ) -> Result:
     """Go on with a job, with other values for the options in `changes`; see `flegel.resume`."""
     store = open_store(place)
@@ -92,7 +94,7 @@ def resume(
         exact = exact if exact is not None else models()[job.sync.name].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
         say(starting_point(session))
-        return execute(Request(chosen, dataset, job, cluster, session, None, watch, say, phase))
+        return execute(Request(chosen, dataset, job, cluster, session, None, watch, say, phase, observers))
     finally:
         store.release()
 

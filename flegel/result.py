@@ -11,7 +11,7 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.errors import ExitCode
+from flegel.errors import ExitCode, UsageError
 from flegel.plan.termination import FAILED
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class Result:
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
     warnings: list[str] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Figures beside the objective at the end of training, such as the accuracy."""
     classes: list[str] | None = None
     scaling: tuple[Array, Array] | None = None
     """Shift and factor of each column, where the rows were scaled; `predict` scales new rows alike."""
@@ -80,6 +82,11 @@ class Result:
         rows = self.treatment.apply(features) if self.treatment else scaled(np.asarray(features), self.scaling)
         return self.algorithm.predict(rows, pytree.present(self.parameter))
 
+    @property
+    def module(self) -> Any:
+        """The trained network as an `nn.Module`."""
+        return module_of(self.algorithm, pytree.present(self.parameter))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "algorithm": self.name,
@@ -93,6 +100,7 @@ class Result:
             "outcome": self.outcome,
             "reason": self.reason,
             "objective": _plain(self.objective),
+            "metrics": {name: _plain(value) for name, value in self.metrics.items()},
             "iterations": self.iterations,
             "seconds": self.seconds,
             "load_seconds": self.load_seconds,
@@ -113,6 +121,14 @@ class Result:
             f"<Result of {self.name}: objective {value} after {self.iterations} iterations and "
             f"{self.seconds:.3g} s, {self.reason}>"
         )
+
+
+def module_of(algorithm: Algorithm, parameter: Tree) -> Any:
+    """The `nn.Module` of a network; other algorithms have none."""
+    make = getattr(algorithm, "module", None)
+    if make is None:
+        raise UsageError(f"{type(algorithm).__name__} is no network, so there is no module; see `parameters`.")
+    return make(parameter)
 
 
 def exit_code(outcome: str) -> ExitCode:

@@ -38,6 +38,18 @@ class Sample(NamedTuple):
     labels: Array | None
     points: int
     columns: int
+    weights: Array | None = None
+    """Of these rows; None where every point weighs 1."""
+
+    @property
+    def mass(self) -> float:
+        """The weight of all points together: exact where the sample holds them all, else an estimate, 5 % too low so
+        that the sum over visited points reaches it."""
+        if self.weights is None:
+            return float(self.points)
+        drawn = float(self.weights.sum())
+        whole = len(self.weights) == self.points
+        return drawn * (1.0 - 1e-6) if whole else 0.95 * drawn / len(self.weights) * self.points
 
 
 class Evaluation(NamedTuple):
@@ -102,6 +114,8 @@ class Algorithm:
     """True where no hook looks at labels: workers then do not keep them."""
     sparse: ClassVar[bool] = False
     """True where `updateDataPoint` or the kernel takes sparse rows."""
+    weighted: ClassVar[bool] = False
+    """True where `updateDataPoint` and the kernel count a point `dataPoint.weight` times."""
     maximize: ClassVar[bool] = False
     """Direction of the objective."""
     auxiliary: ClassVar[tuple[str, ...]] = ()
@@ -150,6 +164,16 @@ class Algorithm:
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Tree:
         """θ(0): an array or a NamedTuple of arrays."""
         raise NotImplementedError(f"{type(self).__name__} must define initParameter")
+
+    def continueParameter(self, previous: Tree, sample: Sample, rng: np.random.Generator) -> Tree:
+        """θ(0) of a job that goes on from the θ of an earlier one (`start=`), perhaps on other points. By default that
+        θ, if it has the shape that `initParameter` gives for these points."""
+        fresh = self.initParameter(sample, rng)
+        if not pytree.same_shape(fresh, previous):
+            raise UsageError(
+                f"{type(self).__name__}: start= is a θ of another shape than these data and settings need."
+            )
+        return previous
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Tree, iterationNum: int) -> Tree:
         """The change of this point's statistics under `parameter`; may write `dataPoint.state`."""

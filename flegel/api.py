@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import msgspec
 
 from flegel.algorithm import Algorithm
+from flegel.core.pytree import Tree
 from flegel.errors import UsageError, nearest
 from flegel.job import PANELS, Job
 from flegel.options import NamedOption, check_options, options_of, with_options
@@ -53,6 +54,7 @@ class RunOptions(TypedDict, total=False):
     balance: str | None
     straggler: str
     label: str | int | None
+    weight: str | int | None
     partition: str
     scale: str
     processes: bool | str | None
@@ -85,17 +87,19 @@ def run(
     *,
     out: str | os.PathLike[str] | None = None,
     cluster: Cluster | None = None,
+    start: Result | Tree | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
     **options: Unpack[RunOptions],
 ) -> Result:
     """Train `algorithm` on `data` and return the result.
 
-    `data` is an array, a pair (X, y), a frame, a path or the name of a data set. The first of `target`, `tolerance`,
-    `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. Workers stay warm
-    between runs until this process ends, or until `flegel.shutdown()`; those of a `LocalCluster` belong to you, and
-    `cluster.scale(n)` from another thread changes their number while a job runs. `watch` is called several times a
-    second with a `JobSnapshot`, `say` with remarks.
+    `data` is an array, a pair (X, y), a triple (X, y or None, weights), a frame, a path or the name of a data set. The
+    first of `target`, `tolerance`, `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result
+    and trace. Workers stay warm between runs until this process ends, or until `flegel.shutdown()`; those of a
+    `LocalCluster` belong to you, and `cluster.scale(n)` from another thread changes their number while a job runs. With
+    `start`, a result or its θ, training goes on from there, on these data. `watch` is called several times a second
+    with a `JobSnapshot`, `say` with remarks.
 
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
@@ -110,12 +114,12 @@ def run(
         result_store.check_target(out)
     if cluster is not None and (job.workers or 1) > cluster.workers:
         raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
-    dataset = open_data(data, label=job.label)
+    dataset = open_data(data, label=job.label, weight=job.weight)
     count = cluster.workers if cluster is not None else workers_for(chosen, dataset)
     workers = job.workers if job.workers is not None else count
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
-    result = execute(Request(chosen, dataset, job, cluster, session, watch, say))
+    result = execute(Request(chosen, dataset, job, cluster, session, _start(start, chosen), watch, say))
     if out is not None:
         result_store.save(result, out)
     return result
@@ -192,6 +196,17 @@ def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         return algorithm()
     raise UsageError(f"{algorithm!r} is no algorithm; give a subclass of flegel.Algorithm, or a name.")
+
+
+def _start(start: Result | Tree | None, algorithm: Algorithm) -> Tree | None:
+    """The θ that a job begins from."""
+    if not isinstance(start, Result):
+        return start
+    if type(start.algorithm) is not type(algorithm):
+        raise UsageError(f"start= is a result of {start.name}, not of {type(algorithm).__name__}.")
+    if start.scaling is not None:
+        raise UsageError("start= is a result for scaled rows; scale the rows yourself to go on from it.")
+    return start.parameter
 
 
 def _given(changes: Any) -> dict[str, Any]:

@@ -195,6 +195,10 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     label: Annotated[str | int | None, Option("Label column of a file, by name or number.", DATA)] = None
+    weight: Annotated[
+        str | int | None,
+        Option("Column of a file that holds the weight of each row, by name, or by number among the features.", DATA),
+    ] = None
     partition: Annotated[
         str,
         Option("Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.", DATA, see="data.md"),

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.fcm.kernel import CUT, NEAR, kernel_for
-from flegel.algorithms.seeding import standard_units, start_rows
+from flegel.algorithms.seeding import standard_units, start_rows, weighted_rows
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
@@ -60,6 +60,7 @@ class FCM(Algorithm):
     """
 
     layout = "tiles"
+    weighted = True
     ignores_labels = True
     default_tolerance = 1e-6
 
@@ -71,10 +72,13 @@ class FCM(Algorithm):
     ] = "k-means++"
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Prototypes:
-        rows = np.asarray(sample.features)
+        rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, units, _ = standard_units(rows)
-        start = start_rows(rows, self.k, self.init, sample.columns, rng, "FCM")
+        start = start_rows(rows, self.k, self.init, sample.columns, rng, "FCM", mass)
         return Prototypes(start, origin, np.full(sample.columns, units.max()))
+
+    def continueParameter(self, previous: Prototypes, sample: Sample, rng: np.random.Generator) -> Prototypes:
+        return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.zeros((points, self.k))
@@ -100,7 +104,7 @@ class FCM(Algorithm):
         for j in range(k):  # the change of the stored value, which may be rounded to float32
             old = np.float64(dataPoint.state[j])
             dataPoint.state[j] = changes[j]
-            changes[j] = np.float64(dataPoint.state[j]) - old
+            changes[j] = (np.float64(dataPoint.state[j]) - old) * dataPoint.weight
         return MembershipChange(changes, y)
 
     def aggregate(self, target: Weights, change: MembershipChange | Weights) -> Weights:

@@ -13,7 +13,15 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.kmeans.kernel import kernel_for
-from flegel.algorithms.seeding import DRAWN, lloyd, more_rows, origin_of, some_rows, start_rows
+from flegel.algorithms.seeding import (
+    DRAWN,
+    lloyd,
+    more_rows,
+    origin_of,
+    some_weighted,
+    start_rows,
+    weighted_rows,
+)
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
@@ -29,7 +37,7 @@ class Centroids(NamedTuple):
     """θ. `origin` never changes: statistics are taken about it, so a large mean costs no digits.
 
     Nor do `spare`, rows of the data far from the start, where an empty cluster may go, and `points`, how many there
-    are.
+    are, or what they weigh.
     """
 
     centroids: Array
@@ -39,7 +47,7 @@ class Centroids(NamedTuple):
 
 
 class KMeansSums(NamedTuple):
-    """s, per cluster: Σ(x − origin), the number of points, and Σ‖x − origin‖²."""
+    """s, per cluster: Σ(x − origin), the number of points, and Σ‖x − origin‖²; each point as often as it weighs."""
 
     sums: Array
     counts: Array
@@ -53,6 +61,7 @@ class PointReassignment(NamedTuple):
     origin: Array
     last: int
     nearest: int
+    weight: float = 1.0
 
 
 class KMeans(Algorithm):
@@ -75,6 +84,7 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
+    weighted = True
     ignores_labels = True
     auxiliary = ("spare", "points")
     default_tolerance = 1e-6
@@ -88,20 +98,24 @@ class KMeans(Algorithm):
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Centroids:
-        rows = np.asarray(sample.features)
+        rows, weights = weighted_rows(np.asarray(sample.features), sample.weights)
         origin = origin_of(rows)
         size = max(TRIAL_WORK // (self.k * sample.columns), 2048, 20 * self.k)
-        some = some_rows(rows, min(size, TRIAL_ROWS), rng) - origin
+        some, own = some_weighted(rows, weights, min(size, TRIAL_ROWS), rng)
+        some = some - origin
         if isinstance(self.init, str) and self.init == DRAWN:
             if self.k > len(some):
                 raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
-            trials = [lloyd(some, self.k, rng) for _ in range(self.n_init)]
+            trials = [lloyd(some, self.k, rng, own) for _ in range(self.n_init)]
             start = min(trials, key=lambda trial: trial[2])[0] + origin
         else:
-            start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans")
-        spare = more_rows(some, start - origin, min(self.k, SPARE), rng) + origin
+            start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans", weights)
+        spare = more_rows(some, start - origin, min(self.k, SPARE), rng, own) + origin
         spare = spare.astype(rows.dtype).astype(np.float64)
-        return Centroids(start, origin, spare, np.array([float(sample.points)]))
+        return Centroids(start, origin, spare, np.array([sample.mass]))
+
+    def continueParameter(self, previous: Centroids, sample: Sample, rng: np.random.Generator) -> Centroids:
+        return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.full((points, 1), -1, np.int32)
@@ -121,27 +135,27 @@ class KMeans(Algorithm):
             if distance < least or (distance == least and j == last):  # a point moves only to a strictly nearer cluster
                 nearest, least = j, distance
         dataPoint.state[0] = nearest
-        return PointReassignment(x, parameter.origin, last, nearest)
+        return PointReassignment(x, parameter.origin, last, nearest, dataPoint.weight)
 
     def aggregate(self, target: KMeansSums, change: PointReassignment | KMeansSums) -> KMeansSums:
         if len(change) == 3:  # KMeansSums, a worker's report; numba removes this branch for a PointReassignment
             pytree.add(target, change)
             return target
-        x, origin, last, nearest = change
+        x, origin, last, nearest, weight = change
         if last == nearest:
             return target
         square = 0.0
         for t in range(x.shape[0]):
             away = x[t] - origin[t]
             square += away * away
-            target.sums[nearest, t] += away
+            target.sums[nearest, t] += weight * away
             if last >= 0:
-                target.sums[last, t] -= away
-        target.counts[nearest] += 1
-        target.squares[nearest] += square
+                target.sums[last, t] -= weight * away
+        target.counts[nearest] += weight
+        target.squares[nearest] += weight * square
         if last >= 0:
-            target.counts[last] -= 1
-            target.squares[last] -= square
+            target.counts[last] -= weight
+            target.squares[last] -= weight * square
         return target
 
     def updateParameter(self, aggregator: KMeansSums, oldParameter: Centroids) -> Centroids:

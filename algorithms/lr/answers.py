@@ -19,6 +19,16 @@ def probabilities(features: Any, parameter: Linear) -> Array:
     return np.asarray(likely / likely.sum(axis=1, keepdims=True))
 
 
+def likeliest(features: Any, parameter: Linear) -> Array:
+    """The most likely class of each row, as a label value; an integer where all label values are."""
+    return np.asarray(whole_numbers(parameter.classes)[class_scores(features, parameter).argmax(axis=1)])
+
+
+def means(*values: Array) -> list[float]:
+    """Of each array; 0 where there are no rows."""
+    return [float(each.mean()) if len(each) else 0.0 for each in values]
+
+
 def losses(features: Any, labels: Array, parameter: Linear) -> tuple[Array, Array]:
     """Log-loss of each row, and the number of its class."""
     target, scores = class_numbers(labels, parameter), class_scores(features, parameter)

@@ -54,7 +54,12 @@ class PreparedJob:
         former = session.parameter(self.algorithm) if session is not None else None
         self._restored = former is not None
         """θ comes from a checkpoint."""
-        fresh = self._hook("initParameter", self.sample, rng) if former is None else former
+        if former is not None:
+            fresh = former
+        elif request.start is not None:
+            fresh = self._hook("continueParameter", request.start, self.sample, rng)
+        else:
+            fresh = self._hook("initParameter", self.sample, rng)
         self.parameter: Tree = pytree.starting(fresh, self.algorithm.typed)
         if not pytree.is_finite(self.parameter):
             raise AlgorithmError("initParameter returned numbers that are not finite.")
@@ -99,7 +104,8 @@ class PreparedJob:
             )
         else:
             few = features[:count]
-        return make_shard(few, labels, state, self.algorithm.layout)
+        weights = None if self.sample.weights is None else self.sample.weights[:count]
+        return make_shard(few, labels, state, self.algorithm.layout, weights=weights)
 
     def pass_seconds(self, built: Built) -> float:
         """Seconds of one worker for all rows, from a kernel that is timed on some of them; the better of two calls."""
@@ -134,13 +140,15 @@ class PreparedJob:
 def take_sample(data: Dataset, seed: int) -> Sample:
     """All rows in their order where they are few; else the first `HEAD_ROWS`, then others drawn evenly."""
     if data.rows <= SAMPLE_ROWS:
-        features, labels = data.load() if data.in_memory else data.sample(data.rows, seed)
-        return Sample(features, labels, data.rows, data.columns)
+        rows = data.read() if data.in_memory else data.draw(data.rows, seed)
+        return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)
     head = data.source.take(np.array([[0, HEAD_ROWS]]))
-    features, labels = data.sample(SAMPLE_ROWS - HEAD_ROWS, seed)
-    if labels is not None and head.labels is not None:
-        labels = np.concatenate([head.labels, labels])
-    return Sample(_stack(head.features, features), labels, data.rows, data.columns)
+    rows = data.draw(SAMPLE_ROWS - HEAD_ROWS, seed)
+    labels, weights = (
+        None if a is None or b is None else np.concatenate([a, b])
+        for a, b in ((head.labels, rows.labels), (head.weights, rows.weights))
+    )
+    return Sample(_stack(head.features, rows.features), labels, data.rows, data.columns, weights)
 
 
 def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flegel.algorithm import Algorithm
+from flegel.core.pytree import Tree
 from flegel.datasets import Dataset
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
@@ -34,6 +35,8 @@ class Request:
     """Processes that are up already; the job starts and ends its own otherwise."""
     session: CheckpointSession | None = None
     """Where its state is kept, and what it goes on from."""
+    start: Tree | None = None
+    """θ of an earlier job to begin from."""
     watch: Callable[[JobSnapshot], None] | None = None
     say: Callable[[str], None] = lambda text: None
     phase: Callable[[str, str], None] = lambda name, hook: None
@@ -77,6 +80,11 @@ def check_data(request: Request) -> None:
         raise DataError(f"{data.name} has no rows; there is nothing to train on.")
     if data.sparse and not algorithm.sparse:
         raise DataError(f"{name} takes dense rows, but {data.name} is sparse.")
+    if data.weighted and not algorithm.weighted:
+        raise UsageError(
+            f"The rows of {data.name} have weights, which {name} ignores; count each point dataPoint.weight times in "
+            "updateDataPoint and declare `weighted = True` on the class, or omit the weights."
+        )
     if algorithm.supervised and not data.labelled:
         raise DataError(f"{name} needs labels, but {data.name} has none; name their column with --label.")
     if request.workers > data.rows:

@@ -88,7 +88,7 @@ def resume(
         exact = exact if exact is not None else models()[job.sync.name].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
         say(starting_point(session))
-        return execute(Request(chosen, dataset, job, cluster, session, watch, say, phase))
+        return execute(Request(chosen, dataset, job, cluster, session, None, watch, say, phase))
     finally:
         store.release()
 
@@ -157,7 +157,7 @@ def _data(job: Job, given: Any, label: str | int | None, place: str) -> tuple[An
 
     label = job.label if label is None else label
     if given is not None:
-        return open_data(given, label=label), data_location(given), label
+        return open_data(given, label=label, weight=job.weight), data_location(given), label
     if not job.data:
         raise UsageError(f"The rows of the job in {place} came from Python; pass them again with data=….")
-    return open_data(job.data, label=label), job.data, label
+    return open_data(job.data, label=label, weight=job.weight), job.data, label

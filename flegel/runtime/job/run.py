@@ -103,10 +103,11 @@ def _shared_rows(
     request: Request, parts: list[WorkerState], cluster: Cluster, ending: contextlib.ExitStack
 ) -> SharedRows:
     """Rows that only this process has, where all workers can read them, until the job ends."""
-    features, labels = request.data.load()
+    whole = request.data.read()
     owners = [part.ids for part in parts]
     owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
-    rows = SharedRows(features, request.algorithm.labels_for_points(labels), owners, cluster.new_array)
+    labels = request.algorithm.labels_for_points(whole.labels)
+    rows = SharedRows(whole.features, labels, owners, cluster.new_array, whole.weights)
     ending.callback(rows.close)
     return rows
 

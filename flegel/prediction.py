@@ -37,11 +37,13 @@ class FittedModel(Protocol):
     def classes(self) -> list[str] | None: ...
 
 
-def model_of(algorithm: Algorithm, parameter: Tree) -> tuple[dict[str, Array], dict[str, Array]]:
-    """θ by name: what a user calls the model, and what the algorithm keeps for itself."""
-    whole = dict(zip(pytree.names(parameter), pytree.flatten(parameter), strict=True))
-    model = algorithm.model(pytree.present(parameter))
-    shown = whole if model is None else model
+def model_of(model: FittedModel) -> tuple[dict[str, Array], dict[str, Array]]:
+    """θ by name: what a user calls the model, and what the algorithm keeps for itself. Classes have their names."""
+    whole = dict(zip(pytree.names(model.parameter), pytree.flatten(model.parameter), strict=True))
+    told = model.algorithm.model(pytree.present(model.parameter))
+    shown = whole if told is None else dict(told)
+    if "classes" in shown:
+        shown["classes"] = with_names(model, shown["classes"])
     return shown, {name: value for name, value in whole.items() if name not in shown}
 
 
@@ -61,16 +63,13 @@ def predict(model: FittedModel, treatment: Treatment, table: Any) -> Array:
 
 def class_names(model: FittedModel) -> list[Any]:
     """What predictions consist of: names or values of classes; numbers of clusters otherwise."""
-    shown = model_of(model.algorithm, model.parameter)[0]
+    shown = model_of(model)[0]
     if "classes" not in shown:
         clusters = model.algorithm.hyper().get("k")
         if not isinstance(clusters, int):
             raise UsageError(f"{type(model.algorithm).__name__} does not tell its classes.")
         return list(range(clusters))
-    values = np.asarray(shown["classes"])
-    whole = values.astype(np.int64)
-    named = with_names(model, whole) if np.array_equal(whole, values) else values
-    return [name.item() if hasattr(name, "item") else name for name in named]
+    return [int(name) if isinstance(name, float) and name.is_integer() else name for name in shown["classes"].tolist()]
 
 
 def with_names(model: FittedModel, found: Array) -> Array:

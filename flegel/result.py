@@ -73,12 +73,12 @@ class Result:
     @property
     def parameters(self) -> dict[str, Array]:
         """The model by name, such as centroids, or weights and bias."""
-        return model_of(self.algorithm, self.parameter)[0]
+        return model_of(self)[0]
 
     @property
     def internals(self) -> dict[str, Array]:
         """What else θ holds: constants, and what the algorithm remembers between two steps."""
-        return model_of(self.algorithm, self.parameter)[1]
+        return model_of(self)[1]
 
     @property
     def trace(self) -> pd.DataFrame:
@@ -152,7 +152,8 @@ class Result:
             f"objective {value} after {self.iterations} barriers under {self.sync}, {self.seconds:.3g} s of training",
             f"{self.workers} workers in {self.placement}, {self.utilization:.0%} of their time computing; "
             f"{self.load_seconds:.3g} s of loading before",
-            *(f"{name}: {_shape(value)}" for name, value in self.parameters.items()),
+            *(f"{name}: {_shape(value)}" for name, value in self.parameters.items() if value.dtype.kind in "fiub"),
+            *([f"classes: {', '.join(self.classes[:20])}"] if self.classes else []),
             *(f"note: {text}" for text in self.warnings),
         ]
         return "\n".join(lines)

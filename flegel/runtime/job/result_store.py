@@ -83,12 +83,12 @@ class Model:
     @property
     def parameters(self) -> dict[str, Array]:
         """The model by name; all of θ where its class is not trusted."""
-        return self._arrays if self._algorithm is None else model_of(self.algorithm, self.parameter)[0]
+        return self._arrays if self._algorithm is None else model_of(self)[0]
 
     @property
     def internals(self) -> dict[str, Array]:
         """What else θ holds."""
-        return {} if self._algorithm is None else model_of(self.algorithm, self.parameter)[1]
+        return {} if self._algorithm is None else model_of(self)[1]
 
     @property
     def classes(self) -> list[str] | None:

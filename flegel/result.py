@@ -12,7 +12,8 @@ import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array, Tree
-from flegel.errors import UsageError
+from flegel.errors import ExitCode, UsageError
+from flegel.plan.termination import FAILED
 from flegel.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, with_names
 
 if TYPE_CHECKING:
@@ -201,6 +202,11 @@ class Result:
 
 def _shape(value: Array) -> str:
     return f"{value.reshape(-1)[0]:.6g}" if value.size == 1 else " × ".join(map(str, value.shape)) + " numbers"
+
+
+def exit_code(outcome: str) -> ExitCode:
+    """What a command exits with whose job ended so."""
+    return ExitCode.NOT_AS_ASKED if outcome in FAILED else ExitCode.DONE
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,8 @@ from flegel.cli.app import errors_as_sentences
 from flegel.errors import StorageError, UsageError
 
 KINDS = (".npy", ".csv", ".parquet")
+LINES = 1000
+"""Lines that are printed between two looks whether somebody reads them."""
 
 
 def predict(
@@ -42,7 +45,7 @@ def predict(
     with errors_as_sentences():
         import numpy as np
 
-        from flegel.datasets import open_data
+        from flegel.datasets import open_for_prediction
         from flegel.runtime.job.result_store import check_file, load
 
         if out is not None:
@@ -50,11 +53,10 @@ def predict(
                 raise UsageError(f"{out} should end in .npy, .csv or .parquet.")
             check_file(out, "--out")
         loaded = load(model, trust_code=trust_code)
-        dataset = open_data(data, label=label)
-        if dataset.note:
-            print(f"flegel: {dataset.note}", file=sys.stderr)
-        rows = dataset.load()[0]
-        found = loaded.probabilities(rows) if probabilities else np.asarray(loaded.predict(rows))
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"flegel: {message}", file=sys.stderr)
+            table = open_for_prediction(data, loaded.treatment, label)
+            found = loaded.probabilities(table) if probabilities else np.asarray(loaded.predict(table))
         names = [str(name) for name in loaded.class_names] if probabilities else _column_names(found)
         if out is None:
             _print_rows(found)
@@ -67,11 +69,13 @@ def _column_names(found: Any) -> list[str]:
 
 
 def _print_rows(found: Any) -> None:
-    try:
-        for row in found.tolist():
+    from flegel.runtime.system.standard_streams import output_taken
+
+    for begin in range(0, len(found), LINES):
+        for row in found[begin : begin + LINES].tolist():
             print(",".join(map(str, row)) if isinstance(row, list) else row)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader, such as head, has seen enough
+        if not output_taken():
+            return  # the reader, such as head, has seen enough
 
 
 def _write_rows(found: Any, names: list[str], out: Path) -> None:

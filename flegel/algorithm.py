@@ -130,8 +130,16 @@ class Algorithm:
     typed: ClassVar[bool] = False
     """True where the arrays of `initParameter` and `initAggregator` say in which types θ and the statistics are kept
     and sent, such as float32. Otherwise both are float64, whatever the hooks return."""
+    per_report: ClassVar[tuple[str, ...]] = ()
+    """Fields of the statistics that are made once for each report rather than summed over points."""
     unsent: ClassVar[tuple[str, ...]] = ()
     """Fields of θ that workers do not need, such as the state of an optimizer: they stay with the coordinator."""
+    backend: ClassVar[str] = ""
+    """The backend that trains this algorithm on every device (`flegel.runtime.backends.registry`); by default that of
+    the worker's device."""
+    torch_program: ClassVar[str] = ""
+    """`module:Class` of the program that trains blocks of points by torch, for workers on a GPU
+    (`flegel.runtime.backends.torch.program`)."""
     averaged: ClassVar[bool] = False
     """True where the objective is an average over points rather than a sum."""
     keep_state: ClassVar[bool] = False
@@ -219,6 +227,17 @@ class Algorithm:
         """
         return None
 
+    def noise_scale(self, parameter: Tree) -> float | None:
+        """The gradient noise scale B in samples, as estimated so far (`flegel.plan.interval.gradient_noise`): a visit
+        in an update of b visits is worth 1/(1 + b/B). Not a number while it is not known yet. None: no gradient method,
+        and the interval is found in another way.
+        """
+        return None
+
+    def metrics(self, parameter: Tree) -> dict[str, float]:
+        """Figures beside the objective that a user follows while the job runs, such as the accuracy."""
+        return {}
+
     def optimality(self, aggregator: Tree, parameter: Tree) -> float | None:
         """How far the objective is from its minimum, as a part of the objective; infinite while that is not known yet,
         not a number where no step improves it any more. None: the algorithm cannot tell, and relative change over a
@@ -226,6 +245,10 @@ class Algorithm:
         the tolerance.
         """
         return None
+
+    def finished(self, parameter: Tree) -> str:
+        """Why training is over, such as `10 epochs are done`; empty while it is not. Asked at every barrier."""
+        return ""
 
     def baseline(self, aggregator: Tree, parameter: Tree) -> float | None:
         """The objective of a trivial model on the same points, from the statistics alone: one cluster, the intercept,

@@ -54,6 +54,8 @@ class RunOptions(TypedDict, total=False):
     batches: int | None
     factor: float | None
     balance: str | None
+    device: str
+    gpus: int
     straggler: str
     label: str | int | None
     columns: list[str | int] | str | None

@@ -208,6 +208,16 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option("Decides initial parameters and the order of the data.", TRAINING, check=check_seed),
     ] = 0
     sync: SyncSpec = SyncSpec()
+    device: Annotated[
+        str,
+        Option(
+            "What workers compute on: 0=cuda:0, 1-3=cuda:1, ...; all others on the processor.",
+            TRAINING,
+            metavar="WORKER=DEVICE,…",
+            see="networks.md",
+        ),
+    ] = ""
+    gpus: Annotated[int, Option("The first so many workers compute on one GPU each.", TRAINING, see="networks.md")] = 0
     straggler: Annotated[
         str,
         Option(

@@ -64,6 +64,8 @@ class LoadShard(_Message):
     """Large arrays may be read and written there instead of travelling; filled in where workers share a host."""
     lend: bool = False
     """Put the share where other workers of this host can read it, because points may move."""
+    device: str = "cpu"
+    """What computes: cpu, cuda:0, ... (see runtime/backends/registry.py)."""
 
 
 class Train(_Message):
@@ -172,6 +174,8 @@ class ShardLoaded(_Message):
     seconds: float
     board: bool = False
     """This worker has opened the shared buffers that `LoadShard` named."""
+    library: str = ""
+    """Name and version of the library that computes, where all workers must have the same."""
 
 
 class MomentsMeasured(_Message):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from flegel.algorithm import Algorithm
+from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import ExitCode, UsageError
 from flegel.plan.termination import FAILED
@@ -51,6 +52,8 @@ class Result:
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
     warnings: list[str] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Figures beside the objective at the end of training, such as the accuracy."""
     classes: list[str] | None = None
     scaling: tuple[Array, Array] | None = None
     """Shift and factor of each column, where the rows were scaled; `predict` scales new rows alike."""
@@ -164,6 +167,11 @@ class Result:
         draw = type(self).notebook_picture
         return f"<pre>{escape(self.summary())}</pre>" + ("" if draw is None else draw(self))
 
+    @property
+    def module(self) -> Any:
+        """The trained network as an `nn.Module`."""
+        return module_of(self.algorithm, pytree.present(self.parameter))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "algorithm": self.name,
@@ -177,6 +185,7 @@ class Result:
             "outcome": self.outcome,
             "reason": self.reason,
             "objective": _plain(self.objective),
+            "metrics": {name: _plain(value) for name, value in self.metrics.items()},
             "iterations": self.iterations,
             "seconds": self.seconds,
             "load_seconds": self.load_seconds,
@@ -202,6 +211,14 @@ class Result:
 
 def _shape(value: Array) -> str:
     return f"{value.reshape(-1)[0]:.6g}" if value.size == 1 else " × ".join(map(str, value.shape)) + " numbers"
+
+
+def module_of(algorithm: Algorithm, parameter: Tree) -> Any:
+    """The `nn.Module` of a network; other algorithms have none."""
+    make = getattr(algorithm, "module", None)
+    if make is None:
+        raise UsageError(f"{type(algorithm).__name__} is no network, so there is no module; see `parameters`.")
+    return make(parameter)
 
 
 def exit_code(outcome: str) -> ExitCode:

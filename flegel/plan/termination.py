@@ -54,6 +54,8 @@ class Progress:
     """What is no longer finite; empty if all is."""
     optimality: float | None = None
     """What the algorithm says of its distance to the minimum, relative to the objective."""
+    finished: str = ""
+    """Why the algorithm says that training is over."""
     baseline: float | None = None
     """The objective of a trivial model."""
     trivial: str = ""
@@ -137,6 +139,8 @@ class Termination:
     def _quality(self, progress: Progress) -> Verdict | None:
         if progress.points and progress.halted >= progress.points:
             return Verdict(True, "every point voted to halt", "halted")
+        if progress.finished:
+            return Verdict(True, progress.finished, "stopped")
         target, value = self._criteria.target, progress.objective
         if target is not None and value is not None and progress.exact and self._worse(value, target) <= 0:
             return Verdict(True, f"objective {value:.6g} reached the target {target:.6g}", "target")

@@ -15,7 +15,7 @@ import msgspec
 
 from flegel.core import pytree
 from flegel.core.pytree import Array
-from flegel.errors import FlegelError, WorkerLost
+from flegel.errors import FlegelError, UsageError, WorkerLost
 from flegel.machine.coordinator.events import EvictWorker, Note, SetTimer, Timer
 from flegel.machine.coordinator.liveness import Liveness
 from flegel.machine.coordinator.orders import WorkerOrders
@@ -98,6 +98,16 @@ class Membership:
     def has_loaded(self, worker: int, body: ShardLoaded) -> None:
         self.loaded[worker] = body
         self.roster.unhire(worker)
+        self._check_library(worker, body.library)
+
+    def _check_library(self, worker: int, library: str) -> None:
+        """Libraries that compute gradients must be the same everywhere: versions differ in more than rounding."""
+        for other, loaded in self.loaded.items():
+            if loaded.library and library and loaded.library != library:
+                raise UsageError(
+                    f"Worker {worker} has {library}, but worker {other} has {loaded.library}; install the same "
+                    "version on all hosts."
+                )
 
     def all_loaded(self) -> bool:
         return len(self.loaded) >= len(self.loads)

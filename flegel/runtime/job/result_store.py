@@ -29,7 +29,7 @@ from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.messages import TreeLayout
 from flegel.prediction import answer, class_names, model_of, predict
-from flegel.result import Result
+from flegel.result import Result, module_of
 from flegel.runtime.job.class_source import in_json, instantiate, reference
 from flegel.runtime.worker.trainer import build, form_of
 
@@ -104,6 +104,11 @@ class Model:
     @property
     def columns(self) -> int:
         return int(self.manifest.dataset["columns"])
+
+    @property
+    def module(self) -> Any:
+        """The saved network as an `nn.Module`."""
+        return module_of(self.algorithm, self.parameter)
 
     def predict(self, features: Any) -> Array:
         """What the model says about rows; class names where it was trained on names."""

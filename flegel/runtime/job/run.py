@@ -30,6 +30,7 @@ from flegel.messages import LoadShard, MeasureMoments
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
+from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
 from flegel.prediction import TrainingRows
@@ -68,6 +69,7 @@ def _execute(request: Request, observation: Observation) -> Result:
     check_numbers(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
     parse_stragglers(request.job.straggler, request.workers)
+    parse_devices(request.job.device, request.job.gpus, request.workers)
     session = request.session
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
@@ -142,7 +144,7 @@ def _coordinator(
 ) -> Coordinator:
     """The machine that decides, with what it tells each worker to load."""
     algorithm, job, session = request.algorithm, request.job, request.session
-    ref = reference(algorithm)
+    ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
     loads = {
         index: LoadShard(
             algorithm=ref,
@@ -158,6 +160,7 @@ def _coordinator(
             elapsed=session.seconds if session else 0.0,
             kept=parts[index].kept if parts else None,
             lend=balance_mode(job.sync, request.workers) != "off",
+            device=devices.get(index, "cpu"),
         )
         for index in range(request.workers)
     }
@@ -307,6 +310,7 @@ def _result(
         kernel=built.kind,
         warnings=remarks(machine),
         classes=data.classes,
+        metrics=algorithm.metrics(machine.parameter),
         scaling=None if scaling is None else (scaling.shift, scaling.factor),
         treatment=data.treatment.scaled_by(scaling),
         state=_in_data_order(machine) if machine.collection.states else None,

@@ -82,12 +82,9 @@ class AtRest:
 class Trainer:
     """Give it orders from the I/O thread; take results from `results` when the pipe `wakeup` is readable."""
 
-    def __init__(
-        self, device: str = "cpu", open_array: OpenArray = shared_memory.open_shared, collect: bool = True
-    ) -> None:
+    def __init__(self, open_array: OpenArray = shared_memory.open_shared, collect: bool = True) -> None:
         """`open_array`: how arrays that others describe are opened. `collect`: have the garbage collector look through
         this process when a job ends; not where others live in it."""
-        self._backend = choose(device)
         self._open_array, self._collect = open_array, collect
         self._hooks: HookRecord | None = None
         self.flag = new_flag()
@@ -290,12 +287,13 @@ class Trainer:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
             arrays, resumed = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
-        layout = self._backend.layout(algorithm, load.interpret)
+        backend = choose(load.device, algorithm.backend)
+        layout = backend.layout(algorithm, load.interpret)
         shard = self._make_shard(load, algorithm, layout, scaling, resumed)
         split = max(len(load.parameter.fields), 1)
         parameter = build(load.parameter, arrays[:split], algorithm)
         empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
-        self._kernel = kernel = self._backend.build(algorithm, shard, parameter, empty, load.interpret)
+        self._kernel = kernel = backend.build(algorithm, shard, parameter, empty, load.interpret)
         self.store, self.visits = PointStore(shard, owned=not load.empty), 0
         self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns, self._open_array)
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
@@ -307,7 +305,8 @@ class Trainer:
             stragglers = parse_stragglers(load.straggler, workers, load.seed)
             self._injection = StragglerInjection(stragglers, load.index, workers, load.elapsed)
         owned = self.store.schedule.owned
-        return ShardReady(ShardLoaded(owned, shard.columns, kernel.kind, kernel.note, clock.now() - began))
+        seconds = clock.now() - began
+        return ShardReady(ShardLoaded(owned, shard.columns, kernel.kind, kernel.note, seconds, library=kernel.library))
 
     def _make_shard(
         self,

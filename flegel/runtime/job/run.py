@@ -34,6 +34,7 @@ from flegel.params.local import LocalStore
 from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
+from flegel.prediction import TrainingRows
 from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
@@ -325,6 +326,7 @@ def _result(
         balance=balance_row(machine),
         audit=audit_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
+        training=TrainingRows(data, scaling),
     )
 
 

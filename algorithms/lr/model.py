@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flegel.algorithm import Sample
-from flegel.algorithms.estimators import fitted_classifier
-from flegel.algorithms.rows import times
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
 
@@ -57,23 +55,6 @@ def joined(parameter: Linear) -> Array:
     return np.hstack([parameter.weights, np.asarray(parameter.bias)[:, None]])
 
 
-def class_scores(features: Any, parameter: Linear) -> Array:
-    """Logarithms of P(class | x) but for a number that all classes of a row share: (rows, classes)."""
-    scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-    if scores.shape[1] > 1:
-        return np.asarray(scores)
-    return np.zeros_like(scores) if len(parameter.classes) == 1 else np.hstack([np.zeros_like(scores), scores])
-
-
-def class_numbers(labels: Array, parameter: Linear) -> Array:
-    """The place of each label among the classes."""
-    order = np.argsort(parameter.classes)
-    place = np.searchsorted(parameter.classes, labels, sorter=order).clip(max=len(order) - 1)
-    if not np.array_equal(parameter.classes[order[place]], labels):
-        raise UsageError("LR: a label is not among the classes that the model was trained with.")
-    return np.asarray(order[place])
-
-
 def importance_of(wanted: str | list[float] | dict[float, float] | None, classes: list[float], counts: Array) -> Array:
     """The weight of every class, where so many points are of each."""
     if wanted is None:
@@ -100,16 +81,6 @@ def intercept_loss(aggregator: Gradients, parameter: Linear) -> float:
     mass = parameter.internal_importance * aggregator.counts
     mass = mass[mass > 0]
     return float(-(mass @ np.log(mass / mass.sum())) / max(float(aggregator.seen[0]), 1.0))
-
-
-def genuine(parameter: Linear, names: list[str] | None, l2: float, l1: float) -> Any:
-    """scikit-learn's estimator of this model; its C is told where there is no l1 penalty."""
-    values = parameter.classes.astype(np.int64) if (parameter.classes % 1 == 0).all() else parameter.classes
-    classes = np.array([names[int(c)] for c in parameter.classes]) if names else values
-    if len(classes) < 2:
-        raise UsageError("LR: scikit-learn knows no model of a single class.")
-    points = float(parameter.internal_search[1])
-    return fitted_classifier(parameter.weights, np.asarray(parameter.bias), classes, 0.0 if l1 else l2, points)
 
 
 def check_classes(classes: list[float], found: Array) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import select
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +45,10 @@ from flegel.cluster.transport.protocol import (
 from flegel.cluster.transport.secure_client import SecureClient
 from flegel.errors import FlegelError, PeerRefused, PeerSlow, ProtocolError, UsageError
 from flegel.runtime import clock
+from flegel.runtime.system.descendants import adopt_orphans
 from flegel.runtime.transport.poller import Poller
+
+_log = logging.getLogger(__name__)
 
 BEAT = 1.0
 """Seconds between two heartbeats."""
@@ -80,7 +83,7 @@ class SlaveDaemon:
         os.set_blocking(self._wakeup_write, False)
         self._lock = self._lock_folder()
         owner = str(settings.folder.resolve())
-        child_processes.adopt_orphans()
+        adopt_orphans()
         left = child_processes.kill_leftovers(owner)
         if left:
             self._log(f"ended {left} processes that an earlier slave had left")
@@ -178,7 +181,7 @@ class SlaveDaemon:
             os.read(self._wakeup_read, 4096)
 
     def _log(self, text: str) -> None:
-        print(f"flegel: {text}", file=sys.stderr, flush=True)
+        _log.info(text)
 
     # -- the connection to the master ------------------------------------------------------------------------------
 

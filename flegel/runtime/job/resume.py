@@ -6,6 +6,7 @@ Algorithm and data must be those of the checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,23 +16,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flegel.algorithm import Algorithm
-from flegel.errors import UsageError
+from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
 from flegel.options import with_options
 from flegel.result import Result
 from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read
-from flegel.runtime.checkpoint.store import open_store
+from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.job.checkpoint_session import CheckpointSession, CheckpointWarning, data_location, outdated
 from flegel.runtime.job.class_source import in_json, instantiate, plain_hyper, same_code, with_hyper
 from flegel.runtime.job.find_algorithm import find_algorithm
-from flegel.runtime.job.request import Request
+from flegel.runtime.job.request import Request, open_job_data
 from flegel.runtime.job.run import execute
 from flegel.runtime.worker.current_hook import MODULE
 from flegel.sync import models
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
+    from flegel.runtime.job.observers import Observer
     from flegel.runtime.processes.cluster_protocol import Cluster
 
 
@@ -52,8 +54,9 @@ def replace(
     """
     changes = {} if workers is None else {"workers": workers}
     return resume(
-        place, changes, cluster=cluster, watch=watch, say=say, phase=phase, exact=False, trust_code=True, take_over=True
-    )
+        place, changes, cluster=cluster, watch=watch, say=say, phase=phase, exact=False, trust_code=True,
+        take_over=True, begin_anew=True,
+    )  # fmt: skip
 
 
 def resume(
@@ -70,6 +73,8 @@ def resume(
     say: Callable[[str], None] = lambda text: None,
     phase: Callable[[str, str], None] = lambda name, hook: None,
     take_over: bool = False,
+    begin_anew: bool = False,
+    observers: tuple[Observer, ...] = (),
 ) -> Result:
     """Go on with a job, with other values for the options in `changes`; see `flegel.resume`."""
     store = open_store(place)
@@ -78,19 +83,35 @@ def resume(
     if holder is not None and not take_over:
         raise UsageError(f"{store.place} is in use by {holder}; the job runs already.")
     try:
+        _check_usable(stored, store, begin_anew)
         for text in stored.skipped:
             warnings.warn(text, CheckpointWarning, stacklevel=2)
         phase("init", MODULE)
         chosen = _algorithm(stored, algorithm, trust_code, store.place)
         phase("reading", "")
-        dataset, location, label = _data(stored.record.job, data, label, store.place)
+        dataset, location, label = _data(stored.record.job, data, label, store.place, chosen)
         job = msgspec.structs.replace(with_options(stored.record.job, changes), data=location, label=label)
         exact = exact if exact is not None else models()[job.sync.name].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
         say(starting_point(session))
-        return execute(Request(chosen, dataset, job, cluster, session, None, watch, say, phase))
+        return execute(Request(chosen, dataset, job, cluster, session, None, watch, say, phase, observers))
     finally:
         store.release()
+
+
+def _check_usable(stored: StoredJob, store: CheckpointStore, begin_anew: bool) -> None:
+    """Where everything that was kept is damaged, a person decides: it may be possible to repair it."""
+    if stored.manifest is not None or stored.commit is not None or not stored.damaged:
+        return
+    if not begin_anew:
+        raise StorageError(
+            f"Everything that was kept in {store.place} is damaged ({'; '.join(stored.skipped)[:500]}); nothing was "
+            "changed there. Restore the files from a copy, or begin anew with --begin-anew, which sets them aside."
+        )
+    for name in stored.damaged:
+        with contextlib.suppress(FileNotFoundError):
+            store.put(f"damaged-{name}"[:100], [store.get(name)])
+            store.drop(name)
 
 
 def starting_point(session: CheckpointSession) -> str:
@@ -151,13 +172,14 @@ def _with_its_hyper(ref: AlgorithmRef, cls: type[Algorithm] | None, place: str) 
         raise outdated(place, ref.name.rpartition(":")[2], str(error).rstrip(".")) from error
 
 
-def _data(job: Job, given: Any, label: str | int | None, place: str) -> tuple[Any, str, str | int | None]:
+def _data(
+    job: Job, given: Any, label: str | int | None, place: str, algorithm: Algorithm
+) -> tuple[Any, str, str | int | None]:
     """The rows, where they are, and their label column."""
-    from flegel.datasets import open_data
-
     label = job.label if label is None else label
+    asked = msgspec.structs.replace(job, label=label)
     if given is not None:
-        return open_data(given, label=label, weight=job.weight), data_location(given), label
+        return open_job_data(asked, given, algorithm), data_location(given), label
     if not job.data:
         raise UsageError(f"The rows of the job in {place} came from Python; pass them again with data=….")
-    return open_data(job.data, label=label, weight=job.weight), job.data, label
+    return open_job_data(asked, job.data, algorithm), job.data, label

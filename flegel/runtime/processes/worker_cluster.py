@@ -137,6 +137,7 @@ class WorkerCluster:
             if process.poll() is None:
                 with contextlib.suppress(FlegelError):
                     self.send(worker, ReleaseJob())
+        self.registry.job_ended()
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         """An array that all workers can read."""
@@ -217,6 +218,10 @@ class WorkerCluster:
         if not self._busy:
             raise UsageError(f"No job is running, so worker {worker} has nothing to hand over.")
         self._requests.append(LeaveJob(worker))
+
+    def hosts(self) -> dict[int, str]:
+        """The host of each worker that has said hello."""
+        return self.registry.hosts
 
     def take_requests(self) -> list[ScaleTo | LeaveJob]:
         """Calls of `scale` and `drain` since the last look."""

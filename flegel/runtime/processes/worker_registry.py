@@ -21,6 +21,8 @@ class WorkerRegistry:
         self.sequencers: dict[int, Sequencer] = {}
         """One for each worker that was ever started: it has the current incarnation."""
         self.ready: set[int] = set()
+        self.hosts: dict[int, str] = {}
+        """Where the last incarnation of each worker said that it runs."""
         self.former: dict[tuple[int, int], Sequencer] = {}
         """Of evicted workers, by number and incarnation: they may still have to be told to end."""
         self.departing: list[Process] = []
@@ -49,6 +51,7 @@ class WorkerRegistry:
         if current is None or current.incarnation != envelope.incarnation:
             return False
         self.ready.add(envelope.worker)
+        self.hosts[envelope.worker] = envelope.body.host
         self._launcher.worker_ready(envelope.worker)
         return True
 
@@ -77,6 +80,10 @@ class WorkerRegistry:
             process.kill()
             end_process(process)
         self._launcher.worker_removed(worker)
+
+    def job_ended(self) -> None:
+        """No hook runs any more."""
+        self._launcher.job_ended()
 
     def close(self) -> None:
         """End all processes, those that were asked to end included."""

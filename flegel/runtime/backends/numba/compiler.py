@@ -171,7 +171,7 @@ def interpreted(algorithm: Algorithm) -> Kernel:
     ) -> int:
         if shard.layout != "rows":
             raise ValueError("the interpreted loop reads rows")
-        presented = pytree.present(as_hooks_see(algorithm, parameter, shard))
+        presented = pytree.present(pytree.read_only(as_hooks_see(algorithm, parameter, shard)))
         for i in range(start, end):
             if flag[0]:
                 return i
@@ -386,7 +386,7 @@ def _works_in_place(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: T
     probe = data_point(shard, 0)
     probe = probe._replace(state=probe.state.copy())
     target = pytree.copy(zero)
-    presented = pytree.present(as_hooks_see(algorithm, parameter, shard))
+    presented = pytree.present(pytree.read_only(as_hooks_see(algorithm, parameter, shard)))
     with inside("updateDataPoint"):
         change = algorithm.updateDataPoint(probe, presented, 0)
     with inside("aggregate"):

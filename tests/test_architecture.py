@@ -30,6 +30,7 @@ LAYERS = [
         "conformance",
         "hard_data",
         "metrics",
+        "sklearn",
         "torch",
         "__init__",
     },

@@ -8,6 +8,7 @@ thread, because the cores are taken already.
 from __future__ import annotations
 
 import numbers
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ import joblib
 import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -36,6 +38,8 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
 
     _accepts_sparse: ClassVar[bool] = False
     _positive: ClassVar[bool] = False
+    _warns: ClassVar[bool] = True
+    """A fit that ends at `max_iter` warns, as in scikit-learn."""
 
     # -- rows ----------------------------------------------------------------------------------------------
 
@@ -71,10 +75,10 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
         return weights
 
     def _check_number(self, name: str, least: int, most: int | None = None) -> int:
-        value = getattr(self, name)
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+        value: Any = getattr(self, name)
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or int(value) < least:
             raise ValueError(f"{name} must be a whole number of {least} or more, not {value!r}.")
-        if most is not None and value > most:
+        if most is not None and int(value) > most:
             raise ValueError(f"n_samples={most} should be >= {name}={value}.")
         return int(value)
 
@@ -122,6 +126,12 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(str(error)) from error
         if self.verbose:
             print(f"{type(self).__name__}: {self._sync()}, {result.reason}; {result.iterations} updates.")
+        if result.outcome == "limit" and passes is None and self._warns:
+            warnings.warn(
+                f"{type(self).__name__} did not converge: {result.reason}. Raise max_iter or tol.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         self.sync_ = self._sync()
         self.n_iter_ = max(int(np.ceil(min((w["passes"] for w in result.worker if w["points"]), default=1.0))), 1)
         return result

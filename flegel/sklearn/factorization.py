@@ -89,11 +89,12 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         return self
 
     def _wanted(self, columns: int) -> int:
-        if self.n_components is None or (isinstance(self.n_components, str) and self.n_components == "auto"):
+        wanted: Any = self.n_components
+        if wanted is None or (isinstance(wanted, str) and wanted == "auto"):
             return min(columns, MOST_COMPONENTS)
-        if not isinstance(self.n_components, numbers.Integral) or not 1 <= self.n_components <= MOST_COMPONENTS:
-            raise ValueError(f"n_components must be 'auto' or 1 to {MOST_COMPONENTS}, not {self.n_components!r}.")
-        return int(self.n_components)
+        if not isinstance(wanted, numbers.Integral) or not 1 <= int(wanted) <= MOST_COMPONENTS:
+            raise ValueError(f"n_components must be 'auto' or 1 to {MOST_COMPONENTS}, not {wanted!r}.")
+        return int(wanted)
 
     def _components(self, X: Any, weights: Array | None, **options: Any) -> Array:
         """H of a job on these rows. The engine's penalty is in units of the mean entry, scikit-learn's is not."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.metrics.pairwise import euclidean_distances
 
@@ -23,10 +25,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
 
     `n_init`: starts that are tried on a sample ("auto": 3); the best is trained on all rows. `tol`: the fit ends when a
     pass over the rows changes the inertia by less, relatively. `max_iter`: passes. `workers`, `sync`, `cluster`: see
-    `flegel.run`. `target`: the fit ends at this inertia.
+    `flegel.run`. `target`: the fit ends at this inertia. `algorithm` and `copy_x` are there so that an import is all
+    that changes: lloyd and elkan are two ways to the same clusters, ours is a third, and rows are never written to.
     """
 
     _accepts_sparse = True
+    _warns = False
 
     def __init__(
         self,
@@ -38,6 +42,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         tol: float | None = 1e-6,
         verbose: int = 0,
         random_state: Any = None,
+        copy_x: bool = True,
+        algorithm: str = "lloyd",
         workers: int | None = None,
         sync: str | None = None,
         cluster: Any = None,
@@ -50,6 +56,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         self.tol = tol
         self.verbose = verbose
         self.random_state = random_state
+        self.copy_x = copy_x
+        self.algorithm = algorithm
         self.workers = workers
         self.sync = sync
         self.cluster = cluster
@@ -59,10 +67,19 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         X = self._rows(X, reset=True)
         weights = self._weights(sample_weight, X)
         k = self._check_number("n_clusters", 1, X.shape[0])
+        if self.algorithm not in ("lloyd", "elkan"):
+            raise ValueError(f"algorithm must be 'lloyd' or 'elkan', not {self.algorithm!r}.")
         starts = STARTS if isinstance(self.n_init, str) else self._check_number("n_init", 1)
         centres = self._fitted_centres(Algorithm(k=k, init=self._start(X), n_init=starts), X, weights)
         self._finish(X, weights, centres)
         self._counts = self._counts_of(self.labels_, weights)
+        if (found := len(np.unique(self.labels_))) < k:
+            warnings.warn(
+                f"Number of distinct clusters ({found}) found smaller than n_clusters ({k}). Possibly due to duplicate "
+                "points in X.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
@@ -86,16 +103,27 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         if callable(self.init):
             from sklearn.utils import check_random_state
 
-            return np.asarray(self.init(X, self.n_clusters, random_state=check_random_state(self.random_state)))
+            start = self.init(X, self.n_clusters, random_state=check_random_state(self.random_state))
+            return self._checked(np.asarray(start, dtype=np.float64), X.shape[1])
         if isinstance(self.init, str):
             if self.init not in ("k-means++", "random"):
                 raise ValueError(f"init must be 'k-means++', 'random', an array or a function, not {self.init!r}.")
             return self.init
         start = np.asarray(self.init, dtype=np.float64)
-        if start.shape != (self.n_clusters, X.shape[1]):
-            raise ValueError(
-                f"The shape of the initial centers {start.shape} does not match the number of clusters "
-                f"{self.n_clusters} and the number of features of the data {X.shape[1]}."
+        return self._checked(start, X.shape[1])
+
+    def _checked(self, start: Array, columns: int) -> Array:
+        what = f"The shape of the initial centers {start.shape} does not match the number of"
+        if start.shape[:1] != (self.n_clusters,):
+            raise ValueError(f"{what} clusters {self.n_clusters}.")
+        if start.shape[1:] != (columns,):
+            raise ValueError(f"{what} features of the data {columns}.")
+        if not isinstance(self.n_init, str) and self.n_init != 1 and not callable(self.init):
+            warnings.warn(
+                "Explicit initial center position passed: performing only one init in KMeans instead of "
+                f"n_init={self.n_init}.",
+                RuntimeWarning,
+                stacklevel=4,
             )
         return start
 

@@ -28,6 +28,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
     """
 
     _accepts_sparse = True
+    classes_: Array
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
     # -- training ------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LogisticRegression:
-        known = (self.classes_, self._theta()) if self.warm_start and hasattr(self, "coef_") else None
+        known: Any = (self.classes_, self._theta()) if self.warm_start and hasattr(self, "coef_") else None
         X, y = self._rows(X, reset=True, y=y)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)

@@ -179,15 +179,15 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
 
     def bic(self, X: Any) -> float:
         X = self._new_rows(X)
-        return -2.0 * self.score(X) * X.shape[0] + self._free() * float(np.log(X.shape[0]))
+        return float(-2.0 * self.score(X) * X.shape[0] + self._free() * np.log(X.shape[0]))
 
     def aic(self, X: Any) -> float:
         X = self._new_rows(X)
-        return -2.0 * self.score(X) * X.shape[0] + 2.0 * self._free()
+        return float(-2.0 * self.score(X) * X.shape[0] + 2.0 * self._free())
 
     def _free(self) -> int:
         k, d = self.means_.shape
-        return free_numbers(self.covariance_type, k, d) + k * d + k - 1
+        return int(free_numbers(self.covariance_type, k, d) + k * d + k - 1)
 
 
 def _merged(old: Mixture, old_mass: float, new: Mixture, new_mass: float) -> tuple[Array, Array, Array]:

@@ -283,6 +283,22 @@ class Algorithm:
         """What the model says about new rows."""
         raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")
 
+    def probabilities(self, features: Any, parameter: Tree) -> Array:
+        """A row of numbers that sum to 1 for each row: of its classes, or of its clusters."""
+        raise UsageError(f"{type(self).__name__} gives no probabilities; use predict.")
+
+    def distances(self, features: Any, parameter: Tree) -> Array:
+        """Distances of each row to every centroid."""
+        raise UsageError(f"{type(self).__name__} gives no distances; use predict.")
+
+    def scores(self, features: Any, parameter: Tree) -> Array:
+        """One number for each row, or one for each of its classes; larger is better or more likely."""
+        raise UsageError(f"{type(self).__name__} gives no scores; use predict.")
+
+    def model(self, parameter: Tree) -> dict[str, Array] | None:
+        """The trained model by name, for users; None: θ as it is. What is left out is in `Result.internals`."""
+        return None
+
     def work(self, columns: int) -> float:
         """Multiplications for one visit of a point, roughly: decides how many workers a small job has by default.
         Infinite where nothing is known; the job then has one for each core."""

@@ -65,7 +65,7 @@ def trained(name: str, workers: int, cluster: flegel.LocalCluster) -> dict[str, 
     assert result.iterations == ITERATIONS
     found = {
         field: hashlib.sha256(f"{a.dtype.str} {a.shape} ".encode() + a.tobytes()).hexdigest()
-        for field, a in result.parameters.items()
+        for field, a in {**result.internals, **result.parameters}.items()
     }
     course = [objective for _, _, objective, _ in result.to_json()["trace"]]
     return {**found, "objective": repr(result.objective), "course": hashlib.sha256(repr(course).encode()).hexdigest()}

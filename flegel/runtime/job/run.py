@@ -33,6 +33,7 @@ from flegel.params.local import LocalStore
 from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
+from flegel.prediction import TrainingRows
 from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
@@ -315,6 +316,7 @@ def _result(
         state=_in_data_order(machine) if machine.collection.states else None,
         balance=balance_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
+        training=TrainingRows(data, scaling),
     )
 
 

@@ -41,7 +41,7 @@ def _kernel() -> Any:
         return None
 
     @triton.jit  # type: ignore[untyped-decorator]
-    def assign(
+    def assign(  # type: ignore[no-untyped-def]
         rows, centres, half, found, count, clusters, columns,
         WIDE: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr,
     ):  # fmt: skip

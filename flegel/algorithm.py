@@ -147,6 +147,10 @@ class Algorithm:
     remakes_state: ClassVar[bool] = False
     """True where a first visit under θ leaves a point in a state as good as any that it had before. A job that goes on
     from a commit then leaves states that are older than θ behind."""
+    memoryless: ClassVar[bool] = False
+    """True where a visit under θ leaves a point in the same state, with the same contribution to the statistics,
+    whatever its state was before (k-means, EM). Then the engine checks while it trains that changes are differences,
+    and evaluates the final θ by one pass over all points."""
     narrow_parameter: ClassVar[bool] = False
     """True where `updateDataPoint` takes θ in the precision of the features: with float32 data half the bytes and twice
     the numbers in a register. θ itself, the statistics and all other hooks stay float64."""
@@ -255,6 +259,11 @@ class Algorithm:
         zeros. A job whose objective is worse never counts as converged. None: the statistics cannot tell.
         """
         return None
+
+    def recounted(self, aggregator: Tree, parameter: Tree) -> float | None:
+        """The objective of θ, where the statistics are those of one pass under θ over points that were never visited.
+        By default `objective`, where a visit does not depend on the last one. None: such a pass does not tell."""
+        return self.objective(aggregator, parameter) if self.memoryless else None
 
     def finalParameter(self, aggregator: Tree, parameter: Tree) -> Tree:
         """θ as the result: the last one, unless the algorithm knows a better one that it has measured."""

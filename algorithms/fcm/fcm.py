@@ -63,6 +63,7 @@ class FCM(Algorithm):
     weighted = True
     ignores_labels = True
     default_tolerance = 1e-6
+    memoryless = True
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     m: Annotated[float, Meta(gt=1, description="fuzzifier: near 1 is hard, large is fuzzy; 2 is fastest")] = 2.0

@@ -109,6 +109,7 @@ class GMM(Algorithm):
     ignores_labels = True
     maximize = True
     default_tolerance = 1e-6
+    memoryless = True
     trivial = "a single Gaussian"
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10

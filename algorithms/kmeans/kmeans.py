@@ -89,6 +89,7 @@ class KMeans(Algorithm):
     ignores_labels = True
     auxiliary = ("spare", "points")
     default_tolerance = 1e-6
+    memoryless = True
     trivial = "one cluster"
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10

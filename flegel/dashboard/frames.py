@@ -72,7 +72,7 @@ class RunHistory:
         self.run = run
         self.about = {"kind": "job", "run": run, **about}
         self._rows: list[list[Any]] = []
-        self._spans: deque[list[float]] = deque(maxlen=MOST_SPANS)
+        self._spans: deque[Sequence[float]] = deque(maxlen=MOST_SPANS)
         self._looks: list[bytes] = []
         self._look_bytes = 0
         self._lines: deque[list[str]] = deque(maxlen=MOST_LINES)
@@ -91,13 +91,14 @@ class RunHistory:
         return [*found, frame]
 
     def take_rows(self, rows: Iterable[TraceRow]) -> list[bytes]:
-        records, spans = [], []
+        records: list[list[Any]] = []
+        spans: list[Any] = []
         for row in rows:
             self._visits += row.visits
             new = row.reason if row.reason != self._reason else ""
             self._reason = row.reason or self._reason
             records.append(row_record(row, self._visits, new))
-            spans += [[s[0], *(round(v, 6) for v in s[1:])] for s in row.spans]
+            spans += row.spans
         if not records:
             return []
         self._rows += records

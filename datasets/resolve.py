@@ -16,6 +16,7 @@ from flegel.datasets.formats.readers import open_files
 from flegel.datasets.options import Options
 from flegel.datasets.weights import weights_from_column
 from flegel.errors import DataError, UsageError, nearest
+from flegel.loading.regular_files import check_regular
 
 
 def open_data(
@@ -96,6 +97,7 @@ def _open_spec(spec: str, rows: int | None, options: Options) -> Dataset:
             raise DataError(f"No file matches {spec}; check the pattern.")
         return _keep_rows(Dataset(spec, open_files(files, options, spec), 0), rows)
     if path.exists():
+        check_regular(path, DataError)
         return _keep_rows(Dataset(spec, open_files([path], options, spec), 0), rows)
     if "/" in spec or "." in spec or "\\" in spec:
         raise DataError(f"{spec} does not exist; check the path.")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from flegel.errors import UsageError
-from flegel.job import CLUSTER, TRAINING
+from flegel.job import CLUSTER, OUTPUT, TRAINING
 
 Settings = Annotated[
     list[str] | None,
@@ -41,6 +42,16 @@ Insecure = Annotated[
         rich_help_panel=CLUSTER,
     ),
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Log every barrier and every decision, with time, job and worker.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log as JSON, one object a line.", rich_help_panel=OUTPUT)]
 DEFAULT_MASTER = "tcp://127.0.0.1:7077"
 Master = Annotated[
     str,
@@ -70,3 +81,11 @@ def make_algorithm(word: str, settings: list[str] | None) -> Any:
         if Path(path).expanduser().exists():  # otherwise the algorithm says what is wrong with the word as it was typed
             hyper[name] = absolute(path)
     return cls(**hyper)
+
+
+def start_logging(verbose: bool, as_json: bool, level: int = logging.WARNING) -> None:
+    """Records of `flegel.*` go to standard error; processes that are started later do the same."""
+    from flegel.runtime import logs
+
+    logs.announce(verbose, as_json)
+    logs.configure(level=level)

@@ -6,6 +6,7 @@ renamed. What exists is never overwritten.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -30,7 +31,8 @@ from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_records
 from flegel.loading.regular_files import DOCUMENT, read_regular
 from flegel.messages import TreeLayout
-from flegel.result import Result
+from flegel.prediction import answer, class_names, model_of, predict
+from flegel.result import Result, module_of
 from flegel.runtime.job.class_source import in_json, instantiate, reference
 from flegel.runtime.worker.trainer import build, form_of
 
@@ -56,7 +58,7 @@ class Model:
 
     def __init__(self, manifest: ModelManifest, arrays: dict[str, Array], algorithm: Algorithm | None) -> None:
         self.manifest = manifest
-        self.parameters = {k: v for k, v in arrays.items() if not k.startswith("__")}
+        self._arrays = {k: v for k, v in arrays.items() if not k.startswith("__")}
         self.state = arrays.get("__state__")
         self.scaling = (arrays["__shift__"], arrays["__factor__"]) if "__shift__" in arrays else None
         self._algorithm = algorithm
@@ -80,19 +82,62 @@ class Model:
     @property
     def parameter(self) -> Tree:
         fields = self.manifest.parameter.fields or ("value",)
-        return pytree.present(build(self.manifest.parameter, tuple(self.parameters[f] for f in fields), self.algorithm))
+        return pytree.present(build(self.manifest.parameter, tuple(self._arrays[f] for f in fields), self.algorithm))
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """The model by name; all of θ where its class is not trusted."""
+        return self._arrays if self._algorithm is None else model_of(self)[0]
+
+    @property
+    def internals(self) -> dict[str, Array]:
+        """What else θ holds."""
+        return {} if self._algorithm is None else model_of(self)[1]
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of the classes, where the labels of training were words."""
+        return self.manifest.classes
+
+    @property
+    def class_names(self) -> list[Any]:
+        """What `predict` answers with: class names or label values, or the numbers of the clusters."""
+        return class_names(self)
 
     @property
     def columns(self) -> int:
         return int(self.manifest.dataset["columns"])
 
+    @property
+    def module(self) -> Any:
+        """The saved network as an `nn.Module`."""
+        return module_of(self.algorithm, self.parameter)
+
     def predict(self, features: Any) -> Array:
         """What the model says about rows; class names where it was trained on names."""
-        rows, algorithm = self.treatment.apply(features), self.algorithm
+        with self._told_damage():
+            return predict(self, self.treatment, features)
+
+    def probabilities(self, features: Any) -> Array:
+        """(rows, classes or clusters), in the order of `class_names`."""
+        with self._told_damage():
+            return answer(self, self.treatment, self.algorithm.probabilities, features)
+
+    def distances(self, features: Any) -> Array:
+        """(rows, centroids)."""
+        with self._told_damage():
+            return answer(self, self.treatment, self.algorithm.distances, features)
+
+    def scores(self, features: Any) -> Array:
+        """How well each row fits, as `Result.scores`."""
+        with self._told_damage():
+            return answer(self, self.treatment, self.algorithm.scores, features)
+
+    def _told_damage(self) -> contextlib.AbstractContextManager[None]:
+        """Around code of a built-in algorithm: what it cannot compute with is damage."""
         if not self.manifest.algorithm.builtin:
-            return algorithm.predict(rows, self.parameter)
-        with damage_as("This model is damaged: its parameters do not fit its algorithm and its columns"):
-            return algorithm.predict(rows, self.parameter)
+            return contextlib.nullcontext()
+        return damage_as("This model is damaged: its parameters do not fit its algorithm and its columns")
 
 
 def check_target(folder: str | os.PathLike[str]) -> None:
@@ -169,7 +214,7 @@ def save_or_rescue(result: Result, folder: str | os.PathLike[str], model: bool =
 
 
 def _files(result: Result) -> Iterator[tuple[str, bytes]]:
-    arrays = dict(result.parameters)
+    arrays = dict(zip(pytree.names(result.parameter), pytree.flatten(result.parameter), strict=True))
     if result.state is not None:
         arrays["__state__"] = result.state
     if result.scaling is not None:

@@ -1,7 +1,7 @@
 """Whatever goes wrong while foreign bytes are interpreted becomes one error of ours.
 
-Parsers raise anything for bytes that are not what they should be: NumPy alone lets `TokenError`, `SyntaxError` and
-`OverflowError` out. `OSError` is not among it: that is the disk.
+Parsers raise anything for bytes that are not what they should be: NumPy alone lets errors of Python's tokenizer,
+`SyntaxError` and `OverflowError` out. `OSError` is not among it: that is the disk.
 """
 
 from __future__ import annotations

@@ -147,6 +147,10 @@ class Algorithm:
     remakes_state: ClassVar[bool] = False
     """True where a first visit under θ leaves a point in a state as good as any that it had before. A job that goes on
     from a commit then leaves states that are older than θ behind."""
+    memoryless: ClassVar[bool] = False
+    """True where a visit under θ leaves a point in the same state, with the same contribution to the statistics,
+    whatever its state was before (k-means, EM). Then the engine checks while it trains that changes are differences,
+    and evaluates the final θ by one pass over all points."""
     narrow_parameter: ClassVar[bool] = False
     """True where `updateDataPoint` takes θ in the precision of the features: with float32 data half the bytes and twice
     the numbers in a register. θ itself, the statistics and all other hooks stay float64."""
@@ -256,6 +260,11 @@ class Algorithm:
         """
         return None
 
+    def recounted(self, aggregator: Tree, parameter: Tree) -> float | None:
+        """The objective of θ, where the statistics are those of one pass under θ over points that were never visited.
+        By default `objective`, where a visit does not depend on the last one. None: such a pass does not tell."""
+        return self.objective(aggregator, parameter) if self.memoryless else None
+
     def finalParameter(self, aggregator: Tree, parameter: Tree) -> Tree:
         """θ as the result: the last one, unless the algorithm knows a better one that it has measured."""
         return parameter
@@ -282,6 +291,22 @@ class Algorithm:
     def predict(self, features: Any, parameter: Tree) -> Array:
         """What the model says about new rows."""
         raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")
+
+    def probabilities(self, features: Any, parameter: Tree) -> Array:
+        """A row of numbers that sum to 1 for each row: of its classes, or of its clusters."""
+        raise UsageError(f"{type(self).__name__} gives no probabilities; use predict.")
+
+    def distances(self, features: Any, parameter: Tree) -> Array:
+        """Distances of each row to every centroid."""
+        raise UsageError(f"{type(self).__name__} gives no distances; use predict.")
+
+    def scores(self, features: Any, parameter: Tree) -> Array:
+        """One number for each row, or one for each of its classes; larger is better or more likely."""
+        raise UsageError(f"{type(self).__name__} gives no scores; use predict.")
+
+    def model(self, parameter: Tree) -> dict[str, Array] | None:
+        """The trained model by name, for users; None: θ as it is. What is left out is in `Result.internals`."""
+        return None
 
     def work(self, columns: int) -> float:
         """Multiplications for one visit of a point, roughly: decides how many workers a small job has by default.

@@ -18,7 +18,7 @@ LAYERS = [
     {"core", "algorithm", "job", "messages", "options"},
     {"sync", "plan", "params"},
     {"machine"},
-    {"runtime", "sim", "result"},
+    {"runtime", "sim", "result", "prediction"},
     {"cluster"},
     {
         "api",
@@ -42,8 +42,9 @@ PEERS = {
     "params": set(),
     "sync": {"plan"},
     "sim": set(),
-    "runtime": {"result"},
-    "result": set(),
+    "runtime": {"result", "prediction"},
+    "result": {"prediction"},
+    "prediction": set(),
 }
 BESIDE = {"algorithms": 1, "datasets": 1}
 """Layer up to which the two folders beside the engine may reach (errors, and the records that they fill)."""

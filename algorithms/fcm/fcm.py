@@ -63,6 +63,7 @@ class FCM(Algorithm):
     weighted = True
     ignores_labels = True
     default_tolerance = 1e-6
+    memoryless = True
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     m: Annotated[float, Meta(gt=1, description="fuzzifier: near 1 is hard, large is fuzzy; 2 is fastest")] = 2.0
@@ -167,6 +168,21 @@ class FCM(Algorithm):
         safe = np.maximum(distances, NEAR)
         shares = (safe.min(axis=1, keepdims=True) / safe) ** (1.0 / (self.m - 1.0))
         return shares / shares.sum(axis=1, keepdims=True), distances
+
+    def probabilities(self, features: Any, parameter: Prototypes) -> Array:
+        """Memberships."""
+        return self.transform(features, parameter)[0]
+
+    def distances(self, features: Any, parameter: Prototypes) -> Array:
+        """Euclidean distances to all centroids."""
+        return np.asarray(np.sqrt(self.transform(features, parameter)[1]) * parameter.unit)
+
+    def scores(self, features: Any, parameter: Prototypes) -> Array:
+        """The largest membership."""
+        return np.asarray(self.transform(features, parameter)[0].max(axis=1))
+
+    def model(self, parameter: Prototypes) -> dict[str, Array]:
+        return {"centroids": parameter.centroids}
 
     def work(self, columns: int) -> float:
         return 4.0 * self.k * columns  # and powers of distances

@@ -104,6 +104,7 @@ class GMM(Algorithm):
     """
 
     layout = "tiles"
+    torch_program = "flegel.algorithms.gmm.torch_program:MixtureProgram"
     weighted = True
     ignores_labels = True
     maximize = True

@@ -84,6 +84,7 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
+    torch_program = "flegel.algorithms.kmeans.torch_program:KMeansProgram"
     weighted = True
     ignores_labels = True
     auxiliary = ("spare", "points")

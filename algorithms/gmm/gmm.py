@@ -24,7 +24,18 @@ from flegel.algorithms.gmm.shapes import (
     twice,
     whitening,
 )
-from flegel.algorithms.seeding import DRAWN, clipped, lloyd, numbered, some_rows, standard_units, start_rows
+from flegel.algorithms.seeding import (
+    DRAWN,
+    clipped,
+    coverage,
+    covered,
+    lloyd,
+    numbered,
+    some_rows,
+    standard_units,
+    start_rows,
+    unseen_weight,
+)
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
@@ -45,7 +56,7 @@ class Mixture(NamedTuple):
     `covariances` and `whiten` have a row per component: d variances, or a lower triangle row by row. `whiten`
     is the inverse Cholesky factor in units of `unit`: ‖whiten·(x − mean)/unit‖² is a squared Mahalanobis
     distance. `level` is what in the log density does not depend on x. `origin`, `unit` and `floor`, the least variance
-    of a column in units of unit², never change.
+    of a column in units of unit², never change. `points` is the `coverage` of the first pass.
     """
 
     weights: Array
@@ -56,6 +67,7 @@ class Mixture(NamedTuple):
     origin: Array
     unit: Array
     floor: Array
+    points: Array
 
 
 class MixtureMoments(NamedTuple):
@@ -82,7 +94,8 @@ class GMM(Algorithm):
     Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and deviation of
     the sample without outliers, the latter to a power of two), and the sum of entropies; a visit adds the difference
     to the point's last one, in float64 where float32 would lose it.
-    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance that maximizes F among those with Σ_j ⪰ floor. The floor is
+    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance that maximizes F among those with Σ_j ⪰ floor; before every
+    point has been visited, the sample counts for those that are missing (`seeding.unseen_weight`). The floor is
     `regularization` times the variance of each column, without its outliers. A component without points stays as it
     was, with weight 0.
     Objective (maximized): F(Q, θ) of the paper's Eq. (2), Σ_i E_r[log w_z p(x_i | z)] + H(r_i) over visited
@@ -97,6 +110,7 @@ class GMM(Algorithm):
     layout = "tiles"
     ignores_labels = True
     maximize = True
+    auxiliary = ("points",)
     default_tolerance = 1e-6
     trivial = "a single Gaussian"
 
@@ -124,7 +138,7 @@ class GMM(Algorithm):
             deviation = np.full_like(deviation, deviation.max())
         floor = max(self.regularization, LEAST_VARIANCE) * (deviation / unit) ** 2
         if isinstance(self.init, str) and self.init == DRAWN:
-            return self._best_start((rows - origin) / unit, origin, unit, floor, rng)
+            return self._best_start((rows - origin) / unit, origin, unit, floor, sample.points, rng)
         means = (start_rows(rows, self.k, self.init, sample.columns, rng, "GMM") - origin) / unit
         y = (rows - origin) / unit
         # One variance for all components; outliers count as 5 units from their mean.
@@ -135,16 +149,19 @@ class GMM(Algorithm):
         covariances = spread.copy()
         if self._matrices(sample.columns):
             covariances = packed(np.stack([np.diag(row) for row in spread]))
-        return self._mixture(np.full(self.k, 1.0 / self.k), means, covariances, origin, unit, floor)
+        about = coverage(sample.points, 0)  # a guess at the components' sizes stands for no points
+        return self._mixture(np.full(self.k, 1.0 / self.k), means, covariances, origin, unit, floor, about)
 
-    def _best_start(self, y: Array, origin: Array, unit: Array, floor: Array, rng: np.random.Generator) -> Mixture:
+    def _best_start(
+        self, y: Array, origin: Array, unit: Array, floor: Array, points: int, rng: np.random.Generator
+    ) -> Mixture:
         """Of several starts by k-means, every second one on clipped rows, the one that EM takes furthest."""
         if self.k > len(y):
             raise UsageError(f"GMM: k={self.k} is more than the {len(y)} points drawn; lower k.")
         size = TRIAL_WORK // (self.k * self._width(y.shape[1]))
         some = some_rows(y, int(np.clip(size, *TRIAL_ROWS)), rng)
         best, most = None, -np.inf
-        blank = self._blank(origin, unit, floor)
+        blank = self._blank(origin, unit, floor)._replace(points=coverage(len(some), 0))
         for trial in range(self.n_init):
             seen = clipped(some) if trial % 2 else some
             labels = lloyd(seen, self.k, rng)[1]
@@ -159,7 +176,7 @@ class GMM(Algorithm):
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
-        return best
+        return best._replace(points=coverage(points, len(some)))
 
     def _moments(self, y: Array, shares: Array) -> MixtureMoments:
         width = self._width(y.shape[1])
@@ -230,6 +247,10 @@ class GMM(Algorithm):
         return target
 
     def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
+        seen = float(aggregator.counts.sum())
+        about = covered(oldParameter.points, seen)
+        if unseen := unseen_weight(oldParameter.points, seen):
+            aggregator = self._with_unseen(aggregator, oldParameter, unseen)
         counts = np.maximum(aggregator.counts, 0.0)
         filled = counts > EMPTY
         n = np.where(filled, counts, 1.0)[:, None]
@@ -244,7 +265,20 @@ class GMM(Algorithm):
             covariances[~filled] = (oldParameter.covariances / outer(oldParameter.unit[None, :], width))[~filled]
         total = counts.sum()
         weights = counts / total if total > 0 else oldParameter.weights
-        return self._mixture(weights, means, covariances, oldParameter.origin, oldParameter.unit, oldParameter.floor)
+        origin, unit, floor = oldParameter.origin, oldParameter.unit, oldParameter.floor
+        return self._mixture(weights, means, covariances, origin, unit, floor, about)
+
+    def _with_unseen(self, aggregator: MixtureMoments, parameter: Mixture, unseen: float) -> MixtureMoments:
+        """Statistics with so many more points, distributed as θ has it: what the sample says of points not yet seen."""
+        width = aggregator.squares.shape[1]
+        means = (parameter.means - parameter.origin) / parameter.unit
+        shares = unseen * parameter.weights[:, None]
+        second = parameter.covariances / outer(parameter.unit[None, :], width) + outer(means, width)
+        return aggregator._replace(
+            counts=aggregator.counts + shares[:, 0],
+            sums=aggregator.sums + shares * means,
+            squares=aggregator.squares + shares * second,
+        )
 
     def objective(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
         d = parameter.means.shape[1]
@@ -263,7 +297,7 @@ class GMM(Algorithm):
         whole = MixtureMoments(counts, sums, squares, np.zeros(1))
         k = len(parameter.weights)
         single = Mixture(*(field[:1] if len(field) == k and at < 5 else field for at, field in enumerate(parameter)))
-        return self.objective(whole, self.updateParameter(whole, single))
+        return self.objective(whole, self.updateParameter(whole, single._replace(points=coverage(0, 0))))
 
     def kernel(self, share: Shard) -> Kernel | None:
         return kernel_for(share, self.k) if share.layout == "tiles" else None
@@ -354,7 +388,8 @@ class GMM(Algorithm):
         d = len(origin)
         ones = np.ones((self.k, d))
         covariances = packed(np.stack([np.eye(d)] * self.k)) if self._matrices(d) else ones
-        return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor)
+        none = coverage(0, 0)
+        return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor, none)
 
     def _unknown(self, aggregator: MixtureMoments) -> Array:
         """Rounding error of each variance, a row per component: the sums are differences of larger ones."""
@@ -362,7 +397,14 @@ class GMM(Algorithm):
         return np.asarray(ROUNDING * whole / np.maximum(aggregator.counts, 1.0)[:, None])
 
     def _mixture(
-        self, weights: Array, means: Array, covariances: Array, origin: Array, unit: Array, floor: Array
+        self,
+        weights: Array,
+        means: Array,
+        covariances: Array,
+        origin: Array,
+        unit: Array,
+        floor: Array,
+        points: Array,
     ) -> Mixture:
         """Everything in the units of the data, from means and covariances in standard units."""
         d, width = means.shape[1], covariances.shape[1]
@@ -370,4 +412,4 @@ class GMM(Algorithm):
         constant = -0.5 * d * np.log(2 * np.pi) - np.log(unit).sum()
         level = np.log(np.maximum(weights, 1e-300)) + constant + logarithm
         scaled = covariances * outer(unit[None, :], width)
-        return Mixture(weights, origin + means * unit, scaled, whiten, level, origin, unit, floor)
+        return Mixture(weights, origin + means * unit, scaled, whiten, level, origin, unit, floor, points)

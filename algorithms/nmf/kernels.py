@@ -3,7 +3,7 @@
 `solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the
 state and padded to whole vectors, and closed into the aggregator again; between the two it does, for each
 row, what `NMF.updateDataPoint` does on `NMF.localParameter`. Where the aggregator is as the last call left it,
-the copy still is what would be opened. `multiplying` leaves H alone. Both look at the flag before every row.
+the copy still is what would be opened. `whole_matrix` leaves H alone. Both look at the flag before every row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.nmf.rows import MOST_SWEEPS, SETTLED, gram_of, multiply_row_with, settled, start_row
+from flegel.algorithms.nmf.rows import MOST_SWEEPS, SETTLED, gram_of, settled, start_row, whole_row_with
 from flegel.algorithms.simd.emit import register_lanes
 from flegel.algorithms.simd.vectors import fma, fma_each, load, maximum, splats, spread, store, total
 from flegel.core.pytree import Array, Tree
@@ -279,7 +279,7 @@ def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int) -> Kerne
 
 
 @njit(nogil=True, cache=True)
-def _multiply(factors, gram_h, columns, values, state, penalty, settle, moves, gram, sums):
+def _whole(factors, gram_h, columns, values, state, penalty, sweeps, settle, moves, gram, sums):
     rank = factors.shape[1]
     new = state[rank] < 0
     before, weights = np.zeros(rank), np.empty(rank)
@@ -289,7 +289,7 @@ def _multiply(factors, gram_h, columns, values, state, penalty, settle, moves, g
         start_row(factors, columns, values, weights)
     else:
         before[:] = weights
-    squares = multiply_row_with(factors, gram_h, columns, values, weights, penalty, new and settle)
+    squares = whole_row_with(factors, gram_h, columns, values, weights, penalty, sweeps, new and settle)
     for f in range(rank):
         state[f] = weights[f]
         weights[f] = state[f]
@@ -307,7 +307,7 @@ def _multiply(factors, gram_h, columns, values, state, penalty, settle, moves, g
 
 
 @njit(nogil=True, cache=True)
-def _multiply_sparse(rows, factors, scale, state, penalty, settle, moves, gram, sums, start, end, flag):
+def _whole_sparse(rows, factors, scale, state, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
     indptr, indices, entries = rows
     gram_h = gram_of(factors)
     for i in range(start, end):
@@ -317,12 +317,12 @@ def _multiply_sparse(rows, factors, scale, state, penalty, settle, moves, gram, 
         values = np.empty(last - first)
         for t in range(first, last):
             values[t - first] = entries[t] / scale
-        _multiply(factors, gram_h, indices[first:last], values, state[i], penalty, settle, moves, gram, sums)
+        _whole(factors, gram_h, indices[first:last], values, state[i], penalty, sweeps, settle, moves, gram, sums)
     return end
 
 
 @njit(nogil=True, cache=True)
-def _multiply_dense(features, factors, scale, state, penalty, settle, moves, gram, sums, start, end, flag):
+def _whole_dense(features, factors, scale, state, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
     gram_h = gram_of(factors)
     columns = np.arange(features.shape[1])
     values = np.empty(features.shape[1])
@@ -331,12 +331,12 @@ def _multiply_dense(features, factors, scale, state, penalty, settle, moves, gra
             return i
         for j in range(columns.shape[0]):
             values[j] = features[i, j] / scale
-        _multiply(factors, gram_h, columns, values, state[i], penalty, settle, moves, gram, sums)
+        _whole(factors, gram_h, columns, values, state[i], penalty, sweeps, settle, moves, gram, sums)
     return end
 
 
-def multiplying() -> Kernel:
-    """The kernel of the multiplicative solver."""
+def whole_matrix(sweeps: int) -> Kernel:
+    """The kernel of the solvers for whole matrices: coordinate, or multiplicative without sweeps."""
 
     def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(2)
@@ -346,6 +346,7 @@ def multiplying() -> Kernel:
             scale,
             shard.state,
             float(parameter.penalty[0]),
+            sweeps,
             settled(parameter.rows),
             aggregator.moves,
             aggregator.gram,
@@ -356,9 +357,9 @@ def multiplying() -> Kernel:
         )
         if isinstance(shard.features, Sparse):
             rows = shard.features
-            reached = _multiply_sparse((rows.indptr, rows.indices, rows.values), *rest)
+            reached = _whole_sparse((rows.indptr, rows.indices, rows.values), *rest)
         else:
-            reached = _multiply_dense(shard.features, *rest)
+            reached = _whole_dense(shard.features, *rest)
         aggregator.loss[0] += sums[0]
         aggregator.seen[0] += sums[1]
         return int(reached)

@@ -15,15 +15,16 @@ from flegel.algorithms.nmf import kernels
 from flegel.algorithms.nmf.rows import (
     EPSILON,
     add_products,
+    descend_columns,
     errors,
     fold_in,
     join_columns,
-    multiply_row,
     observed,
     settled,
     solve_row,
     start_row,
     step_columns,
+    whole_row,
 )
 from flegel.core import pytree
 from flegel.core.parallel_sums import in_pieces
@@ -50,7 +51,7 @@ class Factors(NamedTuple):
 
     `energy` is what AdaGrad has gathered of every column (solver sgd), `scale` the mean entry of the sample:
     all training is in units of it, so that large and tiny ratings behave alike. `rows`: how many there are,
-    and how many had been seen when this H was made. `penalty`: the regularization in force.
+    how many had been seen when this H was made, and 1 once all were. `penalty`: the regularization in force.
     """
 
     factors: Array
@@ -108,10 +109,12 @@ class NMF(Algorithm):
     Σ [e_ij² + scale²·regularization·(‖w_i‖² + ‖h_j‖²)] over the entries of rows seen, where e and w are those of
     the row's last visit, with the H that it saw, and h_j is the present one. Kept by difference.
 
-    solver=multiplicative: Lee and Seung's rule over the whole matrix; entries that a sparse row does not
-    store are 0.
+    solver=coordinate: the whole matrix; entries that a sparse row does not store are 0. A visit takes `sweeps` of
+    coordinate descent on w_i, a barrier as many on H. solver=multiplicative: the same by Lee and Seung's rule, which
+    needs more passes.
     Statistics Σ x·w and Σ w·wᵀ are kept by difference, so the objective, ‖X − W·Hᵀ‖² plus the penalty, is
-    that of the present W and H over rows seen, and never rises.
+    that of the present W and H over rows seen, and never rises. H waits until every row has been seen: one made of the
+    first few rows would fit those only, and lead to an optimum up to 9 % worse.
 
     Reference: D. Lee, S. Seung, Algorithms for non-negative matrix factorization (2000); A. Cichocki,
     A.-H. Phan, Fast local algorithms for large scale NMF (2009); J. Duchi et al., Adaptive subgradient
@@ -126,8 +129,8 @@ class NMF(Algorithm):
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
     solver: Annotated[
-        Literal["sgd", "multiplicative"],
-        Meta(description="sgd: observed entries only (ratings); multiplicative: the whole matrix"),
+        Literal["sgd", "coordinate", "multiplicative"],
+        Meta(description="sgd: observed entries only (ratings); coordinate or multiplicative: the whole matrix"),
     ] = "sgd"
     regularization: Annotated[
         Annotated[float, Meta(ge=0)] | None,
@@ -137,7 +140,7 @@ class NMF(Algorithm):
         ),
     ] = None
     learning_rate: Annotated[float, Meta(gt=0, description="length of AdaGrad's steps on H (sgd)")] = 0.4
-    sweeps: Annotated[int, Meta(ge=1, description="coordinate descent sweeps a row and visit (sgd)")] = 3
+    sweeps: Annotated[int, Meta(ge=1, description="coordinate descent sweeps a visit (not multiplicative)")] = 3
     precision: Annotated[
         Literal["float32", "float64"], Meta(description="precision of the row factors and the arithmetic")
     ] = "float32"
@@ -155,13 +158,13 @@ class NMF(Algorithm):
         if not np.isfinite(values).all():
             raise UsageError("NMF: an entry is infinite; leave it out.")
         dense = not isinstance(sample.features, Sparse)
-        if self.solver == "multiplicative" and dense and np.isnan(np.asarray(sample.features)).any():
-            raise UsageError("NMF: the multiplicative solver needs every entry; use solver=sgd for missing ones.")
+        if self.solver != "sgd" and dense and np.isnan(np.asarray(sample.features)).any():
+            raise UsageError(f"NMF: solver={self.solver} needs every entry; use solver=sgd for missing ones.")
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Factors:
         values = _values(sample.features).astype(np.float64)
         cells = len(values)
-        if self.solver == "multiplicative" and isinstance(sample.features, Sparse):
+        if self.solver != "sgd" and isinstance(sample.features, Sparse):
             cells = (len(sample.features.indptr) - 1) * sample.columns
         scale = float(values.sum() / cells) if cells and values.sum() > 0 else 1.0
         spread = float(((values / scale - 1.0) ** 2).mean()) if len(values) else 1.0
@@ -169,14 +172,14 @@ class NMF(Algorithm):
         energy = np.full(sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank)
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
         penalty = np.array([self._penalty(sample)])
-        return Factors(factors, energy, np.array([scale]), np.array([float(sample.points), 0.0]), penalty)
+        return Factors(factors, energy, np.array([scale]), np.array([float(sample.points), 0.0, 0.0]), penalty)
 
     def _penalty(self, sample: Sample) -> float:
         """Predicting missing entries needs a penalty; approximating a complete matrix needs none."""
         if self.regularization is not None:
             return self.regularization
         whole = not isinstance(sample.features, Sparse) and not np.isnan(np.asarray(sample.features)).any()
-        return 0.0 if whole or self.solver == "multiplicative" else MISSING_PENALTY
+        return 0.0 if whole or self.solver != "sgd" else MISSING_PENALTY
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         state = np.zeros((points, self.rank + 1), self.precision)
@@ -209,7 +212,9 @@ class NMF(Algorithm):
         if self.solver == "sgd":
             squares = solve_row(factors, columns, values, weights, penalty, self.sweeps, settle)
         else:
-            squares = multiply_row(factors, columns, values, weights, penalty, settle)
+            squares = whole_row(
+                factors, columns, values, weights, penalty, self.sweeps if self.solver == "coordinate" else 0, settle
+            )
         old = 0.0 if first else np.float64(state[rank])
         state[:rank] = weights
         state[rank] = squares
@@ -262,17 +267,33 @@ class NMF(Algorithm):
     def kernel(self, share: Shard) -> Kernel:
         if self.solver == "sgd":
             return kernels.solving(share, self.rank, self.learning_rate, self.sweeps)
-        return kernels.multiplying()
+        return kernels.whole_matrix(self._whole_sweeps())
+
+    def _whole_sweeps(self) -> int:
+        """Sweeps of coordinate descent over a whole row; 0: the multiplicative rule."""
+        return self.sweeps if self.solver == "coordinate" else 0
 
     def updateParameter(self, aggregator: FactorSums, oldParameter: Factors) -> Factors:
-        oldParameter = oldParameter._replace(rows=np.array([oldParameter.rows[0], aggregator.seen[0]]))
+        oldParameter = oldParameter._replace(
+            rows=np.array([oldParameter.rows[0], aggregator.seen[0], oldParameter.rows[2]])
+        )
         old = oldParameter.factors
         if self.solver == "sgd":
             moved = np.empty_like(old)
             sums = aggregator.moves, aggregator.progress, aggregator.spread
             in_pieces(len(old), JOINED, lambda start, end: join_columns(old, *sums, start, end, moved))
             return oldParameter._replace(factors=moved, energy=oldParameter.energy + aggregator.energy)
+        if aggregator.seen[0] < oldParameter.rows[0] and not oldParameter.rows[2]:
+            return oldParameter
+        oldParameter.rows[2] = 1.0
         penalty = oldParameter.penalty[0] * aggregator.seen[0]
+        if self.solver == "coordinate":
+            gram = aggregator.gram + penalty * np.eye(len(aggregator.gram))
+            moved, target = old.copy(), np.ascontiguousarray(aggregator.moves)
+            in_pieces(
+                len(old), JOINED, lambda start, end: descend_columns(moved, target, gram, self.sweeps, start, end)
+            )
+            return oldParameter._replace(factors=moved)
         below = old @ aggregator.gram + penalty * old
         below[below <= 0] = EPSILON
         return oldParameter._replace(factors=old * (np.maximum(aggregator.moves, 0.0) / below))

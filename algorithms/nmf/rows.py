@@ -186,17 +186,20 @@ def add_products(columns: Array, values: Array, weights: Array, before: Array, m
 
 
 @njit(nogil=True, cache=True)
-def multiply_row(factors: Array, columns: Array, values: Array, weights: Array, penalty: float, settle: bool) -> float:
-    """Lee and Seung's rule for one row, in place, or its solution; the sum of its squares. Needs all of H, for
-    the gram of H.
+def whole_row(
+    factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, settle: bool
+) -> float:
+    """A row over all columns, in place: so many sweeps of coordinate descent, without any Lee and Seung's rule, or its
+    solution; the sum of its squares. Needs all of H, for the gram of H.
     """
-    return multiply_row_with(factors, gram_of(factors), columns, values, weights, penalty, settle)
+    return whole_row_with(factors, gram_of(factors), columns, values, weights, penalty, sweeps, settle)
 
 
 @njit(nogil=True, cache=True)
-def multiply_row_with(
-    factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float, settle: bool
-) -> float:
+def whole_row_with(
+    factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, settle:
+    bool,
+) -> float:  # fmt: skip
     rank = weights.shape[0]
     above = np.zeros(rank)
     squares = 0.0
@@ -204,11 +207,11 @@ def multiply_row_with(
         squares += values[t] * values[t]
         for f in range(rank):
             above[f] += values[t] * factors[columns[t], f]
-    if settle:
+    if settle or sweeps > 0:
         ridged = gram.copy()
         for f in range(rank):
             ridged[f, f] += penalty * factors.shape[0]
-        descend(ridged, above, weights, 1, True)
+        descend(ridged, above, weights, max(sweeps, 1), settle)
         return squares
     below = np.zeros(rank)
     for f in range(rank):
@@ -218,6 +221,13 @@ def multiply_row_with(
     for f in range(rank):
         weights[f] *= above[f] / (below[f] if below[f] > 0.0 else EPSILON)
     return squares
+
+
+@njit(nogil=True, cache=True)
+def descend_columns(factors: Array, target: Array, gram: Array, sweeps: int, start: int, end: int) -> None:
+    """Columns `start` to `end` of H, in place: coordinate descent on Σ (x − w·h)² by its statistics."""
+    for j in range(start, end):
+        descend(gram, target[j], factors[j], sweeps, False)
 
 
 @njit(nogil=True, cache=True)

@@ -17,13 +17,25 @@ FAR = 8.0  # robust deviations from the median at which `clipped` cuts a number
 LLOYD_PASSES = 10  # passes over the sample for one start; the first few bring most of the decrease
 
 
-def start_rows(rows: Array, k: int, init: str | Array, columns: int, rng: np.random.Generator, owner: str) -> Array:
+def start_rows(
+    rows: Array, k: int, init: str | Array, columns: int, rng: np.random.Generator, owner: str,
+    weights: Array | None = None,
+) -> Array:  # fmt: skip
     """k starting centroids as `init` says: by one of NAMED, from a .npy file, or given as an array."""
     if not (isinstance(init, str) and init in NAMED):
         return given_rows(init, k, columns, owner)
     if k > len(rows):
         raise UsageError(f"{owner}: k={k} is more than the {len(rows)} points drawn; lower k.")
-    return seed_rows(rows, k, init, rng)
+    return seed_rows(rows, k, init, rng, weights)
+
+
+def weighted_rows(features: Array, weights: Array | None) -> tuple[Array, Array | None]:
+    """The rows that count, and their weights where they have some."""
+    if weights is None or (weights > 0).all():
+        return features, weights
+    if not (weights > 0).any():
+        raise UsageError("Every row that was drawn has the weight 0; give some rows a positive weight.")
+    return features[weights > 0], weights[weights > 0]
 
 
 def origin_of(rows: Array) -> Array:
@@ -62,30 +74,43 @@ def some_rows(rows: Array, most: int, rng: np.random.Generator) -> Array:
     return rows if len(rows) <= most else rows[rng.choice(len(rows), most, replace=False)]
 
 
+def some_weighted(
+    rows: Array, weights: Array | None, most: int, rng: np.random.Generator
+) -> tuple[Array, Array | None]:
+    """At most `most` rows with their weights, drawn as `some_rows` draws them."""
+    if weights is None or len(rows) <= most:
+        return some_rows(rows, most, rng), weights
+    chosen = rng.choice(len(rows), most, replace=False)
+    return rows[chosen], weights[chosen]
+
+
 def clipped(rows: Array) -> Array:
     """Rows in standard units with nothing further from the origin than `FAR`: no outlier gets a cluster of its own."""
     return np.clip(rows, -FAR, FAR)
 
 
-def lloyd(rows: Array, k: int, rng: np.random.Generator) -> tuple[Array, Array, float]:
+def lloyd(rows: Array, k: int, rng: np.random.Generator, weights: Array | None = None) -> tuple[Array, Array, float]:
     """k-means from a start by k-means++: centres, the cluster of each row, and the sum of squared distances."""
-    return lloyd_from(rows, _plus_plus(rows, k, rng))
+    return lloyd_from(rows, _plus_plus(rows, k, rng, weights), weights=weights)
 
 
-def lloyd_from(rows: Array, centres: Array, passes: int = LLOYD_PASSES) -> tuple[Array, Array, float]:
+def lloyd_from(
+    rows: Array, centres: Array, passes: int = LLOYD_PASSES, weights: Array | None = None
+) -> tuple[Array, Array, float]:
     """A few passes of Lloyd's algorithm. A cluster that loses its rows keeps its centre."""
     labels = numbered(rows, centres)
     for _ in range(passes):
-        counts = np.bincount(labels, minlength=len(centres))
+        counts = np.bincount(labels, weights, minlength=len(centres))
         shares = np.zeros((len(centres), len(rows)))
-        shares[labels, np.arange(len(rows))] = 1.0
+        shares[labels, np.arange(len(rows))] = 1.0 if weights is None else weights
         filled = counts > 0
         centres = centres.copy()
         centres[filled] = (shares @ rows)[filled] / counts[filled, None]
         before, labels = labels, numbered(rows, centres)
         if np.array_equal(before, labels):
             break
-    return centres, labels, float(((rows - centres[labels]) ** 2).sum())
+    squared = (rows - centres[labels]) ** 2
+    return centres, labels, float(squared.sum() if weights is None else weights @ squared.sum(axis=1))
 
 
 def numbered(rows: Array, centres: Array, chunk: int = 8192) -> Array:
@@ -95,13 +120,14 @@ def numbered(rows: Array, centres: Array, chunk: int = 8192) -> Array:
     return np.concatenate(parts)
 
 
-def seed_rows(rows: Array, k: int, how: str, rng: np.random.Generator) -> Array:
+def seed_rows(rows: Array, k: int, how: str, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """k rows of the sample: `first` ones, `random` ones without repetition, or spread out by `k-means++`."""
     if how == "first":
         return np.array(rows[:k], dtype=np.float64)
     if how == "random":
-        return np.array(rows[rng.choice(len(rows), k, replace=False)], dtype=np.float64)
-    return _plus_plus(rows, k, rng)
+        chances = None if weights is None else weights / weights.sum()
+        return np.array(rows[rng.choice(len(rows), k, replace=False, p=chances)], dtype=np.float64)
+    return _plus_plus(rows, k, rng, weights)
 
 
 def given_rows(given: str | Array, k: int, columns: int, owner: str) -> Array:
@@ -125,14 +151,20 @@ def given_rows(given: str | Array, k: int, columns: int, owner: str) -> Array:
     return start
 
 
-def _plus_plus(rows: Array, k: int, rng: np.random.Generator) -> Array:
+def _plus_plus(rows: Array, k: int, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """Greedy k-means++ (Arthur & Vassilvitskii 2007): of a few candidates drawn by D², keep the best."""
-    first = rng.integers(len(rows))
+    first = rng.integers(len(rows)) if weights is None else _drawn(weights, rng.random(1))[0]
     start = np.array(rows[first : first + 1], dtype=np.float64)
-    return np.concatenate([start, more_rows(rows, start, k - 1, rng)])
+    return np.concatenate([start, more_rows(rows, start, k - 1, rng, weights)])
 
 
-def more_rows(rows: Array, centres: Array, count: int, rng: np.random.Generator) -> Array:
+def _drawn(chances: Array, where: Array) -> Array:
+    """Numbers drawn in proportion to `chances`, for numbers `where` between 0 and 1."""
+    ends = chances.cumsum()
+    return np.asarray(np.searchsorted(ends, where * ends[-1]).clip(max=len(chances) - 1))
+
+
+def more_rows(rows: Array, centres: Array, count: int, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """`count` more rows, drawn as k-means++ would continue from these centres."""
     exact = rows
     middle = rows.mean(axis=0, dtype=np.float64)  # products below must not lose digits to a large mean
@@ -143,12 +175,14 @@ def more_rows(rows: Array, centres: Array, count: int, rng: np.random.Generator)
     nearest = ((rows - centres[numbered(rows, centres)]) ** 2).sum(axis=1)
     for j in range(count):
         total = nearest.sum()
-        if total > 0:
+        if total > 0 and weights is not None:
+            candidates = _drawn(nearest * weights, rng.random(trials))
+        elif total > 0:
             candidates = np.searchsorted(nearest.cumsum(), rng.random(trials) * total).clip(max=len(rows) - 1)
         else:  # fewer distinct points than clusters: any point is as good as another
             candidates = rng.integers(len(rows), size=1)
         shrunk = np.minimum(nearest, _distances(rows, norms, candidates))
-        best = shrunk.sum(axis=1).argmin()
+        best = (shrunk.sum(axis=1) if weights is None else shrunk @ weights).argmin()
         chosen[j], nearest = candidates[best], shrunk[best]
     return np.array(exact[chosen], dtype=np.float64)
 
@@ -160,10 +194,10 @@ def _distances(rows: Array, norms: Array, centres: Any) -> Array:
     return np.asarray(np.maximum(squared, 0.0))
 
 
-def coverage(points: int, sampled: int) -> Array:
-    """What θ remembers of the first pass: the number of points, the size of the sample that the start rests on, and 1
-    once every point has been visited."""
-    return np.array([float(points), float(sampled), 0.0])
+def coverage(points: float, sampled: float) -> Array:
+    """What θ remembers of the first pass: the number of points (or what they weigh), the same of the sample that the
+    start rests on, and 1 once every point has been visited."""
+    return np.array([points, sampled, 0.0])
 
 
 def covered(about: Array, seen: float) -> Array:

@@ -22,6 +22,7 @@ from flegel.datasets.partition import MIN_BLOCKS_PER_WORKER, Partition, parse, p
 from flegel.datasets.row_ranges import compress, expand
 from flegel.datasets.source import Description, Rows, Source
 from flegel.datasets.tables.treatment import Treatment
+from flegel.datasets.weights import WeightedSource
 from flegel.errors import DataError
 
 SAMPLE_BLOCKS = 256
@@ -59,6 +60,11 @@ class Dataset:
         return self.source.labelled
 
     @property
+    def weighted(self) -> bool:
+        """True where each row has a weight."""
+        return isinstance(self.source, WeightedSource)
+
+    @property
     def classes(self) -> list[str] | None:
         """Class names where labels are text; the label of a row is then an index into this list."""
         return self.source.classes
@@ -76,18 +82,24 @@ class Dataset:
     @property
     def in_memory(self) -> bool:
         """True for arrays and frames from Python: only this process can read them, and `describe` raises."""
-        return getattr(self.source, "paths", ...) is None and self.source.kind in ("npy", "csr")
+        source = self.source.inner if isinstance(self.source, WeightedSource) else self.source
+        return getattr(source, "paths", ...) is None and source.kind in ("npy", "csr")
 
     def load(self) -> tuple[Array | Sparse, Array | None]:
         """The whole set, in order: features (C-ordered, or CSR) and float64 labels or None."""
-        rows = self.source.take(np.array([[0, self.rows]]))
-        return rows.features, rows.labels
+        return self.read()[:2]
+
+    def read(self) -> Rows:
+        """The whole set, in order, with weights where it has them."""
+        return self.source.take(np.array([[0, self.rows]]))
 
     def sample(self, n: int, seed: int = 0) -> tuple[Array | Sparse, Array | None]:
         """`n` distinct rows (all, if there are fewer) spread evenly over the set; never loads the whole set."""
-        ids = sample_rows(self.rows, self.source.edges(), n, seed)
-        rows = take_rows(self.source, ids)
-        return rows.features, rows.labels
+        return self.draw(n, seed)[:2]
+
+    def draw(self, n: int, seed: int = 0) -> Rows:
+        """The rows of `sample` with their numbers, and weights where the set has them."""
+        return take_rows(self.source, sample_rows(self.rows, self.source.edges(), n, seed))
 
     def describe(self) -> Description:
         """The argument of `read_shard`, in plain JSON types."""
@@ -159,6 +171,8 @@ def _read_shard(source: Source, rows: int, index: int, count: int, partition: st
 
 def random_access(source: Source) -> Source:
     """The same rows with random access: in memory up to 32 MB, else in the columnar cache."""
+    if isinstance(source, WeightedSource):
+        return WeightedSource(random_access(source.inner), source.weights, source.at)
     width = min(source.columns, 256) if source.sparse else source.columns
     if source.rows * width * source.dtype.itemsize > 32 << 20:
         return columnar(SourceStream(source))
@@ -216,6 +230,7 @@ def take_rows(source: Source, ids: Array) -> Rows:
     blocks = np.unique(np.searchsorted(edges, ids, side="right") - 1)
     features: list[Array] = []
     labels: list[Array] = []
+    weights: list[Array] = []
     for window in source.windows(np.stack([edges[blocks], edges[blocks + 1]], axis=1)):
         rows = source.take(window)
         assert not isinstance(rows.features, Sparse)
@@ -223,4 +238,11 @@ def take_rows(source: Source, ids: Array) -> Rows:
         features.append(rows.features[kept])
         if rows.labels is not None:
             labels.append(rows.labels[kept])
-    return Rows(np.concatenate(features), np.concatenate(labels) if source.labelled else None, ids)
+        if rows.weights is not None:
+            weights.append(rows.weights[kept])
+    return Rows(
+        np.concatenate(features),
+        np.concatenate(labels) if source.labelled else None,
+        ids,
+        np.concatenate(weights) if weights else None,
+    )

@@ -6,6 +6,7 @@ Reads only what the shape of the set requires, never all rows of a file with ran
 from __future__ import annotations
 
 import glob
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
 from flegel.datasets.formats.readers import open_files
 from flegel.datasets.options import Options
+from flegel.datasets.weights import weights_from_column
 from flegel.errors import DataError, UsageError, nearest
 
 
@@ -20,6 +22,7 @@ def open_data(
     spec: Any,
     *,
     label: str | int | None = None,
+    weight: str | int | None = None,
     rows: int | None = None,
     dtype: str | None = None,
     columns: list[str | int] | None = None,
@@ -30,7 +33,8 @@ def open_data(
 ) -> Dataset:
     """Open a registered name (`higgs`, `blobs:100000`), a file, folder, glob or URL, or rows from Python.
 
-    `label` is a column's name or number (from 0); `rows` keeps only the first rows; `columns` chooses the
+    `label` is a column's name or number (from 0); `weight` that of a column of weights, by number among the features;
+    `rows` keeps only the first rows; `columns` chooses the
     features; `dtype` is float32 or float64. `delimiter`, `header` and `format` override what is guessed from
     a file; `width` is the least number of columns of sparse rows.
     """
@@ -40,12 +44,21 @@ def open_data(
         raise UsageError(f"rows={rows} selects no rows; use at least 1.")
     options = Options(label, dtype, columns, delimiter, header, format, width)
     if isinstance(spec, Dataset):
-        return spec
+        return _with_weights(spec, weight)
     if isinstance(spec, str | Path):
-        return _open_spec(str(spec), rows, options)
+        return _with_weights(_open_spec(str(spec), rows, options), weight)
     from flegel.datasets.formats.python_objects import source_from_object
 
-    return _keep_rows(Dataset("(rows from Python)", source_from_object(spec, options), 0), rows)
+    source = source_from_object(spec, options)
+    return _with_weights(_keep_rows(Dataset("(rows from Python)", source, 0), rows), weight)
+
+
+def _with_weights(data: Dataset, weight: str | int | None) -> Dataset:
+    if weight is None:
+        return data
+    if data.weighted:
+        raise UsageError("Weights are given twice; give them either as the third of the triple or as weight=.")
+    return replace(data, source=weights_from_column(data.source, weight))
 
 
 def _keep_rows(data: Dataset, rows: int | None) -> Dataset:

@@ -31,11 +31,12 @@ WINDOW_BYTES = 8 << 20
 
 
 class Rows(NamedTuple):
-    """Rows of a data set: features, labels (None where it has none), and the global number of each row."""
+    """Rows of a data set: features, labels and weights (None where it has none), and the global number of each row."""
 
     features: Array | Sparse
     labels: Array | None
     ids: Array
+    weights: Array | None = None
 
 
 class Chunk(NamedTuple):

@@ -19,11 +19,12 @@ _HOMES = {
     "DataPoint": "flegel.core.shard",
     "Sample": "flegel.algorithm",
     "Result": "flegel.result",
-    "LocalCluster": "flegel.runtime.processes.local_cluster",
+    "LocalCluster": "flegel.api",
     "check_algorithm": "flegel.conformance",
     "load": "flegel.runtime.job.result_store",
     "resume": "flegel.api",
     "run": "flegel.api",
+    "shutdown": "flegel.api",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
     "DataError": "flegel.errors",
@@ -46,18 +47,18 @@ __all__ = [
     "load",
     "resume",
     "run",
+    "shutdown",
 ]
 
 if TYPE_CHECKING:
     from flegel.algorithm import Algorithm, Sample
-    from flegel.api import resume, run
+    from flegel.api import LocalCluster, resume, run, shutdown
     from flegel.conformance import check_algorithm
     from flegel.core.shard import DataPoint
     from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
     from flegel.result import Result
     from flegel.runtime.job.prepared_job import FlegelWarning
     from flegel.runtime.job.result_store import load
-    from flegel.runtime.processes.local_cluster import LocalCluster
 
 
 def __getattr__(name: str) -> Any:

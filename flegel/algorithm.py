@@ -6,6 +6,7 @@ block; the coordinator calls the other hooks. Hook names are the paper's (Fig. 5
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Callable
@@ -37,6 +38,18 @@ class Sample(NamedTuple):
     labels: Array | None
     points: int
     columns: int
+    weights: Array | None = None
+    """Of these rows; None where every point weighs 1."""
+
+    @property
+    def mass(self) -> float:
+        """The weight of all points together: exact where the sample holds them all, else an estimate, 5 % too low so
+        that the sum over visited points reaches it."""
+        if self.weights is None:
+            return float(self.points)
+        drawn = float(self.weights.sum())
+        whole = len(self.weights) == self.points
+        return drawn * (1.0 - 1e-6) if whole else 0.95 * drawn / len(self.weights) * self.points
 
 
 class Evaluation(NamedTuple):
@@ -101,6 +114,8 @@ class Algorithm:
     """True where no hook looks at labels: workers then do not keep them."""
     sparse: ClassVar[bool] = False
     """True where `updateDataPoint` or the kernel takes sparse rows."""
+    weighted: ClassVar[bool] = False
+    """True where `updateDataPoint` and the kernel count a point `dataPoint.weight` times."""
     maximize: ClassVar[bool] = False
     """Direction of the objective."""
     auxiliary: ClassVar[tuple[str, ...]] = ()
@@ -149,6 +164,16 @@ class Algorithm:
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Tree:
         """θ(0): an array or a NamedTuple of arrays."""
         raise NotImplementedError(f"{type(self).__name__} must define initParameter")
+
+    def continueParameter(self, previous: Tree, sample: Sample, rng: np.random.Generator) -> Tree:
+        """θ(0) of a job that goes on from the θ of an earlier one (`start=`), perhaps on other points. By default that
+        θ, if it has the shape that `initParameter` gives for these points."""
+        fresh = self.initParameter(sample, rng)
+        if not pytree.same_shape(fresh, previous):
+            raise UsageError(
+                f"{type(self).__name__}: start= is a θ of another shape than these data and settings need."
+            )
+        return previous
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Tree, iterationNum: int) -> Tree:
         """The change of this point's statistics under `parameter`; may write `dataPoint.state`."""
@@ -234,6 +259,11 @@ class Algorithm:
     def predict(self, features: Any, parameter: Tree) -> Array:
         """What the model says about new rows."""
         raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")
+
+    def work(self, columns: int) -> float:
+        """Multiplications for one visit of a point, roughly: decides how many workers a small job has by default.
+        Infinite where nothing is known; the job then has one for each core."""
+        return math.inf
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Tree) -> Evaluation | None:
         """The objective computed from scratch, independent of the engine's own number."""

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import msgspec
 
 from flegel.algorithm import Algorithm
+from flegel.core.pytree import Tree
 from flegel.errors import UsageError, nearest
 from flegel.job import PANELS, Job
 from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.result import Result
 from flegel.runtime.job.checkpoint_session import data_location, new_session
-from flegel.runtime.job.request import Request, default_workers
+from flegel.runtime.job.request import Request, workers_for
 from flegel.runtime.job.resume import resume as resume_job
 from flegel.runtime.job.run import execute
+from flegel.runtime.job.warm_clusters import warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.processes.local_cluster import HostCluster
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
@@ -51,8 +54,10 @@ class RunOptions(TypedDict, total=False):
     balance: str | None
     straggler: str
     label: str | int | None
+    weight: str | int | None
     partition: str
     scale: str
+    processes: bool | str | None
     worker_timeout: float | str
     hook_timeout: float | str
     replace: bool
@@ -82,16 +87,19 @@ def run(
     *,
     out: str | os.PathLike[str] | None = None,
     cluster: Cluster | None = None,
+    start: Result | Tree | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
     **options: Unpack[RunOptions],
 ) -> Result:
     """Train `algorithm` on `data` and return the result.
 
-    `data` is an array, a pair (X, y), a frame, a path or the name of a data set. The first of `target`, `tolerance`,
-    `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result and trace. With a
-    `LocalCluster` workers stay warm between runs, and `cluster.scale(n)` from another thread changes their number while
-    a job runs. `watch` is called several times a second with a `JobSnapshot`, `say` with remarks.
+    `data` is an array, a pair (X, y), a triple (X, y or None, weights), a frame, a path or the name of a data set. The
+    first of `target`, `tolerance`, `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result
+    and trace. Workers stay warm between runs until this process ends, or until `flegel.shutdown()`; those of a
+    `LocalCluster` belong to you, and `cluster.scale(n)` from another thread changes their number while a job runs. With
+    `start`, a result or its θ, training goes on from there, on these data. `watch` is called several times a second
+    with a `JobSnapshot`, `say` with remarks.
 
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
@@ -104,15 +112,16 @@ def run(
     chosen = resolve(algorithm)
     if out is not None:
         result_store.check_target(out)
-    workers = job.workers if job.workers is not None else cluster.workers if cluster else default_workers()
-    if cluster is not None and workers > cluster.workers:
-        raise UsageError(f"{workers} workers were asked for, but the cluster has {cluster.workers}.")
-    dataset = open_data(data, label=job.label)
+    if cluster is not None and (job.workers or 1) > cluster.workers:
+        raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
+    dataset = open_data(data, label=job.label, weight=job.weight)
+    count = cluster.workers if cluster is not None else workers_for(chosen, dataset)
+    workers = job.workers if job.workers is not None else count
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
-    result = execute(Request(chosen, dataset, job, cluster, session, watch, say))
+    result = execute(Request(chosen, dataset, job, cluster, session, _start(start, chosen), watch, say))
     if out is not None:
-        result_store.save(result, out)
+        result_store.save_or_rescue(result, out)
     return result
 
 
@@ -124,6 +133,7 @@ def resume(
     label: str | int | None = None,
     exact: bool | None = None,
     trust_code: bool = False,
+    begin_anew: bool = False,
     out: str | os.PathLike[str] | None = None,
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
@@ -139,6 +149,9 @@ def resume(
     With `exact` the job goes on from the newest complete checkpoint: under `bsp` it then takes the same course, to the
     last bit, as if it had never stopped (the default there). Otherwise it goes on from the last commit, where that is
     newer: one pass under its θ makes the statistics anew.
+
+    Where everything that was kept is damaged, the job begins from the start only with `begin_anew`; the damaged files
+    are then set aside, not replaced.
     """
     from flegel.runtime.job import result_store
 
@@ -147,11 +160,33 @@ def resume(
         result_store.check_target(out)
     result = resume_job(
         place, given, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
-        cluster=cluster, watch=watch, say=say,
+        begin_anew=begin_anew, cluster=cluster, watch=watch, say=say,
     )  # fmt: skip
     if out is not None:
-        result_store.save(result, out)
+        result_store.save_or_rescue(result, out)
     return result
+
+
+class LocalCluster(HostCluster):
+    """`with LocalCluster(workers=4) as cluster: cluster.run(KMeans(k=10), X)`: workers of this host, kept warm."""
+
+    def run(
+        self,
+        algorithm: Algorithm | type[Algorithm] | str,
+        data: Any,
+        *,
+        out: str | os.PathLike[str] | None = None,
+        watch: Callable[[JobSnapshot], None] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        **options: Unpack[RunOptions],
+    ) -> Result:
+        """As `flegel.run`, on these workers."""
+        return run(algorithm, data, out=out, cluster=self, watch=watch, say=say, **options)
+
+
+def shutdown() -> None:
+    """End the workers that wait for the next `flegel.run`. Happens by itself when this process ends."""
+    warm_clusters.close()
 
 
 def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
@@ -165,6 +200,17 @@ def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
     if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         return algorithm()
     raise UsageError(f"{algorithm!r} is no algorithm; give a subclass of flegel.Algorithm, or a name.")
+
+
+def _start(start: Result | Tree | None, algorithm: Algorithm) -> Tree | None:
+    """The θ that a job begins from."""
+    if not isinstance(start, Result):
+        return start
+    if type(start.algorithm) is not type(algorithm):
+        raise UsageError(f"start= is a result of {start.name}, not of {type(algorithm).__name__}.")
+    if start.scaling is not None:
+        raise UsageError("start= is a result for scaled rows; scale the rows yourself to go on from it.")
+    return start.parameter
 
 
 def _given(changes: Any) -> dict[str, Any]:

@@ -94,9 +94,9 @@ class Trial:
             self.require(array.dtype.kind in "fiub", f"initParameter returns {array.dtype}, not numbers")
         return pytree.read_only(pytree.starting(made, self.algorithm.typed))
 
-    def shard(self, layout: str) -> Shard:
+    def shard(self, layout: str, weights: Array | None = None) -> Shard:
         state = self.algorithm.initState(self.points, self.columns, np.random.default_rng(5))
-        return make_shard(self.features, self.labels, state, layout)
+        return make_shard(self.features, self.labels, state, layout, weights=weights)
 
     def kernel(self, shard: Shard) -> Built:
         return build_kernel(self.algorithm, shard, self.parameter, self.zero)
@@ -239,6 +239,24 @@ def _adds(trial: Trial) -> bool:
     return True
 
 
+def _weighs(trial: Trial) -> bool:
+    """A class that says that it counts weights must not ignore them."""
+    if not trial.algorithm.weighted:
+        return False
+    sums = []
+    for weight in (1.0, 3.0):
+        shard = trial.shard("rows", np.full(trial.points, weight))
+        total = pytree.copy(trial.zero)
+        interpreted(trial.algorithm)(shard, trial.parameter, total, 0, shard.points // 8, 0, new_flag())
+        sums.append(total)
+    trial.require(
+        not _close(sums[0], sums[1], 1e-6),
+        "it declares `weighted`, and its statistics are the same for points of weight 1 and of weight 3; multiply the "
+        "change in updateDataPoint by dataPoint.weight",
+    )
+    return True
+
+
 def _answers(trial: Trial) -> bool:
     shard = trial.shard("rows")
     total = pytree.copy(trial.zero)
@@ -264,6 +282,7 @@ PROMISES: list[tuple[str, Callable[[Trial], bool]]] = [
     ("class and hyper-parameters travel to workers", _travels),
     ("hooks answer in the right shape", _answers),
     ("aggregate is addition", _adds),
+    ("weights count", _weighs),
     ("the stop flag stops the kernel", _stops),
     ("block equals per-point", _block_equals_points),
     ("training resumes where it stopped", _resumes),

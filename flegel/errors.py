@@ -1,28 +1,44 @@
-"""Every error that Flegel raises on purpose. Never imports anything of the project.
+"""Every error that Flegel raises on purpose, and every exit code. Never imports anything of the project.
 
-`UsageError` means that the caller can fix it (exit code 2); every other `FlegelError` means that the
-work failed (exit code 1). A message is one sentence that says what happened and what to do.
+`UsageError` means that the caller can fix it; every other `FlegelError` means that the work failed. A message is one
+sentence that says what happened and what to do.
 """
 
 from __future__ import annotations
 
 import difflib
 import traceback
+from enum import IntEnum
 from pathlib import Path
 
 _HERE = str(Path(__file__).parent / "_").removesuffix("_")
 
 
+class ExitCode(IntEnum):
+    """Exit codes of all commands; docs/cli.md has the same table."""
+
+    DONE = 0
+    FAILED = 1
+    """Something failed: a hook, a worker, a disk, a connection. Nothing usable was made, or the text says where."""
+    USAGE = 2
+    """The request is wrong: an option, a name, a file."""
+    NOT_AS_ASKED = 3
+    """Training ended with a model that is not what was asked for: diverged, stalled short of the target, stuck, or
+    worse than a trivial model. The best that there is was saved."""
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
 class FlegelError(Exception):
     """Something failed; the text is fit to be shown to a person as it is."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
 
 class UsageError(FlegelError):
     """The request itself is wrong: a name, a type, a file, a combination of options."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class DataError(UsageError):
@@ -77,8 +93,16 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = exit_code
 
 
-class Diverged(FlegelError):
-    """The objective left the finite numbers."""
+class Terminated(SystemExit):
+    """SIGTERM, told from a `sys.exit` of user code."""
+
+
+class HookTimeout(BaseException):
+    """Raised inside a hook that does not return; no `except Exception` of the hook catches it."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__(f"no return after {seconds:.0f} s" if seconds else "no return in time")
+        self.seconds = seconds
 
 
 def nearest(word: str, known: list[str]) -> str:

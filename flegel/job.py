@@ -148,6 +148,13 @@ def check_seed(seed: int, flag: str = "--seed") -> None:
         raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {seed}.")
 
 
+def parse_processes(word: str) -> bool | None:
+    """None: decided by what costs less."""
+    if word not in ("auto", "yes", "no"):
+        raise UsageError(f"--processes {word} is not known; use auto, yes or no.")
+    return None if word == "auto" else word == "yes"
+
+
 def check_timeout(seconds: float, flag: str) -> None:
     if not LEAST_TIMEOUT <= seconds < 86400:
         raise UsageError(f"{flag} {seconds:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day.")
@@ -188,6 +195,10 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     label: Annotated[str | int | None, Option("Label column of a file, by name or number.", DATA)] = None
+    weight: Annotated[
+        str | int | None,
+        Option("Column of a file that holds the weight of each row, by name, or by number among the features.", DATA),
+    ] = None
     partition: Annotated[
         str,
         Option("Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.", DATA, see="data.md"),
@@ -196,6 +207,18 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Option("Scale the columns: none, standard or minmax; the model keeps how, so `predict` does the same.", DATA),
     ] = "none"
+    processes: Annotated[
+        bool | None,
+        Option(
+            "Workers in processes of their own: yes, no (threads of this process), or auto: no for small jobs of "
+            "built-in algorithms, which end before processes have started.",
+            TRAINING,
+            metavar="auto|yes|no",
+            default="auto",
+            parse=parse_processes,
+            cluster=False,
+        ),
+    ] = None
     worker_timeout: Annotated[
         float,
         Option(

@@ -323,11 +323,13 @@ class SharedPointsRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None where all are zero."""
     state: SharedMemoryRef | None = None
     """None where the states lie in private memory: then they travel."""
+    weights: SharedMemoryRef | None = None
+    """None where every point weighs 1."""
 
 
 class Window(_Message):
     """Points on their way. Frames: state, unless it is shared, halted, then, unless the target has a copy or the points
-    are shared, labels, ids and features.
+    are shared, labels, ids, features and, where the data have them, weights.
 
     With `changed`, frame 0 says (one bit a point) whose state differs from that of the last exchange between these
     two workers, and the next frame holds the states of those points.

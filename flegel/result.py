@@ -11,6 +11,8 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
+from flegel.errors import ExitCode
+from flegel.plan.termination import FAILED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +41,8 @@ class Result:
     worker: list[dict[str, Any]]
     utilization: float
     parameter: Tree
+    placement: str = "processes"
+    """Where the workers were: `processes`, or `threads` of the process that asked for the job."""
     outcome: str = ""
     """Why the job ended, in one word (`flegel.plan.termination.Verdict`)."""
     staleness: dict[int, int] = field(default_factory=dict)
@@ -83,6 +87,7 @@ class Result:
             "dataset": self.dataset,
             "sync": self.sync,
             "workers": self.workers,
+            "placement": self.placement,
             "seed": self.seed,
             "converged": self.converged,
             "outcome": self.outcome,
@@ -108,6 +113,11 @@ class Result:
             f"<Result of {self.name}: objective {value} after {self.iterations} iterations and "
             f"{self.seconds:.3g} s, {self.reason}>"
         )
+
+
+def exit_code(outcome: str) -> ExitCode:
+    """What a command exits with whose job ended so."""
+    return ExitCode.NOT_AS_ASKED if outcome in FAILED else ExitCode.DONE
 
 
 def scaled(features: Any, scaling: tuple[Array, Array] | None) -> Any:

@@ -146,6 +146,7 @@ def test_a_full_disk_is_a_failure_after_which_nothing_is_there(
 
     before = files(folder)
     monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setenv("HOME", "/nonexistent")
     outcome = submit("kmeans --data rows.npy --set k=6 --workers 2 --max-iterations 3 --out model")
     assert outcome.exit_code == 1
     assert "flegel: Could not save to model: No space left on device" in outcome.stderr

@@ -18,10 +18,11 @@ from flegel.algorithms.seeding import (
     coverage,
     covered,
     lloyd,
-    some_rows,
+    some_weighted,
     standard_units,
     start_rows,
     unseen_weight,
+    weighted_rows,
 )
 from flegel.core import pytree
 from flegel.core.pytree import Array
@@ -81,6 +82,7 @@ class FCM(Algorithm):
     """
 
     layout = "tiles"
+    weighted = True
     ignores_labels = True
     default_tolerance = 1e-6
     auxiliary = ("shares", "points")
@@ -94,27 +96,30 @@ class FCM(Algorithm):
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Prototypes:
-        rows = np.asarray(sample.features)
+        rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, units, _ = standard_units(rows)
         unit = np.full(sample.columns, units.max())
         size = int(np.clip(TRIAL_WORK // (self.k * sample.columns), *TRIAL_ROWS))
-        y = (some_rows(rows, max(size, self.k), rng) - origin) / unit
+        some, own = some_weighted(rows, mass, max(size, self.k), rng)
+        y = (some - origin) / unit
+        own = np.ones(len(y)) if own is None else own
         if isinstance(self.init, str) and self.init == DRAWN:
             if self.k > len(y):
                 raise UsageError(f"FCM: k={self.k} is more than the {len(y)} points drawn; lower k.")
-            trials = [self._alternate(y, lloyd(y, self.k, rng)[0]) for _ in range(self.n_init)]
+            trials = [self._alternate(y, own, lloyd(y, self.k, rng, own)[0]) for _ in range(self.n_init)]
             centres = min(trials, key=lambda trial: trial[1])[0]
         else:
-            centres = (start_rows(rows, self.k, self.init, sample.columns, rng, "FCM") - origin) / unit
-        shares = (self._memberships(y, centres)[0] ** self.m).mean(axis=0)
-        return Prototypes(origin + centres * unit, origin, unit, shares, coverage(sample.points, len(y)))
+            centres = (start_rows(rows, self.k, self.init, sample.columns, rng, "FCM", mass) - origin) / unit
+        shares = own @ self._memberships(y, centres)[0] ** self.m / own.sum()
+        about = coverage(sample.mass, float(own.sum()))
+        return Prototypes(origin + centres * unit, origin, unit, shares, about)
 
-    def _alternate(self, y: Array, centres: Array) -> tuple[Array, float]:
+    def _alternate(self, y: Array, own: Array, centres: Array) -> tuple[Array, float]:
         """A few passes over these rows: centres, and the objective before the last of them."""
         value = np.inf
         for _ in range(TRIAL_PASSES):
             shares, squared = self._memberships(y, centres)
-            weights = shares**self.m
+            weights = shares**self.m * own[:, None]
             before, value = value, float((weights * squared).sum())
             mass = weights.sum(axis=0)
             centres = np.where(mass[:, None] > 0, weights.T @ y / np.maximum(mass, 1e-300)[:, None], centres)
@@ -128,6 +133,9 @@ class FCM(Algorithm):
         safe = np.maximum(distances, NEAR)
         shares = (safe.min(axis=1, keepdims=True) / safe) ** (1.0 / (self.m - 1.0))
         return shares / shares.sum(axis=1, keepdims=True), distances
+
+    def continueParameter(self, previous: Prototypes, sample: Sample, rng: np.random.Generator) -> Prototypes:
+        return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.zeros((points, self.k + 1))
@@ -154,7 +162,7 @@ class FCM(Algorithm):
         for j in range(k + 1):  # the change of the stored value, which may be rounded to float32
             old = np.float64(dataPoint.state[j])
             dataPoint.state[j] = changes[j]
-            changes[j] = np.float64(dataPoint.state[j]) - old
+            changes[j] = (np.float64(dataPoint.state[j]) - old) * dataPoint.weight
         return MembershipChange(changes, y)
 
     def aggregate(self, target: Weights, change: MembershipChange | Weights) -> Weights:
@@ -220,6 +228,9 @@ class FCM(Algorithm):
         y = (rows - parameter.origin) / parameter.unit
         centres = (parameter.centroids - parameter.origin) / parameter.unit
         return self._memberships(y, centres)
+
+    def work(self, columns: int) -> float:
+        return 4.0 * self.k * columns  # and powers of distances
 
     def predict(self, features: Any, parameter: Prototypes) -> Array:
         """The cluster that each row belongs to most, int32."""

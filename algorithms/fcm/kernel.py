@@ -50,13 +50,13 @@ def kernel_for(shard: Shard, k: int, m: float) -> Kernel:
 
     def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, shard.points)
-        return int(train(shard.features, shard.state, parameter, aggregator, start, end, flag, tiles, m))
+        return int(train(shard.features, shard.state, shard.weights, parameter, aggregator, start, end, flag, tiles, m))
 
     return kernel
 
 
 @njit(**OPTIONS)
-def train(features, state, parameter, aggregator, start, end, flag, tiles, m):
+def train(features, state, weights, parameter, aggregator, start, end, flag, tiles, m):
     k, d = parameter.centroids.shape
     lanes = lane_count(features, LANES)
     expanded = m <= 2.0
@@ -79,7 +79,7 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles, m):
         if features.itemsize == 4 and beyond(columns, d, at, ones, limit):
             if not opened:
                 wide, opened = _room(k, d, parameter, expanded), True
-            seen += _wide_tile(features, state, tile, start, end, parameter, m, wide)
+            seen += _wide_tile(features, state, weights, tile, start, end, parameter, m, wide)
             continue
         _norms(columns, d, at)
         mark_active(active, tile, start, end)
@@ -87,7 +87,7 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles, m):
             products(columns, d, at, slopes, levels, far)
         else:
             square_distances(columns, d, at, slopes, offsets, levels, far)
-        seen += _memberships(far, columns, d, at, k, m, expanded, state, tile, active, changes)
+        seen += _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, active, changes)
         slot, held = slot + 1, held + TILE
         if slot == tiles:
             accumulate(changes, columns, lane_sums)
@@ -121,9 +121,9 @@ def _room(k, d, parameter, expanded):
 
 
 @njit(**OPTIONS)
-def _wide_tile(features, state, tile, start, end, parameter, m, wide):
-    """A tile of float32 rows in float64; returns how many are new. What counts is the change of the state as it is
-    kept, in float32."""
+def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide):
+    """A tile of float32 rows in float64; returns what the new ones weigh. What counts is the change of the state as it
+    is kept, in float32."""
     slopes, offsets, levels, changes, columns, lane_sums, far, room = wide
     k, d = parameter.centroids.shape
     active = np.empty(TILE)
@@ -137,23 +137,28 @@ def _wide_tile(features, state, tile, start, end, parameter, m, wide):
     for j in range(k + 1):
         for lane in range(TILE):
             room[j, lane] = state[tile, j, lane]
-    seen = _memberships(far, columns, d, 0, k, m, m <= 2.0, room, 0, active, changes)
+    _memberships(far, columns, d, 0, k, m, m <= 2.0, room, 0, None, active, changes)
     for j in range(k):
         for lane in range(TILE):
             old = np.float64(state[tile, j, lane])
             state[tile, j, lane] = room[j, lane]
             changes[j, lane] = np.float64(state[tile, j, lane]) - old
+            if weights is not None:
+                changes[j, lane] *= weights[tile, lane]
+    seen = 0.0
     for lane in range(TILE):
+        new = room[k, lane] - state[tile, k, lane]
         state[tile, k, lane] = room[k, lane]
+        seen += new if weights is None else new * weights[tile, lane]
     accumulate(changes, columns, lane_sums)
     return seen
 
 
 @njit(**OPTIONS)
-def _memberships(far, columns, d, at, k, m, expanded, state, tile, active, changes):
+def _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, active, changes):
     """u^m of each cluster into the state, their changes into `changes`; u ∝ (1 / distance²)^(1/(m−1)).
 
-    Returns how many of the points had not been visited before (last number of the state).
+    Returns what those of the points weigh that had not been visited before (last number of the state).
     `far` holds squared distances, which lack ‖y‖², row d of the columns, if they are `expanded`.
     """
     points = changes.shape[1]
@@ -191,11 +196,17 @@ def _memberships(far, columns, d, at, k, m, expanded, state, tile, active, chang
             old = load(state, base + j * TILE, LANES)
             new = where(visited, weight, old)
             store(state, base + j * TILE, new)
-            store(changes, j * points + at + lane, new - old)
+            change = new - old
+            if weights is not None:
+                change = change * load(weights, tile * TILE + lane, LANES)
+            store(changes, j * points + at + lane, change)
         old = load(state, base + k * TILE, LANES)
         new = where(visited, spread(1, zero), old)
         store(state, base + k * TILE, new)
-        seen += total(widen(new) - widen(old))
+        change = new - old
+        if weights is not None:
+            change = change * load(weights, tile * TILE + lane, LANES)
+        seen += total(widen(change))
     return seen
 
 

@@ -31,10 +31,11 @@ from flegel.algorithms.seeding import (
     covered,
     lloyd,
     numbered,
-    some_rows,
+    some_weighted,
     standard_units,
     start_rows,
     unseen_weight,
+    weighted_rows,
 )
 from flegel.core import pytree
 from flegel.core.pytree import Array
@@ -108,6 +109,7 @@ class GMM(Algorithm):
     """
 
     layout = "tiles"
+    weighted = True
     ignores_labels = True
     maximize = True
     auxiliary = ("points",)
@@ -131,52 +133,74 @@ class GMM(Algorithm):
     # -- start ---------------------------------------------------------------------------------------------
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Mixture:
-        rows = np.asarray(sample.features)
-        origin, unit, deviation = standard_units(rows)
-        if self.covariance == "spherical":
-            unit = np.full_like(unit, unit.max())
-            deviation = np.full_like(deviation, deviation.max())
-        floor = max(self.regularization, LEAST_VARIANCE) * (deviation / unit) ** 2
+        rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
+        origin, unit, floor = self._units(rows)
         if isinstance(self.init, str) and self.init == DRAWN:
-            return self._best_start((rows - origin) / unit, origin, unit, floor, sample.points, rng)
-        means = (start_rows(rows, self.k, self.init, sample.columns, rng, "GMM") - origin) / unit
+            return self._best_start((rows - origin) / unit, mass, origin, unit, floor, sample.mass, rng)
+        means = (start_rows(rows, self.k, self.init, sample.columns, rng, "GMM", mass) - origin) / unit
         y = (rows - origin) / unit
         # One variance for all components; outliers count as 5 units from their mean.
-        within = np.minimum((y - means[numbered(y, means)]) ** 2, 25.0).mean(axis=0)
+        within = np.minimum((y - means[numbered(y, means)]) ** 2, 25.0)
+        within = within.mean(axis=0) if mass is None else mass @ within / mass.sum()
         spread = np.broadcast_to(np.maximum(within, np.maximum(1e-3, floor)), means.shape)
         if self.covariance == "spherical":
             spread = np.broadcast_to(spread.mean(axis=1, keepdims=True), means.shape)
         covariances = spread.copy()
         if self._matrices(sample.columns):
             covariances = packed(np.stack([np.diag(row) for row in spread]))
-        about = coverage(sample.points, 0)  # a guess at the components' sizes stands for no points
+        about = coverage(sample.mass, 0.0)  # a guess at the components' sizes stands for no points
         return self._mixture(np.full(self.k, 1.0 / self.k), means, covariances, origin, unit, floor, about)
 
+    def _units(self, rows: Array) -> tuple[Array, Array, Array]:
+        """Origin and unit of each column, and its least variance in units of unit²."""
+        origin, unit, deviation = standard_units(rows)
+        if self.covariance == "spherical":
+            unit = np.full_like(unit, unit.max())
+            deviation = np.full_like(deviation, deviation.max())
+        return origin, unit, max(self.regularization, LEAST_VARIANCE) * (deviation / unit) ** 2
+
+    def continueParameter(self, previous: Mixture, sample: Sample, rng: np.random.Generator) -> Mixture:
+        width = self._width(sample.columns)
+        if previous.means.shape != (self.k, sample.columns) or previous.covariances.shape != (self.k, width):
+            raise UsageError("GMM: start= is a mixture of another shape than k, covariance and the data ask for.")
+        origin, unit, floor = self._units(weighted_rows(np.asarray(sample.features), sample.weights)[0])
+        covariances = previous.covariances / outer(unit[None, :], width)
+        means, about = (previous.means - origin) / unit, coverage(sample.mass, 0.0)
+        return self._mixture(previous.weights, means, covariances, origin, unit, floor, about)
+
     def _best_start(
-        self, y: Array, origin: Array, unit: Array, floor: Array, points: int, rng: np.random.Generator
+        self,
+        y: Array,
+        mass: Array | None,
+        origin: Array,
+        unit: Array,
+        floor: Array,
+        points: float,
+        rng: np.random.Generator,
     ) -> Mixture:
         """Of several starts by k-means, every second one on clipped rows, the one that EM takes furthest."""
         if self.k > len(y):
             raise UsageError(f"GMM: k={self.k} is more than the {len(y)} points drawn; lower k.")
         size = TRIAL_WORK // (self.k * self._width(y.shape[1]))
-        some = some_rows(y, int(np.clip(size, *TRIAL_ROWS)), rng)
+        some, own = some_weighted(y, mass, int(np.clip(size, *TRIAL_ROWS)), rng)
         best, most = None, -np.inf
-        blank = self._blank(origin, unit, floor)._replace(points=coverage(len(some), 0))
+        blank = self._blank(origin, unit, floor)
         for trial in range(self.n_init):
             seen = clipped(some) if trial % 2 else some
-            labels = lloyd(seen, self.k, rng)[1]
+            labels = lloyd(seen, self.k, rng, own)[1]
             shares = np.zeros((len(some), self.k))
             shares[np.arange(len(some)), labels] = 1.0
             mixture = blank
             value = -np.inf
             for _ in range(TRIAL_PASSES):
-                mixture = self.updateParameter(self._moments(some, shares), mixture)
+                counted = shares if own is None else shares * own[:, None]
+                mixture = self.updateParameter(self._moments(some, counted), mixture)
                 shares, densities = self._expectation(some, mixture)
-                value = float(densities.mean())
+                value = float(densities.mean() if own is None else own @ densities)
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
-        return best._replace(points=coverage(points, len(some)))
+        return best._replace(points=coverage(points, float(len(some) if own is None else own.sum())))
 
     def _moments(self, y: Array, shares: Array) -> MixtureMoments:
         width = self._width(y.shape[1])
@@ -226,7 +250,7 @@ class GMM(Algorithm):
         for j in range(k + 1):  # the change of the stored value, which may be rounded to float32
             old = np.float64(dataPoint.state[j])
             dataPoint.state[j] = changes[j]
-            changes[j] = np.float64(dataPoint.state[j]) - old
+            changes[j] = (np.float64(dataPoint.state[j]) - old) * dataPoint.weight
         return ResponsibilityChange(changes, y)
 
     def aggregate(self, target: MixtureMoments, change: ResponsibilityChange | MixtureMoments) -> MixtureMoments:
@@ -297,7 +321,7 @@ class GMM(Algorithm):
         whole = MixtureMoments(counts, sums, squares, np.zeros(1))
         k = len(parameter.weights)
         single = Mixture(*(field[:1] if len(field) == k and at < 5 else field for at, field in enumerate(parameter)))
-        return self.objective(whole, self.updateParameter(whole, single._replace(points=coverage(0, 0))))
+        return self.objective(whole, self.updateParameter(whole, single._replace(points=coverage(0.0, 0.0))))
 
     def kernel(self, share: Shard) -> Kernel | None:
         return kernel_for(share, self.k) if share.layout == "tiles" else None
@@ -360,6 +384,10 @@ class GMM(Algorithm):
         mass = shares.sum(axis=1)
         return shares / mass[:, None], top + np.log(mass)
 
+    def work(self, columns: int) -> float:
+        full = self.covariance in ("full", "tied")
+        return float(self.k * columns * (columns / 2 if full else 4))
+
     def predict(self, features: Any, parameter: Mixture) -> Array:
         """The most responsible component of each row, int32."""
         return np.asarray(self.transform(features, parameter)[0].argmax(axis=1), dtype=np.int32)
@@ -388,7 +416,7 @@ class GMM(Algorithm):
         d = len(origin)
         ones = np.ones((self.k, d))
         covariances = packed(np.stack([np.eye(d)] * self.k)) if self._matrices(d) else ones
-        none = coverage(0, 0)
+        none = coverage(0.0, 0.0)
         return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor, none)
 
     def _unknown(self, aggregator: MixtureMoments) -> Array:

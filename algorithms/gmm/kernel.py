@@ -63,13 +63,13 @@ def kernel_for(shard: Shard, k: int) -> Kernel:
 
     def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, shard.points)
-        return int(train(shard.features, shard.state, parameter, aggregator, start, end, flag, tiles))
+        return int(train(shard.features, shard.state, shard.weights, parameter, aggregator, start, end, flag, tiles))
 
     return kernel
 
 
 @njit(**OPTIONS)
-def train(features, state, parameter, aggregator, start, end, flag, tiles):
+def train(features, state, weights, parameter, aggregator, start, end, flag, tiles):
     d = features.shape[1]
     lanes = lane_count(features, LANES)
     k, width = parameter.whiten.shape
@@ -94,12 +94,12 @@ def train(features, state, parameter, aggregator, start, end, flag, tiles):
         if features.itemsize == 4 and beyond(columns, d, at, steepness, limit):
             if not opened:
                 wide, opened = _room(k, d, width, parameter, means), True
-            entropy += _wide_tile(features, state, tile, start, end, parameter, wide)
+            entropy += _wide_tile(features, state, weights, tile, start, end, parameter, wide)
             continue
         _products(columns, d, width, at)
         mark_active(active, tile, start, end)
         _distances(columns, d, width, at, expanded, slopes, offsets, levels, far)
-        entropy += _softmax(far, k, state, tile, active, changes, at)
+        entropy += _softmax(far, k, state, tile, weights, active, changes, at)
         slot, held = slot + 1, held + TILE
         if slot == tiles:
             accumulate(changes, columns, lane_sums)
@@ -135,7 +135,7 @@ def _room(k, d, width, parameter, means):
 
 
 @njit(**OPTIONS)
-def _wide_tile(features, state, tile, start, end, parameter, wide):
+def _wide_tile(features, state, weights, tile, start, end, parameter, wide):
     """A tile of float32 rows in float64: y² so far above a variance would leave nothing of it in float32 sums.
 
     Returns the change of entropy. What counts is the change of the state as it is kept, in float32.
@@ -151,13 +151,15 @@ def _wide_tile(features, state, tile, start, end, parameter, wide):
     for j in range(k + 1):
         for lane in range(TILE):
             room[j, lane] = state[tile, j, lane]
-    _softmax(far, k, room, 0, active, changes, 0)
+    _softmax(far, k, room, 0, None, active, changes, 0)
     entropy = 0.0
     for j in range(k + 1):
         for lane in range(TILE):
             old = np.float64(state[tile, j, lane])
             state[tile, j, lane] = room[j, lane]
             change = np.float64(state[tile, j, lane]) - old
+            if weights is not None:
+                change *= weights[tile, lane]
             if j < k:
                 changes[j, lane] = change
             else:
@@ -226,7 +228,7 @@ def _full(columns, d, at, slopes, offsets, levels, far):
 
 
 @njit(**OPTIONS)
-def _softmax(far, k, state, tile, active, changes, at):
+def _softmax(far, k, state, tile, weights, active, changes, at):
     """Responsibilities into the state, their changes into `changes`; returns the change of entropy."""
     points = changes.shape[1]
     entropy = 0.0
@@ -250,11 +252,17 @@ def _softmax(far, k, state, tile, active, changes, at):
             old = load(state, base + j * TILE, LANES)
             new = where(visited, load(far, j * TILE + lane, LANES) * per_mass, old)
             store(state, base + j * TILE, new)
-            store(changes, j * points + at + lane, new - old)
+            change = new - old
+            if weights is not None:
+                change = change * load(weights, tile * TILE + lane, LANES)
+            store(changes, j * points + at + lane, change)
         old = load(state, base + k * TILE, LANES)
         new = where(visited, log(mass) - moment * per_mass, old)
         store(state, base + k * TILE, new)
-        entropy += total(widen(new) - widen(old))
+        more = widen(new) - widen(old)
+        if weights is not None:
+            more = more * widen(load(weights, tile * TILE + lane, LANES))
+        entropy += total(more)
     return entropy
 
 

@@ -42,7 +42,7 @@ def kernel_for(shard: Shard, k: int) -> Kernel:
 
     def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, shard.points)
-        return int(train(shard.features, shard.state, parameter, aggregator, start, end, flag))
+        return int(train(shard.features, shard.state, shard.weights, parameter, aggregator, start, end, flag))
 
     return kernel
 
@@ -59,7 +59,7 @@ def tile_shape(dtype: Any, k: int) -> tuple[int, int]:
 @cache
 def _build(lanes: int, group: int) -> Any:
     @njit(**OPTIONS)
-    def train(features, state, parameter, aggregator, start, end, flag):
+    def train(features, state, weights, parameter, aggregator, start, end, flag):
         columns = features.shape[1]
         flat, last = features.reshape(-1), state.reshape(-1)
         centres = parameter.centroids - parameter.origin
@@ -95,7 +95,7 @@ def _build(lanes: int, group: int) -> Any:
                 now = to_int32(which)
                 if any_lane(now != load(last, first, lanes)):
                     store(nearest, 0, now)
-                    _move(flat, last, nearest, first, start, end, centres, parameter.origin, aggregator, point)
+                    _move(flat, last, weights, nearest, first, start, end, centres, parameter.origin, aggregator, point)
         return end
 
     return train
@@ -141,7 +141,7 @@ def _shift(flat, at, origin, scale, near):
 
 
 @njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"})
-def _move(flat, last, nearest, first, start, end, centres, origin, aggregator, x):
+def _move(flat, last, weights, nearest, first, start, end, centres, origin, aggregator, x):
     """Take points to their new clusters in the statistics, where float64 agrees that these are nearer."""
     sums, counts, squares = aggregator
     columns = origin.size
@@ -150,7 +150,9 @@ def _move(flat, last, nearest, first, start, end, centres, origin, aggregator, x
         old, new = last[first + i], nearest[i]
         if old == new or not start <= first + i < end:
             continue
-        square = 0.0
+        square, weight = 0.0, 1.0
+        if weights is not None:
+            weight = np.float64(weights[(first + i) // TILE, (first + i) % TILE])
         for t in range(columns):
             x[t] = flat[corner + i + t * TILE] - origin[t]
             square += x[t] * x[t]
@@ -161,11 +163,11 @@ def _move(flat, last, nearest, first, start, end, centres, origin, aggregator, x
             if nearer <= 0.0:
                 continue
             for t in range(columns):
-                sums[old, t] -= x[t]
-            counts[old] -= 1.0
-            squares[old] -= square
+                sums[old, t] -= weight * x[t]
+            counts[old] -= weight
+            squares[old] -= weight * square
         for t in range(columns):
-            sums[new, t] += x[t]
-        counts[new] += 1.0
-        squares[new] += square
+            sums[new, t] += weight * x[t]
+        counts[new] += weight
+        squares[new] += weight * square
         last[first + i] = new

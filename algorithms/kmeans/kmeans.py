@@ -34,9 +34,10 @@ from flegel.algorithms.seeding import (
     more_rows,
     numbered,
     origin_of,
-    some_rows,
+    some_weighted,
     start_rows,
     unseen_weight,
+    weighted_rows,
 )
 from flegel.core import pytree
 from flegel.core.pytree import Array
@@ -65,7 +66,7 @@ class Centroids(NamedTuple):
 
 
 class KMeansSums(NamedTuple):
-    """s, per cluster: Σ(x − origin), the number of points, and Σ‖x − origin‖²."""
+    """s, per cluster: Σ(x − origin), the number of points, and Σ‖x − origin‖²; each point as often as it weighs."""
 
     sums: Array
     counts: Array
@@ -79,6 +80,7 @@ class PointReassignment(NamedTuple):
     origin: Array
     last: int
     nearest: int
+    weight: float = 1.0
 
 
 class KMeans(Algorithm):
@@ -103,6 +105,7 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
+    weighted = True
     ignores_labels = True
     sparse = True
     auxiliary = ("spare", "shares", "points")
@@ -118,27 +121,32 @@ class KMeans(Algorithm):
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Centroids:
         if isinstance(sample.features, Sparse):
-            return self._sparse_start(sample.features, sample.points, rng)
-        rows = np.asarray(sample.features)
+            return self._sparse_start(sample.features, sample, rng)
+        rows, weights = weighted_rows(np.asarray(sample.features), sample.weights)
         origin = origin_of(rows)
         size = max(TRIAL_WORK // (self.k * sample.columns), 2048, 20 * self.k)
-        some = some_rows(rows, min(size, TRIAL_ROWS), rng) - origin
+        some, own = some_weighted(rows, weights, min(size, TRIAL_ROWS), rng)
+        some = some - origin
         if isinstance(self.init, str) and self.init == DRAWN:
             if self.k > len(some):
                 raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
-            trials = [lloyd(some, self.k, rng) for _ in range(self.n_init)]
+            trials = [lloyd(some, self.k, rng, own) for _ in range(self.n_init)]
             start = min(trials, key=lambda trial: trial[2])[0] + origin
         else:
-            start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans")
-        spare = more_rows(some, start - origin, min(self.k, SPARE), rng) + origin
+            start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans", weights)
+        spare = more_rows(some, start - origin, min(self.k, SPARE), rng, own) + origin
         spare = spare.astype(rows.dtype).astype(np.float64)
-        shares = np.bincount(numbered(some, start - origin), minlength=self.k) / len(some)
-        return Centroids(start, origin, spare, shares, coverage(sample.points, len(some)))
+        shares, drawn = _shares(numbered(some, start - origin), own, self.k)
+        return Centroids(start, origin, spare, shares, coverage(sample.mass, drawn))
 
-    def _sparse_start(self, rows: Sparse, points: int, rng: np.random.Generator) -> Centroids:
-        """The same about 0, which is the origin of sparse rows."""
-        count, given = rows_of(rows), self.init
-        some = rows if count <= TRIAL_ROWS else take_rows(rows, np.sort(rng.choice(count, TRIAL_ROWS, replace=False)))
+    def continueParameter(self, previous: Centroids, sample: Sample, rng: np.random.Generator) -> Centroids:
+        return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
+
+    def _sparse_start(self, rows: Sparse, sample: Sample, rng: np.random.Generator) -> Centroids:
+        """The same about 0, which is the origin of sparse rows. Trials count rows of any positive weight alike."""
+        ids, own = weighted_rows(np.arange(rows_of(rows)), sample.weights)
+        ids, own = some_weighted(ids, own, TRIAL_ROWS, rng)
+        some, given = take_rows(rows, ids), self.init
         if not (isinstance(given, str) and given in NAMED):
             start = given_rows(given, self.k, rows.columns, "KMeans")
         elif self.k > rows_of(some):
@@ -147,11 +155,11 @@ class KMeans(Algorithm):
             trials = [sparse_lloyd(some, self.k, rng, LLOYD_PASSES) for _ in range(self.n_init)]
             start = min(trials, key=lambda trial: trial[2])[0]
         else:
-            chosen = np.arange(self.k) if given == "first" else rng.choice(count, self.k, replace=False)
-            start = dense_rows(rows, chosen)
+            chosen = np.arange(self.k) if given == "first" else rng.choice(len(ids), self.k, replace=False)
+            start = dense_rows(some, chosen)
         spare = sparse_seed(some, start, max(1, min(self.k, SPARE, SPARE_NUMBERS // rows.columns)), rng)
-        shares = np.bincount(nearest_of(some, start)[0], minlength=self.k) / rows_of(some)
-        return Centroids(start, np.zeros(rows.columns), spare, shares, coverage(points, rows_of(some)))
+        shares, drawn = _shares(nearest_of(some, start)[0], own, self.k)
+        return Centroids(start, np.zeros(rows.columns), spare, shares, coverage(sample.mass, drawn))
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.full((points, 1), -1, np.int32)
@@ -163,21 +171,21 @@ class KMeans(Algorithm):
         last = dataPoint.state[0]
         nearest = nearest_centroid(dataPoint.features, parameter.centroids, last)
         dataPoint.state[0] = nearest
-        return PointReassignment(dataPoint.features, parameter.origin, last, nearest)
+        return PointReassignment(dataPoint.features, parameter.origin, last, nearest, dataPoint.weight)
 
     def aggregate(self, target: KMeansSums, change: PointReassignment | KMeansSums) -> KMeansSums:
         if len(change) == 3:  # KMeansSums, a worker's report; numba removes this branch for a PointReassignment
             pytree.add(target, change)
             return target
-        row, origin, last, nearest = change
+        row, origin, last, nearest, weight = change
         if last == nearest:
             return target
-        square = reassign(row, origin, last, nearest, target.sums)
-        target.counts[nearest] += 1
-        target.squares[nearest] += square
+        square = reassign(row, origin, last, nearest, weight, target.sums)
+        target.counts[nearest] += weight
+        target.squares[nearest] += weight * square
         if last >= 0:
-            target.counts[last] -= 1
-            target.squares[last] -= square
+            target.counts[last] -= weight
+            target.squares[last] -= weight * square
         return target
 
     def updateParameter(self, aggregator: KMeansSums, oldParameter: Centroids) -> Centroids:
@@ -235,6 +243,9 @@ class KMeans(Algorithm):
             )
         return found
 
+    def work(self, columns: int) -> float:
+        return float(self.k * columns)
+
     def predict(self, features: Any, parameter: Centroids) -> Array:
         """The nearest cluster of each row, int32."""
         return _nearest(features, parameter)[0]
@@ -263,6 +274,12 @@ def _relocated(centroids: Array, filled: Array, spare: Array) -> Array:
         moved[j] = spare[far]
         least = np.minimum(least, ((spare - spare[far]) ** 2).sum(axis=1))
     return moved
+
+
+def _shares(labels: Array, weights: Array | None, k: int) -> tuple[Array, float]:
+    """The part of the sample in each cluster, and what the sample weighs."""
+    counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
+    return counts / counts.sum(), float(counts.sum())
 
 
 def _nearest(features: Any, parameter: Centroids, chunk: int = 16384) -> tuple[Array, Array]:

@@ -25,18 +25,18 @@ def nearest_centroid(row: Array | SparseRow, centroids: Array, last: int) -> int
     return int(last) if last >= 0 and scores[last] == scores[best] else best
 
 
-def reassign(row: Array | SparseRow, origin: Array, last: int, nearest: int, sums: Array) -> float:
-    """Take a point from one cluster's sum to another's; its squared distance from the origin, which is 0 for sparse
-    rows."""
+def reassign(row: Array | SparseRow, origin: Array, last: int, nearest: int, weight: float, sums: Array) -> float:
+    """Take a point of this weight from one cluster's sum to another's; its squared distance from the origin, which is 0
+    for sparse rows."""
     if isinstance(row, SparseRow):
-        np.add.at(sums[nearest], row.indices, row.values)
+        np.add.at(sums[nearest], row.indices, weight * row.values)
         if last >= 0:
-            np.subtract.at(sums[last], row.indices, row.values)
+            np.subtract.at(sums[last], row.indices, weight * row.values)
         return float((row.values.astype(np.float64) ** 2).sum())
     away = row - origin
-    sums[nearest] += away
+    sums[nearest] += weight * away
     if last >= 0:
-        sums[last] -= away
+        sums[last] -= weight * away
     return float((away * away).sum())
 
 
@@ -69,25 +69,25 @@ def _nearest_centroid(row: Any, centroids: Any, last: Any) -> Any:
 
 
 @overload(reassign)
-def _reassign(row: Any, origin: Any, last: Any, nearest: Any, sums: Any) -> Any:
-    def dense(row: Any, origin: Any, last: Any, nearest: Any, sums: Any) -> Any:
+def _reassign(row: Any, origin: Any, last: Any, nearest: Any, weight: Any, sums: Any) -> Any:
+    def dense(row: Any, origin: Any, last: Any, nearest: Any, weight: Any, sums: Any) -> Any:
         square = 0.0
         for t in range(row.shape[0]):
             away = row[t] - origin[t]
             square += away * away
-            sums[nearest, t] += away
+            sums[nearest, t] += weight * away
             if last >= 0:
-                sums[last, t] -= away
+                sums[last, t] -= weight * away
         return square
 
-    def sparse(row: Any, origin: Any, last: Any, nearest: Any, sums: Any) -> Any:
+    def sparse(row: Any, origin: Any, last: Any, nearest: Any, weight: Any, sums: Any) -> Any:
         square = 0.0
         for t in range(row.indices.shape[0]):
             value = np.float64(row.values[t])
             square += value * value
-            sums[nearest, row.indices[t]] += value
+            sums[nearest, row.indices[t]] += weight * value
             if last >= 0:
-                sums[last, row.indices[t]] -= value
+                sums[last, row.indices[t]] -= weight * value
         return square
 
     return dense if isinstance(row, types.Array) else sparse

@@ -26,8 +26,8 @@ def sparse_kernel() -> Kernel:
         assert isinstance(rows, Sparse)
         return int(
             _train(
-                rows.indptr, rows.indices, rows.values, shard.state, parameter.centroids, aggregator.sums,
-                aggregator.counts, aggregator.squares, start, min(end, shard.points), flag,
+                rows.indptr, rows.indices, rows.values, shard.state, shard.weights, parameter.centroids,
+                aggregator.sums, aggregator.counts, aggregator.squares, start, min(end, shard.points), flag,
             )
         )  # fmt: skip
 
@@ -36,8 +36,8 @@ def sparse_kernel() -> Kernel:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _train(
-    indptr: Array, indices: Array, values: Array, state: Array, centroids: Array, sums: Array, counts: Array, squares:
-    Array, start: int, end: int, flag: Array,
+    indptr: Array, indices: Array, values: Array, state: Array, weights: Array | None, centroids: Array, sums: Array,
+    counts: Array, squares: Array, start: int, end: int, flag: Array,
 ) -> int:  # fmt: skip
     if start < end and raised(flag):
         return start
@@ -62,15 +62,16 @@ def _train(
                 new = j
         if new == last or (last >= 0 and not scores[new] < scores[last]):
             continue
+        weight = 1.0 if weights is None else weights[i]
         for t in range(indptr[i], indptr[i + 1]):
-            sums[new, indices[t]] += values[t]
-        counts[new] += 1.0
-        squares[new] += square
+            sums[new, indices[t]] += weight * values[t]
+        counts[new] += weight
+        squares[new] += weight * square
         if last >= 0:
             for t in range(indptr[i], indptr[i + 1]):
-                sums[last, indices[t]] -= values[t]
-            counts[last] -= 1.0
-            squares[last] -= square
+                sums[last, indices[t]] -= weight * values[t]
+            counts[last] -= weight
+            squares[last] -= weight * square
         state[i, 0] = new
     return end
 

@@ -50,7 +50,7 @@ TILES_IN_PARTS = 16
 
 @njit(nogil=True, cache=True)
 def _sparse(
-    indptr, indices, values, labels, state, weights, bias, classes, metric, model,
+    indptr, indices, values, labels, state, masses, weights, bias, classes, metric, model,
     gradient, curvature, counts, sums, start, end, flag,
 ):  # fmt: skip
     outputs, columns = weights.shape
@@ -68,8 +68,9 @@ def _sparse(
             for t in range(first, last):
                 score += values[t] * weights[k, indices[t]]
             scores[k] = score
-        counts[target] += 1.0 if state[i, 2 * outputs + 1] == 0.0 else 0.0
-        changed = visit(scores, target, state[i], model, steps, bends, sums)
+        mass = 1.0 if masses is None else masses[i]
+        counts[target] += mass if state[i, 2 * outputs + 1] == 0.0 else 0.0
+        changed = visit(scores, target, mass, state[i], model, steps, bends, sums)
         for k in range(outputs):
             for t in range(first, last):
                 gradient[k, indices[t]] += steps[k] * values[t]
@@ -81,7 +82,21 @@ def _sparse(
 
 @njit(nogil=True, cache=True)
 def _some_lanes(
-    tile, lanes, features, labels, state, weights, bias, classes, metric, model, gradient, curvature, counts, sums
+    tile,
+    lanes,
+    features,
+    labels,
+    state,
+    masses,
+    weights,
+    bias,
+    classes,
+    metric,
+    model,
+    gradient,
+    curvature,
+    counts,
+    sums,
 ):
     """Part of a tile, or a tile with an unknown label, point by point."""
     outputs, columns = weights.shape
@@ -96,8 +111,9 @@ def _some_lanes(
             for t in range(columns):
                 score += features[tile, t, lane] * weights[k, t]
             scores[k] = score
-        counts[target] += 1.0 if state[tile, 2 * outputs + 1, lane] == 0.0 else 0.0
-        changed = visit(scores, target, state[tile, :, lane], model, steps, bends, sums)
+        mass = 1.0 if masses is None else np.float64(masses[tile, lane])
+        counts[target] += mass if state[tile, 2 * outputs + 1, lane] == 0.0 else 0.0
+        changed = visit(scores, target, mass, state[tile, :, lane], model, steps, bends, sums)
         for k in range(outputs):
             for t in range(columns):
                 gradient[k, t] += steps[k] * features[tile, t, lane]
@@ -176,28 +192,30 @@ def _many_classes(scores, targets, losses):
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def _importances(targets, importance, weights):
-    """The weight of every lane's class."""
+def _importances(targets, importance, masses, tile, weights):
+    """The weight of every lane's class, times that of the point."""
     for lane in range(0, TILE, FEW):
         y = load(targets, lane, FEW)
         value = spread(importance[0], y)
         for c in range(1, importance.shape[0]):
             value = where(y == c, spread(importance[c], y), value)
+        if masses is not None:
+            value = value * load(masses, tile * TILE + lane, FEW)
         store(weights, lane, value)
 
 
 @njit(nogil=True, cache=True)
-def _count(state, tile, targets, counts, sums):
+def _count(state, tile, masses, targets, counts, sums):
     """Points that were never visited before, all and by class."""
     number = state.shape[1] - 1
     for lane in range(TILE):
         if state[tile, number, lane] == 0.0:
-            counts[int(targets[lane])] += 1.0
+            counts[int(targets[lane])] += 1.0 if masses is None else masses[tile, lane]
             sums[1] += 1.0
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def _keep(state, tile, scores, steps, losses, weights, weighted, targets, numbers, counts, sums):
+def _keep(state, tile, masses, scores, steps, losses, weights, weighted, targets, numbers, counts, sums):
     """Residuals in `scores`, and losses, into the state; how far residuals changed into `steps`. The loss is summed in
     float64, as stored. True where the curvature of a lane is outdated, or has to be looked at closely.
     """
@@ -230,7 +248,7 @@ def _keep(state, tile, scores, steps, losses, weights, weighted, targets, number
     for lane in range(FEW, TILE, FEW):
         least = minimum(least, load(state, number + lane, FEW))
     if any_lane(least == 0.0):
-        _count(state, tile, targets, counts, sums)
+        _count(state, tile, masses, targets, counts, sums)
     for lane in range(0, TILE, FEW):
         at = base + outputs * TILE + lane
         loss = load(losses, lane, FEW)
@@ -338,8 +356,9 @@ def _flush(parts, gradient):
 
 @njit(nogil=True, cache=True)
 def _tiles(
-    features, labels, state, weights, bias, classes, metric, model, gradient, curvature, counts, sums, start, end, flag
-):
+    features, labels, state, masses, weights, bias, classes, metric, model, gradient, curvature, counts, sums,
+    start, end, flag,
+):  # fmt: skip
     outputs, columns = weights.shape
     kind = features.dtype.type
     narrow, narrow_bias = weights.astype(features.dtype), bias.astype(features.dtype)
@@ -351,6 +370,8 @@ def _tiles(
     targets, losses = np.empty(TILE, features.dtype), np.empty(TILE, features.dtype)
     lane_weights = np.ones(TILE, features.dtype)
     weighted = importance.min() != 1.0 or importance.max() != 1.0
+    if masses is not None:
+        weighted = True
     block = _new_block(outputs, metric, curvature.shape[1] > 1)
     i = start
     while i < end:
@@ -366,8 +387,10 @@ def _tiles(
             else:
                 _many_classes(scores, targets, losses)
             if weighted:
-                _importances(targets, importance, lane_weights)
-            if _keep(state, tile, scores, steps, losses, lane_weights, weighted, targets, numbers, counts, sums):
+                _importances(targets, importance, masses, tile, lane_weights)
+            if _keep(
+                state, tile, masses, scores, steps, losses, lane_weights, weighted, targets, numbers, counts, sums
+            ):
                 _recount(features, tile, state, scores, lane_weights, numbers, metric, block, curvature)
             _add_steps(features, at, steps, parts)
             if tile % TILES_IN_PARTS == 0:
@@ -375,7 +398,7 @@ def _tiles(
         else:
             lanes = (i - tile * TILE, stop - tile * TILE)
             _some_lanes(
-                tile, lanes, features, labels, state, weights, bias, classes, metric, model,
+                tile, lanes, features, labels, state, masses, weights, bias, classes, metric, model,
                 gradient, curvature, counts, sums,
             )  # fmt: skip
         i = stop
@@ -396,19 +419,21 @@ def kernel_for(memory: bool) -> Kernel:
 
     def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(5)  # loss, seen, stamps, visits, unknown
-        penalty, epoch, part, floor, cap, _ = parameter.internal_visit
+        penalty, epoch, part, floor, cap = parameter.internal_visit[:5]
         numbers = (float(penalty), keep, float(epoch), float(part), float(floor), float(cap))
         model = (parameter.internal_importance, numbers)
         theta = (parameter.weights, parameter.bias, parameter.classes, parameter.internal_metric, model)
         goal = (aggregator.gradient, aggregator.curvature, aggregator.counts, sums, start, end, flag)
         if isinstance(shard.features, Sparse):
             rows = shard.features
-            reached = _sparse(rows.indptr, rows.indices, rows.values, shard.labels, shard.state, *theta, *goal)
+            reached = _sparse(
+                rows.indptr, rows.indices, rows.values, shard.labels, shard.state, shard.weights, *theta, *goal
+            )
         else:
             labels = shard.labels
             if labels.dtype not in _VECTOR_LABELS:
                 labels = labels.astype(np.float64)
-            reached = _tiles(shard.features, labels, shard.state, *theta, *goal)
+            reached = _tiles(shard.features, labels, shard.state, shard.weights, *theta, *goal)
         for into, extra in zip(aggregator[3:], sums, strict=True):
             into += extra
         return int(reached)

@@ -14,7 +14,20 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.lr import kernels
 from flegel.algorithms.lr.curvature import add_outer
-from flegel.algorithms.lr.model import Gradients, Linear, importance_of, intercept_loss, joined, start_loss
+from flegel.algorithms.lr.model import (
+    Gradients,
+    Linear,
+    check_classes,
+    class_numbers,
+    class_scores,
+    importance_of,
+    intercept_loss,
+    joined,
+    label_values,
+    least_weight,
+    reject_unknown_labels,
+    start_loss,
+)
 from flegel.algorithms.lr.point import visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
 from flegel.algorithms.lr.search import (
@@ -44,7 +57,7 @@ from flegel.algorithms.lr.search import (
     shorter,
     with_pair,
 )
-from flegel.algorithms.rows import add_scaled, dot, times
+from flegel.algorithms.rows import add_scaled, dot
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError
@@ -61,8 +74,8 @@ class LR(Algorithm):
     """Logistic regression for two or more classes, with L2 and L1 penalties and class weights.
 
     Model: P(class | x) = softmax(W·x + b); two classes need one output, P = 1 / (1 + exp(−w·x − b)). The bias is not
-    penalized. Minimized is mean(class weight · log-loss) + ½·l2·‖W‖² + l1·‖W‖₁; scikit-learn's C is 1 / (points · l2),
-    or 1 / (points · l1).
+    penalized. Minimized is mean(weight of the point · class weight · log-loss) + ½·l2·‖W‖² + l1·‖W‖₁; scikit-learn's C
+    is 1 / (points · l2), or 1 / (points · l1).
     State of a point: its last residual (P − target, one number an output), loss and counted curvature, and the number
     of θ at its last visit, 0 before the first.
     Statistics: the gradient G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic
@@ -83,6 +96,7 @@ class LR(Algorithm):
     trivial = "the intercept alone"
     supervised = True
     sparse = True
+    weighted = True
 
     classes: Annotated[
         list[float] | None, Meta(description="all label values in order; taken from a sample by default")
@@ -121,30 +135,15 @@ class LR(Algorithm):
     # -- start ---------------------------------------------------------------------------------------------
 
     def validate(self, sample: Sample) -> None:
-        if sample.labels is None:
-            raise UsageError("LR learns from labels, and these data have none; name the label column.")
-        labels = np.asarray(sample.labels)
-        if labels.dtype.kind not in "fiub":
-            raise UsageError("LR: labels must be numbers; let the reader turn text into class numbers.")
-        if not np.isfinite(labels.astype(np.float64)).all():
-            raise UsageError("LR: a label is missing or infinite; leave such rows out.")
-        found = np.unique(labels.astype(np.float64))
+        found = label_values(sample)
         if self.classes is None:
             if len(found) > 1000:
                 raise UsageError(f"LR: {len(found)} different labels in a sample look like a quantity, not classes.")
             self.classes = [float(value) for value in found]
-        self._check_classes(found)
+        check_classes(self.classes, found)
         self._importance(np.ones(len(self.classes)))
         if self.l1 and not self.memory:
             raise UsageError("LR: l1 needs memory=true; without it no step rests on all points.")
-
-    def _check_classes(self, found: Array) -> None:
-        assert self.classes is not None
-        if len(self.classes) == 0 or len(set(self.classes)) != len(self.classes):
-            raise UsageError("LR: classes must name at least one label value, and none twice.")
-        unknown = sorted(set(found.tolist()) - set(self.classes))
-        if unknown:
-            raise UsageError(f"LR: label {unknown[0]:g} is not among classes={self.classes}; list it there too.")
 
     def _importance(self, counts: Array) -> Array:
         assert self.classes is not None
@@ -167,18 +166,34 @@ class LR(Algorithm):
         else:
             metric = plain(columns, self.intercept)
         pairs = 0 if not self.scaling or (full and outputs == 1) else pairs_of(outputs, columns + 1)
-        counts = np.array([np.sum(np.asarray(sample.labels) == c) for c in self.classes], dtype=np.float64)
+        mass = np.ones(len(sample.labels)) if sample.weights is None else sample.weights
+        counts = np.array([mass[np.asarray(sample.labels) == c].sum() for c in self.classes], dtype=np.float64)
         return Linear(
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
             classes=np.array(self.classes, dtype=np.float64),
-            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full)]),
+            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full), *least_weight(sample)]),
             internal_importance=self._importance(counts),
             internal_search=begin(sample.points, settling=self.l1 > 0),
             internal_best=np.zeros((2, outputs, columns + 1)),
             internal_pairs=np.zeros((pairs, 2, outputs, columns + 1)),
             internal_metric=metric,
         )
+
+    def continueParameter(self, previous: Linear, sample: Sample, rng: np.random.Generator) -> Linear:
+        """The weights and bias of before; the search for the next step begins anew, from exact measurements."""
+        known = [float(c) for c in previous.classes]
+        if self.classes is not None and set(self.classes) <= set(known):
+            self.classes = known
+        fresh = self.initParameter(sample, rng)
+        if previous.weights.shape != fresh.weights.shape or known != self.classes:
+            raise UsageError("LR: start= has other columns or classes than these data; give the classes of the start.")
+        numbers = fresh.internal_visit.copy()
+        numbers[0] = self._penalty.value(joined(previous))
+        return fresh._replace(
+            weights=previous.weights, bias=previous.bias, internal_visit=numbers,
+            internal_search=begin(sample.points, settling=self.memory),
+        )  # fmt: skip
 
     @property
     def _curvature(self) -> float:
@@ -217,13 +232,13 @@ class LR(Algorithm):
         for k in range(outputs):
             scores[k] = dot(dataPoint.features, parameter.weights[k]) + parameter.bias[k]
         if dataPoint.state[2 * outputs + 1] == 0.0:
-            change.counts[target] = 1.0
+            change.counts[target] = dataPoint.weight
         model = (
             parameter.internal_importance,
             (numbers[0], 1.0 if self.memory else 0.0, numbers[1], numbers[2], numbers[3], numbers[4]),
         )
         steps, bends, totals = np.zeros(outputs), np.zeros(outputs), np.zeros(5)
-        visit(scores, target, dataPoint.state, model, steps, bends, totals)
+        visit(scores, target, dataPoint.weight, dataPoint.state, model, steps, bends, totals)
         for k in range(outputs):
             add_scaled(dataPoint.features, steps[k], change.gradient[k])
             change.gradient[k, columns] += steps[k]
@@ -239,7 +254,7 @@ class LR(Algorithm):
     # -- steps ---------------------------------------------------------------------------------------------
 
     def updateParameter(self, aggregator: Gradients, oldParameter: Linear) -> Linear:
-        self._reject_unknown_labels(aggregator, oldParameter)
+        reject_unknown_labels(aggregator, oldParameter)
         visits, seen = float(aggregator.visits[0]), float(aggregator.seen[0])
         if visits <= 0:
             return oldParameter
@@ -371,6 +386,7 @@ class LR(Algorithm):
     def _separated(self, value: float, parameter: Linear) -> bool:
         """No point has a loss of log 2, so every point is on its side, and without a penalty the minimum is 0."""
         points, least = float(parameter.internal_search[1]), float(parameter.internal_importance.min())
+        least *= float(parameter.internal_visit[6:].sum()) if len(parameter.internal_visit) > 6 else 1.0
         return not (self.l1 or self.l2) and value * points < math.log(2.0) * least
 
     def _held(self, parameter: Linear, search: StepSearch) -> Linear:
@@ -393,20 +409,13 @@ class LR(Algorithm):
         mean = float(aggregator.curvature[:, -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
         part, floor = RECOUNT[int(search.settling)], max(NEGLIGIBLE * mean, 0.0)
-        numbers = [self._penalty.value(theta), number, part, floor, self._cap(search), parameter.internal_visit[5]]
+        numbers = [self._penalty.value(theta), number, part, floor, self._cap(search), *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
         fresh = parameter._replace(weights=weights, bias=bias, internal_visit=np.array(numbers))
         return fresh._replace(internal_search=np.array(search))
 
     def _rate(self, search: StepSearch) -> float:
         return self.learning_rate * scheduled(self.schedule, self.decay, search.trained / search.points)
-
-    def _reject_unknown_labels(self, aggregator: Gradients, parameter: Linear) -> None:
-        if aggregator.unknown[0] > 0:
-            raise UsageError(
-                f"LR: {int(aggregator.unknown[0])} points carry labels outside "
-                f"classes={parameter.classes.tolist()}, taken from a sample; list all of them with classes=…"
-            )
 
     def efficiency(self, part: float, workers: int) -> float | None:
         """Steps are in proportion to the visits behind them, up to half a pass."""
@@ -464,14 +473,12 @@ class LR(Algorithm):
 
     def probabilities(self, features: Any, parameter: Linear) -> Array:
         """P(class | x), one column a class in the order of `parameter.classes`."""
-        scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-        if scores.shape[1] == 1:
-            if len(parameter.classes) == 1:
-                return np.ones_like(scores)
-            scores = np.hstack([np.zeros_like(scores), scores])
-        scores -= scores.max(axis=1, keepdims=True)
-        likely = np.exp(scores)
+        scores = class_scores(features, parameter)
+        likely = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(likely / likely.sum(axis=1, keepdims=True))
+
+    def work(self, columns: int) -> float:
+        return 4.0 * columns  # and exponentials; times the number of classes, which only the labels tell
 
     def predict(self, features: Any, parameter: Linear) -> Array:
         """The most likely class of each row, as a label value."""
@@ -483,14 +490,7 @@ class LR(Algorithm):
         if labels is None:
             raise UsageError("LR: evaluating needs labels.")
         values = np.asarray(labels, dtype=np.float64)
-        order = np.argsort(parameter.classes)
-        place = np.searchsorted(parameter.classes, values, sorter=order).clip(max=len(order) - 1)
-        target = order[place]
-        if not np.array_equal(parameter.classes[target], values):
-            raise UsageError("LR: a label is not among the classes that the model was trained with.")
-        scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-        if scores.shape[1] == 1:
-            scores = np.hstack([np.zeros_like(scores), scores])
+        target, scores = class_numbers(values, parameter), class_scores(features, parameter)
         loss = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), target]
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
         mean = float(loss.mean()) if len(loss) else 0.0

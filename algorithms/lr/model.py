@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.algorithm import Sample
+from flegel.algorithms.rows import times
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
 
@@ -15,7 +17,8 @@ class Linear(NamedTuple):
     """θ. One row of `weights` an output: one for two classes, otherwise one a class; `classes` are the label values.
 
     Fields whose names begin with `internal_` are the algorithm's own. `visit`: penalty, number of this θ, when
-    curvature is counted again (part, floor), its cap, and whether all of it is summed. `importance`: the weight of
+    curvature is counted again (part, floor), its cap, whether all of it is summed, and, where points have weights, the
+    least of them (0: not known). `importance`: the weight of
     every class. `search`: a `StepSearch`. `best`: the best θ that was measured, and its gradient. `pairs`: those of
     L-BFGS. `metric`: see `precondition`.
     """
@@ -32,8 +35,8 @@ class Linear(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """s: Σ residual·x (last column: the bias), Σ curvature·x̃·x̃ᵀ, points by class, Σ loss, points seen, Σ number of θ
-    at the last visit, and of this interval the visits and the unknown labels.
+    """s: Σ residual·x (last column: the bias), Σ curvature·x̃·x̃ᵀ, weight of the points by class, Σ loss, points seen, Σ
+    number of θ at the last visit, and of this interval the visits and the unknown labels.
 
     `unknown` counts visits to points whose label is not among the classes.
     """
@@ -53,12 +56,29 @@ def joined(parameter: Linear) -> Array:
     return np.hstack([parameter.weights, np.asarray(parameter.bias)[:, None]])
 
 
+def class_scores(features: Any, parameter: Linear) -> Array:
+    """Logarithms of P(class | x) but for a number that all classes of a row share: (rows, classes)."""
+    scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
+    if scores.shape[1] > 1:
+        return np.asarray(scores)
+    return np.zeros_like(scores) if len(parameter.classes) == 1 else np.hstack([np.zeros_like(scores), scores])
+
+
+def class_numbers(labels: Array, parameter: Linear) -> Array:
+    """The place of each label among the classes."""
+    order = np.argsort(parameter.classes)
+    place = np.searchsorted(parameter.classes, labels, sorter=order).clip(max=len(order) - 1)
+    if not np.array_equal(parameter.classes[order[place]], labels):
+        raise UsageError("LR: a label is not among the classes that the model was trained with.")
+    return np.asarray(order[place])
+
+
 def importance_of(wanted: str | list[float] | dict[float, float] | None, classes: list[float], counts: Array) -> Array:
     """The weight of every class, where so many points are of each."""
     if wanted is None:
         return np.ones(len(classes))
     if isinstance(wanted, str):
-        return np.asarray(counts.sum() / (len(counts) * np.maximum(counts, 1.0)))
+        return np.asarray(counts.sum() / (len(counts) * np.where(counts > 0, counts, 1.0)))
     if isinstance(wanted, dict) and set(wanted) - set(classes):
         raise UsageError(f"LR: class_weight names {sorted(set(wanted) - set(classes))}, which are no classes.")
     weights = [wanted.get(c, 1.0) for c in classes] if isinstance(wanted, dict) else wanted
@@ -79,3 +99,41 @@ def intercept_loss(aggregator: Gradients, parameter: Linear) -> float:
     mass = parameter.internal_importance * aggregator.counts
     mass = mass[mass > 0]
     return float(-(mass @ np.log(mass / mass.sum())) / max(float(aggregator.seen[0]), 1.0))
+
+
+def check_classes(classes: list[float], found: Array) -> None:
+    """Every label found must be one of the classes, and these must be distinct."""
+    if len(classes) == 0 or len(set(classes)) != len(classes):
+        raise UsageError("LR: classes must name at least one label value, and none twice.")
+    unknown = sorted(set(found.tolist()) - set(classes))
+    if unknown:
+        raise UsageError(f"LR: label {unknown[0]:g} is not among classes={classes}; list it there too.")
+
+
+def least_weight(sample: Sample) -> list[float]:
+    """The least weight above 0, where points have weights; 0 where it is not known, because the sample lacks some."""
+    if sample.weights is None:
+        return []
+    positive = sample.weights[sample.weights > 0]
+    return [float(positive.min()) if len(positive) and len(sample.weights) == sample.points else 0.0]
+
+
+def label_values(sample: Sample) -> Array:
+    """The different labels of a sample, in order."""
+    if sample.labels is None:
+        raise UsageError("LR learns from labels, and these data have none; name the label column.")
+    labels = np.asarray(sample.labels)
+    if labels.dtype.kind not in "fiub":
+        raise UsageError("LR: labels must be numbers; let the reader turn text into class numbers.")
+    if not np.isfinite(labels.astype(np.float64)).all():
+        raise UsageError("LR: a label is missing or infinite; leave such rows out.")
+    return np.unique(labels.astype(np.float64))
+
+
+def reject_unknown_labels(aggregator: Gradients, parameter: Linear) -> None:
+    """Raises where a point was visited whose label is none of the classes."""
+    if aggregator.unknown[0] > 0:
+        raise UsageError(
+            f"LR: {int(aggregator.unknown[0])} points carry labels outside "
+            f"classes={parameter.classes.tolist()}, taken from a sample; list all of them with classes=…"
+        )

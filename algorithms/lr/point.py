@@ -75,14 +75,15 @@ def outdated(now, counted, part, floor):
 
 
 @njit(nogil=True, cache=True)
-def visit(scores, target, state, model, gradient_steps, curvature_steps, sums):
+def visit(scores, target, weight, state, model, gradient_steps, curvature_steps, sums):
     """One visit: scores → new state, what its gradient and curvature change by, sums. True: curvature changed.
 
-    `state` holds a residual an output, the loss, a curvature an output, and the number of θ at the last visit.
+    `weight` is that of the point. `state` holds a residual an output, the loss, a curvature an output, and the number
+    of θ at the last visit.
     """
     importance, (penalty, memory, epoch, part, floor, cap) = model
     outputs = scores.shape[0]
-    weight = importance[target]
+    weight = weight * importance[target]
     loss = weight * residuals(scores, target)
     double = 1.0 if outputs == 1 else 2.0
     changed = False

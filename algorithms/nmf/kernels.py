@@ -105,8 +105,10 @@ def _descend(gram, pull, weights, rank, ridge, sweeps, start, settle):
 
 
 @njit(nogil=True, cache=True)
-def _move(local, energy, progress, columns, values, first, last, weights, rank, penalty, rate):
-    """One AdaGrad step on the factors of every entry; the sum of squared errors before it."""
+def _move(local, energy, progress, columns, values, first, last, weights, rank, penalty, rate, masses, row):
+    """One AdaGrad step on the factors of every entry; the sum of squared errors before it. `masses`: None, or what each
+    row weighs.
+    """
     padded = local.shape[1]
     zero = spread(0.0, load(weights, 0, LANES))
     length = zero
@@ -125,7 +127,12 @@ def _move(local, energy, progress, columns, values, first, last, weights, rank, 
         error = values[t] - total(product)
         squares += error * error
         step = rate / np.sqrt(energy[j])
-        energy[j] += error * error * share
+        if masses is None:
+            energy[j] += error * error * share
+        else:
+            mass = weights.dtype.type(masses[row])
+            energy[j] += mass * mass * (error * error * share)
+            step *= mass
         progress[j] += step * length
         keep, take = spread(1 - step * penalty, zero), spread(step * error, zero)
         for c in range(0, padded, LANES):
@@ -135,7 +142,7 @@ def _move(local, energy, progress, columns, values, first, last, weights, rank, 
 
 
 @njit(nogil=True, cache=True)
-def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps, settle, room):
+def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps, settle, room, masses, row):
     """A visit; returns the change of the row's loss. `room` is scratch: gram, block, pull and weights."""
     gram, block, pull, weights = room
     entries, rank = columns.shape[0], state.shape[0] - 1
@@ -155,7 +162,7 @@ def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps,
             _gather(local, columns, values, first, count, block, pull)
             _add_gram(block, count, gram)
         _descend(gram, pull, weights, rank, weights.dtype.type(entries) * penalty, sweeps, start, new and settle)
-        squares = _move(local, energy, progress, columns, values, 0, entries, weights, rank, penalty, rate)
+        squares = _move(local, energy, progress, columns, values, 0, entries, weights, rank, penalty, rate, masses, row)
         for f in range(rank):
             squares += entries * np.float64(penalty) * np.float64(weights[f]) * np.float64(weights[f])
     elif start:
@@ -165,11 +172,12 @@ def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps,
         state[f] = weights[f]
     old = 0.0 if new else np.float64(state[rank])
     state[rank] = squares
-    return np.float64(state[rank]) - old
+    change = np.float64(state[rank]) - old
+    return change if masses is None else masses[row] * change
 
 
 @njit(nogil=True, cache=True)
-def _sparse_rows(indptr, indices, entries, unit, state, local, numbers, sums, counts, start, end, flag):
+def _sparse_rows(indptr, indices, entries, unit, state, masses, local, numbers, sums, counts, start, end, flag):
     energy, progress, penalty, rate, sweeps, settle, room = numbers
     values = np.empty(0, local.dtype)
     for i in range(start, end):
@@ -182,15 +190,17 @@ def _sparse_rows(indptr, indices, entries, unit, state, local, numbers, sums, co
             values[t - first] = entries[t] * unit
         columns = indices[first:last]
         if state[i, -1] < 0:
-            sums[1] += 1.0
+            mass = 1.0 if masses is None else masses[i]
+            sums[1] += mass
             for t in range(columns.shape[0]):
-                counts[columns[t]] += 1.0
-        sums[0] += _row(local, energy, progress, columns, values, state[i], penalty, rate, sweeps, settle, room)
+                counts[columns[t]] += mass
+        row = (penalty, rate, sweeps, settle, room, masses, i)
+        sums[0] += _row(local, energy, progress, columns, values, state[i], *row)
     return end
 
 
 @njit(nogil=True, cache=True)
-def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end, flag):
+def _dense_rows(features, unit, state, masses, local, numbers, sums, counts, start, end, flag):
     energy, progress, penalty, rate, sweeps, settle, room = numbers
     columns = np.empty(features.shape[1], np.int32)
     values = np.empty(features.shape[1], local.dtype)
@@ -204,10 +214,12 @@ def _dense_rows(features, unit, state, local, numbers, sums, counts, start, end,
                 values[found] = features[i, j] * unit
                 found += 1
         if state[i, -1] < 0:
-            sums[1] += 1.0
+            mass = 1.0 if masses is None else masses[i]
+            sums[1] += mass
             for t in range(found):
-                counts[columns[t]] += 1.0
-        sums[0] += _row(local, energy, progress, columns[:found], values, state[i], penalty, rate, sweeps, settle, room)
+                counts[columns[t]] += mass
+        row = (penalty, rate, sweeps, settle, room, masses, i)
+        sums[0] += _row(local, energy, progress, columns[:found], values, state[i], *row)
     return end
 
 
@@ -264,7 +276,7 @@ def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int) -> Kerne
         rate = number(learning_rate / np.sqrt(rank))
         numbers = (energy, progress, number(parameter.penalty[0]), rate, sweeps, settled(parameter.rows), room)
         sums = np.zeros(2)
-        rest = (1.0 / scale, shard.state, local, numbers, sums, aggregator.counts, start, end, flag)
+        rest = (1.0 / scale, shard.state, shard.weights, local, numbers, sums, aggregator.counts, start, end, flag)
         if isinstance(shard.features, Sparse):
             rows = shard.features
             reached = _sparse_rows(rows.indptr, rows.indices, rows.values, *rest)
@@ -279,7 +291,7 @@ def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int) -> Kerne
 
 
 @njit(nogil=True, cache=True)
-def _whole(factors, gram_h, columns, values, state, penalty, sweeps, settle, moves, gram, sums):
+def _whole(factors, gram_h, columns, values, state, mass, penalty, sweeps, settle, moves, gram, sums):
     rank = factors.shape[1]
     new = state[rank] < 0
     before, weights = np.zeros(rank), np.empty(rank)
@@ -296,18 +308,18 @@ def _whole(factors, gram_h, columns, values, state, penalty, sweeps, settle, mov
     state[rank] = squares
     for f in range(rank):
         for g in range(rank):
-            gram[f, g] += weights[f] * weights[g] - before[f] * before[g]
+            gram[f, g] += mass * (weights[f] * weights[g] - before[f] * before[g])
     for t in range(columns.shape[0]):
         if values[t] != 0.0:
             for f in range(rank):
-                moves[columns[t], f] += values[t] * (weights[f] - before[f])
+                moves[columns[t], f] += mass * (values[t] * (weights[f] - before[f]))
     if new:
-        sums[0] += squares
-        sums[1] += 1.0
+        sums[0] += mass * squares
+        sums[1] += mass
 
 
 @njit(nogil=True, cache=True)
-def _whole_sparse(rows, factors, scale, state, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
+def _whole_sparse(rows, factors, scale, state, masses, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
     indptr, indices, entries = rows
     gram_h = gram_of(factors)
     for i in range(start, end):
@@ -317,12 +329,13 @@ def _whole_sparse(rows, factors, scale, state, penalty, sweeps, settle, moves, g
         values = np.empty(last - first)
         for t in range(first, last):
             values[t - first] = entries[t] / scale
-        _whole(factors, gram_h, indices[first:last], values, state[i], penalty, sweeps, settle, moves, gram, sums)
+        mass, columns = 1.0 if masses is None else masses[i], indices[first:last]
+        _whole(factors, gram_h, columns, values, state[i], mass, penalty, sweeps, settle, moves, gram, sums)
     return end
 
 
 @njit(nogil=True, cache=True)
-def _whole_dense(features, factors, scale, state, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
+def _whole_dense(features, factors, scale, state, masses, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
     gram_h = gram_of(factors)
     columns = np.arange(features.shape[1])
     values = np.empty(features.shape[1])
@@ -331,7 +344,8 @@ def _whole_dense(features, factors, scale, state, penalty, sweeps, settle, moves
             return i
         for j in range(columns.shape[0]):
             values[j] = features[i, j] / scale
-        _whole(factors, gram_h, columns, values, state[i], penalty, sweeps, settle, moves, gram, sums)
+        mass = 1.0 if masses is None else masses[i]
+        _whole(factors, gram_h, columns, values, state[i], mass, penalty, sweeps, settle, moves, gram, sums)
     return end
 
 
@@ -345,6 +359,7 @@ def whole_matrix(sweeps: int) -> Kernel:
             parameter.factors,
             scale,
             shard.state,
+            shard.weights,
             float(parameter.penalty[0]),
             sweeps,
             settled(parameter.rows),

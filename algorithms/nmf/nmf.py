@@ -68,7 +68,7 @@ class FactorSums(NamedTuple):
     w_i·w_iᵀ.
     energy, progress, spread (sgd, this interval): Σ of squared gradients, Σ of step lengths and its
     square, a column.
-    counts (sgd): entries seen, a column. loss: see `NMF`. seen: rows visited.
+    counts (sgd): entries seen, a column. loss: see `NMF`. seen: rows visited. A row counts as often as it weighs.
     """
 
     moves: Array
@@ -90,7 +90,7 @@ class RowChange(NamedTuple):
     energy: Array
     progress: Array
     loss: float
-    first: bool
+    first: float
 
 
 class NMF(Algorithm):
@@ -122,6 +122,7 @@ class NMF(Algorithm):
     """
 
     sparse = True
+    weighted = True
     ignores_labels = True
     remakes_state = True
     default_tolerance = 1e-5
@@ -163,16 +164,34 @@ class NMF(Algorithm):
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Factors:
         values = _values(sample.features).astype(np.float64)
-        cells = len(values)
-        if self.solver != "sgd" and isinstance(sample.features, Sparse):
-            cells = (len(sample.features.indptr) - 1) * sample.columns
-        scale = float(values.sum() / cells) if cells and values.sum() > 0 else 1.0
+        scale = self._mean(sample, values)
         spread = float(((values / scale - 1.0) ** 2).mean()) if len(values) else 1.0
         size = 1.0 / np.sqrt(self.rank)  # entries near this size predict the mean
         energy = np.full(sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank)
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
         penalty = np.array([self._penalty(sample)])
-        return Factors(factors, energy, np.array([scale]), np.array([float(sample.points), 0.0, 0.0]), penalty)
+        return Factors(factors, energy, np.array([scale]), np.array([sample.mass, 0.0, 0.0]), penalty)
+
+    def _mean(self, sample: Sample, values: Array) -> float:
+        """The mean entry of the sample; 1 where it has none above 0."""
+        features = sample.features
+        total, cells = float(values.sum()), float(len(values))
+        if sample.weights is not None:
+            each = np.diff(features.indptr) if isinstance(features, Sparse) else (features == features).sum(axis=1)
+            mass = np.repeat(sample.weights, each)
+            total, cells = float(mass @ values), float(mass.sum())
+        if self.solver != "sgd" and isinstance(features, Sparse):
+            rows = len(features.indptr) - 1 if sample.weights is None else float(sample.weights.sum())
+            cells = rows * sample.columns
+        return total / cells if cells and total > 0 else 1.0
+
+    def continueParameter(self, previous: Factors, sample: Sample, rng: np.random.Generator) -> Factors:
+        """H of before, and what AdaGrad has gathered. Rows are solved for it at their first visit."""
+        fresh = self.initParameter(sample, rng)
+        if previous.factors.shape != fresh.factors.shape or previous.energy.shape != fresh.energy.shape:
+            raise UsageError("NMF: start= has another rank, solver or number of columns than this job.")
+        rows = np.array([sample.mass, sample.mass, 1.0])
+        return fresh._replace(factors=previous.factors, energy=previous.energy, rows=rows)
 
     def _penalty(self, sample: Sample) -> float:
         """Predicting missing entries needs a penalty; approximating a complete matrix needs none."""
@@ -199,7 +218,7 @@ class NMF(Algorithm):
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Factors, iterationNum: int) -> RowChange:
         columns, values = observed(dataPoint.features, parameter.scale[0])
         factors, state = parameter.factors, dataPoint.state
-        rank = factors.shape[1]
+        rank, mass = factors.shape[1], dataPoint.weight
         penalty = parameter.penalty[0]
         first = state[rank] < 0.0
         settle = first and settled(parameter.rows)
@@ -223,16 +242,16 @@ class NMF(Algorithm):
         moves, gram = np.zeros((entries, rank)), np.zeros((0, 0))
         energy, progress = np.zeros(0), np.zeros(0)
         if self.solver == "sgd":
-            loss: float = np.float64(state[rank]) - old
+            loss: float = mass * (np.float64(state[rank]) - old)
             energy, progress = np.zeros(entries), np.zeros(entries)
             rate = self.learning_rate / np.sqrt(rank)
             energies = parameter.energy
-            step_columns(factors, energies, columns, values, weights, penalty, rate, moves, energy, progress)
+            step_columns(factors, energies, columns, values, weights, penalty, rate, mass, moves, energy, progress)
         else:
-            loss = squares if first else 0.0  # a row's squares never change, and must not be rounded
+            loss = mass * squares if first else 0.0  # a row's squares never change, and must not be rounded
             gram = np.zeros((rank, rank))
-            add_products(columns, values, weights, before, moves, gram)
-        return RowChange(columns, moves, gram, energy, progress, loss, first)
+            add_products(columns, values, weights, before, mass, moves, gram)
+        return RowChange(columns, moves, gram, energy, progress, loss, mass if first else 0.0)
 
     def aggregate(self, target: FactorSums, aggregator: FactorSums | RowChange) -> FactorSums:
         if len(aggregator) == 8:  # FactorSums, a worker's report; numba removes this branch for a RowChange
@@ -322,6 +341,9 @@ class NMF(Algorithm):
         """The weights w of new rows, solved for the finished H."""
         scale, penalty = float(parameter.scale[0]), float(parameter.penalty[0])
         return fold_in(features, parameter.factors, scale, penalty, self.solver == "sgd")
+
+    def work(self, columns: int) -> float:
+        return 4.0 * self.rank * columns
 
     def predict(self, features: Any, parameter: Factors) -> Array:
         """Every entry of the rows, also those that are not observed, as the model sees them."""

@@ -138,10 +138,10 @@ def _product(x: Array, y: Array) -> float:
 @njit(nogil=True, cache=True)
 def step_columns(
     factors: Array, energies: Array, columns: Array, values: Array, weights: Array, penalty: float, rate:
-    float, moves: Array, energy: Array, progress: Array,
+    float, mass: float, moves: Array, energy: Array, progress: Array,
 ) -> None:  # fmt: skip
-    """One AdaGrad step on h_j for every entry of a row: how far, with how much gradient, and how long a
-    step.
+    """One AdaGrad step on h_j for every entry of a row that weighs `mass`: how far, with how much gradient, and how
+    long a step.
     """
     rank = weights.shape[0]
     length = _product(weights, weights)
@@ -149,7 +149,8 @@ def step_columns(
         h = factors[columns[t]]
         error = values[t] - _product(weights, h)
         step = rate / np.sqrt(energies[columns[t]])
-        energy[t] = error * error * length / rank
+        energy[t] = mass * mass * (error * error * length / rank)
+        step *= mass
         progress[t] = step * length
         for f in range(rank):
             moves[t, f] = max(h[f] + step * (error * weights[f] - penalty * h[f]), 0.0) - h[f]
@@ -175,14 +176,16 @@ def join_columns(
 
 
 @njit(nogil=True, cache=True)
-def add_products(columns: Array, values: Array, weights: Array, before: Array, moves: Array, gram: Array) -> None:
-    """Change of x_ij·w_i, one row an entry, and of w_i·w_iᵀ."""
+def add_products(
+    columns: Array, values: Array, weights: Array, before: Array, mass: float, moves: Array, gram: Array
+) -> None:
+    """Change of x_ij·w_i, one row an entry, and of w_i·w_iᵀ, of a row that weighs `mass`."""
     for t in range(columns.shape[0]):
         for f in range(weights.shape[0]):
-            moves[t, f] += values[t] * (weights[f] - before[f])
+            moves[t, f] += mass * (values[t] * (weights[f] - before[f]))
     for f in range(weights.shape[0]):
         for g in range(weights.shape[0]):
-            gram[f, g] += weights[f] * weights[g] - before[f] * before[g]
+            gram[f, g] += mass * (weights[f] * weights[g] - before[f] * before[g])
 
 
 @njit(nogil=True, cache=True)

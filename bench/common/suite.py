@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 from bench.common.data_cache import DataCache
 from bench.common.problems import with_one_start
 from flegel.algorithm import Algorithm
-from flegel.api import resolve, run
+from flegel.api import LocalCluster, resolve, run
 from flegel.compare import (
     Bench,
     Chart,
@@ -38,7 +38,6 @@ from flegel.compare.comparison import OUT_OF_TIME
 from flegel.compare.suite import UNDER_WAY, check_only, lacking
 from flegel.datasets import Dataset
 from flegel.errors import FlegelError, UsageError
-from flegel.runtime.processes.local_cluster import LocalCluster
 
 BUDGET = {"smoke": 12.0, "laptop": 120.0, "small": 270.0, "paper": 3000.0}  # seconds for all comparisons of a benchmark
 LIMIT = {"smoke": 4.0, "laptop": 15.0, "small": 30.0, "paper": 180.0}  # seconds after which a run is stopped

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 import flegel
-from flegel.api import resolve
+from flegel.api import LocalCluster, resolve
 from flegel.compare.candidate import Candidate, parse_candidates
 from flegel.compare.comparison import in_memory
 from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSettings
@@ -39,7 +39,6 @@ from flegel.datasets import open_data
 from flegel.errors import FlegelError
 from flegel.job import Criteria
 from flegel.runtime.processes import host
-from flegel.runtime.processes.local_cluster import LocalCluster
 from flegel.sim.network import NetworkSpec
 from flegel.sim.replay import record
 

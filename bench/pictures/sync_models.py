@@ -14,11 +14,11 @@ import numpy as np
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
+from flegel.api import LocalCluster
 from flegel.compare import run_environment
 from flegel.compare.picture import excerpt
 from flegel.report.timeline import draw
 from flegel.report.write import save
-from flegel.runtime.processes.local_cluster import LocalCluster
 
 WIDTH = 760
 

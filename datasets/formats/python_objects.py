@@ -16,13 +16,17 @@ from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source, column_name
+from flegel.datasets.weights import WeightedSource
 from flegel.errors import DataError, UsageError
 
 
 def source_from_object(value: Any, options: Options) -> Source:
-    """A source for an array, (X, y), a frame, a table, a tensor or a sparse matrix."""
+    """A source for an array, (X, y), (X, y or None, weights), a frame, a table, a tensor or a sparse matrix."""
     given = None
     if isinstance(value, tuple) and not isinstance(value, Sparse):
+        if len(value) == 3:
+            plain = source_from_object(value[:2], options)
+            return plain if value[2] is None else WeightedSource(plain, to_array(value[2]))
         if len(value) != 2:
             raise UsageError(f"A tuple of {len(value)} is no pair; give (features, labels).")
         value, given = value

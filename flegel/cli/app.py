@@ -1,7 +1,6 @@
 """The Typer app, and what all commands share: errors become one sentence and an exit code. Knows no command.
 
-Exit codes: 0 done, 1 failed, 2 wrong use, 3 trained but the model is not as good as asked for, 130 interrupted, 143
-terminated.
+Exit codes are those of `flegel.errors.ExitCode`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from flegel.errors import AlgorithmError, FlegelError, Interrupted
+from flegel.errors import AlgorithmError, ExitCode, FlegelError, Interrupted, StorageError, Terminated
 
 app = typer.Typer(
     name="flegel",
@@ -41,7 +40,6 @@ def _every_command(
     pass
 
 
-NOT_AS_ASKED = 3  # exit code of a job that diverged, stalled or ended with a useless model
 WORKERS_STOPPED = "; all workers were stopped and nothing was saved"
 CHECKPOINTS_KEPT = "; all workers were stopped, and its checkpoints are as they were"
 
@@ -61,18 +59,26 @@ def errors_as_sentences(left: str = "") -> Iterator[None]:
         raise typer.Exit(stop.exit_code) from None
     except KeyboardInterrupt:
         print(f"flegel: interrupted{left}.", file=sys.stderr)
-        raise typer.Exit(130) from None
-    except SystemExit as stop:
-        if stop.code == 143:
-            print(f"flegel: terminated{left}.", file=sys.stderr)
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except Terminated:
+        print(f"flegel: terminated{left}.", file=sys.stderr)
         raise
     except MemoryError:
         print("flegel: not enough memory; use fewer rows, or float32 data.", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise typer.Exit(ExitCode.FAILED) from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"flegel: {where}{error.strerror or error}; fix this and retry.", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise typer.Exit(ExitCode.FAILED) from None
+
+
+def print_all(text: str) -> None:
+    """A result on standard output; an error says so where nobody takes it."""
+    from flegel.runtime.system.standard_streams import output_taken
+
+    print(text)
+    if not output_taken():
+        raise StorageError("Standard output was closed before the result could be written to it.")
 
 
 def say(text: str) -> None:

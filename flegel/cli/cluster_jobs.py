@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flegel.cli.app import errors_as_sentences
+from flegel.cli.app import errors_as_sentences, print_all
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
-from flegel.errors import AlgorithmError, FlegelError, UsageError
+from flegel.errors import AlgorithmError, ExitCode, FlegelError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from flegel.cluster.client import Client
@@ -64,6 +64,7 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None) 
 
     from flegel.cli.display import make_display, summary
     from flegel.machine.coordinator.observation import JobSnapshot
+    from flegel.result import exit_code
 
     display = make_display(sys.stderr)
     said = ""
@@ -78,17 +79,22 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None) 
                     display.show(msgspec.convert(view.glance, JobSnapshot))
     except KeyboardInterrupt:
         print(f"\nflegel: detached; the job goes on. Come back with: flegel attach {job}", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     _raise_unless_done(view)
-    figures = client.fetch(view, folder) if folder is not None else client.figures(view)
+    try:
+        figures = client.fetch(view, folder) if folder is not None else client.figures(view)
+    except StorageError as error:
+        raise StorageError(f"{error} The master has the result: flegel attach {job} --out ELSEWHERE.") from None
     if json_to == "-":
-        print(json_module.dumps(figures, indent=1))
+        print_all(json_module.dumps(figures, indent=1))
     elif json_to is not None:
         Path(json_to).write_text(json_module.dumps(figures, indent=1) + "\n", encoding="utf-8")
     for text in figures["warnings"]:
         display.say(f"note: {text}")
     for line in summary(SimpleNamespace(**figures)):  # type: ignore[arg-type]
         display.say(line)
+    if code := exit_code(figures["outcome"]):
+        raise typer.Exit(code)
 
 
 def _raise_unless_done(view: JobView) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
 from typing import NoReturn
 
 from flegel.cli.app import app
@@ -15,6 +17,9 @@ from flegel.cli.keys import app as keys_app
 from flegel.cli.predict import predict
 from flegel.cli.simulate import simulate
 from flegel.cli.submit import resume, submit
+from flegel.errors import ExitCode, Terminated
+from flegel.runtime.system.descendants import ended_with_this_block
+from flegel.runtime.system.standard_streams import protect
 
 __all__ = ["app", "main"]
 
@@ -32,12 +37,15 @@ for name, group in GROUPS.items():
 
 def main() -> None:
     """Entry point."""
+    protect("stdout", "stderr")
     signal.signal(signal.SIGTERM, _terminated)
-    app()
+    one_job = sys.argv[1:2] in (["submit"], ["resume"])  # this process exists for it alone
+    with ended_with_this_block() if one_job else contextlib.nullcontext():
+        app()
 
 
 def _terminated(*_: object) -> NoReturn:
-    raise SystemExit(143)
+    raise Terminated(ExitCode.TERMINATED)
 
 
 if __name__ == "__main__":

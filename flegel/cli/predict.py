@@ -11,6 +11,9 @@ import typer
 from flegel.cli.app import errors_as_sentences
 from flegel.errors import StorageError, UsageError
 
+LINES = 1000
+"""Lines that are printed between two looks whether somebody reads them."""
+
 
 def predict(
     model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
@@ -55,11 +58,13 @@ def predict(
 
 
 def _print_rows(found: Any) -> None:
-    try:
-        for row in found.tolist():
+    from flegel.runtime.system.standard_streams import output_taken
+
+    for begin in range(0, len(found), LINES):
+        for row in found[begin : begin + LINES].tolist():
             print(",".join(map(str, row)) if isinstance(row, list) else row)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader, such as head, has seen enough
+        if not output_taken():
+            return  # the reader, such as head, has seen enough
 
 
 def _write_rows(found: Any, out: Path) -> None:

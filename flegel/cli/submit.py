@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from flegel.cli import cluster_jobs
-from flegel.cli.app import CHECKPOINTS_KEPT, NOT_AS_ASKED, WORKERS_STOPPED, errors_as_sentences
+from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentences, print_all
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
 from flegel.cli.options import Insecure, MaybeMaster, Settings, make_algorithm
 from flegel.errors import FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
-from flegel.plan.termination import FAILED
+from flegel.result import exit_code
 
 Out = Annotated[
     Path | None,
@@ -119,6 +119,14 @@ def resume(
             rich_help_panel=FAULTS,
         ),
     ] = False,
+    begin_anew: Annotated[
+        bool,
+        typer.Option(
+            "--begin-anew",
+            help="Begin from the start where everything that was kept is damaged; damaged files are set aside.",
+            rich_help_panel=FAULTS,
+        ),
+    ] = False,
     out: Out = None,
     json_to: Json = None,
     save: Save = True,
@@ -139,10 +147,11 @@ def resume(
     from flegel.runtime.processes import fork_server
 
     at = master if master != "local" and "://" not in place and not Path(place).exists() else None
-    with errors_as_sentences(CHECKPOINTS_KEPT if at is None else ""), fork_server.prepared(at is None):
+    left = CHECKPOINTS_KEPT if at is None else ""
+    with errors_as_sentences(left), fork_server.prepared(at is None):
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
-            if options or out or json_to:
+            if options or out or json_to or begin_anew:
                 raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
             cluster_jobs.resume(place, at, insecure)
             return
@@ -150,7 +159,9 @@ def resume(
         _check_targets(folder, json_to)
         from flegel import api
 
-        _show_and_save(partial(api.resume, place, trust_code=trust_code, **options), folder, json_to)
+        _show_and_save(
+            partial(api.resume, place, trust_code=trust_code, begin_anew=begin_anew, **options), folder, json_to
+        )
 
 
 def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
@@ -178,8 +189,8 @@ def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | 
     with display:
         result = _finish_job(job, display, folder, json_to)
     display.finish(result)
-    if result.outcome in FAILED:
-        raise typer.Exit(NOT_AS_ASKED)
+    if code := exit_code(result.outcome):
+        raise typer.Exit(code)
 
 
 def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:
@@ -197,13 +208,16 @@ def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json
     failed: FlegelError | None = None
     if folder is not None:
         try:
-            result_store.save(result, folder)
+            result_store.save_or_rescue(result, folder)
         except FlegelError as error:
             failed = error  # the result itself is still worth telling
-    if json_to == "-":
-        print(json.dumps(result.to_json(), indent=1))
-    elif json_to is not None:
-        result_store.write_json(result, json_to)
+    try:
+        if json_to == "-":
+            print_all(json.dumps(result.to_json(), indent=1))
+        elif json_to is not None:
+            result_store.write_json(result, json_to)
+    except FlegelError as error:
+        failed = failed or error
     if failed is not None:
         display.finish(result)
         raise failed

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flegel.algorithm import Algorithm
-from flegel.api import resolve, run
+from flegel.api import LocalCluster, resolve, run
 from flegel.compare.candidate import Candidate, parse_candidates, supported
 from flegel.compare.picture import picture
 from flegel.compare.record import Attempt, Comparison, Picture, RunEnvironment
@@ -26,7 +26,6 @@ from flegel.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.request import default_workers
 from flegel.runtime.processes import host
-from flegel.runtime.processes.local_cluster import LocalCluster
 
 WITHIN = 0.001  # of what bsp converges to: the default target
 STALLED = 1e-9  # relative change over a full pass below which a run no longer makes progress

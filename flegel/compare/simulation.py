@@ -117,13 +117,14 @@ class JobSimulator:
     def _make_shards(self, workers: int) -> list[Shard]:
         """The shards that a real job with the same seed has."""
         data, algorithm = self.settings.data, self.settings.algorithm
-        features, labels = data.load()
+        features, labels, _, weights = data.read()
         shards = []
         for index, ids in enumerate(data.owners(workers, self.settings.partition, self.settings.seed)):
             rows: Any = reorder(features, ids) if isinstance(features, Sparse) else features[ids]
             state = algorithm.initState(len(ids), data.columns, np.random.default_rng([self.settings.seed, index]))
             own = algorithm.labels_for_points(None if labels is None else labels[ids])
-            shards.append(make_shard(rows, own, state, algorithm.layout, ids))
+            mine = None if weights is None else weights[ids]
+            shards.append(make_shard(rows, own, state, algorithm.layout, ids, weights=mine))
         return shards
 
     def _learners(self, shards: list[Shard]) -> dict[int, Learner]:

@@ -123,6 +123,11 @@ def is_finite(value: Tree) -> bool:
     return all(bool(np.isfinite(a).all()) for a in flatten(value))
 
 
+def is_tree(value: object) -> bool:
+    """An array or a bundle of arrays, rather than a plain number or a word."""
+    return isinstance(value, np.ndarray) or is_bundle(value)
+
+
 def present(value: Tree) -> Tree:
     """As hooks see it: fields without dimensions are plain numbers."""
     arrays = flatten(value)

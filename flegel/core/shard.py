@@ -1,4 +1,4 @@
-"""One part of the data, held by a worker: features, labels, hidden state, pass counts. No I/O, no decisions.
+"""One part of the data, held by a worker: features, labels, weights, hidden state, votes. No I/O, no decisions.
 
 Two layouts. `rows` is the plain matrix, one row a point. `tiles` holds `TILE` points a tile, feature-major
 inside (`[tile][feature][lane]`), which is what vectorized kernels want; the state has the same layout, and the
@@ -41,11 +41,13 @@ class SparseRow(NamedTuple):
 
 
 class DataPoint(NamedTuple):
-    """One point as `updateDataPoint` sees it. `state` is writable and stays with the point."""
+    """One point as `updateDataPoint` sees it. `state` is writable and stays with the point. `weight`: it counts as so
+    many equal points; 1 where the data have no weights."""
 
     features: Array | SparseRow
     label: float
     state: Array
+    weight: float = 1.0
 
 
 @dataclass
@@ -61,6 +63,8 @@ class Shard:
     ids: Array
     """Number of each point in the whole data; stays with the point wherever it goes."""
     layout: str = "rows"
+    weights: Array | None = None
+    """Of each point; (tiles, TILE) in tiles, padded with zeros. None where every point weighs 1."""
 
     @property
     def tiles(self) -> int:
@@ -90,6 +94,7 @@ class Shard:
             self.columns,
             self.ids[start:end],
             self.layout,
+            None if self.weights is None else self.weights[cut],
         )
 
     def state_rows(self) -> Array:
@@ -132,11 +137,13 @@ def make_shard(
     layout: str = "rows",
     ids: Array | None = None,
     empty: Empty = np.empty,
+    weights: Array | None = None,
 ) -> Shard:
     """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy.
 
-    A floating state takes the precision of the features. Where features must be laid out anew, `empty` makes the room.
-    Features and labels are read-only: kernels never change them, and are then compiled for one type, not for two.
+    A floating state takes the precision of the features, and so do weights in tiles, which are loaded into the same
+    vectors. Where features must be laid out anew, `empty` makes the room. Features, labels and weights are read-only:
+    kernels never change them, and are then compiled for one type, not for two.
     """
     sparse = isinstance(features, Sparse)
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
@@ -161,7 +168,18 @@ def make_shard(
         columns=columns,
         ids=np.arange(points) if ids is None else ids,
         layout="tiles" if tiled and not sparse else "rows",
+        weights=_laid_out(weights, kind if tiled and not sparse else None),
     )
+
+
+def _laid_out(weights: Array | None, kind: np.dtype[Any] | None) -> Array | None:
+    """Weights as rows in float64, or in tiles of this type."""
+    if weights is None:
+        return None
+    if kind is None:
+        return protected(np.ascontiguousarray(weights, dtype=np.float64))
+    exact = kind if np.issubdtype(kind, np.floating) else np.dtype(np.float64)
+    return protected(pack_tiles(np.asarray(weights)[:, None].astype(exact)).reshape(-1, TILE))
 
 
 def check_state(state: Array, points: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.errors import AlgorithmError, FlegelError, own_traceback
+from flegel.params.hooks import guarded
 
 NOTHING: tuple[Sequence[int], Sequence[Sequence[Array]]] = ((), ())
 
@@ -211,11 +211,6 @@ def merge(algorithm: Algorithm, target: Tree, change: Tree) -> Tree:
     """`aggregate` at the barrier: the user's, where a point's change has the shape of the statistics."""
     if sums_alone(algorithm):
         return pytree.add(target, change)
-    try:
-        result = algorithm.aggregate(target, pytree.copy(change))  # the user's code may keep it, and write to it
-    except FlegelError:
-        raise
-    except Exception as error:
-        what = f"aggregate raised {type(error).__name__}: {error} (coordinator, merging reports)"
-        raise AlgorithmError(what, own_traceback(error)) from error
+    own = pytree.copy(change)  # the user's code may keep it, and write to it
+    result = guarded(algorithm, "aggregate", "coordinator, merging reports", lambda: algorithm.aggregate(target, own))
     return target if result is None else result

@@ -10,6 +10,7 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import AlgorithmError
+from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.ledger import Adder, Ledger, add_in_order
 from flegel.params.protocol import Fold, Folded
@@ -61,22 +62,22 @@ class LocalStore:
 
     def _value(self, place: str) -> float | None:
         value = call_hook(self._algorithm, place, "objective", self._ledger.total, self.parameter)
-        return None if value is None else float(value)
+        return hook_values.number(value, "objective", place)
 
     def _update(self, place: str) -> tuple[float | None, str]:
         """A new θ, the objective, and why θ is refused where it is."""
         total = self._ledger.total
         made = call_hook(self._algorithm, place, "updateParameter", total, self.parameter)
-        fresh = pytree.as_typed(made, self.parameter)
+        fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.as_typed(v, self.parameter), place)
         if not pytree.same_shape(fresh, self.parameter):
             raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
         if not pytree.is_finite(fresh):
             return None, "θ holds numbers that are not finite"
-        value = call_hook(self._algorithm, place, "objective", total, fresh)
+        value = hook_values.number(call_hook(self._algorithm, place, "objective", total, fresh), "objective", place)
         if value is not None and not math.isfinite(value):
             return None, f"the objective became {value}"
         self.parameter = fresh
-        return None if value is None else float(value), ""
+        return value, ""
 
     # -- checkpoints ---------------------------------------------------------------------------------------
 

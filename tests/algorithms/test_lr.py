@@ -249,6 +249,7 @@ def test_wrong_use_is_said_in_one_sentence() -> None:
     with pytest.raises(UsageError, match="l2"):
         LR(l2=-1)
     run = start(LR(), rows, labels)
+    run.shares[0].labels.flags.writeable = True  # a view that refuses writes
     run.shares[0].labels[3] = 9.0
     with pytest.raises(UsageError, match="1 points carry labels outside"):
         run.barrier(300)

@@ -1,4 +1,4 @@
-"""Points travel whole: features, labels, states, votes, numbers and passes; a way back sends next to nothing."""
+"""Points travel whole: features, labels, weights, states, votes, numbers, passes; a way back sends next to nothing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def shard(kind: str, points: int = 10 * TILE, first: int = 0, columns: int = 28)
         lengths = rng.integers(0, 6, size=points)
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         rows = Sparse(indptr, rng.integers(columns, size=indptr[-1]), rng.random(indptr[-1]), columns)
-        return make_shard(rows, ids * 0.5, state, "rows", ids)
-    return make_shard(rng.random((points, columns)).astype(np.float32), ids * 0.5, state, kind, ids)
+        return make_shard(rows, ids * 0.5, state, "rows", ids, weights=ids + 0.25)
+    dense = rng.random((points, columns)).astype(np.float32)
+    return make_shard(dense, ids * 0.5, state, kind, ids, weights=ids + 0.25)
 
 
 def carry(
@@ -56,6 +57,8 @@ def rows_of(store: PointStore) -> dict[int, tuple[object, ...]]:
                 data = tuple(part.features[i // TILE, :, i % TILE])
             else:
                 data = tuple(part.features[i])
+            assert part.weights is not None
+            assert part.weights.reshape(-1)[i] == part.ids[i] + 0.25
             found[int(part.ids[i])] = (data, part.labels[i], tuple(state[i]), part.halted[i], s.passes)
     return found
 

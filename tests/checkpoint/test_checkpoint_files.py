@@ -9,9 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
+import flegel
 from flegel.errors import StorageError, UsageError
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore, open_store
+from flegel.runtime.job.resume import _check_usable
 from tests.checkpoint.stored_checkpoints import (
     FAULTS,
     RECORD,
@@ -238,3 +240,32 @@ def test_names_and_places_that_cannot_be(tmp_path: Path) -> None:
         open_store(" ")
     with pytest.raises(UsageError, match="fsspec knows"):
         open_store("nowhere://bucket")
+
+
+def damage_all(folder: Path) -> list[Path]:
+    kept = [p for p in folder.iterdir() if p.name not in ("job", "lock")]
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:-3] + b"???")
+    return kept
+
+
+def test_where_all_is_damaged_nothing_begins_anew_unless_that_is_said(folder: Path) -> None:
+    kept = damage_all(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+    store = FolderStore(folder)
+    with pytest.raises(StorageError, match=r"Everything that was kept in .* is damaged .*--begin-anew"):
+        flegel.resume(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"} == before
+    _check_usable(read(store), store, begin_anew=True)
+    assert all(f"damaged-{path.name}" in store.names() for path in kept), "set aside, not replaced"
+    assert read(store).damaged == []
+
+
+def test_a_first_checkpoint_that_was_never_complete_is_no_damage(folder: Path) -> None:
+    """A job that is killed before its first manifest is written begins anew, as it always did."""
+    for path in folder.iterdir():
+        if path.name.endswith(".manifest") or path.name.startswith("commit-"):
+            path.unlink()
+    store = FolderStore(folder)
+    assert read(store).damaged == []
+    _check_usable(read(store), store, begin_anew=False)

@@ -11,6 +11,7 @@ import pytest
 
 from flegel.cluster.master.message_budget import fitted, listed, size
 from flegel.cluster.slave import child_processes
+from flegel.cluster.slave import daemon as slave_daemon
 from flegel.cluster.slave.attempts import JobAttempt
 from flegel.cluster.slave.daemon import SlaveDaemon
 from flegel.cluster.slave.data_access import why_refused
@@ -51,8 +52,9 @@ class FakeClient:
 @pytest.fixture
 def slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlaveDaemon]:
     """In this process, whose own children and orphans it must leave alone."""
-    for name in ("adopt_orphans", "measure_and_reap", "kill_leftovers"):
+    for name in ("measure_and_reap", "kill_leftovers"):
         monkeypatch.setattr(child_processes, name, lambda *_: 0)
+    monkeypatch.setattr(slave_daemon, "adopt_orphans", lambda: None)
     (tmp_path / "data").mkdir()
     settings = SlaveSettings("s0", 2, "127.0.0.1", tmp_path / "slave", 1 << 30, 1.0, (tmp_path / "data",))
     client = FakeClient()

@@ -9,11 +9,11 @@ import pytest
 from fake_cluster import FakeCluster
 from waiting import until
 
+from flegel.api import LocalCluster
 from flegel.errors import UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Exit, Hello, ReleaseJob
 from flegel.runtime.processes.cluster_protocol import Cluster
-from flegel.runtime.processes.local_cluster import LocalCluster
 from flegel.runtime.processes.remote_cluster import RemoteCluster
 from flegel.runtime.processes.thread_cluster import ThreadCluster
 

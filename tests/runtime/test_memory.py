@@ -76,15 +76,16 @@ def test_a_process_that_is_killed_leaves_no_memory_behind(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_workers_together_see_every_row_once(count: int) -> None:
-    rows, labels = np.arange(40.0).reshape(20, 2), np.arange(20.0)
+    rows, labels, weights = np.arange(40.0).reshape(20, 2), np.arange(20.0), np.arange(20.0) / 4
     owners = np.array_split(np.random.default_rng(3).permutation(20), count)
-    shared = SharedRows(rows, labels, owners)
+    shared = SharedRows(rows, labels, owners, weights=weights)
     parts = [open_rows(shared.describe(), index, count, 3) for index in range(count)]
     ids = np.concatenate([part.ids for part in parts])
     np.testing.assert_array_equal(np.sort(ids), np.arange(20))
     for part in parts:
         np.testing.assert_array_equal(part.features, rows[part.ids])
         np.testing.assert_array_equal(part.labels, labels[part.ids])
+        np.testing.assert_array_equal(part.weights, weights[part.ids])
     shared.close()
 
 
@@ -104,8 +105,8 @@ def test_sparse_rows_are_shared_like_dense_ones() -> None:
     np.testing.assert_array_equal(whole(reorder(sparse, np.arange(11)[::-1])), dense[::-1])
     shared = SharedRows(sparse, None, np.array_split(np.random.default_rng(1).permutation(11), 3))
     for index in range(3):
-        features, labels, ids = open_rows(shared.describe(), index, 3, 1)
-        assert labels is None
+        features, labels, ids, weights = open_rows(shared.describe(), index, 3, 1)
+        assert labels is None and weights is None
         np.testing.assert_array_equal(whole(features), dense[ids])
     shared.close()
 

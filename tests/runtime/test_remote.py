@@ -22,6 +22,7 @@ from flegel.core.shard import Sparse
 from flegel.errors import ProtocolError, UsageError
 from flegel.messages import Hello
 from flegel.runtime import clock
+from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.remote_cluster import RemoteCluster
 from flegel.runtime.processes.worker_processes import launch
 from flegel.runtime.transport import job_sockets, remote_arrays
@@ -171,7 +172,7 @@ def test_a_worker_whose_coordinator_vanished_ends(capfd: pytest.CaptureFixture[s
         cluster.start()
         cluster.wait_ready()
         cluster.endpoint.close()  # as when its host is gone; the worker's standard input stays open
-        assert cluster.registry.processes[0].wait(60) == 0
+        assert cluster.registry.processes[0].wait(60) == DISCONNECTED
     finally:
         cluster.registry.ready.clear()
         cluster.close()

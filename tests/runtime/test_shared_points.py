@@ -29,14 +29,16 @@ def shard(kind: str, points: int = 6 * TILE, first: int = 0) -> Shard:
         rows: np.ndarray | Sparse = Sparse(indptr, rng.integers(9, size=indptr[-1]), rng.random(indptr[-1]), 9)
     else:
         rows = rng.random((points, 9)).astype(np.float32)
-    made = make_shard(rows, ids * 0.5, state, "tiles" if kind == "tiles" else "rows", ids, shared_memory.empty)
+    layout = "tiles" if kind == "tiles" else "rows"
+    made = make_shard(rows, ids * 0.5, state, layout, ids, shared_memory.empty, weights=ids + 0.25)
     make_shareable(made)
     return made
 
 
 def arrays_of(part: Shard) -> list[np.ndarray]:
     f = part.features
-    return [*(f[:3] if isinstance(f, Sparse) else (f,)), part.labels, part.ids]
+    assert part.weights is not None
+    return [*(f[:3] if isinstance(f, Sparse) else (f,)), part.labels, part.ids, part.weights]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,8 +58,9 @@ def test_a_borrowed_share_is_the_same_memory_with_states_of_its_own(kind: str) -
     assert (theirs.state == -1).all()
     values = borrowed.features.values if isinstance(borrowed.features, Sparse) else borrowed.features
     original = theirs.features.values if isinstance(theirs.features, Sparse) else theirs.features
-    values.flat[0] = 123.0
-    assert original.flat[0] == 123.0, "it is one memory, not two"
+    original.flags.writeable = True  # a view that refuses writes
+    original.flat[0] = 123.0
+    assert values.flat[0] == 123.0, "it is one memory, not two"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,7 +7,6 @@ killed, so nothing that user code has started outlives it. Its output goes, line
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -28,7 +27,6 @@ OWNER_VARIABLE = "FLEGEL_SLAVE"
 GRACE = 2.0
 """Seconds between the request to end and the kill."""
 MAX_LINE = 4096
-_PR_SET_CHILD_SUBREAPER = 36
 MAX_LOG = 16 << 20
 READ = 64 << 10
 
@@ -263,12 +261,6 @@ def has_ended(child: ChildProcess) -> bool:
 def _signal_group(child: ChildProcess, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, number)
-
-
-def adopt_orphans() -> None:
-    """From now on descendants whose parents have died become children of this process (see `measure_and_reap`)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def measure_and_reap(children: list[ChildProcess], spare: SpareProcess | None) -> None:

@@ -130,7 +130,7 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
         report_phase("init", MODULE)
         algorithm = instantiate(ref)
         report_phase("reading")
-        dataset = open_data(spec.data, label=spec.label)
+        dataset = open_data(spec.data, label=spec.label, weight=spec.weight)
         result = execute(
             Request(
                 algorithm=algorithm,

@@ -45,6 +45,7 @@ from flegel.cluster.transport.protocol import (
 from flegel.cluster.transport.secure_client import SecureClient
 from flegel.errors import FlegelError, PeerRefused, PeerSlow, ProtocolError, UsageError
 from flegel.runtime import clock
+from flegel.runtime.system.descendants import adopt_orphans
 from flegel.runtime.transport.poller import Poller
 
 BEAT = 1.0
@@ -80,7 +81,7 @@ class SlaveDaemon:
         os.set_blocking(self._wakeup_write, False)
         self._lock = self._lock_folder()
         owner = str(settings.folder.resolve())
-        child_processes.adopt_orphans()
+        adopt_orphans()
         left = child_processes.kill_leftovers(owner)
         if left:
             self._log(f"ended {left} processes that an earlier slave had left")

@@ -8,11 +8,13 @@ import sys
 import msgspec
 
 from flegel.cluster.slave.process_limits import ProcessLimits, apply_limits, bind_to_parent, read_line
+from flegel.runtime.system.standard_streams import protect
 
 
 def main() -> None:
     """`job_process PARENT ROLE`, where ROLE says what to import in advance (`any`: for both)."""
     bind_to_parent(int(sys.argv[1]))
+    protect("stdout", "stderr")
     if sys.argv[2] != "worker":
         from flegel.cluster.slave import slave_workers  # noqa: F401 - imported now, so that a spare process is quick
         from flegel.cluster.slave.coordinator_process import main as coordinate

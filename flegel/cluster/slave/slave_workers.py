@@ -88,6 +88,9 @@ class SlaveLauncher:
         if self._update_at is not None and clock.now() >= self._update_at:
             self._report()
 
+    def job_ended(self) -> None:
+        """Slaves end the processes of a job with all that those have started."""
+
     def exit_cause(self, worker: int, code: int) -> tuple[str, bool]:
         process = self._processes[worker]
         return process.why or "", process.fault

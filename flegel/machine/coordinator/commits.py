@@ -23,6 +23,7 @@ from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.orders import WorkerOrders
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import Report
+from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.ledger import merge
 from flegel.params.protocol import Fold, Folded
@@ -194,19 +195,26 @@ class Commits:
     def ask_for_the_end(self, progress: Progress) -> tuple[bool, Progress]:
         """What the user's class says once a pass: whether the job is over, how far it is from the minimum, and how good
         a trivial model is."""
-        statistics, parameter = self._job.store.statistics, self._job.store.parameter
-        check = bool(self._ask("terminationCheck", statistics, self._job.iteration))
+        check = hook_values.truth(
+            self._ask("terminationCheck", self._job.store.statistics, self._job.iteration),
+            "terminationCheck", self._job.place,
+        )  # fmt: skip
         return check, replace(
             progress,
-            optimality=self._ask("optimality", statistics, parameter),
-            baseline=self._ask("baseline", statistics, parameter) if progress.exact else None,
+            optimality=self._ask_number("optimality"),
+            baseline=self._ask_number("baseline") if progress.exact else None,
             trivial=self._job.algorithm.trivial,
         )
+
+    def _ask_number(self, hook: str) -> float | None:
+        store = self._job.store
+        return hook_values.number(self._ask(hook, store.statistics, store.parameter), hook, self._job.place)
 
     def final_parameter(self) -> Tree:
         """θ as the result."""
         store = self._job.store
-        return pytree.as_typed(self._ask("finalParameter", store.statistics, store.parameter), store.parameter)
+        made = self._ask("finalParameter", store.statistics, store.parameter)
+        return hook_values.tree(made, "finalParameter", lambda value: pytree.as_typed(value, store.parameter))
 
     def _ask(self, hook: str, *args: Any) -> Any:
         return call_hook(self._job.algorithm, self._job.place, hook, *args)

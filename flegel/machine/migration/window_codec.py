@@ -1,8 +1,9 @@
 """Points as they travel: out of a shard into frames, out of frames into a shard. Arrays only; no socket, no decision.
 
-Whole tiles move as they lie in memory, in either layout and for sparse rows, with hidden state, labels, halting votes
-and numbers. Where the target still has its inactive copy, only the states that changed since the two last exchanged
-these points are sent: one bit a point, and the changed rows. Where it can read the source's memory, only votes are.
+Whole tiles move as they lie in memory, in either layout and for sparse rows, with hidden state, labels, weights,
+halting votes and numbers. Where the target still has its inactive copy, only the states that changed since the two last
+exchanged these points are sent: one bit a point, and the changed rows. Where it can read the source's memory, only
+votes are.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def bytes_per_point(shard: Shard) -> float:
     """What a point takes in memory, and on the wire where it travels, on average."""
     f = shard.features
     data = f.indptr.nbytes + f.indices.nbytes + f.values.nbytes if isinstance(f, Sparse) else f.nbytes
-    return (data + shard.labels.nbytes + shard.ids.nbytes) / max(shard.points, 1) + bytes_per_state(shard)
+    weights = 0 if shard.weights is None else shard.weights.nbytes
+    return (data + shard.labels.nbytes + shard.ids.nbytes + weights) / max(shard.points, 1) + bytes_per_state(shard)
 
 
 def bytes_per_state(shard: Shard) -> float:
@@ -52,7 +54,8 @@ def pack(part: Shard) -> list[Array]:
     """Frames of a window that carries everything. The state is copied, the rest is sent from where it lies."""
     f = part.features
     data = [f.indptr, f.indices, f.values] if isinstance(f, Sparse) else [f]
-    return [part.state.copy(), _short(part.halted), _short(part.labels), part.ids, *data]
+    weights = [] if part.weights is None else [part.weights]
+    return [part.state.copy(), _short(part.halted), _short(part.labels), part.ids, *data, *weights]
 
 
 def pack_shared(part: Shard, states: bool) -> list[Array]:
@@ -106,7 +109,7 @@ def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> IncomingWind
     points = window.points
     wanted = 3 if window.changed else 2
     alone = window.copied or window.lent is not None
-    if len(arrays) < wanted or (not alone and len(arrays) not in (5, 7)):
+    if len(arrays) < wanted or (not alone and len(arrays) not in (5, 6, 7, 8)):
         raise DecodeError(f"Window {window.move}.{window.number} has {len(arrays)} frames.")
     halted = arrays[wanted - 1]
     if halted.size not in (0, points):
@@ -142,16 +145,19 @@ class MoveBuffer:
         self._room = -(-points // TILE) * TILE
         self._share: Shard | None = None
         self._used = 0
-        self._features = self._labels = self._ids = np.zeros(0)
+        self._features = self._labels = self._ids = self._weights = np.zeros(0)
 
     def place(self, window: Window, arrays: tuple[Array, ...]) -> tuple[Shard, int]:
         """Copy a full window in; returns the share and the first point there."""
         state, _, labels, ids, *data = arrays
         native, points = self._native, window.points
+        if len(data) != (3 if isinstance(native.features, Sparse) else 1) + (native.weights is not None):
+            raise DecodeError(f"Window {window.move}.{window.number} has {len(arrays)} frames.")
+        weights = data.pop() if native.weights is not None else None
         if labels.size not in (0, points) or ids.size != points:
             raise DecodeError(f"Window {window.move}.{window.number} does not hold {points} points.")
         if isinstance(native.features, Sparse):
-            return self._sparse(native, points, state, labels, ids, data), 0
+            return self._sparse(native, points, state, labels, ids, data, weights), 0
         other = data[0].shape[1:] != native.features.shape[1:] or state.shape[1:] != native.state.shape[1:]
         if other or data[0].dtype != native.features.dtype:
             raise DecodeError(f"Window {window.move}.{window.number} holds points of another kind.")
@@ -160,6 +166,10 @@ class MoveBuffer:
         shard, start = self._share, self._used
         rows, tiles = slice(start, start + points), slice(start // TILE, (start + points) // TILE)
         cut = tiles if shard.layout == "tiles" else rows
+        if weights is not None:
+            if weights.shape != shard.state[cut].shape[:1] + self._weights.shape[1:]:
+                raise DecodeError(f"Window {window.move}.{window.number} holds weights of another kind.")
+            self._weights[cut] = weights
         self._features[cut] = data[0]
         self._ids[rows] = ids
         if labels.size:
@@ -175,6 +185,8 @@ class MoveBuffer:
         self._features = self._make((lead, *native.features.shape[1:]), native.features.dtype)
         self._labels = np.zeros(points, native.labels.dtype)
         self._ids = self._make((points,), native.ids.dtype)
+        if native.weights is not None:
+            self._weights = self._make((lead, *native.weights.shape[1:]), native.weights.dtype)
         return Shard(
             features=_as(native.features, self._features),
             labels=_as(native.labels, self._labels),
@@ -184,9 +196,13 @@ class MoveBuffer:
             columns=native.columns,
             ids=_as(native.ids, self._ids),
             layout=native.layout,
+            weights=None if native.weights is None else _as(native.weights, self._weights),
         )
 
-    def _sparse(self, native: Shard, points: int, state: Array, labels: Array, ids: Array, data: list[Array]) -> Shard:
+    def _sparse(
+        self, native: Shard, points: int, state: Array, labels: Array, ids: Array, data: list[Array],
+        weights: Array | None,
+    ) -> Shard:  # fmt: skip
         assert isinstance(native.features, Sparse)
         indptr, indices, values = data
         if len(indptr) != points + 1 or not len(indices) == len(values) == int(indptr[-1]):
@@ -195,6 +211,8 @@ class MoveBuffer:
             _as(a, np.array(v, dtype=a.dtype))
             for a, v in zip(native.features[:3], (indptr, indices, values), strict=True)
         ]
+        if weights is not None and weights.shape != (points,):
+            raise DecodeError(f"{points} sparse rows came with weights of shape {weights.shape}.")
         if not labels.size:
             labels = np.zeros(points)
         return Shard(
@@ -206,6 +224,7 @@ class MoveBuffer:
             columns=native.columns,
             ids=_as(native.ids, np.array(ids, dtype=native.ids.dtype)),
             layout=native.layout,
+            weights=None if native.weights is None else _as(native.weights, np.array(weights, native.weights.dtype)),
         )
 
 

@@ -142,6 +142,8 @@ def _append(store: PointStore, shard: Shard) -> int:
     elif not isinstance(shard.features, Sparse) and not isinstance(native.features, Sparse):
         shard.features.flags.writeable = native.features.flags.writeable
     shard.labels.flags.writeable = native.labels.flags.writeable
+    if shard.weights is not None and native.weights is not None:
+        shard.weights.flags.writeable = native.weights.flags.writeable
     store.shards.append(shard)
     store.version += 1
     return len(store.shards) - 1

@@ -111,6 +111,8 @@ class StoredJob:
     rows: list[TraceRow] = field(default_factory=list)
     commit: StoredCommit | None = None
     skipped: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    """Files of checkpoints and commits that are there and cannot be used."""
     history: list[CheckpointManifest] = field(default_factory=list)
     whole_trace: bool = True
     epoch: int = 0

@@ -32,6 +32,9 @@ from flegel.runtime.checkpoint.format import (
 )
 from flegel.runtime.checkpoint.store import CheckpointStore
 
+COMMITS = ("commit-0", "commit-1")
+"""Files that hold the last commits, in turn."""
+
 
 def holds_job(store: CheckpointStore) -> bool:
     names = store.names()
@@ -61,6 +64,9 @@ def read(store: CheckpointStore) -> StoredJob:
         stored.history = manifests[at : at + KEPT]
         break
     stored.commit = _last_commit(store, names, skipped)
+    kept = [name for name in names if name in COMMITS or FILE.fullmatch(name)]
+    if stored.manifest is None and stored.commit is None and any(n in COMMITS or n.endswith(".manifest") for n in kept):
+        stored.damaged = kept  # without a manifest or a commit nothing was ever complete
     return stored
 
 
@@ -160,7 +166,7 @@ def _rows(content: bytes) -> Iterable[TraceRow]:
 
 def _last_commit(store: CheckpointStore, names: list[str], skipped: list[str]) -> StoredCommit | None:
     found: list[StoredCommit] = []
-    for name in ("commit-0", "commit-1"):
+    for name in COMMITS:
         if name not in names:
             continue
         try:

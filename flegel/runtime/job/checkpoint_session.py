@@ -259,7 +259,7 @@ def fingerprint(sample: Sample) -> str:
     sha = hashlib.sha256(f"{sample.points} {sample.columns}".encode())
     features = sample.features
     parts = list(features[:3]) if isinstance(features, Sparse) else [features]
-    for array in (*parts, *([] if sample.labels is None else [sample.labels])):
+    for array in (*parts, *(a for a in (sample.labels, sample.weights) if a is not None)):
         sha.update(f"{array.dtype.str} {array.shape}".encode())
         sha.update(np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()

@@ -11,20 +11,28 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, Sample
+from flegel.algorithm import Algorithm, Sample, sample_point
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import Sparse, check_state, make_shard
+from flegel.core.shard import Shard, Sparse, check_state, make_shard
+from flegel.core.stop_flag import new_flag
 from flegel.datasets import Dataset, scale
-from flegel.errors import AlgorithmError, FlegelError, own_traceback
+from flegel.errors import AlgorithmError
+from flegel.params import hook_values
+from flegel.params.hooks import guarded, is_write_error
+from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change
 from flegel.runtime.job.checkpoint_session import fingerprint
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.request import Request
+from flegel.runtime.job.signals import DeferredSignals
 
 SAMPLE_ROWS = 100_000
 HEAD_ROWS = 1024
 PROBE_ROWS = 256
+COMPILING = 120.0
+"""Seconds that compiling may take beyond the limit of a hook."""
+TIMED_ROWS = 2048  # on which a kernel is timed: 0.05 to 2 ms
 
 
 class FlegelWarning(UserWarning):
@@ -46,16 +54,23 @@ class PreparedJob:
             rows = self.sample.features
             own = rows if isinstance(rows, Sparse) else rows.copy()
             self.sample = self.sample._replace(features=scale.apply(own, scaling))
-        request.phase("init", "validate")
-        self.algorithm.validate(self.sample)
+        self._restored = False
+        """θ comes from a checkpoint."""
+        self._hook("validate", self.sample)
         former = session.parameter(self.algorithm) if session is not None else None
         self._restored = former is not None
-        """θ comes from a checkpoint."""
-        fresh = self._hook("initParameter", self.sample, rng) if former is None else former
-        self.parameter: Tree = pytree.starting(fresh, self.algorithm.typed)
+        hook = "initParameter" if request.start is None else "continueParameter"
+        if former is not None:
+            fresh = former
+        elif request.start is not None:
+            fresh = self._hook(hook, request.start, self.sample, rng)
+        else:
+            fresh = self._hook(hook, self.sample, rng)
+        typed = self.algorithm.typed
+        self.parameter: Tree = hook_values.tree(fresh, hook, lambda v: pytree.starting(v, typed))
         if not pytree.is_finite(self.parameter):
             raise AlgorithmError("initParameter returned numbers that are not finite.")
-        presented = pytree.present(self.parameter)
+        presented = pytree.present(pytree.read_only(self.parameter))
         count = min(PROBE_ROWS, self.sample.points)
         self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
         check_state(self.state, count)
@@ -63,27 +78,22 @@ class PreparedJob:
         hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
         request.phase("init", hook)
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
-        self.zero: Tree = pytree.zeros_like(made, self.algorithm.typed)
+        self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, typed))
+        if not default and type(self.algorithm).kernel is Algorithm.kernel:
+            self._check_point_writes(presented)
         request.phase("init", "aggregate")
         self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), self.zero))
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
-        features, labels = self.sample.features, self.sample.labels
-        count = min(PROBE_ROWS, self.sample.points)
-        labels = self.algorithm.labels_for_points(None if labels is None else labels[:count])
-        if isinstance(features, Sparse):
-            end = features.indptr[count]
-            few: Array | Sparse = Sparse(
-                features.indptr[: count + 1], features.indices[:end], features.values[:end], features.columns
-            )
-        else:
-            few = features[:count]
-        shard = make_shard(few, labels, self.state, self.algorithm.layout)
+        shard = self._shard(PROBE_ROWS, self.state)
         cold = self.request.session is not None and self.request.session.stored is not None
-        built: Built = self._guard(
-            "updateDataPoint", lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=cold)
-        )
+        with DeferredSignals():  # a handler that raised in a callback of the compiler would be ignored there
+            built: Built = self._guard(
+                "updateDataPoint",
+                lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=cold),
+                extra=COMPILING,
+            )
         if built.kind == "interpreted":
             name = type(self.algorithm).__name__
             warnings.warn(
@@ -94,33 +104,75 @@ class PreparedJob:
             )
         return built
 
+    def _shard(self, most: int, state: Array) -> Shard:
+        """The first rows of the sample, as a worker would have them."""
+        features, labels = self.sample.features, self.sample.labels
+        count = min(most, self.sample.points)
+        labels = self.algorithm.labels_for_points(None if labels is None else labels[:count])
+        if isinstance(features, Sparse):
+            end = features.indptr[count]
+            few: Array | Sparse = Sparse(
+                features.indptr[: count + 1], features.indices[:end], features.values[:end], features.columns
+            )
+        else:
+            few = features[:count]
+        weights = None if self.sample.weights is None else self.sample.weights[:count]
+        return make_shard(few, labels, state, self.algorithm.layout, weights=weights)
+
+    def pass_seconds(self, built: Built) -> float:
+        """Seconds of one worker for all rows, from a kernel that is timed on some of them; the better of two calls."""
+        count = min(TIMED_ROWS, self.sample.points)
+        state = self.algorithm.initState(count, self.sample.columns, np.random.default_rng(0))
+        shard, flag = self._shard(count, state), new_flag()
+        sums = pytree.copy(self.zero)
+        seconds = []
+        for _ in range(2):
+            began = clock.now()
+            built.kernel(shard, self.parameter, sums, 0, count, 0, flag)
+            seconds.append(clock.now() - began)
+        return min(seconds) / count * self.request.data.rows
+
     def _hook(self, name: str, *args: Any) -> Any:
         self.request.phase("init", name)
         return self._guard(name, lambda: getattr(self.algorithm, name)(*args))
 
-    def _guard(self, name: str, call: Callable[[], Any]) -> Any:
+    def _guard(self, name: str, call: Callable[[], Any], extra: float = 0.0) -> Any:
         try:
-            return call()
-        except FlegelError:
-            raise
-        except Exception as error:
-            what, session = f"{name} raised {type(error).__name__}: {error}", self.request.session
+            return guarded(self.algorithm, name, "before training", call, extra=extra)
+        except AlgorithmError as error:
+            session = self.request.session
             # A built-in algorithm accepted its own θ when it made it: another version refuses it now.
             if session is not None and self._restored and reference(self.algorithm).builtin:
-                raise session.outdated(self.algorithm, what) from error
-            raise AlgorithmError(f"{what} (before training)", own_traceback(error)) from error
+                raise session.outdated(self.algorithm, str(error).removesuffix(" (before training)")) from error
+            raise
+
+    def _check_point_writes(self, presented: Tree) -> None:
+        """Compiled code does not notice that it writes into θ: one point is visited with a θ that refuses it."""
+
+        def visit() -> None:
+            try:
+                self.algorithm.updateDataPoint(sample_point(self.algorithm, self.sample), presented, 0)
+            except Exception as error:
+                if is_write_error(error):
+                    raise
+            finally:
+                self.algorithm._halting = False
+
+        self._guard("updateDataPoint", visit)
 
 
 def take_sample(data: Dataset, seed: int) -> Sample:
     """All rows in their order where they are few; else the first `HEAD_ROWS`, then others drawn evenly."""
     if data.rows <= SAMPLE_ROWS:
-        features, labels = data.load() if data.in_memory else data.sample(data.rows, seed)
-        return Sample(features, labels, data.rows, data.columns)
+        rows = data.read() if data.in_memory else data.draw(data.rows, seed)
+        return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)
     head = data.source.take(np.array([[0, HEAD_ROWS]]))
-    features, labels = data.sample(SAMPLE_ROWS - HEAD_ROWS, seed)
-    if labels is not None and head.labels is not None:
-        labels = np.concatenate([head.labels, labels])
-    return Sample(_stack(head.features, features), labels, data.rows, data.columns)
+    rows = data.draw(SAMPLE_ROWS - HEAD_ROWS, seed)
+    labels, weights = (
+        None if a is None or b is None else np.concatenate([a, b])
+        for a, b in ((head.labels, rows.labels), (head.weights, rows.weights))
+    )
+    return Sample(_stack(head.features, rows.features), labels, data.rows, data.columns, weights)
 
 
 def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flegel.algorithm import Algorithm
+from flegel.core.pytree import Tree
 from flegel.datasets import Dataset
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
@@ -18,6 +19,9 @@ from flegel.options import check_options
 from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
+
+WORK = 1 << 21  # multiplications of a pass, of each worker at least: 0.3 to 2 ms, the time of a barrier
+SPARSE_COLUMNS = 256  # numbers in a sparse row, at most, as far as that is known
 
 
 @dataclass
@@ -31,6 +35,8 @@ class Request:
     """Processes that are up already; the job starts and ends its own otherwise."""
     session: CheckpointSession | None = None
     """Where its state is kept, and what it goes on from."""
+    start: Tree | None = None
+    """θ of an earlier job to begin from."""
     watch: Callable[[JobSnapshot], None] | None = None
     say: Callable[[str], None] = lambda text: None
     phase: Callable[[str, str], None] = lambda name, hook: None
@@ -38,12 +44,21 @@ class Request:
 
     @property
     def workers(self) -> int:
-        return default_workers() if self.job.workers is None else self.job.workers
+        return workers_for(self.algorithm, self.data) if self.job.workers is None else self.job.workers
 
 
 def default_workers() -> int:
     """One for each core that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def workers_for(algorithm: Algorithm, data: Dataset) -> int:
+    """One for each core, fewer where a pass is so short that barriers would cost more than it.
+
+    Depends on sizes alone, never on measurements: the number of workers decides the result's last digits.
+    """
+    work = data.rows * algorithm.work(min(data.columns, SPARSE_COLUMNS) if data.sparse else data.columns)
+    return int(max(min(work / WORK, default_workers(), data.rows), 1))
 
 
 def check_numbers(request: Request) -> None:
@@ -65,6 +80,11 @@ def check_data(request: Request) -> None:
         raise DataError(f"{data.name} has no rows; there is nothing to train on.")
     if data.sparse and not algorithm.sparse:
         raise DataError(f"{name} takes dense rows, but {data.name} is sparse.")
+    if data.weighted and not algorithm.weighted:
+        raise UsageError(
+            f"The rows of {data.name} have weights, which {name} ignores; count each point dataPoint.weight times in "
+            "updateDataPoint and declare `weighted = True` on the class, or omit the weights."
+        )
     if algorithm.supervised and not data.labelled:
         raise DataError(f"{name} needs labels, but {data.name} has none; name their column with --label.")
     if request.workers > data.rows:

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import shutil
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -143,6 +144,22 @@ def save(result: Result, folder: str | os.PathLike[str], model: bool = True) -> 
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     return path
+
+
+def save_or_rescue(result: Result, folder: str | os.PathLike[str], model: bool = True) -> Path:
+    """`save`; where that fails, to another place, which the error names: training may have taken days."""
+    try:
+        return save(result, folder, model)
+    except StorageError as error:
+        for place in (Path.home() / ".local" / "share" / "flegel", Path(tempfile.gettempdir()), Path("/dev/shm")):
+            rescue = place / "rescued" / f"{Path(folder).name}-{os.getpid()}"
+            try:
+                save(result, rescue, model)
+            except (StorageError, UsageError, OSError):
+                continue
+            reason = str(error).partition("; nothing was written")[0]
+            raise StorageError(f"{reason}; the result was saved to {rescue} instead.") from None
+        raise
 
 
 def _files(result: Result) -> Iterator[tuple[str, bytes]]:

@@ -6,6 +6,7 @@ Algorithm and data must be those of the checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flegel.algorithm import Algorithm
-from flegel.errors import UsageError
+from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
 from flegel.options import with_options
 from flegel.result import Result
 from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read
-from flegel.runtime.checkpoint.store import open_store
+from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.job.checkpoint_session import CheckpointSession, CheckpointWarning, data_location, outdated
 from flegel.runtime.job.class_source import in_json, instantiate, plain_hyper, same_code, with_hyper
 from flegel.runtime.job.find_algorithm import find_algorithm
@@ -52,8 +53,9 @@ def replace(
     """
     changes = {} if workers is None else {"workers": workers}
     return resume(
-        place, changes, cluster=cluster, watch=watch, say=say, phase=phase, exact=False, trust_code=True, take_over=True
-    )
+        place, changes, cluster=cluster, watch=watch, say=say, phase=phase, exact=False, trust_code=True,
+        take_over=True, begin_anew=True,
+    )  # fmt: skip
 
 
 def resume(
@@ -70,6 +72,7 @@ def resume(
     say: Callable[[str], None] = lambda text: None,
     phase: Callable[[str, str], None] = lambda name, hook: None,
     take_over: bool = False,
+    begin_anew: bool = False,
 ) -> Result:
     """Go on with a job, with other values for the options in `changes`; see `flegel.resume`."""
     store = open_store(place)
@@ -78,6 +81,7 @@ def resume(
     if holder is not None and not take_over:
         raise UsageError(f"{store.place} is in use by {holder}; the job runs already.")
     try:
+        _check_usable(stored, store, begin_anew)
         for text in stored.skipped:
             warnings.warn(text, CheckpointWarning, stacklevel=2)
         phase("init", MODULE)
@@ -88,9 +92,24 @@ def resume(
         exact = exact if exact is not None else models()[job.sync.name].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
         say(starting_point(session))
-        return execute(Request(chosen, dataset, job, cluster, session, watch, say, phase))
+        return execute(Request(chosen, dataset, job, cluster, session, None, watch, say, phase))
     finally:
         store.release()
+
+
+def _check_usable(stored: StoredJob, store: CheckpointStore, begin_anew: bool) -> None:
+    """Where everything that was kept is damaged, a person decides: it may be possible to repair it."""
+    if stored.manifest is not None or stored.commit is not None or not stored.damaged:
+        return
+    if not begin_anew:
+        raise StorageError(
+            f"Everything that was kept in {store.place} is damaged ({'; '.join(stored.skipped)[:500]}); nothing was "
+            "changed there. Restore the files from a copy, or begin anew with --begin-anew, which sets them aside."
+        )
+    for name in stored.damaged:
+        with contextlib.suppress(FileNotFoundError):
+            store.put(f"damaged-{name}"[:100], [store.get(name)])
+            store.drop(name)
 
 
 def starting_point(session: CheckpointSession) -> str:
@@ -157,7 +176,7 @@ def _data(job: Job, given: Any, label: str | int | None, place: str) -> tuple[An
 
     label = job.label if label is None else label
     if given is not None:
-        return open_data(given, label=label), data_location(given), label
+        return open_data(given, label=label, weight=job.weight), data_location(given), label
     if not job.data:
         raise UsageError(f"The rows of the job in {place} came from Python; pass them again with data=….")
-    return open_data(job.data, label=label), job.data, label
+    return open_data(job.data, label=label, weight=job.weight), job.data, label

@@ -6,6 +6,7 @@ next, processes last. The decisions during training are the coordinator's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,8 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
+from flegel.params import hook_values
+from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
@@ -33,52 +36,49 @@ from flegel.runtime.backends.numba.compiler import Built
 from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
+from flegel.runtime.job.hook_watch import HookWatch
+from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
-from flegel.runtime.job.request import Request, check_data, check_numbers
+from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
-from flegel.runtime.processes.local_cluster import LocalCluster
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.trainer import form_of
 from flegel.sync import balance_mode, make_policy
 
 
 def execute(request: Request) -> Result:
-    """Train and return; leaves nothing behind, whatever happens."""
+    """Train and return; leaves nothing behind but workers that wait for the next job, whatever happens."""
     began = clock.now()
     check_numbers(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
     parse_stragglers(request.job.straggler, request.workers)
-    algorithm = request.algorithm
-    own_cluster = request.cluster is None
-    cluster: Cluster = request.cluster or LocalCluster(request.workers)
     session = request.session
-    rows: SharedRows | None = None
-    try:
+    with contextlib.ExitStack() as ending:
+        place = ending.enter_context(JobCluster(request))
+        ending.enter_context(HookWatch(request.algorithm, request.job.hook_timeout))
+        if session is not None:
+            ending.callback(session.close)
         check_data(request)
         if session is not None:
-            session.note_hyper(algorithm)
+            session.note_hyper(request.algorithm)
             if session.stored is not None:
-                cluster.start()  # a resumed job goes on sooner: processes come up while data are opened
-        scaling = _scaling(request, cluster) if scale.check_method(request.job.scale) != "none" else None
+                place.start_early()  # a resumed job goes on sooner: processes come up while data are opened
         request.phase("reading", "")
+        scaling = _scaling(request, place) if scale.check_method(request.job.scale) != "none" else None
         prepared = PreparedJob(request, scaling)
         if request.data.note:  # not before everything that could be wrong has been looked at
             request.say(request.data.note)
-        parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed) if session else []
-        if session is not None:
-            session.check_forms(algorithm, prepared.zero, prepared.state, parts)
-        cluster.start()  # processes come up while the kernel is compiled
+        parts = _stored_parts(request, prepared)
+        place.start_early()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
         built = prepared.compile()
+        cluster = place.get(lambda: PASSES * prepared.pass_seconds(built) / min(request.workers, default_workers()))
+        place.say()
         request.phase("loading", "")
-        if request.data.in_memory:
-            features, labels = request.data.load()
-            owners = [part.ids for part in parts]
-            owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
-            rows = SharedRows(features, algorithm.labels_for_points(labels), owners, cluster.new_array)
-            del features, labels
+        cluster.start()
+        rows = _shared_rows(request, parts, cluster, ending) if request.data.in_memory else None
         source = rows.describe() if rows else _own_parts(request)
         cluster.wait_ready()
         machine = _coordinator(request, prepared, scaling, built, source, parts, cluster)
@@ -88,14 +88,31 @@ def execute(request: Request) -> Result:
         else:
             shift = _drive_with_checkpoints(request, session, machine, prepared, scaling, parts, cluster)
         with by_one_thread():  # hooks of the end, too
-            return _result(request, machine, built, machine.state.ready_at - shift - began, scaling)
-    finally:
-        if session is not None:
-            session.close()
-        if rows is not None:
-            rows.close()
-        if own_cluster:
-            cluster.close()
+            loaded = machine.state.ready_at - shift - began
+            return _result(request, machine, built, loaded, scaling, place.choice.kind if place.choice else "processes")
+
+
+def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
+    """What workers had in the checkpoint that the job goes on from; nothing without one."""
+    session, algorithm = request.session, request.algorithm
+    if session is None:
+        return []
+    parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
+    session.check_forms(algorithm, prepared.zero, prepared.state, parts)
+    return parts
+
+
+def _shared_rows(
+    request: Request, parts: list[WorkerState], cluster: Cluster, ending: contextlib.ExitStack
+) -> SharedRows:
+    """Rows that only this process has, where all workers can read them, until the job ends."""
+    whole = request.data.read()
+    owners = [part.ids for part in parts]
+    owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
+    labels = request.algorithm.labels_for_points(whole.labels)
+    rows = SharedRows(whole.features, labels, owners, cluster.new_array, whole.weights)
+    ending.callback(rows.close)
+    return rows
 
 
 def _coordinator(
@@ -190,12 +207,13 @@ def _timeouts(request: Request) -> Timeouts:
     return Timeouts(silence=request.job.worker_timeout, hook=request.job.hook_timeout)
 
 
-def _scaling(request: Request, cluster: Cluster) -> scale.Scaling:
+def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     """How to scale, from the moments of all rows; workers compute those of their own parts."""
     if request.session is not None and request.session.stored and request.session.stored.record.scaling:
         return scale.Scaling(*(np.array(column) for column in request.session.stored.record.scaling))
     if request.data.in_memory:
         return scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+    cluster = place.get()
     cluster.start()
     cluster.wait_ready()
     source = _own_parts(request)
@@ -214,7 +232,12 @@ def _own_parts(request: Request) -> dict[str, Any]:
 
 
 def _result(
-    request: Request, machine: Coordinator, built: Built, load_seconds: float, scaling: scale.Scaling | None
+    request: Request,
+    machine: Coordinator,
+    built: Built,
+    load_seconds: float,
+    scaling: scale.Scaling | None,
+    placement: str,
 ) -> Result:
     algorithm, data = request.algorithm, request.data
     assert machine.verdict is not None
@@ -227,6 +250,7 @@ def _result(
         dataset=data.summary(),
         sync=request.job.sync.name,
         workers=request.workers,
+        placement=placement,
         seed=request.job.seed,
         converged=machine.verdict.converged,
         reason=machine.verdict.reason,
@@ -253,8 +277,8 @@ def _result(
 
 def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
-    statistics, parameter = pytree.present(machine.store.statistics), pytree.present(machine.parameter)
-    found = machine.state.algorithm.warnings(statistics, parameter)
+    said = call_hook(machine.state.algorithm, "the end", "warnings", machine.store.statistics, machine.parameter)
+    found = hook_values.texts(said, "warnings")
     if machine.verdict is not None and machine.verdict.outcome in FAILED:
         found = [machine.verdict.reason, *found]
     unseen = sum(w.unseen for w in machine.view.workers.values())

@@ -16,6 +16,8 @@ from typing import Any
 
 from flegel.errors import Interrupted
 
+PATIENCE = 2
+"""Signals that wait for their turn; a person who sends one more cannot wait."""
 REASONS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 
 
@@ -48,8 +50,9 @@ class Signals:
 class DeferredSignals:
     """`with DeferredSignals() as signals:` handlers of Ctrl-C and SIGTERM run when `deliver` is called, or at the end.
 
-    While `open`, they run at once: where code of the user's may never return. Handlers that are not written in Python,
-    such as the system's own, are left alone. Does nothing outside the main thread.
+    While `open`, they run at once: where code of the user's may never return. So does a third one, whatever is going
+    on. Handlers that are not written in Python, such as the system's own, are left alone. Does nothing outside the main
+    thread.
     """
 
     def __init__(self) -> None:
@@ -86,7 +89,7 @@ class DeferredSignals:
             self._before[number](number, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.open:
+        if self.open or len(self.came) >= PATIENCE:
             self._before[number](number, frame)
         else:
             self.came.append(number)

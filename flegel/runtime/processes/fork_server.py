@@ -27,6 +27,8 @@ from typing import IO, NoReturn
 
 from flegel.runtime import clock
 from flegel.runtime.processes.parent_death import die_with_parent, process_starter
+from flegel.runtime.system.descendants import adopt_orphans, kill_descendants
+from flegel.runtime.system.standard_streams import protect
 
 AVAILABLE = sys.platform == "linux" and hasattr(os, "pidfd_open")
 MAX_PENDING = 64
@@ -177,8 +179,15 @@ class ForkServer:
             child.set_ended(-signal.SIGKILL)
         self._children.clear()
 
+    def kill_strays(self) -> None:
+        """End what workers have started and left behind; the workers themselves stay."""
+        workers = {child.known_pid for child in self._children.values()}
+        if None not in workers:
+            kill_descendants(self._process.pid, {pid for pid in workers if pid is not None})
+
     def close(self) -> None:
-        """End the server and all its children."""
+        """End the server and all its children, with whatever those have started."""
+        kill_descendants(self._process.pid)
         self._process.kill()
         self._process.wait()
         self._set_dead()
@@ -243,11 +252,13 @@ def serve(owner: socket.socket) -> None:
 
 
 def _reap(owner: socket.socket, children: dict[int, int]) -> None:
-    while children:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        owner.send(_ANSWER.pack(ENDED, children.pop(pid), os.waitstatus_to_exitcode(status)))
+    with contextlib.suppress(ChildProcessError):  # there are none
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            if pid in children:  # else an orphan of a worker
+                owner.send(_ANSWER.pack(ENDED, children.pop(pid), os.waitstatus_to_exitcode(status)))
 
 
 def _become_worker(
@@ -289,6 +300,8 @@ def _become_worker(
 def main() -> None:
     """Entry point of the process; standard input is the socket to its owner."""
     die_with_parent()
+    adopt_orphans()
+    protect("stdout", "stderr")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
     owner = socket.socket(fileno=os.dup(0))
     devnull = os.open(os.devnull, os.O_RDONLY)

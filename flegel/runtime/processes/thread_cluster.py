@@ -131,6 +131,9 @@ class ThreadLauncher:
     def update(self) -> None:
         """`WorkerThread.poll` is always current."""
 
+    def job_ended(self) -> None:
+        """What hooks have started belongs to the caller's own process, which may have started more."""
+
     def exit_cause(self, worker: int, code: int) -> tuple[str, bool]:
         return describe_exit(code)
 

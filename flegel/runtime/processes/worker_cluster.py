@@ -137,6 +137,7 @@ class WorkerCluster:
             if process.poll() is None:
                 with contextlib.suppress(FlegelError):
                     self.send(worker, ReleaseJob())
+        self.registry.job_ended()
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         """An array that all workers can read."""
@@ -192,6 +193,11 @@ class WorkerCluster:
     def dismiss(self, envelope: Envelope) -> None:
         """Tell the sender, which was evicted, to end."""
         self._mailbox.send_exit(envelope.worker, envelope.incarnation)
+
+    def end_workers(self) -> None:
+        """End the processes of all workers; `start` starts others. Between jobs only."""
+        for worker in list(self.registry.processes):
+            self.evict(worker, gently=True)
 
     def prepare_spare(self) -> None:
         """Make the next start quick, where that is possible."""

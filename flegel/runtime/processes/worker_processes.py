@@ -55,6 +55,10 @@ class Launcher(Protocol):
         """Learn which processes have ended, so that `Process.poll` is current."""
         ...
 
+    def job_ended(self) -> None:
+        """End what hooks of the job have started and left behind."""
+        ...
+
     def exit_cause(self, worker: int, code: int) -> tuple[str, bool]:
         """How a process ended, in words, and whether by its own fault."""
         ...
@@ -89,6 +93,9 @@ class SubprocessLauncher:
 
     def update(self) -> None:
         """`Popen.poll` asks the kernel itself."""
+
+    def job_ended(self) -> None:
+        """What workers have started ends with the process that waits for them, or with their host's slave."""
 
     def exit_cause(self, worker: int, code: int) -> tuple[str, bool]:
         return describe_exit(code)
@@ -131,6 +138,10 @@ class ForkServerLauncher:
     def update(self) -> None:
         if self.server is not None:
             self.server.receive()
+
+    def job_ended(self) -> None:
+        if self.server is not None and self.server.alive:
+            self.server.kill_strays()
 
     def exit_cause(self, worker: int, code: int) -> tuple[str, bool]:
         return describe_exit(code)

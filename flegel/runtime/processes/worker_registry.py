@@ -78,6 +78,10 @@ class WorkerRegistry:
             end_process(process)
         self._launcher.worker_removed(worker)
 
+    def job_ended(self) -> None:
+        """No hook runs any more."""
+        self._launcher.job_ended()
+
     def close(self) -> None:
         """End all processes, those that were asked to end included."""
         everyone = [*self.processes.values(), *self.departing]

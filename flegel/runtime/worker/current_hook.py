@@ -1,11 +1,13 @@
 """Which hook of the user's class a thread is in, if any: beats carry it, and verdicts name it.
 
 The trainer thread of a worker enters hooks, its I/O thread reads; several workers may live in one process, so the
-record belongs to the thread. Nothing here waits or decides.
+record belongs to the thread. Nothing here waits or decides. A child process that a hook has forked and that comes back
+from the hook is ended: it would go on as a second worker.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 
 MODULE = "the module of the class"
@@ -29,9 +31,13 @@ class inside:
         self._hook = hook
 
     def __enter__(self) -> None:
+        self._pid = os.getpid()
         _here.entered.append(self._hook)
 
     def __exit__(self, *_: object) -> None:
+        if os.getpid() != self._pid:
+            os.write(2, f"flegel: {self._hook} forked, and the child process came back; the child is ended.\n".encode())
+            os._exit(1)
         _here.entered.pop()
 
 

@@ -47,7 +47,7 @@ class PointReassigner:
             return self._algorithm.initState(points, self._columns, self._rng)
 
     def _shard(self, ids: Array, states: Array) -> Shard:
-        features, labels, found = open_ids(self._load.source, ids, self._open_array)
-        if self._scaling:
-            features = scale.apply(features, scale.Scaling(*self._scaling))
-        return make_shard(features, self._algorithm.labels_for_points(labels), states, self._layout, found)
+        rows = open_ids(self._load.source, ids, self._open_array)
+        features = scale.apply(rows.features, scale.Scaling(*self._scaling)) if self._scaling else rows.features
+        labels = self._algorithm.labels_for_points(rows.labels)
+        return make_shard(features, labels, states, self._layout, rows.ids, weights=rows.weights)

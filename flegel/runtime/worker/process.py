@@ -44,6 +44,7 @@ from flegel.messages import (
 from flegel.runtime import clock
 from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.parent_death import die_with_parent
+from flegel.runtime.system.standard_streams import protect
 from flegel.runtime.transport import job_sockets, zmq_frames
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 from flegel.runtime.transport.curve import private_bytes
@@ -308,6 +309,7 @@ def main() -> None:
     """Entry point of the process."""
     if len(sys.argv) < 2:
         die_with_parent()
+    protect("stdout", "stderr")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     sys.setswitchinterval(0.0005)
     try:

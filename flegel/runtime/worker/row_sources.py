@@ -26,6 +26,7 @@ class SharedRows:
         labels: Array | None,
         owners: list[Array],
         new_array: Callable[[tuple[int, ...], np.dtype[Any]], JobArray] = SharedArray,
+        weights: Array | None = None,
     ) -> None:
         self._owned: list[JobArray] = []
         self._new_array = new_array
@@ -42,6 +43,7 @@ class SharedRows:
         else:
             self._features = {"dense": self._put(features, order)}
         self._labels = self._put(labels, order) if labels is not None else None
+        self._weights = self._put(weights, order) if weights is not None else None
         self._ids = self._put(order)
 
     def _put(self, values: Array, order: Array | None = None) -> dict[str, Any]:
@@ -60,6 +62,7 @@ class SharedRows:
             "features": self._features,
             "labels": self._labels,
             "ids": self._ids,
+            "weights": self._weights,
         }
 
     def close(self) -> None:
@@ -88,7 +91,8 @@ def open_ids(source: dict[str, Any], wanted: Array, open_array: OpenArray = open
         order = place[wanted]
     features, labels = rows.features, rows.labels
     found: Array | Sparse = reorder(features, order) if isinstance(features, Sparse) else features[order]
-    kept = Rows(found, None if labels is None else labels[order], rows.ids[order])
+    weights = None if rows.weights is None else rows.weights[order]
+    kept = Rows(found, None if labels is None else labels[order], rows.ids[order], weights)
     return kept if source.get("kind") == "dataset" else _as_shared(kept)
 
 
@@ -96,7 +100,7 @@ def _as_shared(rows: Rows) -> Rows:
     """Read-only where rows in shared memory are: to compiled code these are different types."""
     features = rows.features
     arrays = [features.indices, features.values] if isinstance(features, Sparse) else [features]
-    for array in [*arrays, *([] if rows.labels is None else [rows.labels])]:
+    for array in [*arrays, *(a for a in (rows.labels, rows.weights) if a is not None)]:
         array.flags.writeable = False
     return rows
 
@@ -129,8 +133,9 @@ def _open_rows(source: dict[str, Any], index: int, count: int, seed: int, open_a
     described = source["features"]
     labels = open_array(source["labels"])[lo:hi] if source["labels"] else None
     ids = open_array(source["ids"])[lo:hi]
+    weights = open_array(source["weights"])[lo:hi] if source["weights"] else None
     if "dense" in described:
-        return Rows(open_array(described["dense"])[lo:hi], labels, ids)
+        return Rows(open_array(described["dense"])[lo:hi], labels, ids, weights)
     indptr = open_array(described["indptr"])
     first, last = int(indptr[lo]), int(indptr[hi])
     rows = Sparse(
@@ -139,4 +144,4 @@ def _open_rows(source: dict[str, Any], index: int, count: int, seed: int, open_a
         open_array(described["values"])[first:last],
         int(described["columns"]),
     )
-    return Rows(rows, labels, ids)
+    return Rows(rows, labels, ids, weights)

@@ -1,9 +1,10 @@
 """Points that change hands inside one host without being copied: the target reads them where the source put them.
 
-Features, labels and numbers of points never change, so one copy a host is enough; hidden states belong to the owner,
-and the target copies them from the source's memory while the window is locked. A borrowed shard has the extent and the
-positions of the lender's, so that windows that lie side by side there lie side by side here, and the kernel runs
-through them in one go. The memory stays as long as anybody has it open, whatever becomes of the process that made it.
+Features, labels, weights and numbers of points never change, so one copy a host is enough; hidden states belong to the
+owner, and the target copies them from the source's memory while the window is locked. A borrowed shard has the extent
+and the positions of the lender's, so that windows that lie side by side there lie side by side here, and the kernel
+runs through them in one go. The memory stays as long as anybody has it open, whatever becomes of the process that made
+it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def make_shareable(shard: Shard) -> None:
     shard.ids, shard.state = shared_memory.lendable(shard.ids), shared_memory.lendable(shard.state)
     if shard.labels.any():
         shard.labels = shared_memory.lendable(shard.labels)
+    if shard.weights is not None:
+        shard.weights = shared_memory.lendable(shard.weights)
 
 
 class PointSharing:
@@ -96,8 +99,11 @@ def _describe(shard: Shard) -> SharedPointsRef | None:
     labels = shared_memory.place_of(shard.labels) if shard.labels.any() else None
     if ids is None or None in features or (labels is None and shard.labels.any()):
         return None
+    weights = None if shard.weights is None else shared_memory.place_of(shard.weights)
+    if weights is None and shard.weights is not None:
+        return None
     found = tuple(p for p in features if p is not None)
-    return SharedPointsRef(0, shard.points, ids, found, labels, shared_memory.place_of(shard.state))
+    return SharedPointsRef(0, shard.points, ids, found, labels, shared_memory.place_of(shard.state), weights)
 
 
 def _open(lent: SharedPointsRef, native: Shard) -> Shard:
@@ -118,6 +124,12 @@ def _open(lent: SharedPointsRef, native: Shard) -> Shard:
     labels.flags.writeable = native.labels.flags.writeable
     if lent.labels is not None:
         labels = _like(lent.labels, native.labels)
+    if (lent.weights is None) != (native.weights is None):
+        raise DecodeError("A window was lent with points of another kind.")
+    weights = None
+    if lent.weights is not None and native.weights is not None:
+        weights = _like(lent.weights, native.weights)
+        fits = fits and len(weights) == lead
     if not fits or len(ids) != points or len(labels) != points:
         raise DecodeError(f"A window was lent out of {points} points that do not fit together.")
     return Shard(
@@ -129,6 +141,7 @@ def _open(lent: SharedPointsRef, native: Shard) -> Shard:
         columns=native.columns,
         ids=ids,
         layout=native.layout,
+        weights=weights,
     )
 
 

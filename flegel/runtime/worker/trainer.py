@@ -318,7 +318,7 @@ class Trainer:
         resumed: tuple[Array, ...],
     ) -> Shard:
         """Rows and hidden states, those of a checkpoint where the job is `resumed`."""
-        features, labels, ids = self._rows(load, scaling, resumed[2] if resumed else None)
+        features, labels, ids, weights = self._rows(load, scaling, resumed[2] if resumed else None)
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         rng = np.random.default_rng([load.seed, load.index])
@@ -328,7 +328,7 @@ class Trainer:
         self._doing = "loading"
         shared = load.lend and shared_points.wanted()
         empty = shared_memory.empty if shared else np.empty
-        shard = make_shard(features, algorithm.labels_for_points(labels), state, layout, ids, empty)
+        shard = make_shard(features, algorithm.labels_for_points(labels), state, layout, ids, empty, weights)
         if shared:
             shared_points.make_shareable(shard)
         return shard

@@ -64,7 +64,7 @@ def block({arguments}):
         if halted[i]:
             continue
         halting[0] = 0
-        change = _update(self, DataPoint({point}, labels[i], state[i]), parameter, iteration)
+        change = _update(self, DataPoint({point}, labels[i], state[i], {weight}), parameter, iteration)
         {fold}
         if halting[0]:
             halted[i] = 1
@@ -139,11 +139,12 @@ def _first_line(error: Exception) -> str:
 
 def data_point(shard: Shard, i: int) -> DataPoint:
     """Point i of a shard in the rows layout."""
+    weight = 1.0 if shard.weights is None else float(shard.weights[i])
     if isinstance(shard.features, Sparse):
         lo, hi = shard.features.indptr[i], shard.features.indptr[i + 1]
         row = SparseRow(shard.features.indices[lo:hi], shard.features.values[lo:hi])
-        return DataPoint(row, shard.labels[i], shard.state[i])
-    return DataPoint(shard.features[i], shard.labels[i], shard.state[i])
+        return DataPoint(row, shard.labels[i], shard.state[i], weight)
+    return DataPoint(shard.features[i], shard.labels[i], shard.state[i], weight)
 
 
 def as_hooks_see(algorithm: Algorithm, parameter: Tree, shard: Shard) -> Tree:
@@ -170,7 +171,7 @@ def interpreted(algorithm: Algorithm) -> Kernel:
     ) -> int:
         if shard.layout != "rows":
             raise ValueError("the interpreted loop reads rows")
-        presented = pytree.present(as_hooks_see(algorithm, parameter, shard))
+        presented = pytree.present(pytree.read_only(as_hooks_see(algorithm, parameter, shard)))
         for i in range(start, end):
             if flag[0]:
                 return i
@@ -214,12 +215,13 @@ def _compile(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree) ->
     ) -> int:
         features = shard.features
         data = (features.indptr, features.indices, features.values) if isinstance(features, Sparse) else (features,)
+        weights = () if shard.weights is None else (shard.weights,)
         theta = pytree.flatten(as_hooks_see(algorithm, parameter, shard))
         place[0] = -1
         try:
             return int(
                 block(
-                    *hyper, halting, place, *data, shard.labels, shard.state, shard.halted,
+                    *hyper, halting, place, *data, *weights, shard.labels, shard.state, shard.halted,
                     *theta, *pytree.flatten(aggregator), start, end, iteration, flag,
                 )
             )  # fmt: skip
@@ -339,7 +341,8 @@ def _generate(
     ]
     lo_hi = "indptr[i] : indptr[i + 1]"
     fold_definition, fold = _fold_code(cls, algorithm, shard, parameter, zero)
-    arrays = ["halting", "place", *data, "labels", "state", "halted", *theta, *sums]
+    weights = [] if shard.weights is None else ["weights"]
+    arrays = ["halting", "place", *data, *weights, "labels", "state", "halted", *theta, *sums]
     return TEMPLATE.format(
         title=cls.__name__,
         self_fields=(*used, "halting"),
@@ -351,6 +354,7 @@ def _generate(
         parameter=f"_Parameter({', '.join(scalars)})" if pytree.is_bundle(parameter) else scalars[0],
         target=f"_Statistics({', '.join(sums)})" if pytree.is_bundle(zero) else sums[0],
         point=f"SparseRow(indices[{lo_hi}], values[{lo_hi}])" if sparse else "features[i]",
+        weight="weights[i]" if weights else "1.0",
         fold=fold,
     )
 
@@ -382,7 +386,7 @@ def _works_in_place(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: T
     probe = data_point(shard, 0)
     probe = probe._replace(state=probe.state.copy())
     target = pytree.copy(zero)
-    presented = pytree.present(as_hooks_see(algorithm, parameter, shard))
+    presented = pytree.present(pytree.read_only(as_hooks_see(algorithm, parameter, shard)))
     with inside("updateDataPoint"):
         change = algorithm.updateDataPoint(probe, presented, 0)
     with inside("aggregate"):

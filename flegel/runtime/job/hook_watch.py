@@ -1,0 +1,118 @@
+"""Ends hooks of the coordinator that do not return, and what else a hook can do to its process. Decides no policy.
+
+A thread looks four times a second which hook runs. Beyond the limit it interrupts the thread that runs it: the main
+thread by a signal, which also ends a sleep; another thread by an exception at its next line of Python. It repeats that
+until the hook has been left. Time in which this process was stopped does not count. A hook that holds the interpreter
+itself, in compiled code without an end, cannot be interrupted from inside: on a cluster the slave ends its process.
+
+A child process that a hook has forked and that returns from the hook is ended: it would be a second coordinator.
+`os._exit` in a hook becomes `SystemExit`, so that no job ends without a word.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any, NamedTuple
+
+from flegel.algorithm import Algorithm
+from flegel.core.own_pauses import OwnPauses
+from flegel.errors import HookTimeout
+from flegel.params.hooks import observers
+from flegel.runtime import clock
+
+LOOK = 0.25
+AGAIN = 1.0
+"""Seconds until a hook that caught the interruption is interrupted again."""
+AWAY = 2.0
+INTERRUPTION = signal.SIGURG
+"""Ignored by default, so a late one does no harm."""
+
+
+class RunningHook(NamedTuple):
+    number: int
+    hook: str
+    limit: float
+
+
+class HookWatch:
+    """`with HookWatch(algorithm, seconds):` around a job, in the thread that runs its hooks."""
+
+    def __init__(self, algorithm: Algorithm, seconds: float) -> None:
+        self._algorithm, self._seconds = algorithm, seconds
+        self._running: RunningHook | None = None
+        self._count = 0
+        self._late: tuple[int, float] | None = None
+        """Number of the hook to be interrupted, and for how long it has run."""
+        self._over = threading.Event()
+
+    # -- around the job --------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> HookWatch:
+        self._pid, self._thread = os.getpid(), threading.get_ident()
+        self._main = threading.current_thread() is threading.main_thread()
+        self._handler: Any = signal.signal(INTERRUPTION, self._interrupted) if self._main else None
+        self._real_exit, os._exit = os._exit, self._exit  # type: ignore[assignment]
+        observers.append(self)
+        threading.Thread(target=self._watch, name="hook watch", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        observers.remove(self)
+        os._exit = self._real_exit
+        if self._main:
+            signal.signal(INTERRUPTION, self._handler if self._handler is not None else signal.SIG_DFL)
+
+    # -- in the thread that runs hooks -----------------------------------------------------------------------------
+
+    def entered(self, algorithm: Algorithm, hook: str, extra: float) -> None:
+        if algorithm is self._algorithm:
+            self._count += 1
+            self._running = RunningHook(self._count, hook, self._seconds + extra)
+
+    def left(self, algorithm: Algorithm) -> None:
+        if algorithm is not self._algorithm:
+            return
+        if os.getpid() != self._pid:
+            hook = self._running.hook if self._running else "a hook"
+            text = f"flegel: {hook} forked, and the child process came back from it; the child is ended.\n"
+            os.write(2, text.encode())
+            self._real_exit(1)
+        self._running = None
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread: raise inside the hook, unless it has just returned."""
+        running, late = self._running, self._late
+        if running is not None and late is not None and running.number == late[0]:
+            raise HookTimeout(late[1])
+
+    def _exit(self, code: int) -> None:
+        if os.getpid() == self._pid and threading.get_ident() == self._thread and self._running is not None:
+            sys.exit(code)
+        self._real_exit(code)
+
+    # -- in the thread that watches --------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        pauses, since, number, again = OwnPauses(AWAY), 0.0, 0, 0.0
+        while not self._over.wait(LOOK):
+            now = clock.now()
+            away, running = pauses.look(now), self._running
+            if running is None or running.number != number:
+                since, number, again = now, running.number if running else 0, 0.0
+                continue
+            since += away
+            if now - since > running.limit and now >= again:
+                self._late, again = (number, now - since), now + AGAIN
+                self._interrupt()
+
+    def _interrupt(self) -> None:
+        if self._main:
+            signal.pthread_kill(self._thread, INTERRUPTION)
+        else:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(HookTimeout))

@@ -1,0 +1,98 @@
+"""Where the workers of a job run: in threads of this process, or in processes of their own. Trains nothing.
+
+Processes isolate: a crash or an endless hook ends a worker, not the program that called `flegel.run`. Starting them
+takes about a second, though, and a small job is over before. Such a job runs in threads, if its code is one of ours:
+the kernel is timed on a part of the sample, and training is taken to be `PASSES` passes over all rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from flegel.runtime.job.class_source import reference
+from flegel.runtime.job.request import Request, default_workers
+from flegel.runtime.job.warm_clusters import Kind, warm_clusters
+from flegel.runtime.processes.cluster_protocol import Cluster
+
+PASSES = 20  # of training, where nothing is known: k-means and LR take 5 to 30 on the tables of bench/micro/small_jobs
+COLD_START = 1.2  # seconds until the first processes have loaded their shards; 0.9 to 2.4 were measured
+WARM_START = 0.1  # seconds that waiting processes take for loading; 0.03 to 0.3 were measured
+ASSUMED_SPEED = 1e9  # multiplications a second of one worker, before a kernel was timed; kernels reach 1e9 to 2e10
+
+
+class Choice(NamedTuple):
+    """The kind of workers, and why, for people; without a reason there was no choice."""
+
+    kind: Kind
+    reason: str = ""
+
+
+def choose(training: float, starting: float) -> Choice:
+    """Threads where training is expected to be over before processes have started."""
+    if training < starting:
+        return Choice("threads", f"{_seconds(training)} of training are expected, processes take {_seconds(starting)}")
+    return Choice("processes")
+
+
+def early_choice(request: Request) -> Choice | None:
+    """What can be said before anything was timed; None: the kernel has to be timed first."""
+    wanted = request.job.processes
+    if wanted is not None:
+        return Choice("processes" if wanted else "threads")
+    if not reference(request.algorithm).builtin or request.session is not None or request.job.straggler:
+        return Choice("processes")
+    if rough_seconds(request) > 4 * COLD_START:
+        return Choice("processes")
+    return None
+
+
+def rough_seconds(request: Request) -> float:
+    """Seconds of training, from the size of the data alone."""
+    work = request.data.rows * request.algorithm.work(request.data.columns)
+    return PASSES * work / ASSUMED_SPEED / min(request.workers, default_workers())
+
+
+class JobCluster:
+    """The cluster of one job; the choice is made when the first worker is needed."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._leased = contextlib.ExitStack()
+        self.choice = Choice("processes") if request.cluster is not None else early_choice(request)
+        self._cluster = request.cluster
+        self._began = 0.0
+
+    def __enter__(self) -> JobCluster:
+        self._leased.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._leased.__exit__(*error)  # type: ignore[arg-type]
+
+    def start_early(self) -> None:
+        """Processes come up while something else is done; nothing where the choice is not made yet."""
+        if self.choice is not None:
+            self.get().start()
+
+    def get(self, training: Callable[[], float] | None = None) -> Cluster:
+        """The cluster. `training` tells how many seconds training takes, by measurement; roughly otherwise."""
+        if self._cluster is None:
+            if self.choice is None:
+                waiting = warm_clusters.waiting("processes") >= self._request.workers
+                seconds = training() if training is not None else rough_seconds(self._request)
+                self.choice = choose(seconds, WARM_START if waiting else COLD_START)
+            user_code = not reference(self._request.algorithm).builtin
+            lease = warm_clusters.lease(self.choice.kind, self._request.workers, renew=user_code)
+            self._cluster = self._leased.enter_context(lease)
+        return self._cluster
+
+    def say(self) -> None:
+        """Why it is threads, where that was decided here."""
+        if self.choice is not None and self.choice.reason:
+            self._request.say(f"workers run in threads of this process: {self.choice.reason} to start")
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.1f} s"

@@ -1,0 +1,1 @@
+"""What a process asks of its operating system: its descendants, its standard streams."""

@@ -1,0 +1,93 @@
+"""Workers that wait between two jobs: taken, given back, ended; and which jobs run in threads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import flegel
+from flegel.algorithms.kmeans import KMeans
+from flegel.runtime.job.placement import COLD_START, Choice, choose
+from flegel.runtime.job.request import workers_for
+from flegel.runtime.job.warm_clusters import WarmClusters, warm_clusters
+
+ROWS = np.random.default_rng(0).normal(size=(300, 3))
+
+
+def test_training_that_ends_before_processes_have_started_runs_in_threads() -> None:
+    assert choose(0.02, COLD_START).kind == "threads" and "20 ms" in choose(0.02, COLD_START).reason
+    assert choose(COLD_START, COLD_START) == Choice("processes")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "most"), [(1, 3, 1), (1000, 28, 1), (10**7, 28, len(os.sched_getaffinity(0)))]
+)
+def test_small_jobs_have_fewer_workers_by_default(rows: int, columns: int, most: int) -> None:
+    class Shape:
+        sparse = False
+
+    shape = Shape()
+    shape.rows, shape.columns = rows, columns  # type: ignore[attr-defined]
+    assert workers_for(KMeans(k=10), shape) == most  # type: ignore[arg-type]
+
+
+def test_an_unknown_word_for_processes_is_refused() -> None:
+    with pytest.raises(flegel.UsageError, match="auto, yes or no"):
+        flegel.run(KMeans(k=2), ROWS, processes="maybe")
+
+
+def test_jobs_in_threads_use_the_same_threads_again_and_give_the_same_bits() -> None:
+    said: list[str] = []
+    first = flegel.run(KMeans(k=3), ROWS, sync="bsp", workers=2, say=said.append)
+    assert first.placement == "threads" and any("threads of this process" in text for text in said)
+    workers = {t for t in threading.enumerate() if t.name.startswith("worker-")}
+    again = flegel.run(KMeans(k=3), ROWS, sync="bsp", workers=2)
+    assert {t for t in threading.enumerate() if t.name.startswith("worker-")} == workers
+    assert np.array_equal(first.parameters["centroids"], again.parameters["centroids"])
+    flegel.shutdown()
+    assert not any(t.name.startswith("worker-") for t in threading.enumerate())
+
+
+def test_a_job_that_fails_leaves_no_workers_behind() -> None:
+    flegel.shutdown()
+    with pytest.raises(flegel.FlegelError):
+        flegel.run(KMeans(k=3), np.full((10, 2), np.nan))
+    assert warm_clusters.waiting("threads") == 0
+
+
+def test_two_jobs_at_once_have_a_cluster_each_and_one_waits_afterwards() -> None:
+    clusters = WarmClusters()
+    with clusters.lease("threads", 1) as first:
+        with clusters.lease("threads", 1) as second:
+            assert first is not second
+        assert clusters.waiting("threads") == 1
+    assert clusters.waiting("threads") == 1
+    with clusters.lease("threads", 3) as third:
+        assert third is second and third.workers == 3
+    clusters.close()
+    assert clusters.waiting("threads") == 0
+
+
+@pytest.mark.processes
+def test_processes_wait_for_the_next_job_and_a_forked_process_has_its_own() -> None:
+    flegel.shutdown()
+    flegel.run(KMeans(k=3), ROWS, workers=1, processes=True)
+    (cluster,) = warm_clusters._idle.values()
+    pid = cluster.registry.processes[0].pid  # type: ignore[attr-defined]
+    assert flegel.run(KMeans(k=3), ROWS, workers=1, processes=True).placement == "processes"
+    assert cluster.registry.processes[0].pid == pid, "the same process"  # type: ignore[attr-defined]
+    results = multiprocessing.get_context("fork").Queue()
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: results.put((warm_clusters.waiting("processes"), flegel.run(KMeans(k=3), ROWS).placement))
+    )
+    child.start()
+    assert results.get(timeout=60) == (0, "threads")
+    child.join(60)
+    assert flegel.run(KMeans(k=3), ROWS, workers=1, processes=True).placement == "processes"
+    flegel.shutdown()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -8,6 +8,6 @@ BUILTINS = {
     "fcm": "flegel.algorithms.fcm.fcm:FCM",
     "lr": "flegel.algorithms.lr.lr:LR",
     "nmf": "flegel.algorithms.nmf.nmf:NMF",
-    "nmf-kl": "flegel.algorithms.nmf.kullback:KLNMF",
+    "klnmf": "flegel.algorithms.nmf.kullback:KLNMF",
 }
 """Name on the command line to module and class. A new algorithm is a file and a line here."""

@@ -256,6 +256,10 @@ class Algorithm:
         """Remarks on the finished model that a user should read (empty clusters and the like)."""
         return []
 
+    def metrics(self, aggregator: Tree, parameter: Tree) -> dict[str, float]:
+        """Figures of the finished model besides its objective, by name, from the statistics: a held-out error."""
+        return {}
+
     def predict(self, features: Any, parameter: Tree) -> Array:
         """What the model says about new rows."""
         raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")

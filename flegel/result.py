@@ -49,6 +49,8 @@ class Result:
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
     warnings: list[str] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Figures of the model besides its objective (`Algorithm.metrics`), such as a held-out error."""
     classes: list[str] | None = None
     scaling: tuple[Array, Array] | None = None
     """Shift and factor of each column, where the rows were scaled; `predict` scales new rows alike."""
@@ -105,6 +107,7 @@ class Result:
             "model": self.model,
             "kernel": self.kernel,
             "warnings": self.warnings,
+            "metrics": {name: _plain(value) for name, value in self.metrics.items()},
         }
 
     def __repr__(self) -> str:

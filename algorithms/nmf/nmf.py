@@ -16,12 +16,14 @@ from flegel.algorithms.nmf.rows import (
     EPSILON,
     add_products,
     descend_columns,
+    dot,
     errors,
     fold_in,
     join_columns,
     observed,
     settled,
     solve_row,
+    split_row,
     start_row,
     step_columns,
     whole_row,
@@ -69,6 +71,7 @@ class FactorSums(NamedTuple):
     energy, progress, spread (sgd, this interval): Σ of squared gradients, Σ of step lengths and its
     square, a column.
     counts (sgd): entries seen, a column. loss: see `NMF`. seen: rows visited. A row counts as often as it weighs.
+    held (sgd): Σ of squared errors of the entries held out, each at its row's last visit, and how many these are.
     """
 
     moves: Array
@@ -79,6 +82,7 @@ class FactorSums(NamedTuple):
     counts: Array
     loss: Array
     seen: Array
+    held: Array
 
 
 class RowChange(NamedTuple):
@@ -91,6 +95,7 @@ class RowChange(NamedTuple):
     progress: Array
     loss: float
     first: float
+    held: Array
 
 
 class NMF(Algorithm):
@@ -140,6 +145,10 @@ class NMF(Algorithm):
             "the mean entry; default: 0.03 where entries are missing (sgd), else 0"
         ),
     ] = None
+    holdout: Annotated[
+        float,
+        Meta(ge=0, lt=1, description="part of the entries that is not trained on; their error is a metric (sgd)"),
+    ] = 0.0
     learning_rate: Annotated[float, Meta(gt=0, description="length of AdaGrad's steps on H (sgd)")] = 0.4
     sweeps: Annotated[int, Meta(ge=1, description="coordinate descent sweeps a visit (not multiplicative)")] = 3
     precision: Annotated[
@@ -158,6 +167,8 @@ class NMF(Algorithm):
             raise UsageError(f"NMF: entries must not be negative, and {values.min():g} is; shift them first.")
         if not np.isfinite(values).all():
             raise UsageError("NMF: an entry is infinite; leave it out.")
+        if self.holdout and self.solver != "sgd":
+            raise UsageError(f"NMF: holdout needs solver=sgd; solver={self.solver} takes entries left out for zeros.")
         dense = not isinstance(sample.features, Sparse)
         if self.solver != "sgd" and dense and np.isnan(np.asarray(sample.features)).any():
             raise UsageError(f"NMF: solver={self.solver} needs every entry; use solver=sgd for missing ones.")
@@ -201,8 +212,8 @@ class NMF(Algorithm):
         return 0.0 if whole or self.solver != "sgd" else MISSING_PENALTY
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
-        state = np.zeros((points, self.rank + 1), self.precision)
-        state[:, -1] = -1.0
+        state = np.zeros((points, self.rank + (2 if self.holdout else 1)), self.precision)
+        state[:, self.rank] = -1.0
         return state
 
     def initAggregator(self, sample: Sample, parameter: Factors) -> FactorSums:
@@ -211,12 +222,13 @@ class NMF(Algorithm):
         gram = np.zeros((0, 0) if sgd else (rank, rank))
         energy, progress, spread, counts = (np.zeros(columns if sgd else 0) for _ in range(4))
         moves, loss, seen = np.zeros((columns, rank)), np.zeros(1), np.zeros(1)
-        return FactorSums(moves, gram, energy, progress, spread, counts, loss, seen)
+        return FactorSums(moves, gram, energy, progress, spread, counts, loss, seen, np.zeros(2))
 
     # -- training ------------------------------------------------------------------------------------------
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Factors, iterationNum: int) -> RowChange:
         columns, values = observed(dataPoint.features, parameter.scale[0])
+        columns, values, held_columns, held_values = split_row(dataPoint.features, columns, values, self.holdout)
         factors, state = parameter.factors, dataPoint.state
         rank, mass = factors.shape[1], dataPoint.weight
         penalty = parameter.penalty[0]
@@ -251,13 +263,22 @@ class NMF(Algorithm):
             loss = mass * squares if first else 0.0  # a row's squares never change, and must not be rounded
             gram = np.zeros((rank, rank))
             add_products(columns, values, weights, before, mass, moves, gram)
-        return RowChange(columns, moves, gram, energy, progress, loss, mass if first else 0.0)
+        held = np.zeros(2)
+        if self.holdout > 0.0:
+            error = 0.0
+            for t in range(held_columns.shape[0]):
+                error += (held_values[t] - dot(weights, factors[held_columns[t]])) ** 2
+            gone = 0.0 if first else np.float64(state[rank + 1])
+            state[rank + 1] = error
+            held[0] = mass * (np.float64(state[rank + 1]) - gone)
+            held[1] = mass * held_columns.shape[0] if first else 0.0
+        return RowChange(columns, moves, gram, energy, progress, loss, mass if first else 0.0, held)
 
     def aggregate(self, target: FactorSums, aggregator: FactorSums | RowChange) -> FactorSums:
-        if len(aggregator) == 8:  # FactorSums, a worker's report; numba removes this branch for a RowChange
+        if len(aggregator) == 9:  # FactorSums, a worker's report; numba removes this branch for a RowChange
             pytree.add(target, aggregator)
             return target
-        columns, moves, gram, energy, progress, loss, first = aggregator
+        columns, moves, gram, energy, progress, loss, first, held = aggregator  # type: ignore[misc]
         for t in range(len(columns)):
             target.moves[columns[t]] += moves[t]
         for t in range(len(energy)):
@@ -270,6 +291,7 @@ class NMF(Algorithm):
             target.gram[f] += gram[f]
         target.loss[0] += loss
         target.seen[0] += first
+        target.held[:] += held
         return target
 
     def efficiency(self, part: float, workers: int) -> float | None:
@@ -285,7 +307,7 @@ class NMF(Algorithm):
 
     def kernel(self, share: Shard) -> Kernel:
         if self.solver == "sgd":
-            return kernels.solving(share, self.rank, self.learning_rate, self.sweeps)
+            return kernels.solving(share, self.rank, self.learning_rate, self.sweeps, self.holdout)
         return kernels.whole_matrix(self._whole_sweeps())
 
     def _whole_sweeps(self) -> int:
@@ -334,6 +356,13 @@ class NMF(Algorithm):
     def baseline(self, aggregator: FactorSums, parameter: Factors) -> float | None:
         """The squares of all entries. Statistics of sgd hold only what remains of them."""
         return None if self.solver == "sgd" else float(aggregator.loss[0]) * float(parameter.scale[0]) ** 2
+
+    def metrics(self, aggregator: FactorSums, parameter: Factors) -> dict[str, float]:
+        squares, count = float(aggregator.held[0]), float(aggregator.held[1])
+        if count <= 0:
+            return {}
+        error = float(parameter.scale[0]) * float(np.sqrt(max(squares, 0.0) / count))
+        return {"held_out_rmse": error, "held_out_entries": count}
 
     # -- use -----------------------------------------------------------------------------------------------
 

@@ -205,6 +205,8 @@ def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json
         result = job(watch=display.watch, say=display.say)
     for text in result.warnings:
         display.say(f"note: {text}")
+    for name, value in result.metrics.items():
+        display.say(f"{name}: {value:.6g}")
     failed: FlegelError | None = None
     if folder is not None:
         try:

@@ -266,6 +266,7 @@ def _result(
         parameter=pytree.present(machine.commits.final_parameter()),
         kernel=built.kind,
         warnings=remarks(machine),
+        metrics=metrics_of(machine),
         classes=data.classes,
         scaling=None if scaling is None else (scaling.shift, scaling.factor),
         treatment=data.treatment.scaled_by(scaling),
@@ -273,6 +274,12 @@ def _result(
         balance=balance_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
     )
+
+
+def metrics_of(machine: Coordinator) -> dict[str, float]:
+    """What the algorithm says of its model in figures."""
+    said = call_hook(machine.state.algorithm, "the end", "metrics", machine.store.statistics, machine.parameter)
+    return hook_values.figures(said, "metrics")
 
 
 def remarks(machine: Coordinator) -> list[str]:

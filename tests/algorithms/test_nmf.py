@@ -344,8 +344,6 @@ def test_entries_that_are_held_out_are_not_trained_on_and_their_error_is_reporte
     assert found["held_out_entries"] == pytest.approx(0.2 * known.sum(), rel=0.1)
     assert run.statistics.counts.sum() + found["held_out_entries"] == known.sum()
     assert found["held_out_rmse"] < 0.2 * whole[known].std()  # it predicts what it never saw
-    trained = np.sqrt(run.statistics.loss[0] / run.statistics.counts.sum()) * run.parameter.scale[0]
-    assert found["held_out_rmse"] > 0.5 * trained
 
 
 def test_holding_out_needs_a_solver_that_knows_missing_entries() -> None:

@@ -7,13 +7,14 @@ field here and its use; CONTRIBUTING.md lists the steps.
 
 from __future__ import annotations
 
+import csv
 import math
 import os
 from typing import Annotated, Any
 
 import msgspec
 
-from flegel.errors import UsageError
+from flegel.errors import UsageError, nearest
 from flegel.options import Option, parse_bytes, parse_seconds
 
 TRAINING, SYNCHRONIZATION, DATA = "Training", "Synchronization", "Data"
@@ -160,9 +161,35 @@ def check_timeout(seconds: float, flag: str) -> None:
         raise UsageError(f"{flag} {seconds:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day.")
 
 
+def check_audit(wanted: str, flag: str) -> None:
+    if wanted not in ("on", "off") and not (wanted.isdigit() and int(wanted) > 0):
+        raise UsageError(f"{flag} {wanted!r} must be on, off or a number of points.")
+
+
 def check_period(seconds: float, flag: str) -> None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"The time between checkpoints must be more than 0 seconds, not {seconds:g}.")
+
+
+def parse_names(text: str) -> list[str | int]:
+    """'a,b,"c,d"' as names of columns; numbers stay text, for which a name has precedence."""
+    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip()]
+    if not names:
+        raise UsageError(f"{text!r} names no column; write names or numbers with commas between them.")
+    return list(names)
+
+
+def check_categorical(value: str, flag: str) -> None:
+    _check_choice(value, flag, ["auto", "onehot", "ordinal", "drop"])
+
+
+def check_missing(value: str, flag: str) -> None:
+    _check_choice(value, flag, ["error", "drop", "mean", "median", "indicator"])
+
+
+def _check_choice(value: str, flag: str, known: list[str]) -> None:
+    if value not in known:
+        raise UsageError(f"{flag} {value} is not known{nearest(value, known)}")
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,6 +213,16 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option("Decides initial parameters and the order of the data.", TRAINING, check=check_seed),
     ] = 0
     sync: SyncSpec = SyncSpec()
+    device: Annotated[
+        str,
+        Option(
+            "What workers compute on: 0=cuda:0, 1-3=cuda:1, ...; all others on the processor.",
+            TRAINING,
+            metavar="WORKER=DEVICE,…",
+            see="networks.md",
+        ),
+    ] = ""
+    gpus: Annotated[int, Option("The first so many workers compute on one GPU each.", TRAINING, see="networks.md")] = 0
     straggler: Annotated[
         str,
         Option(
@@ -195,6 +232,41 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     label: Annotated[str | int | None, Option("Label column of a file, by name or number.", DATA)] = None
+    columns: Annotated[
+        list[str | int] | None,
+        Option(
+            "Columns that are features, by name or number from 0: a,b,c; all but the label by default.",
+            DATA,
+            metavar="NAMES",
+            parse=parse_names,
+            see="data.md",
+        ),
+    ] = None
+    drop: Annotated[
+        list[str | int] | None,
+        Option(
+            "Columns that are left out, by name or number.", DATA, metavar="NAMES", parse=parse_names, see="data.md"
+        ),
+    ] = None
+    categorical: Annotated[
+        str,
+        Option(
+            "What text becomes: onehot, ordinal, drop; auto is onehot, and names of single rows are left out.",
+            DATA,
+            check=check_categorical,
+            see="data.md",
+        ),
+    ] = "auto"
+    missing: Annotated[
+        str,
+        Option(
+            "What gaps become: error, drop (the row is left out), mean, median, or indicator (mean, and a column that "
+            "marks them).",
+            DATA,
+            check=check_missing,
+            see="data.md",
+        ),
+    ] = "error"
     weight: Annotated[
         str | int | None,
         Option("Column of a file that holds the weight of each row, by name, or by number among the features.", DATA),
@@ -246,6 +318,17 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replace: Annotated[
         bool, Option("Start another process for a lost worker, or share its points out.", FAULTS, see="faults.md")
     ] = True
+    audit: Annotated[
+        str,
+        Option(
+            "Check the statistics while training, and the result by a pass at the end: on, off, or so many points of "
+            "each worker at a time.",
+            FAULTS,
+            metavar="on|off|N",
+            check=check_audit,
+            see="audit.md",
+        ),
+    ] = "on"
     checkpoint: Annotated[
         str | None,
         Option(

@@ -86,6 +86,7 @@ class FCM(Algorithm):
     ignores_labels = True
     default_tolerance = 1e-6
     auxiliary = ("shares", "points")
+    memoryless = True
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     m: Annotated[float, Meta(gt=1, description="fuzzifier: near 1 is hard, large is fuzzy; 2 is fastest")] = 2.0
@@ -228,6 +229,21 @@ class FCM(Algorithm):
         y = (rows - parameter.origin) / parameter.unit
         centres = (parameter.centroids - parameter.origin) / parameter.unit
         return self._memberships(y, centres)
+
+    def probabilities(self, features: Any, parameter: Prototypes) -> Array:
+        """Memberships."""
+        return self.transform(features, parameter)[0]
+
+    def distances(self, features: Any, parameter: Prototypes) -> Array:
+        """Euclidean distances to all centroids."""
+        return np.asarray(np.sqrt(self.transform(features, parameter)[1]) * parameter.unit)
+
+    def scores(self, features: Any, parameter: Prototypes) -> Array:
+        """The largest membership."""
+        return np.asarray(self.transform(features, parameter)[0].max(axis=1))
+
+    def model(self, parameter: Prototypes) -> dict[str, Array]:
+        return {"centroids": parameter.centroids}
 
     def work(self, columns: int) -> float:
         return 4.0 * self.k * columns  # and powers of distances

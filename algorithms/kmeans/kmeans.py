@@ -16,6 +16,7 @@ from flegel.algorithms.kmeans.kernel import kernel_for
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
 from flegel.algorithms.kmeans.sparse import (
     dense_rows,
+    distances_of,
     nearest_of,
     sparse_kernel,
     sparse_lloyd,
@@ -110,6 +111,7 @@ class KMeans(Algorithm):
     sparse = True
     auxiliary = ("spare", "shares", "points")
     default_tolerance = 1e-6
+    memoryless = True
     trivial = "one cluster"
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
@@ -243,6 +245,19 @@ class KMeans(Algorithm):
             )
         return found
 
+    def distances(self, features: Any, parameter: Centroids) -> Array:
+        """Euclidean distances to all centroids."""
+        if isinstance(features, Sparse):
+            return np.sqrt(distances_of(features, parameter.centroids))
+        return np.sqrt(_squared_distances(np.asarray(features), parameter))
+
+    def scores(self, features: Any, parameter: Centroids) -> Array:
+        """Minus the squared distance to the nearest centroid; their sum is minus the objective."""
+        return -_nearest(features, parameter)[1]
+
+    def model(self, parameter: Centroids) -> dict[str, Array]:
+        return {"centroids": parameter.centroids}
+
     def work(self, columns: int) -> float:
         return float(self.k * columns)
 
@@ -280,6 +295,16 @@ def _shares(labels: Array, weights: Array | None, k: int) -> tuple[Array, float]
     """The part of the sample in each cluster, and what the sample weighs."""
     counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
     return counts / counts.sum(), float(counts.sum())
+
+
+def _squared_distances(rows: Array, parameter: Centroids, chunk: int = 16384) -> Array:
+    """(rows, centroids), in float64, by differences: no digits are lost where a row is near a centroid."""
+    found = np.empty((len(rows), len(parameter.centroids)))
+    for at in range(0, len(rows), chunk):
+        part = rows[at : at + chunk].astype(np.float64)
+        for j, centroid in enumerate(parameter.centroids):
+            found[at : at + chunk, j] = ((part - centroid) ** 2).sum(axis=1)
+    return found
 
 
 def _nearest(features: Any, parameter: Centroids, chunk: int = 16384) -> tuple[Array, Array]:

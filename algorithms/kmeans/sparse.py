@@ -104,6 +104,12 @@ def nearest_of(rows: Sparse, centroids: Array) -> tuple[Array, Array]:
     return nearest, np.maximum(least, 0.0)
 
 
+def distances_of(rows: Sparse, centroids: Array) -> Array:
+    """Squared distances, (rows, centroids)."""
+    scores = 0.5 * (centroids**2).sum(axis=1) - times(rows, np.ascontiguousarray(centroids.T))
+    return np.asarray(np.maximum(2.0 * scores + squared_norms(rows)[:, None], 0.0))
+
+
 def sparse_seed(rows: Sparse, centres: Array, count: int, rng: np.random.Generator) -> Array:
     """`count` more rows, as greedy k-means++ draws them from the distances to these centres; the first one at random
     where there are none."""

@@ -53,7 +53,8 @@ class Factors(NamedTuple):
 
     `energy` is what AdaGrad has gathered of every column (solver sgd), `scale` the mean entry of the sample:
     all training is in units of it, so that large and tiny ratings behave alike. `rows`: how many there are,
-    how many had been seen when this H was made, and 1 once all were. `penalty`: the regularization in force.
+    how many had been seen when this H was made, and 1 once all were; then `held` of the statistics.
+    `penalty`: the regularization in force.
     """
 
     factors: Array
@@ -181,7 +182,7 @@ class NMF(Algorithm):
         energy = np.full(sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank)
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
         penalty = np.array([self._penalty(sample)])
-        return Factors(factors, energy, np.array([scale]), np.array([sample.mass, 0.0, 0.0]), penalty)
+        return Factors(factors, energy, np.array([scale]), np.array([sample.mass, 0.0, 0.0, 0.0, 0.0]), penalty)
 
     def _mean(self, sample: Sample, values: Array) -> float:
         """The mean entry of the sample; 1 where it has none above 0."""
@@ -201,7 +202,7 @@ class NMF(Algorithm):
         fresh = self.initParameter(sample, rng)
         if previous.factors.shape != fresh.factors.shape or previous.energy.shape != fresh.energy.shape:
             raise UsageError("NMF: start= has another rank, solver or number of columns than this job.")
-        rows = np.array([sample.mass, sample.mass, 1.0])
+        rows = np.array([sample.mass, sample.mass, 1.0, 0.0, 0.0])
         return fresh._replace(factors=previous.factors, energy=previous.energy, rows=rows)
 
     def _penalty(self, sample: Sample) -> float:
@@ -316,7 +317,7 @@ class NMF(Algorithm):
 
     def updateParameter(self, aggregator: FactorSums, oldParameter: Factors) -> Factors:
         oldParameter = oldParameter._replace(
-            rows=np.array([oldParameter.rows[0], aggregator.seen[0], oldParameter.rows[2]])
+            rows=np.array([oldParameter.rows[0], aggregator.seen[0], oldParameter.rows[2], *aggregator.held])
         )
         old = oldParameter.factors
         if self.solver == "sgd":
@@ -357,8 +358,8 @@ class NMF(Algorithm):
         """The squares of all entries. Statistics of sgd hold only what remains of them."""
         return None if self.solver == "sgd" else float(aggregator.loss[0]) * float(parameter.scale[0]) ** 2
 
-    def metrics(self, aggregator: FactorSums, parameter: Factors) -> dict[str, float]:
-        squares, count = float(aggregator.held[0]), float(aggregator.held[1])
+    def metrics(self, parameter: Factors) -> dict[str, float]:
+        squares, count = float(parameter.rows[3]), float(parameter.rows[4])
         if count <= 0:
             return {}
         error = float(parameter.scale[0]) * float(np.sqrt(max(squares, 0.0) / count))
@@ -370,6 +371,9 @@ class NMF(Algorithm):
         """The weights w of new rows, solved for the finished H."""
         scale, penalty = float(parameter.scale[0]), float(parameter.penalty[0])
         return fold_in(features, parameter.factors, scale, penalty, self.solver == "sgd")
+
+    def model(self, parameter: Factors) -> dict[str, Array]:
+        return {"factors": parameter.factors, "scale": parameter.scale}
 
     def work(self, columns: int) -> float:
         return 4.0 * self.rank * columns

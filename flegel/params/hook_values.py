@@ -67,15 +67,6 @@ def texts(value: Any, hook: str) -> list[str]:
     raise AlgorithmError(f"{hook} returned {_shown(value)}; expected a list of sentences.")
 
 
-def figures(value: Any, hook: str) -> dict[str, float]:
-    """Numbers by name."""
-    if value is None:
-        return {}
-    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
-        return {name: number(each, hook, "the end") or 0.0 for name, each in value.items()}
-    raise AlgorithmError(f"{hook} returned {_shown(value)}; expected numbers by name.")
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} of shape {value.shape}"

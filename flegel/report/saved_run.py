@@ -77,7 +77,7 @@ def section(single: SavedRun) -> str:
     points = [(t, v) for t, v, _ in drawn.curve if v is not None]
     if points:
         parts.append(heading("Objective against time", level=3))
-        parts.append(figure(lambda w: _curve(points, w)))
+        parts.append(figure(lambda w: objective_curve(points, w)))
     if drawn.timeline.lanes:
         parts.append(heading("Where the time went", level=3))
         parts.append(figure(lambda w: timeline.draw([(result["sync"], drawn.timeline)], w)))
@@ -102,5 +102,5 @@ def section(single: SavedRun) -> str:
     return "".join(parts)
 
 
-def _curve(points: list[tuple[float, float]], width: float) -> Canvas:
+def objective_curve(points: list[tuple[float, float]], width: float) -> Canvas:
     return curves([ChartCurve("objective", points, 0)], width, "seconds", "objective")

@@ -28,7 +28,8 @@ from flegel.datasets import Scaling, Treatment
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.messages import TreeLayout
-from flegel.result import Result
+from flegel.prediction import answer, class_names, model_of, predict
+from flegel.result import Result, module_of
 from flegel.runtime.job.class_source import in_json, instantiate, reference
 from flegel.runtime.worker.trainer import build, form_of
 
@@ -54,7 +55,7 @@ class Model:
 
     def __init__(self, manifest: ModelManifest, arrays: dict[str, Array], algorithm: Algorithm | None) -> None:
         self.manifest = manifest
-        self.parameters = {k: v for k, v in arrays.items() if not k.startswith("__")}
+        self._arrays = {k: v for k, v in arrays.items() if not k.startswith("__")}
         self.state = arrays.get("__state__")
         self.scaling = (arrays["__shift__"], arrays["__factor__"]) if "__shift__" in arrays else None
         self._algorithm = algorithm
@@ -78,15 +79,52 @@ class Model:
     @property
     def parameter(self) -> Tree:
         fields = self.manifest.parameter.fields or ("value",)
-        return pytree.present(build(self.manifest.parameter, tuple(self.parameters[f] for f in fields), self.algorithm))
+        return pytree.present(build(self.manifest.parameter, tuple(self._arrays[f] for f in fields), self.algorithm))
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """The model by name; all of θ where its class is not trusted."""
+        return self._arrays if self._algorithm is None else model_of(self)[0]
+
+    @property
+    def internals(self) -> dict[str, Array]:
+        """What else θ holds."""
+        return {} if self._algorithm is None else model_of(self)[1]
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of the classes, where the labels of training were words."""
+        return self.manifest.classes
+
+    @property
+    def class_names(self) -> list[Any]:
+        """What `predict` answers with: class names or label values, or the numbers of the clusters."""
+        return class_names(self)
 
     @property
     def columns(self) -> int:
         return int(self.manifest.dataset["columns"])
 
+    @property
+    def module(self) -> Any:
+        """The saved network as an `nn.Module`."""
+        return module_of(self.algorithm, self.parameter)
+
     def predict(self, features: Any) -> Array:
         """What the model says about rows; class names where it was trained on names."""
-        return self.algorithm.predict(self.treatment.apply(features), self.parameter)
+        return predict(self, self.treatment, features)
+
+    def probabilities(self, features: Any) -> Array:
+        """(rows, classes or clusters), in the order of `class_names`."""
+        return answer(self, self.treatment, self.algorithm.probabilities, features)
+
+    def distances(self, features: Any) -> Array:
+        """(rows, centroids)."""
+        return answer(self, self.treatment, self.algorithm.distances, features)
+
+    def scores(self, features: Any) -> Array:
+        """How well each row fits, as `Result.scores`."""
+        return answer(self, self.treatment, self.algorithm.scores, features)
 
 
 def check_target(folder: str | os.PathLike[str]) -> None:
@@ -163,7 +201,7 @@ def save_or_rescue(result: Result, folder: str | os.PathLike[str], model: bool =
 
 
 def _files(result: Result) -> Iterator[tuple[str, bytes]]:
-    arrays = dict(result.parameters)
+    arrays = dict(zip(pytree.names(result.parameter), pytree.flatten(result.parameter), strict=True))
     if result.state is not None:
         arrays["__state__"] = result.state
     if result.scaling is not None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from flegel.core import pytree
@@ -18,6 +19,8 @@ from flegel.core.parallel_sums import add_fields
 from flegel.core.pytree import Array
 from flegel.datasets import scale
 from flegel.errors import Interrupted
+from flegel.job import Job
+from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -28,15 +31,17 @@ from flegel.messages import LoadShard, MeasureMoments
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
+from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
-from flegel.result import Result, balance_row, utilization, worker_rows
+from flegel.prediction import TrainingRows
+from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
-from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
+from flegel.runtime.job.observers import Observation
 from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
@@ -49,11 +54,23 @@ from flegel.sync import balance_mode, make_policy
 
 
 def execute(request: Request) -> Result:
-    """Train and return; leaves nothing behind but workers that wait for the next job, whatever happens."""
+    """Train and return; leaves nothing behind but workers that wait for the next job. Observers hear how it ended."""
+    observation = Observation(request.observers, request.say)
+    try:
+        result = _execute(request, observation)
+    except BaseException as error:
+        observation.finish(None, error)
+        raise
+    observation.finish(result, None)
+    return result
+
+
+def _execute(request: Request, observation: Observation) -> Result:
     began = clock.now()
     check_numbers(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
     parse_stragglers(request.job.straggler, request.workers)
+    parse_devices(request.job.device, request.job.gpus, request.workers)
     session = request.session
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
@@ -68,8 +85,7 @@ def execute(request: Request) -> Result:
         request.phase("reading", "")
         scaling = _scaling(request, place) if scale.check_method(request.job.scale) != "none" else None
         prepared = PreparedJob(request, scaling)
-        if request.data.note:  # not before everything that could be wrong has been looked at
-            request.say(request.data.note)
+        _tell_about_data(request, prepared)  # not before everything that could be wrong has been looked at
         parts = _stored_parts(request, prepared)
         place.start_early()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
@@ -80,13 +96,16 @@ def execute(request: Request) -> Result:
         cluster.start()
         rows = _shared_rows(request, parts, cluster, ending) if request.data.in_memory else None
         source = rows.describe() if rows else _own_parts(request)
+        request.control.bind(cluster)
+        observation.begin(_described(request), request.control)
         cluster.wait_ready()
         machine = _coordinator(request, prepared, scaling, built, source, parts, cluster)
         shift = 0.0
         if session is None:
-            drive(machine, cluster, _watching(request, machine))
+            watch = _watching(request, observation, machine, cluster)
+            drive(machine, cluster, watch, ended=request.control.why)
         else:
-            shift = _drive_with_checkpoints(request, session, machine, prepared, scaling, parts, cluster)
+            shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster)
         with by_one_thread():  # hooks of the end, too
             loaded = machine.state.ready_at - shift - began
             return _result(request, machine, built, loaded, scaling, place.choice.kind if place.choice else "processes")
@@ -126,7 +145,7 @@ def _coordinator(
 ) -> Coordinator:
     """The machine that decides, with what it tells each worker to load."""
     algorithm, job, session = request.algorithm, request.job, request.session
-    ref = reference(algorithm)
+    ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
     loads = {
         index: LoadShard(
             algorithm=ref,
@@ -141,7 +160,9 @@ def _coordinator(
             scaled=scaling is not None,
             elapsed=session.seconds if session else 0.0,
             kept=parts[index].kept if parts else None,
+            audit=job.audit != "off",
             lend=balance_mode(job.sync, request.workers) != "off",
+            device=devices.get(index, "cpu"),
         )
         for index in range(request.workers)
     }
@@ -154,6 +175,7 @@ def _coordinator(
         collect=job.collect_state or algorithm.keep_state,
         scaling=tuple(scaling or ()),
         debug=bool(os.environ.get("FLEGEL_DEBUG")),
+        audit=_audit(request),
         balance=_balancing(request, cluster.crowded(request.workers)),
         attribute=job.attribute,
         checkpoints=session.schedule() if session else None,
@@ -164,19 +186,29 @@ def _coordinator(
     )
 
 
-def _watching(request: Request, machine: Coordinator) -> Callable[[], None]:
+def _described(request: Request) -> Job:
+    """The job with its algorithm by name and without its source, for observers."""
+    return msgspec.structs.replace(
+        request.job, algorithm=msgspec.structs.replace(reference(request.algorithm), source=""), workers=request.workers
+    )
+
+
+def _watching(
+    request: Request, observation: Observation, machine: Coordinator, cluster: Cluster, shift: float = 0.0
+) -> Callable[[], None]:
     def watch() -> None:
         if request.session is not None:
             request.session.warn()
         if request.watch is not None:
             request.watch(observe(machine))
+        observation.look(machine, shift, cluster.hosts())
 
     return watch
 
 
 def _drive_with_checkpoints(
     request: Request,
-    session: CheckpointSession,
+    observation: Observation,
     machine: Coordinator,
     prepared: PreparedJob,
     scaling: scale.Scaling | None,
@@ -184,13 +216,15 @@ def _drive_with_checkpoints(
     cluster: Cluster,
 ) -> float:
     """Train with checkpoints, from where the job stood; returns how far its clock is ahead of this host's."""
+    session = request.session
+    assert session is not None
     session.restore(machine, parts)
     forms = (form_of(prepared.parameter), form_of(prepared.zero))
     session.begin(request.job, request.algorithm, request.data.summary(), machine, prepared.fingerprint, scaling, forms)
     shift = session.shift
     with Signals() as signals:
-        watch = _watching(request, machine)
-        drive(machine, cluster, watch, keeper=session, suspended=signals, shift=shift)
+        watch = _watching(request, observation, machine, cluster, shift)
+        drive(machine, cluster, watch, keeper=session, suspended=signals, ended=request.control.why, shift=shift)
         if signals.why and machine.verdict is None:
             session.close()
             raise Interrupted(session.interruption(signals.why, machine), signals.exit_code)
@@ -203,6 +237,11 @@ def _balancing(request: Request, crowded: bool) -> BalanceControl | None:
     return None if mode == "off" else BalanceControl(mode, criteria, crowded=crowded)
 
 
+def _audit(request: Request) -> Audit | None:
+    wanted, resumed = request.job.audit, request.session is not None and request.session.stored is not None
+    return None if wanted == "off" else Audit(int(wanted) if wanted.isdigit() else POINTS, resumed)
+
+
 def _timeouts(request: Request) -> Timeouts:
     return Timeouts(silence=request.job.worker_timeout, hook=request.job.hook_timeout)
 
@@ -212,7 +251,8 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     if request.session is not None and request.session.stored and request.session.stored.record.scaling:
         return scale.Scaling(*(np.array(column) for column in request.session.stored.record.scaling))
     if request.data.in_memory:
-        return scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        found = scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        return scale.keep(found, request.data.treatment.unscaled())
     cluster = place.get()
     cluster.start()
     cluster.wait_ready()
@@ -223,7 +263,18 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     total = scale.empty_moments(request.data.columns)
     for worker in sorted(collector.moments):
         total = scale.merge(total, scale.ColumnMoments(*collector.moments[worker]))
-    return scale.scaling(total, request.job.scale)
+    return scale.keep(scale.scaling(total, request.job.scale), request.data.treatment.unscaled())
+
+
+def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
+    """Whether the rows stand in for others, what became of each column, and advice about scaling."""
+    how = request.data.treatment
+    advice = None
+    if request.job.scale == "none":
+        advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
+    for line in (request.data.note, *request.data.source.report, advice):
+        if line:
+            request.say(line)
 
 
 def _own_parts(request: Request) -> dict[str, Any]:
@@ -244,6 +295,7 @@ def _result(
     request.phase("result", "warnings")
     workers = worker_rows(machine)
     values = (row.estimate for row in reversed(machine.trace))
+    found = machine.audit.objective if machine.audit is not None else None
     return Result(
         algorithm=algorithm,
         name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,
@@ -255,7 +307,7 @@ def _result(
         converged=machine.verdict.converged,
         reason=machine.verdict.reason,
         outcome=machine.verdict.outcome,
-        objective=next((value for value in values if value is not None), None),
+        objective=found if found is not None else next((value for value in values if value is not None), None),
         iterations=machine.iteration,
         seconds=machine.state.seconds,
         load_seconds=load_seconds,
@@ -266,20 +318,16 @@ def _result(
         parameter=pytree.present(machine.commits.final_parameter()),
         kernel=built.kind,
         warnings=remarks(machine),
-        metrics=metrics_of(machine),
         classes=data.classes,
+        metrics=algorithm.metrics(machine.parameter),
         scaling=None if scaling is None else (scaling.shift, scaling.factor),
         treatment=data.treatment.scaled_by(scaling),
         state=_in_data_order(machine) if machine.collection.states else None,
         balance=balance_row(machine),
+        audit=audit_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
+        training=TrainingRows(data, scaling),
     )
-
-
-def metrics_of(machine: Coordinator) -> dict[str, float]:
-    """What the algorithm says of its model in figures."""
-    said = call_hook(machine.state.algorithm, "the end", "metrics", machine.store.statistics, machine.parameter)
-    return hook_values.figures(said, "metrics")
 
 
 def remarks(machine: Coordinator) -> list[str]:
@@ -288,6 +336,9 @@ def remarks(machine: Coordinator) -> list[str]:
     found = hook_values.texts(said, "warnings")
     if machine.verdict is not None and machine.verdict.outcome in FAILED:
         found = [machine.verdict.reason, *found]
+    if machine.audit is not None and machine.audit.repairs:
+        problems = "; ".join(dict.fromkeys(machine.audit.problems))
+        found = [*found, f"the statistics were wrong and all points were counted again ({problems})"]
     unseen = sum(w.unseen for w in machine.view.workers.values())
     if unseen and machine.trace and machine.trace[-1].estimate is not None:
         found = [*found, f"the objective is an estimate: {unseen} of {machine.state.points} points were never visited"]

@@ -15,6 +15,7 @@ from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.fcm.kernel import CUT, NEAR, kernel_for
 from flegel.algorithms.seeding import (
     DRAWN,
+    START_FILE,
     coverage,
     covered,
     lloyd,
@@ -93,6 +94,7 @@ class FCM(Algorithm):
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++, random, first, a .npy file of k centroids, or an array of them"),
+        START_FILE,
     ] = "k-means++"
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
 

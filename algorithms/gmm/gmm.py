@@ -26,6 +26,7 @@ from flegel.algorithms.gmm.shapes import (
 )
 from flegel.algorithms.seeding import (
     DRAWN,
+    START_FILE,
     clipped,
     coverage,
     covered,
@@ -109,6 +110,7 @@ class GMM(Algorithm):
     """
 
     layout = "tiles"
+    torch_program = "flegel.algorithms.gmm.torch_program:MixtureProgram"
     weighted = True
     ignores_labels = True
     maximize = True
@@ -128,6 +130,7 @@ class GMM(Algorithm):
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++ (clusters of k-means); means: random, first, a .npy file of k rows, or an array"),
+        START_FILE,
     ] = "k-means++"
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 4
 

@@ -28,6 +28,7 @@ from flegel.algorithms.seeding import (
     DRAWN,
     LLOYD_PASSES,
     NAMED,
+    START_FILE,
     coverage,
     covered,
     given_rows,
@@ -106,6 +107,7 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
+    torch_program = "flegel.algorithms.kmeans.torch_program:KMeansProgram"
     weighted = True
     ignores_labels = True
     sparse = True
@@ -118,6 +120,7 @@ class KMeans(Algorithm):
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++, random, first, a .npy file of k centroids, or an array of them"),
+        START_FILE,
     ] = "k-means++"
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
 

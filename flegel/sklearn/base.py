@@ -89,9 +89,11 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _sync(self) -> str:
-        """`bsp` where results must repeat, to the last bit; `fsp` otherwise."""
-        return str(self.sync) if self.sync is not None else "fsp" if self.random_state is None else "bsp"
+    def _sync(self, partial: bool = False) -> str:
+        """`bsp` where results must repeat, to the last bit, or a single pass is made (`partial`); `fsp` otherwise."""
+        if self.sync is not None:
+            return str(self.sync)
+        return "bsp" if partial or self.random_state is not None else "fsp"
 
     def _job_options(self) -> dict[str, Any]:
         backend, _ = joblib.parallel.get_active_backend()
@@ -112,7 +114,8 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
         """One job; `passes` instead of `max_iter`. `algorithm` may be made of the number of rows that are trained."""
         rows = prepared(X, y, weights, getattr(algorithm, "k", 1))
         chosen = algorithm if isinstance(algorithm, Algorithm) else algorithm(rows.features.shape[0])
-        options = {"seed": self._seed(), "sync": self._sync(), **self._job_options()}
+        sync = self._sync(partial=passes is not None)
+        options = {"seed": self._seed(), "sync": sync, **self._job_options()}
         options["max_passes"] = passes or self._check_number("max_iter", 1)
         if self.tol is not None:
             options["tolerance"] = max(float(self.tol), LEAST_TOLERANCE)
@@ -125,14 +128,14 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
         except UsageError as error:
             raise ValueError(str(error)) from error
         if self.verbose:
-            print(f"{type(self).__name__}: {self._sync()}, {result.reason}; {result.iterations} updates.")
+            print(f"{type(self).__name__}: {sync}, {result.reason}; {result.iterations} updates.")
         if result.outcome == "limit" and passes is None and self._warns:
             warnings.warn(
                 f"{type(self).__name__} did not converge: {result.reason}. Raise max_iter or tol.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self.sync_ = self._sync()
+        self.sync_ = sync
         self.n_iter_ = max(int(np.ceil(min((w["passes"] for w in result.worker if w["points"]), default=1.0))), 1)
         return result
 

@@ -17,12 +17,13 @@ from flegel.core.pytree import Array
 from flegel.sklearn.base import EngineEstimator, share, sparse_rows
 
 MOST_COMPONENTS = 512
+SOLVERS = {"cd": "coordinate", "mu": "multiplicative"}
 
 
 class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  # type: ignore[misc]
     """X ≈ W·H without negative numbers; H is `components_`, W what `transform` returns. As in scikit-learn; besides:
 
-    Multiplicative updates of the whole matrix (entries that a sparse matrix does not store are 0). `alpha_W`: the
+    `solver`: cd or mu; both take the whole matrix (entries that a sparse matrix does not store are 0). `alpha_W`: the
     squared penalty on W, and on H too. `tol`: the fit ends when a pass over the rows changes the objective by less,
     relatively. `max_iter`: passes. `workers`, `sync`, `cluster`: see `flegel.run`. `target`: the fit ends at this sum
     of squared errors. `fit` takes sample weights.
@@ -35,6 +36,7 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         self,
         n_components: Any = "auto",
         *,
+        solver: str = "cd",
         tol: float | None = 1e-5,
         max_iter: int = 200,
         random_state: Any = None,
@@ -46,6 +48,7 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         target: float | None = None,
     ) -> None:
         self.n_components = n_components
+        self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
@@ -80,7 +83,7 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         mass = float(X.shape[0] if weights is None else weights.sum())
         before = self.components_.astype(np.float64)
         none = np.zeros(0)
-        start = Factors(np.ascontiguousarray(before.T), none, np.ones(1), np.zeros(2), np.zeros(1))
+        start = Factors(np.ascontiguousarray(before.T), none, np.ones(1), np.zeros(5), np.zeros(1))
         batch = self._components(X, weights, start=start, passes=1)
         batch *= np.sqrt((before**2).sum() / max((batch**2).sum(), 1e-300))  # only W·H has a scale
         self.components_ = (before + share(self._mass, mass) * (batch - before)).astype(X.dtype)
@@ -100,11 +103,13 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         """H of a job on these rows. The engine's penalty is in units of the mean entry, scikit-learn's is not."""
         if not self.alpha_W >= 0:
             raise ValueError(f"alpha_W must not be negative, but is {self.alpha_W!r}.")
+        if self.solver not in SOLVERS:
+            raise ValueError(f"solver must be one of {list(SOLVERS)}, not {self.solver!r}.")
         mass = np.ones(X.shape[0]) if weights is None else weights
         mean = float(mass @ np.asarray(X.sum(axis=1), dtype=np.float64).reshape(-1) / (mass.sum() * X.shape[1]))
         mean = mean if mean > 0 else 1.0
         algorithm = Algorithm(
-            rank=self.n_components_, solver="multiplicative", regularization=float(self.alpha_W) / mean,
+            rank=self.n_components_, solver=SOLVERS[self.solver], regularization=float(self.alpha_W) / mean,
             precision="float64" if X.dtype == np.float64 else "float32",
         )  # fmt: skip
         factors = self._train(algorithm, X, None, weights, **options).parameter.factors

@@ -63,7 +63,8 @@ class FuzzyCMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         X = self._rows(X, reset=False)
         weights, before = self._weights(sample_weight, X), self.cluster_centers_
         added = self._masses(X, weights)
-        start = Prototypes(before.astype(np.float64), np.zeros(before.shape[1]), np.ones(before.shape[1]))
+        none = np.zeros(0)
+        start = Prototypes(before.astype(np.float64), np.zeros(before.shape[1]), np.ones(before.shape[1]), none, none)
         batch = self._centres(self._algorithm(len(before)), X, weights, start=start, passes=1)
         self._counts = self._counts + added
         part = (added / np.maximum(self._counts, 1e-300))[:, None]
@@ -93,7 +94,7 @@ class FuzzyCMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     def _memberships(self, X: Any) -> tuple[Array, Array]:
         """Memberships and squared distances of each row, in float64."""
         centres = self.cluster_centers_.astype(np.float64)
-        theta = Prototypes(centres, centres.mean(axis=0), np.ones(centres.shape[1]))
+        theta = Prototypes(centres, centres.mean(axis=0), np.ones(centres.shape[1]), np.zeros(0), np.zeros(3))
         return self._algorithm(len(centres)).transform(X, theta)
 
     def predict(self, X: Any) -> Array:

@@ -14,19 +14,11 @@ from typing import Any
 import numpy as np
 
 import flegel
+from bench.common import kept_weights
 from flegel.datasets import open_data
 from flegel.torch.builtin import CNN, LeNet
 
 FILES = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
-EVERY = 0.2  # seconds between two weights that are kept
-KEPT: list[Any] = []
-
-
-def keep(parameter: Any) -> None:
-    """Keep these weights, unless others were kept just now."""
-    now = time.monotonic()
-    if not KEPT or now - KEPT[-1][0] >= EVERY:
-        KEPT.append((now, int(parameter.course[1]), parameter.weights.copy(), parameter.buffers.copy()))
 
 
 class KeptLeNet(LeNet):
@@ -34,7 +26,7 @@ class KeptLeNet(LeNet):
 
     def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
         fresh = super().updateParameter(aggregator, oldParameter)
-        keep(fresh)
+        kept_weights.keep(fresh)
         return fresh
 
 
@@ -43,7 +35,7 @@ class KeptCNN(CNN):
 
     def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
         fresh = super().updateParameter(aggregator, oldParameter)
-        keep(fresh)
+        kept_weights.keep(fresh)
         return fresh
 
 
@@ -56,7 +48,7 @@ class Images:
     real: bool
 
 
-def fashion(folder: Path | None, rows: int | None) -> Images:
+def fashion(folder: Path | None, rows: int | None, tested: int | None = None) -> Images:
     """Fashion-MNIST from its IDX files; without them the generated stand-in, and said so."""
     if folder is not None and (folder / FILES[0]).exists():
         parts = [open_data(str(folder / name)).load() for name in FILES]
@@ -65,7 +57,7 @@ def fashion(folder: Path | None, rows: int | None) -> Images:
         x, y = open_data("fashion-mnist:70000").load()
         parts, real = [(x[:60_000], y[:60_000]), (x[60_000:], y[60_000:])], False
     train, test = [(np.ascontiguousarray(x, np.float32), np.asarray(y, np.float64)) for x, y in parts]
-    return Images((train[0][:rows], train[1][:rows]), test, real)
+    return Images((train[0][:rows], train[1][:rows]), (test[0][:tested], test[1][:tested]), real)
 
 
 @dataclass
@@ -85,13 +77,14 @@ class Course:
 
 def train(network: Any, images: Images, points: int = 60, **options: Any) -> Course:
     """A run, and its test accuracy at about so many moments."""
-    KEPT.clear()
+    kept_weights.KEPT.clear()
     result = flegel.run(network, images.train, **options)
     seconds = {row["iteration"]: row["seconds"] for row in result.rows}
-    chosen = sorted({round(i * (len(KEPT) - 1) / max(points - 1, 1)) for i in range(points)}) if KEPT else []
+    last = len(kept_weights.KEPT) - 1
+    chosen = sorted({round(i * last / max(points - 1, 1)) for i in range(points)}) if last >= 0 else []
     curve = []
     for i in chosen:
-        _, step, weights, buffers = KEPT[i]
+        _, step, weights, buffers = kept_weights.KEPT[i]
         theta = result.parameter._replace(weights=weights, buffers=buffers)
         accuracy = network.evaluate(*images.test, theta).metrics["accuracy"]
         curve.append((float(seconds.get(step, result.seconds)), float(accuracy)))

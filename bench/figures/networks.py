@@ -38,7 +38,7 @@ def _course(course: runs.Course, target: float | None = None) -> Line:
 
 def accuracy(options: argparse.Namespace) -> Iterator[Line]:
     """LeNet on Fashion-MNIST under four models, several seeds each: test accuracy."""
-    images = runs.fashion(options.images, options.rows)
+    images = runs.fashion(options.images, options.rows, options.tested)
     settings = {"bsp": (120, {}), "bsp-mini": (12, {"batches": 234}), "psp": (12, {"batches": 234}), "fsp": (12, {})}
     chosen = options.sync.split(",") if options.sync else list(settings)
     for sync in chosen:
@@ -78,7 +78,7 @@ def _visits(result: Any, row: Line) -> int:
 
 
 def _race(part: str, options: argparse.Namespace, workers: int, straggler: str, entries: list[Any]) -> Iterator[Line]:
-    images = runs.fashion(options.images, options.rows)
+    images = runs.fashion(options.images, options.rows, options.tested)
     for sync, more in entries:
         network = runs.KeptLeNet(epochs=1000, lr=1e-3, batch=64)
         course = runs.train(
@@ -184,7 +184,7 @@ def mixed_kmeans(options: argparse.Namespace) -> Iterator[Line]:
 
 def mixed_cnn(options: argparse.Namespace) -> Iterator[Line]:
     """One GPU beside processors, the small CNN on Fashion-MNIST: time to the same test accuracy."""
-    images = runs.fashion(options.images, options.rows)
+    images = runs.fashion(options.images, options.rows, options.tested)
     workers, gpu = options.workers or 16, {"device": f"0={options.device}"}
     crews = [
         ("gpu alone", "fsp", 1, gpu), ("processors alone", "fsp", workers, {}),
@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--part", required=True, help=f"with commas between: {', '.join(PARTS)}")
     parser.add_argument("--images", type=Path, default=None, help="folder with the IDX files of Fashion-MNIST")
     parser.add_argument("--rows", type=int, default=None, help="rows of training; all by default")
+    parser.add_argument("--tested", type=int, default=None, help="rows of the test; all by default")
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--sync", default="", help="accuracy: these models only")

@@ -237,6 +237,8 @@ def test_the_engine_knows_no_algorithm_by_name() -> None:
     }
     assert classes, "there are built-in algorithms"
     for path in FILES:
+        if room(path) == "sklearn":
+            continue  # an estimator is the interface of one algorithm
         used = {n.id for n in nodes(path) if isinstance(n, ast.Name)}
         used |= {n.attr for n in nodes(path) if isinstance(n, ast.Attribute)}
         used |= {n.value for n in nodes(path) if isinstance(n, ast.Constant) and isinstance(n.value, str)}

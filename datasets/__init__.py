@@ -6,7 +6,7 @@ registers every source and stream (see descriptions.py). Never imports the engin
 
 from flegel.datasets.dataset import Dataset, read_rows, read_shard
 from flegel.datasets.partition import plan_rows
-from flegel.datasets.resolve import open_data
+from flegel.datasets.resolve import open_data, open_for_prediction
 from flegel.datasets.scale import ColumnMoments, Scaling
 from flegel.datasets.source import Rows
 from flegel.datasets.tables.treatment import Treatment
@@ -18,6 +18,7 @@ __all__ = [
     "Scaling",
     "Treatment",
     "open_data",
+    "open_for_prediction",
     "plan_rows",
     "read_rows",
     "read_shard",

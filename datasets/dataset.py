@@ -77,6 +77,9 @@ class Dataset:
     @property
     def treatment(self) -> Treatment:
         """How a table becomes rows like these."""
+        if self.source.treatment is not None:
+            found: Treatment = self.source.treatment
+            return found
         return Treatment(self.columns, self.names, sparse=self.sparse, dtype=self.dtype.name)
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flegel.errors import UsageError, nearest
+
 
 class Options(NamedTuple):
     """None means that the value is detected from the file."""
@@ -16,3 +18,24 @@ class Options(NamedTuple):
     format: str | None = None
     width: int | None = None
     """Least number of columns of sparse rows, for files that do not use the last columns."""
+    drop: list[str | int] | None = None
+    categorical: str = "auto"
+    missing: str = "error"
+    sparse: bool = True
+    """Rows with many one-hot columns may be sparse."""
+    decimal: str | None = None
+
+    @property
+    def treats(self) -> bool:
+        """Whether something besides plain reading is asked for, so that the columns must be surveyed."""
+        return self.categorical != "auto" or self.missing != "error" or self.decimal is not None
+
+
+CATEGORICAL = ("auto", "onehot", "ordinal", "drop")
+MISSING = ("error", "drop", "mean", "median", "indicator")
+
+
+def check_choice(value: str, known: tuple[str, ...], option: str) -> str:
+    if value not in known:
+        raise UsageError(f"{option} {value} is not known{nearest(value, list(known))}")
+    return value

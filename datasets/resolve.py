@@ -6,14 +6,17 @@ Reads only what the shape of the set requires, never all rows of a file with ran
 from __future__ import annotations
 
 import glob
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
-from flegel.datasets.formats.readers import open_files
-from flegel.datasets.options import Options
+from flegel.datasets.formats.readers import checked_kind, open_files
+from flegel.datasets.options import CATEGORICAL, MISSING, Options, check_choice
+from flegel.datasets.tables.plain_files import TABLES, is_plain, raw_table
+from flegel.datasets.tables.treatment import Treatment
 from flegel.datasets.weights import weights_from_column
 from flegel.errors import DataError, UsageError, nearest
 
@@ -30,19 +33,30 @@ def open_data(
     header: bool | None = None,
     format: str | None = None,
     width: int | None = None,
+    drop: list[str | int] | None = None,
+    categorical: str = "auto",
+    missing: str = "error",
+    decimal: str | None = None,
+    sparse: bool = True,
 ) -> Dataset:
     """Open a registered name (`higgs`, `blobs:100000`), a file, folder, glob or URL, or rows from Python.
 
     `label` is a column's name or number (from 0); `weight` that of a column of weights, by number among the features;
-    `rows` keeps only the first rows; `columns` chooses the
-    features; `dtype` is float32 or float64. `delimiter`, `header` and `format` override what is guessed from
+    `rows` keeps only the first rows; `columns` chooses the features and `drop` leaves some out; `categorical` says what
+    text becomes (auto, onehot, ordinal, drop), `missing` what gaps become (error, drop, mean, median, indicator);
+    `sparse` allows sparse rows where one-hot columns are many; `dtype` is float32 or float64. `delimiter`, `decimal`,
+    `header` and `format` override what is guessed from
     a file; `width` is the least number of columns of sparse rows.
     """
     if dtype not in (None, "float32", "float64"):
         raise UsageError(f"dtype={dtype!r} is not known; use float32 or float64.")
     if rows is not None and rows < 1:
         raise UsageError(f"rows={rows} selects no rows; use at least 1.")
-    options = Options(label, dtype, columns, delimiter, header, format, width)
+    check_choice(categorical, CATEGORICAL, "--categorical")
+    check_choice(missing, MISSING, "--missing")
+    options = Options(
+        label, dtype, columns, delimiter, header, format, width, drop, categorical, missing, sparse, decimal
+    )
     if isinstance(spec, Dataset):
         return _with_weights(spec, weight)
     if isinstance(spec, str | Path):
@@ -100,3 +114,27 @@ def _open_spec(spec: str, rows: int | None, options: Options) -> Dataset:
     if "/" in spec or "." in spec or "\\" in spec:
         raise DataError(f"{spec} does not exist; check the path.")
     raise UsageError(f"There is no data set and no file {spec!r}{nearest(name, registry.names())}")
+
+
+def open_for_prediction(spec: str, how: Treatment, label: str | int | None = None) -> Any:
+    """Rows for `Treatment.apply`: a table whose columns it finds by name, or numbers.
+
+    `label` is a column of numbers without names that is no feature; by name it is left out anyway.
+    """
+    path = Path(spec).expanduser()
+    if spec.partition(":")[0] in registry.names() or "://" in spec or not path.is_file():
+        data = open_data(spec, label=label)
+        if data.note:
+            warnings.warn(data.note, stacklevel=2)
+        return data.load()[0]
+    path = path.absolute()
+    kind = checked_kind(path, Options())
+    if kind not in TABLES:
+        return open_data(spec, label=label).load()[0]
+    table = raw_table(path, kind, Options())
+    if how.plain and not (table.named and how.names):
+        return open_data(spec, label=label).load()[0]
+    columns: list[str | int] = list(how.names or ())
+    if how.plain and set(columns) <= set(table.names) and is_plain(path, kind, Options(columns=columns)):
+        return open_data(spec, columns=columns).load()[0]
+    return table

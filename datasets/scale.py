@@ -17,6 +17,10 @@ from flegel.datasets.source import WINDOW_BYTES
 from flegel.errors import UsageError, nearest
 
 METHODS = ("none", "standard", "minmax")
+ADVICE_ROWS = 10_000
+"""Rows that are enough to see orders of magnitude."""
+ORDERS = 1000.0
+"""Columns whose standard deviations differ by this factor differ by orders of magnitude."""
 
 
 class ColumnMoments(NamedTuple):
@@ -111,6 +115,31 @@ def scaling(total: ColumnMoments, method: str) -> Scaling:
         return Scaling(total.mean.copy(), 1.0 / np.where(constant | (spread == 0), 1.0, spread))
     width = total.high - total.low
     return Scaling(total.low.copy(), 1.0 / np.where(width == 0, 1.0, width))
+
+
+def keep(how: Scaling, unscaled: Array) -> Scaling:
+    """The same, but some columns stay as they are."""
+    return Scaling(np.where(unscaled, 0.0, how.shift), np.where(unscaled, 1.0, how.factor))
+
+
+def advice(features: Array | Sparse, names: list[str] | None, unscaled: Array) -> str | None:
+    """A sentence where columns differ by orders of magnitude and nothing was said about scaling."""
+    if isinstance(features, Sparse) or features.shape[1] < 2 or len(features) < 2:
+        return None
+    found = moments(features[:ADVICE_ROWS])
+    spread = np.sqrt(found.squares / found.rows)
+    counted = np.flatnonzero((spread > 0) & ~unscaled)
+    if len(counted) < 2:
+        return None
+    small, large = counted[np.argmin(spread[counted])], counted[np.argmax(spread[counted])]
+    ratio = spread[large] / spread[small]
+    if not ORDERS <= ratio < np.inf:
+        return None
+    wide, narrow = (repr(names[k]) if names else f"column {k}" for k in (large, small))
+    return (
+        f"Columns differ by orders of magnitude (standard deviation {spread[large]:.3g} of {wide}, {spread[small]:.3g} "
+        f"of {narrow}); --scale standard makes them count alike."
+    )
 
 
 def apply(features: Array | Sparse, how: Scaling) -> Array | Sparse:

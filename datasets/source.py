@@ -8,7 +8,7 @@ decides which worker reads which rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -87,6 +87,10 @@ class Source(ABC):
     labelled: bool = False
     classes: list[str] | None = None
     sparse: bool = False
+    treatment: Any = None
+    """How the columns of a table became these rows (a `Treatment`), where they were not plain numbers."""
+    report: Sequence[str] = ()
+    """What became of each column, for people; empty where all are plain numbers."""
     window_bytes: ClassVar[int] = WINDOW_BYTES
     origin: str
     """How error messages name it: a path, an address or a phrase."""

@@ -25,7 +25,11 @@ def weights_from_column(source: Source, wanted: str | int) -> WeightedSource:
     at = find_column(wanted, source.names, source.columns, source.origin, "weight column")
     if source.columns == 1:
         raise DataError(f"{source.origin} has no column but the weights; give a file with features.")
-    return WeightedSource(source, at=at)
+    weighted = WeightedSource(source, at=at)
+    if source.treatment is not None:
+        weighted.treatment = source.treatment.without(at)
+        weighted.report = source.report
+    return weighted
 
 
 class WeightedSource(Source):

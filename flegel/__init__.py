@@ -16,6 +16,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Algorithm": "flegel.algorithm",
+    "Callback": "flegel.callbacks.callback",
+    "EarlyStopping": "flegel.callbacks.early_stopping",
     "DataPoint": "flegel.core.shard",
     "Sample": "flegel.algorithm",
     "Result": "flegel.result",
@@ -35,8 +37,10 @@ _HOMES = {
 __all__ = [
     "Algorithm",
     "AlgorithmError",
+    "Callback",
     "DataError",
     "DataPoint",
+    "EarlyStopping",
     "FlegelError",
     "FlegelWarning",
     "LocalCluster",
@@ -53,6 +57,8 @@ __all__ = [
 if TYPE_CHECKING:
     from flegel.algorithm import Algorithm, Sample
     from flegel.api import LocalCluster, resume, run, shutdown
+    from flegel.callbacks.callback import Callback
+    from flegel.callbacks.early_stopping import EarlyStopping
     from flegel.conformance import check_algorithm
     from flegel.core.shard import DataPoint
     from flegel.errors import AlgorithmError, DataError, FlegelError, FlegelWarning, UsageError

@@ -7,6 +7,7 @@ sentence that says what happened and what to do.
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import traceback
 from enum import IntEnum
 from pathlib import Path
@@ -114,6 +115,12 @@ def nearest(word: str, known: list[str]) -> str:
     swapped = [name for name in known if sorted(name) == sorted(word)]
     close = swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(known))}"
+
+
+def require(module: str, extra: str) -> None:
+    """Raise `UsageError` where an optional library is absent; nothing is imported."""
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(f"This needs the package {module}: pip install 'flegel[{extra}]'.")
 
 
 def own_traceback(error: BaseException) -> str:

@@ -7,13 +7,14 @@ field here and its use; CONTRIBUTING.md lists the steps.
 
 from __future__ import annotations
 
+import csv
 import math
 import os
 from typing import Annotated, Any
 
 import msgspec
 
-from flegel.errors import UsageError
+from flegel.errors import UsageError, nearest
 from flegel.options import Option, parse_bytes, parse_seconds
 
 TRAINING, SYNCHRONIZATION, DATA = "Training", "Synchronization", "Data"
@@ -165,6 +166,27 @@ def check_period(seconds: float, flag: str) -> None:
         raise UsageError(f"The time between checkpoints must be more than 0 seconds, not {seconds:g}.")
 
 
+def parse_names(text: str) -> list[str | int]:
+    """'a,b,"c,d"' as names of columns; numbers stay text, for which a name has precedence."""
+    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip()]
+    if not names:
+        raise UsageError(f"{text!r} names no column; write names or numbers with commas between them.")
+    return list(names)
+
+
+def check_categorical(value: str, flag: str) -> None:
+    _check_choice(value, flag, ["auto", "onehot", "ordinal", "drop"])
+
+
+def check_missing(value: str, flag: str) -> None:
+    _check_choice(value, flag, ["error", "drop", "mean", "median", "indicator"])
+
+
+def _check_choice(value: str, flag: str, known: list[str]) -> None:
+    if value not in known:
+        raise UsageError(f"{flag} {value} is not known{nearest(value, known)}")
+
+
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A job as its owner asks for it. Fields without an `Option` are arguments of every entry point."""
 
@@ -195,6 +217,41 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     label: Annotated[str | int | None, Option("Label column of a file, by name or number.", DATA)] = None
+    columns: Annotated[
+        list[str | int] | None,
+        Option(
+            "Columns that are features, by name or number from 0: a,b,c; all but the label by default.",
+            DATA,
+            metavar="NAMES",
+            parse=parse_names,
+            see="data.md",
+        ),
+    ] = None
+    drop: Annotated[
+        list[str | int] | None,
+        Option(
+            "Columns that are left out, by name or number.", DATA, metavar="NAMES", parse=parse_names, see="data.md"
+        ),
+    ] = None
+    categorical: Annotated[
+        str,
+        Option(
+            "What text becomes: onehot, ordinal, drop; auto is onehot, and names of single rows are left out.",
+            DATA,
+            check=check_categorical,
+            see="data.md",
+        ),
+    ] = "auto"
+    missing: Annotated[
+        str,
+        Option(
+            "What gaps become: error, drop (the row is left out), mean, median, or indicator (mean, and a column that "
+            "marks them).",
+            DATA,
+            check=check_missing,
+            see="data.md",
+        ),
+    ] = "error"
     weight: Annotated[
         str | int | None,
         Option("Column of a file that holds the weight of each row, by name, or by number among the features.", DATA),

@@ -85,7 +85,11 @@ class NamedOption:
     @property
     def python_type(self) -> str:
         """What `flegel.run` takes, as Python source."""
-        names = [kind.__name__ for kind in _members(self.type) if kind is not NoneType]
+        names = [
+            kind.__name__ if isinstance(kind, type) else str(kind)
+            for kind in _members(self.type)
+            if kind is not NoneType
+        ]
         names += [each for each in self.about.accepts.split(" | ") if self.about.parse and each not in names]
         return " | ".join([*names, *(["None"] if NoneType in _members(self.type) else [])])
 

@@ -20,7 +20,7 @@ LAYERS = [
     {"machine"},
     {"runtime", "sim", "result"},
     {"cluster"},
-    {"api", "cli", "__main__", "compare", "report", "conformance", "hard_data", "__init__"},
+    {"api", "callbacks", "cli", "__main__", "compare", "report", "conformance", "hard_data", "metrics", "__init__"},
 ]
 """Lowest first. A module imports from its own layer or from lower ones; siblings of a layer may know each other only
 where PEERS says so."""

@@ -34,7 +34,7 @@ def open_registered(name: str, rows: int | None, options: Options) -> Dataset:
         source = known.open_real(path, options)
         return Dataset(name, source, source.rows if rows is None else min(rows, source.rows))
     for option, value in zip(options._fields, options, strict=True):
-        if value is not None and option != "dtype":
+        if value != getattr(Options(), option) and option not in ("dtype", "sparse"):
             raise UsageError(f"{name} is generated here, so {option}={value!r} has no effect; omit it.")
     source = known.stand_in(rows or known.default_rows)
     if options.dtype is not None:

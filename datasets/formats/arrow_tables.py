@@ -14,7 +14,7 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.file_signature import check_unchanged, signature
-from flegel.datasets.formats.text_dialect import find_column
+from flegel.datasets.formats.text_dialect import WAYS_OUT, find_column
 from flegel.datasets.options import Options
 from flegel.datasets.source import Chunk, Description, Source, Stream, column_name, write_columns
 from flegel.errors import DataError, UsageError
@@ -43,6 +43,14 @@ class _Parquet:
     def read(self, block: int, columns: list[str]) -> Any:
         return self.file.read_row_group(block, columns=columns, use_threads=False)
 
+    def gaps(self, columns: list[str]) -> bool:
+        """Whether the statistics of the file tell of missing values."""
+        meta = self.file.metadata
+        groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+        chunks = [group.column(k) for group in groups for k in range(group.num_columns)]
+        counted = [c.statistics for c in chunks if c.path_in_schema in columns and c.statistics is not None]
+        return any(each.has_null_count and each.null_count for each in counted)
+
 
 class _Arrow:
     """Record batches of an Arrow (Feather) file."""
@@ -56,6 +64,11 @@ class _Arrow:
     def read(self, block: int, columns: list[str]) -> Any:
         pa = import_pyarrow()
         return pa.Table.from_batches([self.file.get_batch(block)]).select(columns)
+
+    def gaps(self, columns: list[str]) -> bool:
+        """Whether a value is missing."""
+        batches = (self.file.get_batch(i) for i in range(self.file.num_record_batches))
+        return any(batch.column(name).null_count for batch in batches for name in columns)
 
 
 def open_blocks(path: Path) -> _Parquet | _Arrow:
@@ -141,9 +154,7 @@ class TableSource(Source):
         column = table.column(k)
         if column.null_count:
             row = base + int(np.flatnonzero(column.is_null().to_numpy())[0])
-            raise DataError(
-                f"{self.path}: row {row + 1}, {column_name(self.wanted, k)} has no value; drop or fill such rows first."
-            )
+            raise DataError(f"{self.path}: row {row + 1}, {column_name(self.wanted, k)} has no value; {WAYS_OUT}.")
         if import_pyarrow().types.is_decimal(column.type):
             column = column.cast(import_pyarrow().float64())
         return np.asarray(column.slice(lo - base, hi - lo).to_numpy())
@@ -208,6 +219,8 @@ def open_table(path: Path, options: Options) -> Source:
         features = [name for name in names if name != label and not name.startswith("__index_level_")]
     else:
         features = [names[find_column(c, names, len(names), str(path), "column")] for c in options.columns]
+    left_out = {names[find_column(c, names, len(names), str(path), "column")] for c in options.drop or ()}
+    features = [name for name in features if name not in left_out and name != label]
     if not features:
         raise DataError(f"{path} has no column of features; give a file with at least one.")
     source = TableSource(path, features, label, options.dtype or "float32")

@@ -1,6 +1,7 @@
 """Rows of Python objects: arrays, frames, tables, tensors, sparse matrices.
 
-Uses the memory of the object where possible. Never imports a library only to test for its types.
+Uses the memory of the object where possible. What is not plain numbers goes by way of `flegel.datasets.tables`. Never
+imports a library only to test for its types.
 """
 
 from __future__ import annotations
@@ -13,121 +14,119 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.formats.arrays import ArraySource, wanted_dtype
 from flegel.datasets.formats.sparse_arrays import SparseSource
-from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.options import Options
-from flegel.datasets.source import Source, column_name
+from flegel.datasets.source import Source
+from flegel.datasets.tables.columns import column_of
+from flegel.datasets.tables.object_table import ObjectTable, to_array
+from flegel.datasets.tables.open_table import chosen_columns, open_treated
 from flegel.datasets.weights import WeightedSource
 from flegel.errors import DataError, UsageError
 
+GIVEN_LABEL = "(label)"
+CHECKED_BYTES = 64 << 20
+"""Arrays up to this size are searched for gaps when they are opened, larger ones when they are read."""
+
 
 def source_from_object(value: Any, options: Options) -> Source:
-    """A source for an array, (X, y), (X, y or None, weights), a frame, a table, a tensor or a sparse matrix."""
+    """A source for an array, (X, y), (X, y or None, weights), a frame, a table, a dict of columns, a tensor or a sparse
+    matrix."""
     given = None
     if isinstance(value, tuple) and not isinstance(value, Sparse):
         if len(value) == 3:
-            plain = source_from_object(value[:2], options)
-            return plain if value[2] is None else WeightedSource(plain, to_array(value[2]))
+            whole = source_from_object(value[:2], options)
+            return whole if value[2] is None else WeightedSource(whole, to_array(value[2]))
         if len(value) != 2:
             raise UsageError(f"A tuple of {len(value)} is no pair; give (features, labels).")
         value, given = value
-    labels, classes = encode_labels(given)
-    if isinstance(value, Sparse):
-        return SparseSource(value, labels, origin="the given sparse rows", dtype=options.dtype, classes=classes)
-    if hasattr(value, "tocsr"):
-        matrix = value.tocsr()
-        matrix.sum_duplicates()
-        rows = Sparse(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
-        return SparseSource(rows, labels, origin="the given sparse matrix", dtype=options.dtype, classes=classes)
-    names, columns = named_columns(value)
-    if names is not None:
-        return from_columns(names, columns, labels, classes, options, f"the given {type(value).__name__}")
-    array = to_array(value)
-    origin = f"the given {type(value).__name__}"
-    at = None
-    if options.label is not None:
-        if labels is not None:
+        if given is not None and options.label is not None:
             raise UsageError("Labels are given twice; give them either as the second of the pair or as label=.")
-        at = find_column(options.label, None, array.shape[1] if array.ndim > 1 else 1, origin, "label column")
-    return ArraySource(array, labels, origin=origin, dtype=options.dtype, label_column=at, classes=classes)
-
-
-def named_columns(value: Any) -> tuple[list[str] | None, dict[str, Any]]:
-    """Column names and columns of a pandas or polars frame or a PyArrow table; None for anything else."""
-    kind = type(value).__module__.partition(".")[0]
-    if kind == "pyarrow" and hasattr(value, "column_names"):
-        return list(value.column_names), {n: value.column(n) for n in value.column_names}
-    if kind in ("pandas", "polars") and hasattr(value, "columns"):
-        if hasattr(value, "collect") and not hasattr(value, "to_numpy"):
-            value = value.collect()
-        names = [str(name) for name in value.columns]
-        if len(set(names)) != len(names):
-            raise DataError("The given frame has two columns of the same name; rename one.")
-        return names, {str(name): value[name] for name in value.columns}
-    return None, {}
-
-
-def from_columns(
-    names: list[str],
-    columns: dict[str, Any],
-    labels: Array | None,
-    classes: list[str] | None,
-    options: Options,
-    origin: str,
-) -> Source:
-    if not names:
-        raise DataError(f"{origin} has no columns; give at least one.")
-    if options.label is not None:
-        if labels is not None:
-            raise UsageError("Labels are given twice; give them either as the second of the pair or as label=.")
-        at = names[find_column(options.label, names, len(names), origin, "label column")]
-        labels, classes = encode_labels(columns[at])
-        names = [name for name in names if name != at]
-    if options.columns is not None:
-        names = [names[find_column(c, names, len(names), origin, "column")] for c in options.columns]
-    parts = []
-    for k, name in enumerate(names):
-        part = to_array(columns[name])
-        if part.dtype.kind not in "fiub":
-            raise DataError(
-                f"{origin}: {column_name(names, k)} holds {part.dtype}, not numbers; "
-                "drop it, or choose others with columns=[…]."
-            )
-        parts.append(part)
-    if not parts:
-        raise DataError(f"{origin} has no column of features; choose at least one with columns=[…].")
-    matrix = np.empty((len(parts[0]), len(parts)), wanted_dtype(np.result_type(*parts), options.dtype))
+    table = ObjectTable(value, flat=True)
+    if table.sparse is not None:
+        return _sparse_source(table, given, options)
+    label: Any = given
+    plain = not options.treats
+    if options.label is not None and plain:
+        at, features = chosen_columns(table, options)
+        label = None if at is None else table.values(at)
+    else:
+        features = chosen_columns(table, options._replace(label=None))[1]
+    plain = plain and not has_gaps(label) and all(_is_plain(table.values(k)) for k in features)
+    if not plain:
+        if given is not None:
+            features = [k for k in range(table.width) if k in features] if options.columns is None else features
+            place = table.add_column(GIVEN_LABEL, given)
+            options = options._replace(label=place, columns=list(features), drop=None)
+        return open_treated(table, options)
+    labels, classes = encode_labels(label)
+    names = [table.names[k] for k in features] if table.named else None
+    if table.matrix is not None and features == list(range(table.width)):
+        return ArraySource(table.matrix, labels, origin=table.origin, dtype=options.dtype, classes=classes)
+    if table.matrix is not None and options.columns is None and options.drop is None and label is not None:
+        at = chosen_columns(table, options)[0]
+        return ArraySource(table.matrix, None, origin=table.origin, dtype=options.dtype, label_column=at)
+    parts = [np.asarray(table.values(k)) for k in features]
+    matrix = np.empty((table.length, len(parts)), wanted_dtype(np.result_type(*parts), options.dtype))
     for k, part in enumerate(parts):
         matrix[:, k] = part
-    return ArraySource(matrix, labels, origin=origin, names=names, classes=classes)
+    return ArraySource(matrix, labels, origin=table.origin, names=names, classes=classes)
 
 
-def to_array(value: Any) -> Array:
-    """The object's numbers; through DLPack or `__array__`, without a copy where possible."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-    if hasattr(value, "to_numpy") and not isinstance(value, np.ndarray):
-        return np.asarray(value.to_numpy())
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise DataError(
-            f"The given {type(value).__name__} is no table of numbers ({error}); pass rows of equal length."
-        ) from None
-    if array.dtype == object or array.ndim == 0:
-        raise UsageError(
-            f"A value of type {type(value).__name__} cannot be read as rows; pass an array, a frame or a path."
-        )
-    return array
+def _sparse_source(table: ObjectTable, given: Any, options: Options) -> Source:
+    assert table.sparse is not None
+    for name in ("label", "columns", "drop"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"Sparse rows have no columns by name, so {name}= has no effect; give (rows, labels).")
+    if has_gaps(given):
+        raise _label_gaps(given)
+    labels, classes = encode_labels(given)
+    return SparseSource(table.sparse, labels, origin=table.origin, dtype=options.dtype, classes=classes)
+
+
+def _is_plain(column: Any) -> bool:
+    """Whether a column is numbers of a NumPy type without gaps."""
+    kind = getattr(column, "dtype", None)
+    if not isinstance(kind, np.dtype) or kind.kind not in "fiub" or isinstance(column, np.ma.MaskedArray):
+        return False
+    values = np.asarray(column)
+    return kind.kind != "f" or values.nbytes > CHECKED_BYTES or not np.isnan(values).any()
+
+
+def has_gaps(labels: Any) -> bool:
+    """Whether a label is None, NaN or masked."""
+    if labels is None:
+        return False
+    import pandas
+
+    if isinstance(labels, np.ma.MaskedArray):
+        return bool(np.ma.is_masked(labels))
+    if hasattr(labels, "null_count") and not callable(labels.null_count):
+        return bool(labels.null_count)
+    array = np.asarray(labels.to_numpy() if hasattr(labels, "to_numpy") else labels)
+    return array.dtype.kind in "fOM" and bool(np.asarray(pandas.isna(array.ravel())).any())
+
+
+def _label_gaps(labels: Any) -> DataError:
+    import pandas
+
+    missing = np.flatnonzero(pandas.isna(np.asarray(labels).ravel()))
+    return DataError(
+        f"{len(missing):,} of {len(labels):,} labels are missing (first: row {missing[0] + 1}); leave those rows out."
+    )
 
 
 def encode_labels(given: Any) -> tuple[Array | None, list[str] | None]:
     """Labels as numbers; text becomes the index in the sorted list of classes."""
     if given is None:
         return None, None
+    if hasattr(given, "detach"):
+        given = given.detach().cpu()
     array = np.asarray(given.to_numpy() if hasattr(given, "to_numpy") else given)
+    if array.dtype.kind == "O" and array.ndim == 1:
+        raw = column_of(array, GIVEN_LABEL, "the given labels")
+        array = array if raw.textual or raw.kind == "date" else raw.values
     if array.dtype.kind in "fiub":
         return array.astype(np.float64), None
-    texts = [str(text) for text in array.tolist()]
+    texts = [str(text) for text in array.ravel().tolist()]
     classes = sorted(set(texts))
     position = {name: k for k, name in enumerate(classes)}
     return np.array([position[text] for text in texts], np.float64), classes

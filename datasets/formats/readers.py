@@ -16,31 +16,57 @@ from flegel.datasets.formats.text_source import TextSource
 from flegel.datasets.formats.text_stream import TextStream
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source
+from flegel.datasets.tables.file_tables import FilesTable, folder_keys
+from flegel.datasets.tables.open_table import open_treated
+from flegel.datasets.tables.plain_files import TABLES, is_plain, raw_table
 from flegel.errors import DataError, UsageError, nearest
 
 _FORMATS = {
     ".csv": "text", ".tsv": "text", ".tab": "text", ".txt": "text", ".data": "text", ".dat": "text",
     ".parquet": "table", ".pq": "table", ".arrow": "table", ".feather": "table", ".ipc": "table",
     ".npy": "npy", ".npz": "npz",
+    ".xlsx": "excel", ".xlsm": "excel",
     ".libsvm": "svmlight", ".svm": "svmlight", ".svmlight": "svmlight",
 }  # fmt: skip
-FORMATS = ("text", "table", "npy", "npz", "svmlight", "idx", "ratings", "jester")
-_PREFERRED_SUFFIXES = {".csv", ".tsv", ".parquet", ".pq", ".arrow", ".feather", ".npy", ".npz", ".libsvm", ".svm"}
+FORMATS = ("text", "table", "npy", "npz", "svmlight", "idx", "ratings", "jester", "excel")
+_PREFERRED_SUFFIXES = {
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".pq",
+    ".arrow",
+    ".feather",
+    ".npy",
+    ".npz",
+    ".libsvm",
+    ".svm",
+    ".xlsx",
+}
 
 
+_TREATED = {"label", "columns", "drop", "categorical", "missing", "decimal"}
 _ALLOWED_OPTIONS = {
-    "text": {"label", "columns", "delimiter", "header"},
-    "table": {"label", "columns"},
-    "npy": {"label"},
+    "text": {*_TREATED, "delimiter", "header"},
+    "table": _TREATED,
+    "excel": _TREATED,
+    "npy": _TREATED,
     "npz": {"label"},
     "svmlight": {"width"},
 }
+_OTHER_FORMATS = {
+    ".xls": "an old Excel file", ".ods": "a spreadsheet", ".json": "JSON", ".jsonl": "JSON", ".ndjson": "JSON",
+    ".xml": "XML", ".html": "HTML", ".h5": "HDF5", ".hdf5": "HDF5", ".hdf": "HDF5", ".pkl": "pickled Python objects",
+    ".pickle": "pickled Python objects", ".mat": "a MATLAB file", ".sav": "an SPSS file", ".dta": "a Stata file",
+    ".sas7bdat": "a SAS file", ".rds": "an R file", ".rdata": "an R file", ".orc": "ORC", ".avro": "Avro",
+    ".db": "a database", ".sqlite": "a database", ".arff": "ARFF", ".pdf": "a PDF",
+}  # fmt: skip
 
 
 def check_options(kind: str, options: Options, path: Path) -> None:
     """Refuse options that the format would ignore."""
     for name, value in options._asdict().items():
-        if value is not None and name not in ("dtype", "format") and name not in _ALLOWED_OPTIONS.get(kind, ()):
+        silent = value == getattr(Options(), name) or name in ("dtype", "format", "sparse")
+        if not silent and name not in _ALLOWED_OPTIONS.get(kind, ()):
             raise UsageError(f"{path} is read as {kind}, for which {name}={value!r} has no effect; omit it.")
 
 
@@ -60,6 +86,8 @@ def format_of(path: Path, options: Options) -> str:
         return "jester" if "jester" in path.name.lower() else found
     if found:
         return found
+    if suffix in _OTHER_FORMATS:
+        raise DataError(f"{path} is {_OTHER_FORMATS[suffix]}, which is not read; save it as CSV, Parquet or .npy.")
     head, _ = read_head(path, 8)
     if head[:4] == b"PAR1" or head[:6] == b"ARROW1":
         return "table"
@@ -70,14 +98,36 @@ def format_of(path: Path, options: Options) -> str:
 
 def open_files(paths: list[Path], options: Options, spec: str) -> Source:
     """One source for a file, a folder or several files."""
-    files = readable_files(paths[0], options) if len(paths) == 1 and paths[0].is_dir() else paths
+    root = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
+    files = [path.absolute() for path in (readable_files(root, options) if root else paths)]
+    keys = [folder_keys(path, root.absolute()) if root else {} for path in files]
+    kinds = [checked_kind(path, options) for path in files]
     by_file = options.label == FILE_LABEL
-    if by_file:
-        options = options._replace(label=None)
-    parts = [open_file(path.absolute(), options) for path in files]
+    plain = options._replace(label=None) if by_file else options
+    if set(kinds) <= TABLES and not all(
+        not any(keys) and is_plain(path, kind, plain) for path, kind in zip(files, kinds, strict=True)
+    ):
+        tables = [raw_table(path, kind, options) for path, kind in zip(files, kinds, strict=True)]
+        if by_file:
+            keys = [{**key, FILE_LABEL: path.name.split(".")[0]} for key, path in zip(keys, files, strict=True)]
+        whole = tables[0] if len(tables) == 1 and not any(keys) else FilesTable(tables, keys, spec)
+        return open_treated(whole, options)
+    parts = [open_file(path, plain) for path in files]
     if len(parts) == 1 and not by_file:
         return parts[0]
     return ConcatenatedSource(parts, spec, [path.name.split(".")[0] for path in files] if by_file else None)
+
+
+def checked_kind(path: Path, options: Options) -> str:
+    """The format of a file that exists and whose options all have an effect."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist; check the path.")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty; give a file with rows.")
+    kind = format_of(path, options)
+    named = options._replace(label=None) if options.label == FILE_LABEL else options
+    check_options(kind, named, path)
+    return kind
 
 
 def readable_files(folder: Path, options: Options) -> list[Path]:
@@ -123,12 +173,7 @@ def _hidden(path: Path) -> bool:
 
 def open_file(path: Path, options: Options) -> Source:
     """The source of one file; what can only be read in order is converted in the columnar cache."""
-    if not path.exists():
-        raise DataError(f"{path} does not exist; check the path.")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty; give a file with rows.")
-    kind = format_of(path, options)
-    check_options(kind, options, path)
+    kind = checked_kind(path, options)
     suffix, _ = suffixes(path)
     dtype = options.dtype or "float32"
     match kind:
@@ -167,6 +212,7 @@ def open_text(path: Path, options: Options) -> Source:
         suffix,
         label=options.label,
         columns=options.columns,
+        drop=options.drop,
         delimiter=options.delimiter,
         header=options.header,
     )

@@ -6,15 +6,22 @@ Reads only the beginning of a file.
 from __future__ import annotations
 
 import csv
+import itertools
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flegel.datasets.source import column_name
+from flegel.datasets.tables.columns import unique_names
 from flegel.errors import DataError, nearest
 
 HEAD_BYTES = 1 << 18
 LINE_LIMIT = 16 << 20
 """Longer lines are refused: the file is most likely no table."""
+WAYS_OUT = (
+    "use --missing drop (leaves such rows out), --missing mean or median (fills gaps in) or --missing indicator (fills "
+    "them in and adds a column that marks them)"
+)
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-"})
 _CANDIDATES = {".csv": ",;\t|", ".tsv": "\t,;|", ".tab": "\t,;|"}
 
@@ -48,7 +55,7 @@ def is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text
 
 
 def is_missing(text: str) -> bool:
@@ -102,29 +109,62 @@ def find_delimiter(lines: list[str], suffix: str, given: str | None) -> str:
     if given is not None:
         return {"tab": "\t", "\\t": "\t", "space": " "}.get(given, given)
     candidates = _CANDIDATES.get(suffix, ",\t;| ")
+    candidates += "" if " " in candidates else " "
     some = lines[:50]
-    widths = {c: [len(split(line, c)) for line in some] for c in candidates + ("" if " " in candidates else " ")}
-    for candidate, counts in widths.items():
-        if counts[0] > 1 and len(set(counts)) == 1:
-            return candidate
-    usual = {c: max(set(counts), key=counts.count) for c, counts in widths.items()}
-    best = max(usual, key=lambda c: usual[c])
-    return best if usual[best] > 1 else candidates[0]
+    rows = {c: [split(line, c) for line in some] for c in candidates}
+    even = [c for c in candidates if len(rows[c][0]) > 1 and len(set(map(len, rows[c]))) == 1]
+    if even:
+        numbers = {c: _numbers_among(rows[c], c) for c in even}
+        best = max(even, key=lambda c: (c != " ") + numbers[c] / max(1, max(numbers.values())))
+        return best if best != " " or len(even) == 1 else even[0]
+    widths = {c: [len(row) for row in rows[c]] for c in candidates}
+    usual = {
+        c: max(set(counts), key=counts.count) for c, counts in widths.items() if c != " " or suffix not in _CANDIDATES
+    }
+    shared = {c: widths[c].count(usual[c]) for c in usual if usual[c] > 1}
+    return max(shared, key=lambda c: (shared[c], usual[c])) if shared else candidates[0]
+
+
+_WRITTEN_NUMBER = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?")
+
+
+def _numbers_among(rows: list[list[str]], delimiter: str) -> float:
+    """Part of the cells that look like numbers, gaps or dates; a table that is split at the wrong sign has fewer."""
+    cells = [cell for row in rows for cell in row]
+    good = sum(1 for cell in cells if is_number(cell) or is_missing(cell) or _WRITTEN_NUMBER.fullmatch(cell))
+    return good / len(cells)
 
 
 def has_header(rows: list[list[str]]) -> bool:
-    """Whether the first line names the columns: text above numbers, or only text where it is the only line."""
+    """Whether the first line names the columns: text above numbers, or words that never occur below.
+
+    Words that stand in their column again further down are values. Numbers in the first line make it data, unless they
+    count up as years and positions do.
+    """
     first, rest = rows[0], rows[1:]
-    text = [i for i, cell in enumerate(first) if not is_number(cell) and not is_missing(cell)]
+    text = [i for i, cell in enumerate(first) if not _is_value(cell) and not is_missing(cell)]
     if not text:
         return False
     if not rest:
         return len(text) == len(first)
-    for i in text:
-        below = [row[i] for row in rest if i < len(row) and not is_missing(row[i])]
-        if below and all(map(is_number, below)):
-            return True
-    return False
+    columns = [[row[i] for row in rest if i < len(row) and not is_missing(row[i])] for i in range(len(first))]
+    if any(columns[i] and all(map(_is_value, columns[i])) for i in text):
+        return True
+    if any(first[i] in columns[i] for i in text):
+        return False
+    numbers = [cell for cell in first if _is_value(cell)]
+    if not numbers:
+        return True
+    steps = [int(cell) for cell in numbers if cell.isdigit()]
+    return len(steps) == len(numbers) > 1 and all(b - a == 1 for a, b in itertools.pairwise(steps))
+
+
+def _is_value(cell: str) -> bool:
+    """A number, written in any way, or a date."""
+    return is_number(cell) or (bool(cell) and cell[-1].isdigit() and _VALUE.fullmatch(cell) is not None)
+
+
+_VALUE = re.compile(r"[+-]?\d[\d.,:/T \u00a0'’+-]*\d|\d")
 
 
 def find_column(wanted: str | int, names: list[str] | None, width: int, origin: str, what: str) -> int:
@@ -154,6 +194,7 @@ def detect_dialect(
     *,
     label: str | int | None = None,
     columns: list[str | int] | None = None,
+    drop: list[str | int] | None = None,
     delimiter: str | None = None,
     header: bool | None = None,
 ) -> Dialect:
@@ -172,13 +213,16 @@ def detect_dialect(
     if not data:
         raise DataError(f"{origin} has a header but no rows; give a file with at least one row.")
     width = len(names) if names else len(data[0])
-    if names is not None and len(set(names)) != len(names):
-        names = [f"{name}.{i}" if names.index(name) != i else name for i, name in enumerate(names)]
+    indexed = columns is None and names is not None and names[0] == "" and _counts_up(data)
+    if names is not None:
+        names = unique_names(names)
     at = None if label is None else find_column(label, names, width, origin, "label column")
     if columns is None:
-        features = [i for i in range(width) if i != at]
+        features = [i for i in range(width) if i != at and not (indexed and i == 0)]
     else:
         features = [find_column(c, names, width, origin, "column") for c in columns]
+    left_out = {find_column(c, names, width, origin, "column") for c in drop or ()}
+    features = [i for i in features if i not in left_out and i != at]
     if not features:
         raise DataError(f"{origin} has no column but the label; give a file with features.")
     below = [row[at] for row in data if at < len(row)] if at is not None else []
@@ -196,6 +240,12 @@ def detect_dialect(
         advice = "if line 1 names the columns, omit header=False" if header is False and number == 1 else ""
         check_line(line, number, dialect, origin, advice)
     return dialect
+
+
+def _counts_up(rows: list[list[str]]) -> bool:
+    """Whether the first column holds row numbers from 0 or 1: an index, where it has no name."""
+    first = [row[0] for row in rows if row]
+    return len(first) > 1 and first[0] in ("0", "1") and first == [str(int(first[0]) + k) for k in range(len(first))]
 
 
 def check_line(line: str, number: int, dialect: Dialect, origin: str, advice: str = "") -> None:
@@ -217,7 +267,7 @@ def check_line(line: str, number: int, dialect: Dialect, origin: str, advice: st
             continue
         name = column_name(dialect.names, column)
         if is_missing(cell):
-            raise DataError(f"{where}, {name} has no value ({cell!r}); drop or fill such rows first.")
+            raise DataError(f"{where}, {name} has no value ({cell!r}); {WAYS_OUT}.")
         raise DataError(f"{where}, {name}: {cell[:40]!r} is not a number; {advice or _advice(cell, column, dialect)}.")
 
 
@@ -226,10 +276,9 @@ def _advice(cell: str, column: int, dialect: Dialect) -> str:
     other = [c for c in ",;\t|" if c != dialect.delimiter and c in cell]
     if dialect.width == 1 and other:
         return f"if {other[0]!r} separates the fields, pass delimiter={other[0]!r} to open_data"
-    drop = "correct or remove the line, or omit the column with columns=[…] of open_data"
-    if column in (0, dialect.width - 1):
-        return f"if it is the label, use --label {dialect.names[column] if dialect.names else column}; else {drop}"
-    return drop
+    name = dialect.names[column] if dialect.names else column
+    drop = f"correct it, leave the column out with --drop {name}, or take it as text with --categorical onehot"
+    return f"if it is the label, use --label {name}; else {drop}" if column in (0, dialect.width - 1) else drop
 
 
 def diagnose(text: bytes, first_line: int, dialect: Dialect, origin: str, error: Exception | str) -> DataError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import decimal
 import math
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.source import Description
+from flegel.datasets.source import Description, column_name
 from flegel.errors import DataError
 
 CHUNK_ROWS = 1 << 16
@@ -59,6 +60,14 @@ class RawTable(ABC):
     @abstractmethod
     def row_name(self, row: int) -> str:
         """Where a row is found, for messages: 'line 12', 'row 3'."""
+
+    def title(self, k: int) -> str:
+        """A column for messages: 'column 3 (eta)', counted from 1 as people do."""
+        return column_name(self.names if self.named else None, k)
+
+    def option(self, k: int) -> str:
+        """A column as options name it: by name, or by number from 0."""
+        return shlex.quote(self.names[k]) if self.named else str(k)
 
     def describe(self) -> Description:
         """Plain JSON from which another process opens the same table."""

@@ -19,7 +19,8 @@ from flegel.errors import DataError, UsageError
 class ObjectTable(RawTable):
     """Columns in the memory of this process. `matrix` or `sparse` is given where all of it is numbers already."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, flat: bool = False) -> None:
+        """With `flat`, one dimension is one column."""
         self.origin = f"the given {type(value).__name__}"
         self.matrix: Array | None = None
         self.sparse: Sparse | None = None
@@ -37,22 +38,26 @@ class ObjectTable(RawTable):
             self.width = len(names)
             self.length = len(self._columns[0]) if names else 0
         else:
-            self._open_array(to_array(value), value)
+            self._open_array(to_array(value), flat)
         if not self.length or not self.width:
             raise DataError(
                 f"{self.origin} has {self.length} rows and {self.width} columns; give at least one of each."
             )
 
-    def _open_array(self, array: Any, value: Any) -> None:
+    def _open_array(self, array: Any, flat: bool) -> None:
         self.named = False
-        if array.ndim == 1:
+        if array.ndim == 1 and not flat:
             raise UsageError(
                 f"{self.origin} is one row or one column of {len(array)} values; give rows × columns, such as "
                 "x.reshape(1, -1) for one row."
             )
+        if 0 in array.shape:
+            raise DataError(
+                f"{self.origin} has the shape {array.shape}, which holds no rows; give at least one row and one column."
+            )
         array = array.reshape(len(array), -1)
         self.length, self.width = array.shape
-        self.names = [f"column {k}" for k in range(self.width)]
+        self.names = [str(k) for k in range(self.width)]
         if isinstance(array, np.ma.MaskedArray) and not np.ma.is_masked(array):
             array = array.data
         if array.dtype.kind in "fiub" and not isinstance(array, np.ma.MaskedArray):
@@ -60,6 +65,18 @@ class ObjectTable(RawTable):
         elif array.dtype.kind == "c":
             raise DataError(f"{self.origin} holds complex numbers; give real ones.")
         self._columns = [array[:, k] for k in range(self.width)]
+
+    def add_column(self, name: str, values: Any) -> int:
+        """A further column, such as labels that are given apart; its number."""
+        if len(values) != self.length:
+            raise DataError(f"{self.origin} has {self.length} rows but {len(values)} labels; give one label per row.")
+        self.names = [*self.names, name]
+        self._columns.append(values)
+        return len(self.names) - 1
+
+    def values(self, k: int) -> Any:
+        """A column as it was given."""
+        return self._columns[k]
 
     def column(self, k: int) -> RawColumn:
         return column_of(self._columns[k], self.names[k], self.origin)
@@ -96,12 +113,12 @@ def frame_columns(value: Any) -> tuple[list[Any], list[Any]] | None:
     """
     kind = type(value).__module__.partition(".")[0]
     if kind == "pyarrow" and hasattr(value, "column_names"):
-        return list(value.column_names), [value.column(k) for k in range(value.num_columns)]
+        return list(value.column_names), [_arrow_numbers(value.column(k)) for k in range(value.num_columns)]
     if kind == "polars" and hasattr(value, "columns"):
         frame = value.collect() if hasattr(value, "collect") and not hasattr(value, "to_numpy") else value
-        return list(frame.columns), [frame[name] for name in frame.columns]
+        return list(frame.columns), [_arrow_numbers(frame[name]) for name in frame.columns]
     if kind == "pandas" and hasattr(value, "columns"):
-        return list(value.columns), [value.iloc[:, k] for k in range(value.shape[1])]
+        return list(value.columns), [_pandas_numbers(value.iloc[:, k]) for k in range(value.shape[1])]
     if isinstance(value, np.ndarray) and value.dtype.names:
         return list(value.dtype.names), [value[name] for name in value.dtype.names]
     if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
@@ -114,6 +131,21 @@ def frame_columns(value: Any) -> tuple[list[Any], list[Any]] | None:
             raise DataError(f"The columns of the given {type(value).__name__} have different lengths; give equal ones.")
         return list(value), [_one_dimensional(column) for column in value.values()]
     return None
+
+
+def _arrow_numbers(column: Any) -> Any:
+    """A column of numbers or booleans without gaps as an array; anything else as it is."""
+    count = column.null_count() if callable(column.null_count) else column.null_count
+    kind = str(getattr(column, "dtype", getattr(column, "type", ""))).lower()
+    numeric = kind.startswith(("int", "uint", "float", "double", "halffloat", "bool"))
+    return column.to_numpy() if numeric and not count else column
+
+
+def _pandas_numbers(column: Any) -> Any:
+    """A nullable column of numbers without gaps as an array; anything else as it is."""
+    if isinstance(column.dtype, np.dtype) or getattr(column.dtype, "kind", "O") not in "fiub" or column.hasnans:
+        return column
+    return column.to_numpy(np.dtype(getattr(column.dtype, "numpy_dtype", np.float64)))
 
 
 def _one_dimensional(column: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -109,30 +110,54 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             marks += [not plain] * (column.width - column.indicator) + [True] * column.indicator
         return np.array(marks, bool) if marks else np.zeros(self.width, bool)
 
+    def without(self, feature: int) -> Treatment:
+        """The same without one feature, which holds the weights of the rows."""
+        at = 0
+        for k, column in enumerate(self.columns):
+            if column.used and at == feature and column.width == 1:
+                left = msgspec.structs.replace(column, use="drop", note="the weight of each row")
+                columns = [*self.columns[:k], left, *self.columns[k + 1 :]]
+                return msgspec.structs.replace(self, columns=columns, width=self.width - 1)
+            at += column.width
+        raise UsageError("Weights must be a column of numbers without gaps; choose another --weight.")
+
     def apply(self, table: Any, say: Say | None = None) -> Array | Sparse:
         """Rows of a frame, a table, an array or sparse rows, as the model knows them; scaled where it was.
 
         `say` is told about texts that did not occur in training; a warning is given by default. The rows never share
         memory with `table` where they were changed.
         """
-        given = ObjectTable(table)
+        given = table if isinstance(table, RawTable) else ObjectTable(table)
         if self.plain:
             rows = self._plain_rows(given)
         else:
-            if given.sparse is not None:
+            if isinstance(given, ObjectTable) and given.sparse is not None:
                 raise UsageError("This model was trained on a table with names; give a frame instead of sparse rows.")
-            places = self.places(given)
-            raws = [given.column(k) for k in places]
-            rows = self.encode(raws, given.row_name, given.origin, say or _warn)[0]
+            rows = self._encoded_rows(given, say or _warn)
         how = self.scaling
         if how is None:
             return rows
         own = rows.copy() if isinstance(rows, np.ndarray) and self.plain else rows
         return apply_scaling(own, how)
 
-    def _plain_rows(self, given: ObjectTable) -> Array | Sparse:
+    def _encoded_rows(self, given: RawTable, say: Say) -> Array | Sparse:
+        """All rows of a table, chunk by chunk; what is said is said once."""
+        said: dict[str, list[int]] = {}
+        parts: list[Array | Sparse] = []
+        start = 0
+        for raws in given.chunks(self.places(given)):
+            where = partial(_row_name, given, start)
+            parts.append(self.encode(raws, where, given.origin, lambda text: said.setdefault(text, []).append(1))[0])
+            start += len(raws[0].values)
+        if not parts:
+            raise DataError(f"{given.origin} has no rows; give at least one.")
+        for text in said:
+            say(text)
+        return join_rows(parts, self.width)
+
+    def _plain_rows(self, given: RawTable) -> Array | Sparse:
         """Numbers as they are, in the order of training; every one must be finite."""
-        if given.sparse is not None:
+        if isinstance(given, ObjectTable) and given.sparse is not None:
             check_width(given.sparse.columns, self.width)
             bad = np.flatnonzero(~np.isfinite(given.sparse.values))
             if len(bad):
@@ -141,22 +166,29 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"row {row}", f"column {given.sparse.indices[bad[0]] + 1}", given.sparse.values[bad[0]]
                 )
             return given.sparse
-        if given.matrix is not None:
+        if isinstance(given, ObjectTable) and given.matrix is not None:
             check_width(given.width, self.width)
             rows = given.matrix
             if rows.dtype.kind != "f":
                 rows = rows.astype(self.dtype)
         else:
-            places = self.places(given) if self.names and given.named else list(range(given.width))
+            places = self.places(given) if self.names and given.named else list(range(len(given.names)))
             check_width(len(places), self.width)
-            rows = np.empty((given.length, self.width), self.dtype)
-            for at, k in enumerate(places):
-                raw = given.column(k)
-                rows[:, at] = _numbers(ColumnTreatment(given.names[k], "number"), raw, given.row_name)
+            columns = [ColumnTreatment(given.names[k], "number") for k in places]
+            how = Treatment(self.width, columns=columns, dtype=self.dtype)
+            parts = [how.gapped(raws, given.row_name) for raws in given.chunks(places)]
+            rows = np.concatenate(parts) if parts else np.empty((0, self.width))
         for at in np.argwhere(~np.isfinite(rows))[:1].tolist():
             name = repr(self.names[at[1]]) if self.names else str(at[1] + 1)
             raise _no_number(f"row {at[0] + 1}", f"column {name}", rows[at[0], at[1]])
         return rows
+
+    def gapped(self, columns: Sequence[RawColumn], where: Callable[[int], str]) -> Array:
+        """Columns of numbers side by side, NaN where there is no value."""
+        out = np.empty((len(columns[0].values), len(columns)), self.dtype)
+        for k, (column, raw) in enumerate(zip(self.columns, columns, strict=True)):
+            out[:, k] = numbers_of(column, raw, where)
+        return out
 
     def places(self, given: RawTable) -> list[int]:
         """Where the needed columns are in a table: by name where both have names, by position otherwise."""
@@ -172,11 +204,15 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             place = {name: k for k, name in enumerate(given.names)}
             return [place[name] for name in wanted]
         width = len(given.names)
-        features = [k for k, column in enumerate(c for c in self.columns if c.use != "label") if column.used]
-        if width == len(self.columns) and len(self.columns) > len(wanted):
-            return [k for k, column in enumerate(self.columns) if column.used]
+        if self.named or self.plain:  # trained by name, given without: in the order of training
+            check_width(width, len(wanted))
+            return list(range(width))
+        label = next((int(column.name) for column in self.columns if column.use == "label"), len(self.columns))
+        numbers = [int(name) for name in wanted]
+        if width == len(self.columns):
+            return numbers
         if width == sum(column.use != "label" for column in self.columns):
-            return features
+            return [k - (k > label) for k in numbers]
         check_width(width, len(wanted))
         return list(range(width))
 
@@ -194,7 +230,7 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         complete = np.ones(rows, bool)
         encoded = []
         for column, raw in zip(self.inputs, columns, strict=True):
-            values = _codes(column, raw, say) if column.use in ("onehot", "ordinal") else _numbers(column, raw, where)
+            values = _codes(column, raw, say) if column.use in ("onehot", "ordinal") else numbers_of(column, raw, where)
             gaps = values == -2 if column.use in ("onehot", "ordinal") else np.isnan(values)
             if column.fill is None and gaps.any():
                 if not drop:
@@ -205,6 +241,21 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         count = int(complete.sum())
         features = _sparse(kept, count, self) if self.sparse else _dense(kept, count, self)
         return features, complete
+
+
+def _row_name(table: RawTable, first: int, row: int) -> str:
+    return table.row_name(first + row)
+
+
+def join_rows(parts: Sequence[Array | Sparse], width: int) -> Array | Sparse:
+    """Rows one after the other."""
+    sparse = [part for part in parts if isinstance(part, Sparse)]
+    if not sparse:
+        return parts[0] if len(parts) == 1 else np.concatenate([np.asarray(part) for part in parts])
+    ends = np.cumsum([0] + [int(part.indptr[-1]) for part in sparse]).tolist()
+    indptr = np.concatenate([[0]] + [part.indptr[1:] + end for part, end in zip(sparse, ends, strict=False)])
+    indices, values = (np.concatenate([part[k] for part in sparse]) for k in (1, 2))
+    return Sparse(indptr, indices, values, width)
 
 
 def _warn(text: str) -> None:
@@ -220,7 +271,7 @@ def _gap(name: str, gaps: Array, where: Callable[[int], str], origin: str) -> Da
     )
 
 
-def _numbers(column: ColumnTreatment, raw: RawColumn, where: Callable[[int], str]) -> Array:
+def numbers_of(column: ColumnTreatment, raw: RawColumn, where: Callable[[int], str]) -> Array:
     """Values of a column of numbers, dates or booleans; NaN for gaps."""
     if not raw.textual:
         accepted = {"number": ("number", "boolean"), "boolean": ("boolean", "number"), "date": ("date",)}[column.use]
@@ -242,6 +293,14 @@ def _numbers(column: ColumnTreatment, raw: RawColumn, where: Callable[[int], str
                 )
         values[k] = np.nan if found is None else found
     return values[raw.values]
+
+
+def label_values(column: ColumnTreatment, raw: RawColumn, where: Callable[[int], str]) -> Array:
+    """Labels as numbers, classes by their place among `categories`; NaN where there is none."""
+    if not column.categories:
+        return numbers_of(msgspec.structs.replace(column, use="number"), raw, where)
+    codes = _codes(column, raw, None)
+    return np.where(codes < 0, np.nan, codes.astype(np.float64))
 
 
 def _value(column: ColumnTreatment, text: str) -> float | None:
@@ -267,12 +326,16 @@ def _codes(column: ColumnTreatment, raw: RawColumn, say: Say | None) -> Array:
     unseen = np.unique(codes[result == -1])
     if len(unseen) and say is not None:
         shown = ", ".join(repr(texts[k][:40]) for k in unseen[:3].tolist()) + (", …" if len(unseen) > 3 else "")
-        how = "have 0 in all columns of it" if column.use == "onehot" else "are coded -1"
+        how = "0 in all columns of it" if column.use == "onehot" else "coded as -1"
         say(
-            f"{(result == -1).sum():,} rows have a value in column {column.name!r} that training did not have "
-            f"({shown}); they {how}."
+            f"{_counted(int((result == -1).sum()))} a value in column {column.name!r} that training did not have "
+            f"({shown}): {how}."
         )
     return result
+
+
+def _counted(rows: int) -> str:
+    return "1 row has" if rows == 1 else f"{rows:,} rows have"
 
 
 _Encoded = list[tuple[ColumnTreatment, Array, Array]]

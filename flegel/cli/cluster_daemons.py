@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from flegel.cli.app import errors_as_sentences
+from flegel.cli.app import errors_as_sentences, say
 from flegel.cli.cluster_jobs import open_client
-from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
+from flegel.cli.options import DEFAULT_MASTER, Insecure, LogJson, Master, Verbose, start_logging
 from flegel.errors import FlegelError
 from flegel.options import parse_bytes
 
+Publish = Callable[[Sequence[Any], Sequence[Any]], None]
 OpenToAll = Annotated[
     bool, typer.Option("--insecure", help="Accept every client that can connect, without keys. Command line only.")
 ]
@@ -28,7 +32,13 @@ def master(
         str, typer.Option(help="Where to listen: this host alone, unless you say otherwise.")
     ] = DEFAULT_MASTER,
     folder: Annotated[Path | None, typer.Option(help="Where the journal and results are kept.")] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="PORT", help="Serve figures for Prometheus on this port of 127.0.0.1, or at HOST:PORT."),
+    ] = None,
     insecure: OpenToAll = False,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
 ) -> None:
     """Run the master of a cluster: it queues jobs and places them on slaves.
 
@@ -36,6 +46,7 @@ def master(
 
         flegel master --listen tcp://0.0.0.0:7077
     """
+    start_logging(verbose, log_json, logging.INFO)
     with errors_as_sentences():
         from flegel.cluster.master.daemon import MasterDaemon
         from flegel.cluster.transport import keys
@@ -47,7 +58,26 @@ def master(
         pair = None if insecure else keys.first_start()
         registry = None if insecure else keys.KeyRegistry()
         with listen_on(listen, RIGHTS, pair=pair, registry=registry, insecure=insecure) as server:
-            MasterDaemon(server, folder or _home() / "master").run()
+            daemon = MasterDaemon(server, folder or _home() / "master")
+            with _cluster_metrics(metrics) as publish:
+                daemon.run(publish)
+
+
+@contextmanager
+def _cluster_metrics(address: str | None) -> Iterator[Publish]:
+    """Where the daemon shows its jobs and slaves; nowhere without an address."""
+    if address is None:
+        yield lambda jobs, slaves: None
+        return
+    from flegel.metrics.endpoint import MetricsEndpoint
+    from flegel.metrics.families import cluster_families
+
+    endpoint = MetricsEndpoint(address)
+    say(f"metrics at {endpoint.url}")
+    try:
+        yield lambda jobs, slaves: endpoint.publish(cluster_families(jobs, slaves))
+    finally:
+        endpoint.close()
 
 
 def slave(
@@ -66,6 +96,8 @@ def slave(
     ] = None,
     drain: Annotated[float, typer.Option(help="Seconds that jobs get to end or move away after SIGTERM.")] = 30.0,
     insecure: Insecure = False,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
 ) -> None:
     """Offer this host to a cluster: starts and supervises the workers that the master places here.
 
@@ -73,6 +105,7 @@ def slave(
 
         flegel slave --master tcp://head:7077 --slots 4
     """
+    start_logging(verbose, log_json, logging.INFO)
     with errors_as_sentences():
         from flegel.cluster.client import own_address
         from flegel.cluster.slave.daemon import SlaveDaemon

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any
 
 import typer
 
 from flegel.errors import UsageError
-from flegel.job import CLUSTER, TRAINING
+from flegel.job import CLUSTER, OUTPUT, TRAINING
 
 Settings = Annotated[
     list[str] | None,
@@ -40,6 +41,16 @@ Insecure = Annotated[
         rich_help_panel=CLUSTER,
     ),
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Log every barrier and every decision, with time, job and worker.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log as JSON, one object a line.", rich_help_panel=OUTPUT)]
 DEFAULT_MASTER = "tcp://127.0.0.1:7077"
 Master = Annotated[
     str,
@@ -64,3 +75,11 @@ def make_algorithm(word: str, settings: list[str] | None) -> Any:
             raise UsageError(f"--set {setting!r} is not of the form name=value.")
         hyper[name.strip()] = value.strip()
     return cls(**hyper)
+
+
+def start_logging(verbose: bool, as_json: bool, level: int = logging.WARNING) -> None:
+    """Records of `flegel.*` go to standard error; processes that are started later do the same."""
+    from flegel.runtime import logs
+
+    logs.announce(verbose, as_json)
+    logs.configure(level=level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +40,7 @@ def predict(
     with errors_as_sentences():
         import numpy as np
 
-        from flegel.datasets import open_data
+        from flegel.datasets import open_for_prediction
         from flegel.runtime.job.result_store import check_file, load
 
         if out is not None:
@@ -47,10 +48,9 @@ def predict(
                 raise UsageError(f"{out} should end in .npy or .csv.")
             check_file(out, "--out")
         loaded = load(model, trust_code=trust_code)
-        dataset = open_data(data, label=label)
-        if dataset.note:
-            print(f"flegel: {dataset.note}", file=sys.stderr)
-        found = np.asarray(loaded.predict(dataset.load()[0]))
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"flegel: {message}", file=sys.stderr)
+            found = np.asarray(loaded.predict(open_for_prediction(data, loaded.treatment, label)))
         if out is None:
             _print_rows(found)
         else:

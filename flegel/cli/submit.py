@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flegel.cli import cluster_jobs
 from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentences, print_all
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
-from flegel.cli.options import Insecure, MaybeMaster, Settings, make_algorithm
+from flegel.cli.options import Insecure, LogJson, MaybeMaster, Settings, Verbose, make_algorithm, start_logging
 from flegel.errors import FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
 from flegel.result import exit_code
+
+if TYPE_CHECKING:
+    from flegel.callbacks.callback import Callback
+    from flegel.runtime.job.observers import Observer
 
 Out = Annotated[
     Path | None,
@@ -37,6 +42,24 @@ Json = Annotated[
 ]
 Save = Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.", rich_help_panel=OUTPUT)]
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KIND:PLACE",
+        help="Record every barrier: csv:FILE, tensorboard:FOLDER, mlflow:FILE or wandb:PROJECT; repeatable.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PORT",
+        help="Serve figures for Prometheus on this port of 127.0.0.1, or at HOST:PORT.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
 
 @for_submit
 def submit(
@@ -54,6 +77,10 @@ def submit(
     out: Out = None,
     json_to: Json = None,
     save: Save = True,
+    track: Track = None,
+    metrics: Metrics = None,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
     master: MaybeMaster = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the job's name and do not wait.", rich_help_panel=CLUSTER)
@@ -74,11 +101,14 @@ def submit(
     from flegel.runtime.processes import fork_server
 
     here = master is None or master == "local"
+    start_logging(verbose, log_json)
     with errors_as_sentences(WORKERS_STOPPED if here else ""), fork_server.prepared(here):
         chosen = make_algorithm(algorithm, settings)
         folder = _folder(save, out, algorithm, data)
         _check_targets(folder, json_to)
         if master is not None and not here:
+            if track or metrics:
+                raise UsageError("--track and --metrics work on this host only; a master has --metrics of its own.")
             remote = for_cluster(options)
             cluster_jobs.submit_to(master, insecure, chosen, data, remote, folder, json_to, detach)
             return
@@ -87,7 +117,8 @@ def submit(
             raise UsageError("--checkpoint-every says how often; say also where, with --checkpoint DIR.")
         from flegel import api
 
-        _show_and_save(partial(api.run, chosen, data, **local), folder, json_to)
+        job = partial(api.run, chosen, data, callbacks=_trackers(track), **local)
+        _show_and_save(job, folder, json_to, metrics)
 
 
 @for_resume
@@ -130,6 +161,10 @@ def resume(
     out: Out = None,
     json_to: Json = None,
     save: Save = True,
+    track: Track = None,
+    metrics: Metrics = None,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
     master: MaybeMaster = None,
     insecure: Insecure = False,
     **changes: Any,
@@ -146,12 +181,13 @@ def resume(
     """
     from flegel.runtime.processes import fork_server
 
+    start_logging(verbose, log_json)
     at = master if master != "local" and "://" not in place and not Path(place).exists() else None
     left = CHECKPOINTS_KEPT if at is None else ""
     with errors_as_sentences(left), fork_server.prepared(at is None):
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
-            if options or out or json_to or begin_anew:
+            if options or out or json_to or begin_anew or track or metrics:
                 raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
             cluster_jobs.resume(place, at, insecure)
             return
@@ -159,9 +195,10 @@ def resume(
         _check_targets(folder, json_to)
         from flegel import api
 
-        _show_and_save(
-            partial(api.resume, place, trust_code=trust_code, begin_anew=begin_anew, **options), folder, json_to
+        job = partial(
+            api.resume, place, trust_code=trust_code, begin_anew=begin_anew, callbacks=_trackers(track), **options
         )
+        _show_and_save(job, folder, json_to, metrics)
 
 
 def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
@@ -169,6 +206,14 @@ def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
     if not save and out is not None:
         raise UsageError(f"--no-save keeps nothing, and --out {out} says where; omit one of them.")
     return (out or _free_folder(*name)) if save else None
+
+
+def _trackers(words: list[str] | None) -> list[Callback]:
+    if not words:
+        return []
+    from flegel.callbacks.track import trackers
+
+    return trackers(words)
 
 
 def _check_targets(folder: Path | None, json_to: str | None) -> None:
@@ -181,16 +226,31 @@ def _check_targets(folder: Path | None, json_to: str | None) -> None:
         result_store.check_file(json_to, "--json")
 
 
-def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | None) -> None:
+def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | None, metrics: str | None) -> None:
     """Run it under a display, which also tells the result."""
     from flegel.cli.display import make_display
 
     display = make_display(sys.stderr)
-    with display:
-        result = _finish_job(job, display, folder, json_to)
+    with ExitStack() as stack:
+        observers = _observers(stack, metrics)
+        with display:
+            result = _finish_job(partial(job, observers=observers), display, folder, json_to)
     display.finish(result)
     if code := exit_code(result.outcome):
         raise typer.Exit(code)
+
+
+def _observers(stack: ExitStack, metrics: str | None) -> list[Observer]:
+    """Of a job on this host; what they serve ends with the stack."""
+    found: list[Observer] = []
+    if metrics is not None:
+        from flegel.metrics.endpoint import JobMetrics, MetricsEndpoint
+
+        endpoint = MetricsEndpoint(metrics)
+        stack.callback(endpoint.close)
+        print(f"flegel: metrics at {endpoint.url}", file=sys.stderr)
+        found.append(JobMetrics(endpoint))
+    return found
 
 
 def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:

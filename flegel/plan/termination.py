@@ -34,8 +34,8 @@ class Verdict:
     converged: bool
     reason: str
     outcome: str = ""
-    """One word: converged, target (reached), halted (every point), stopped (by `terminationCheck`), limit, stalled
-    (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged."""
+    """One word: converged, target (reached), halted (every point), stopped (by a hook, callback or person), limit,
+    stalled (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged."""
 
 
 @dataclass(frozen=True)

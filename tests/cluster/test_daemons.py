@@ -178,6 +178,44 @@ def test_a_job_whose_coordinator_is_killed_goes_on_from_its_last_commit(cluster:
     cluster.until(lambda: not list(cluster.folder.glob(f"s*/jobs/{job}")), "a job that is done leaves nothing")
 
 
+TALKING = """import logging
+import numpy as np
+from flegel import Algorithm
+
+class Talking(Algorithm):
+    def initParameter(self, sample, rng):
+        return np.zeros(1)
+
+    def initState(self, points, columns, rng):
+        return np.zeros((points, 1))
+
+    def updateDataPoint(self, dataPoint, parameter, iterationNum):
+        print("a hook prints")
+        logging.getLogger("mine").info("a hook logs")
+        return np.ones(1)
+
+    def updateParameter(self, aggregator, oldParameter):
+        logging.getLogger("mine").info("the coordinator logs")
+        return aggregator * 1.0
+"""
+
+
+def test_what_hooks_print_and_log_is_in_the_log_of_the_job(
+    cluster: DaemonCluster, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "talking.py").write_text(TALKING, encoding="utf-8")
+    words = "submit talking.py:Talking --data blobs:20 --workers 1 --sync bsp --max-iterations 1 --name talking"
+    done = flegel(cluster, *words.split(" "), folder=tmp_path)
+    assert done.exit_code == 0, done.output + cluster.logs()
+    lines = list(client.log("talking"))
+    for source, text in [
+        ("worker 0", "a hook prints"),
+        ("worker 0", "a hook logs"),
+        ("coordinator", "the coordinator logs"),
+    ]:
+        assert any(line.endswith(f"{source} | {text}") for line in lines), lines
+
+
 def test_attach_shows_a_job_and_ctrl_c_leaves_it_running(
     cluster: DaemonCluster, client: Client, tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ class ClientRequests:
             case ShowJobs(job=name):
                 return JobList((self.view(self.find(name)),) if name else tuple(map(self.view, jobs.values())))
             case ListSlaves():
-                return SlaveList(tuple(self._slave_view(s) for s in self._state.slaves.values()))
+                return SlaveList(tuple(self.slave_views()))
         raise UsageError("The master cannot answer that.")
 
     def find(self, name: str) -> JobEntry:
@@ -156,6 +156,9 @@ class ClientRequests:
 
     def view(self, job: JobEntry) -> JobView:
         return job_view(job, self._state.coordinators.get(job.id), self._state.reasons.get(job.id, ""))
+
+    def slave_views(self) -> list[SlaveView]:
+        return [self._slave_view(slave) for slave in self._state.slaves.values()]
 
     def _slave_view(self, slave: KnownSlave) -> SlaveView:
         used = sum(job.slots.get(slave.name, 0) for job in self._state.table.of_state(RUNNING))

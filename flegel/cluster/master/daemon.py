@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import signal
-import sys
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from flegel.cluster.transport.protocol import (
     FileContent,
     FileReceived,
     JobList,
+    JobView,
     LaunchCoordinator,
     ReadFile,
     ResumeJob,
@@ -41,12 +43,15 @@ from flegel.cluster.transport.protocol import (
     SlaveBeat,
     SlaveLeaving,
     SlaveRefused,
+    SlaveView,
     SubmitJob,
     check_name,
 )
 from flegel.cluster.transport.secure_server import ANYBODY, Received, SecureServer, Sender
 from flegel.errors import PeerRefused, PeerSlow, StorageError, UsageError
 from flegel.runtime import clock
+
+_log = logging.getLogger(__name__)
 
 TICK = 0.5
 MAX_RESULT = 8 << 30
@@ -73,8 +78,10 @@ class MasterDaemon:
         self._last_problem = ""
         self._log(f"{len(table.jobs)} jobs in the journal, {len(table.of_state(RUNNING))} of them running")
 
-    def run(self) -> None:
-        """Until a signal. Running jobs continue without it."""
+    def run(
+        self, publish: Callable[[Sequence[JobView], Sequence[SlaveView]], None] = lambda jobs, slaves: None
+    ) -> None:
+        """Until a signal. Running jobs continue without it. `publish` gets all jobs and slaves twice a second."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop())
         self._log(f"listening at {self.server.address}")
@@ -88,13 +95,14 @@ class MasterDaemon:
             if now >= tick_at:  # after what waits was read: its senders are alive
                 tick_at = now + TICK
                 self._tick(now)
+                publish(*self._machine.overview())
         self._journal.close()
 
     def _stop(self) -> None:
         self._stopping = True
 
     def _log(self, text: str) -> None:
-        print(f"flegel: {text}", file=sys.stderr, flush=True)
+        _log.info(text)
 
     # -- in --------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from flegel.cluster.transport.protocol import (
     JobView,
     ProcessStatus,
     SlaveBeat,
+    SlaveView,
 )
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import UsageError
@@ -128,6 +129,10 @@ class Master:
 
     def view(self, job: JobEntry) -> JobView:
         return self._requests.view(job)
+
+    def overview(self) -> tuple[list[JobView], list[SlaveView]]:
+        """All jobs and slaves as clients see them."""
+        return [self.view(job) for job in self.table.jobs.values()], self._requests.slave_views()
 
     def accepts_file(self, name: str, attempt: int, slave: str, file: str) -> bool:
         """Whether files of this attempt are taken from that slave; its result only from the coordinator's slave."""

@@ -7,6 +7,7 @@ workers; when it closes, the slave is gone and this process ends.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -22,7 +23,9 @@ from flegel.cluster.slave.coordinator_pipe import CoordinatorPipe
 from flegel.cluster.slave.process_limits import read_line
 from flegel.cluster.transport.protocol import DrainWorkers, ResizeJob, WorkerEnded
 from flegel.errors import AlgorithmError, FlegelError, UsageError, own_traceback
-from flegel.runtime import clock
+from flegel.runtime import clock, logs
+
+_log = logging.getLogger(__name__)
 
 GLANCE = 0.5
 """Seconds between two reports of progress."""
@@ -51,6 +54,8 @@ def main() -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # so that KeyboardInterrupt comes from user code alone
     assignment = msgspec.json.decode(read_line(), type=coordinator_protocol.JobAssignment)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    logs.configure("", job=assignment.job, worker="coordinator", level=logging.INFO, everything=True)
     descriptor = int(os.environ.pop("FLEGEL_REPORTS"))
     os.set_inheritable(descriptor, False)
     pipe = CoordinatorPipe(descriptor)
@@ -67,7 +72,7 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - whatever it is, the owner of the job gets to read it
         finished = coordinator_protocol.JobFinished(False, f"{type(error).__name__}: {error}", own_traceback(error))
     pipe.send(finished)
-    print(finished.why, file=sys.stderr, flush=True)
+    _log.info(finished.why)
     os._exit(0 if finished.done else 1)  # threads of user code must not keep the process alive
 
 
@@ -79,20 +84,19 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     threading.Thread(target=listen_to_slave, args=(cluster,), daemon=True).start()
     cluster.start()  # slaves start workers while this process imports
     pipe.send(coordinator_protocol.PhaseChanged("reading"))
-    from flegel.datasets import open_data
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.runtime.checkpoint.reader import holds_job
     from flegel.runtime.checkpoint.store import open_store
     from flegel.runtime.job.checkpoint_session import new_session
     from flegel.runtime.job.class_source import instantiate
-    from flegel.runtime.job.request import Request
+    from flegel.runtime.job.request import Request, open_job_data
     from flegel.runtime.job.resume import replace
     from flegel.runtime.job.run import execute
     from flegel.runtime.worker.current_hook import MODULE
 
     spec = assignment.spec
     ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
+    warnings.showwarning = lambda message, *_, **__: _log.warning("warning: %s", message)
     reported, phase = -GLANCE, "loading"
     kept: tuple[float, int] | None = None
 
@@ -111,7 +115,7 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
             pipe.send(coordinator_protocol.ProgressSeen(msgspec.to_builtins(seen)))
 
     def log(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        _log.info(text)
 
     def report_phase(name: str, hook: str = "") -> None:
         pipe.send(coordinator_protocol.PhaseChanged(name, hook=hook))
@@ -130,7 +134,7 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
         report_phase("init", MODULE)
         algorithm = instantiate(ref)
         report_phase("reading")
-        dataset = open_data(spec.data, label=spec.label, weight=spec.weight)
+        dataset = open_job_data(spec.description, spec.data, algorithm)
         result = execute(
             Request(
                 algorithm=algorithm,
@@ -155,6 +159,6 @@ def _saved(
 
     pipe.send(coordinator_protocol.PhaseChanged("saving"))
     for text in result.warnings:
-        print(f"note: {text}", file=sys.stderr, flush=True)
+        _log.info("note: %s", text)
     result_store.save(result, Path(assignment.result))
     return coordinator_protocol.JobFinished(True, f"{'converged' if result.converged else 'stopped'}: {result.reason}")

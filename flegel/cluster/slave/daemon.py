@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import select
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +47,8 @@ from flegel.errors import FlegelError, PeerRefused, PeerSlow, ProtocolError, Usa
 from flegel.runtime import clock
 from flegel.runtime.system.descendants import adopt_orphans
 from flegel.runtime.transport.poller import Poller
+
+_log = logging.getLogger(__name__)
 
 BEAT = 1.0
 """Seconds between two heartbeats."""
@@ -179,7 +181,7 @@ class SlaveDaemon:
             os.read(self._wakeup_read, 4096)
 
     def _log(self, text: str) -> None:
-        print(f"flegel: {text}", file=sys.stderr, flush=True)
+        _log.info(text)
 
     # -- the connection to the master ------------------------------------------------------------------------------
 

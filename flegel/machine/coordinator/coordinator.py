@@ -174,6 +174,8 @@ class Coordinator:
                 self._on_checkpoint_event(event, now)
             case Timer("limit"):
                 self._end(Verdict(False, f"reached {state.criteria.max_seconds:g} s", "limit"), now)
+            case events.EndJob(why) if state.verdict is None:
+                self._end(Verdict(False, why, "stopped"), now)
             case Timer("hire"):
                 self.membership.roster.stop_waiting(now, state.timeouts.hire)
                 self._step(now)

@@ -59,13 +59,19 @@ class Suspend(msgspec.Struct, frozen=True):
     why: str
 
 
+class EndJob(msgspec.Struct, frozen=True):
+    """Somebody wants training to end now, with what there is as its result. May be repeated."""
+
+    why: str
+
+
 class FoldFinished(msgspec.Struct, frozen=True):
     """The parameter store answers a fold that it could not do at once."""
 
     folded: Folded
 
 
-Event = FromWorker | Timer | WorkerDied | WorkerJoined | ScaleTo | LeaveJob | Suspend | FoldFinished
+Event = FromWorker | Timer | WorkerDied | WorkerJoined | ScaleTo | LeaveJob | Suspend | EndJob | FoldFinished
 
 
 # -- commands ----------------------------------------------------------------------------------------------

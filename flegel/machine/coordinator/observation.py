@@ -6,11 +6,15 @@ costs a few microseconds per shown worker, so it is made a few times a second an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import TraceRow
 
-SHOWN = 40  # workers that a record describes one by one; a terminal has no more lines
+SHOWN = 40  # workers that a record describes one by one unless more are asked for; a terminal has no more lines
+FLOWS = 64  # pairs of workers; a picture of more cannot be read
 
 
 class WorkerSnapshot(msgspec.Struct, frozen=True):
@@ -32,6 +36,21 @@ class WorkerSnapshot(msgspec.Struct, frozen=True):
     visits: int = 0
     moving: int = 0
     """Points under way to it, less those under way from it."""
+    host: str = ""
+    """Where its process runs, once that is known."""
+
+
+class FlowSnapshot(msgspec.Struct, frozen=True):
+    """Points from one worker to another."""
+
+    source: int
+    target: int
+    points: int
+    """That changed hands so far."""
+    bytes: int
+    """That arrived so far."""
+    under_way: int
+    """Points that are to change hands and have not yet."""
 
 
 class IncidentSnapshot(msgspec.Struct, frozen=True):
@@ -76,21 +95,36 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     verdict: str = ""
     """Why the job ended; empty before."""
     workers: tuple[WorkerSnapshot, ...] = ()
-    """The first 40, once there has been a commit."""
+    """Once there has been a commit; the first 40, unless the observer wants more."""
     incidents: tuple[IncidentSnapshot, ...] = ()
     """All changes of workers after which training has gone on; the list only grows."""
+    at: float = 0.0
+    """Seconds of training at this look; `seconds` is the last commit."""
+    maximize: bool = False
+    """A larger objective is better."""
+    flows: tuple[FlowSnapshot, ...] = ()
+    """Pairs of workers between which points moved or move, the largest ones."""
+    members: int = 0
+    """Workers that hold points, shown or not."""
+    compute: float = 0.0
+    """Seconds of all workers together, as the two that follow."""
+    wait: float = 0.0
+    respond: float = 0.0
 
 
-def observe(job: Coordinator) -> JobSnapshot:
-    """One look."""
-    state, membership = job.state, job.membership
+def observe(
+    job: Coordinator, *, now: float | None = None, shown: int = SHOWN, hosts: Mapping[int, str] | None = None
+) -> JobSnapshot:
+    """One look. `now`: on the coordinator's clock; `shown`: workers to describe; `hosts`: where workers run."""
+    state, membership, hosts = job.state, job.membership, hosts or {}
     every = list(state.view.workers.values())
     verdict = state.verdict.reason if state.verdict is not None else ""
     last = state.trace[-1] if state.trace else None
     general = JobSnapshot(
         type(state.algorithm).__name__, state.policy.name, state.phase, len(membership.loaded), len(membership.loads),
         round=state.view.round, points=sum(w.points for w in every), unseen=sum(w.unseen for w in every),
-        verdict=verdict, incidents=_incidents(job),
+        verdict=verdict, incidents=_incidents(job), at=_at(job, now), maximize=state.algorithm.maximize,
+        members=len(every),
     )  # fmt: skip
     if last is None:
         return general
@@ -98,15 +132,33 @@ def observe(job: Coordinator) -> JobSnapshot:
     return msgspec.structs.replace(
         general, visits=sum(w.visits for w in every), seconds=last.seconds, iteration=last.iteration,
         objective=last.objective, estimate=last.estimate, interval=last.interval, reason=last.reason,
-        in_flight=last.in_flight, moved_bytes=last.moved_bytes, attribute=state.attribute,
+        in_flight=last.in_flight, moved_bytes=last.moved_bytes, attribute=state.attribute, flows=_flows(job),
+        compute=sum(w.compute for w in every), wait=sum(w.wait for w in every), respond=sum(w.respond for w in every),
         workers=tuple(
             WorkerSnapshot(
                 w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain, w.phase, w.visits,
-                moving.get(w.id, 0),
+                moving.get(w.id, 0), hosts.get(w.id, ""),
             )
-            for w in every[:SHOWN]
+            for w in every[:shown]
         ),
     )  # fmt: skip
+
+
+def at_barrier(seen: JobSnapshot, row: TraceRow, visits: int) -> JobSnapshot:
+    """The job as it was at this barrier: its figures are those of the row, the workers those of the look after it."""
+    return msgspec.structs.replace(
+        seen, seconds=row.seconds, at=row.seconds, iteration=row.iteration, objective=row.objective,
+        estimate=row.estimate, interval=row.interval, reason=row.reason, in_flight=row.in_flight,
+        moved_bytes=row.moved_bytes, visits=visits,
+    )  # fmt: skip
+
+
+def _at(job: Coordinator, now: float | None) -> float:
+    state = job.state
+    if state.phase == "loading" or now is None:
+        return state.trace[-1].seconds if state.trace else 0.0
+    over = state.verdict is not None and state.ended > state.began
+    return (state.ended if over else now) - state.began
 
 
 def _moving(job: Coordinator) -> dict[int, int]:
@@ -116,6 +168,21 @@ def _moving(job: Coordinator) -> dict[int, int]:
         found[move.target] = found.get(move.target, 0) + left
         found[move.source] = found.get(move.source, 0) - left
     return found
+
+
+def _flows(job: Coordinator) -> tuple[FlowSnapshot, ...]:
+    if job.balance is None:
+        return ()
+    moves = job.balance.migrations
+    under_way = dict.fromkeys(moves.flows, 0)
+    for move in moves.open.values():
+        pair = (move.source, move.target)
+        under_way[pair] = under_way.get(pair, 0) + max(move.points - move.moved, 0)
+    found = []
+    for (source, target), left in under_way.items():
+        points, size = moves.flows.get((source, target), (0, 0))
+        found.append(FlowSnapshot(source, target, points, size, left))
+    return tuple(sorted(found, key=lambda flow: (-flow.under_way, -flow.points, flow.source))[:FLOWS])
 
 
 def _incidents(job: Coordinator) -> tuple[IncidentSnapshot, ...]:

@@ -71,6 +71,8 @@ class Migrations:
         self.points = 0
         """Points that changed hands so far."""
         self.count = 0
+        self.flows: dict[tuple[int, int], list[int]] = {}
+        """By source and target: points that changed hands, and bytes that arrived."""
         self.notes: list[str] = []
         self.cost = MoveCost()
         """What the finished migrations took."""
@@ -110,6 +112,7 @@ class Migrations:
                 if number not in move.waiting and number not in move.settled:
                     move.waiting[number] = body
                     self.bytes += body.bytes
+                    self._flow(move)[1] += body.bytes
             case MoveSent(windows=windows) if worker == move.source:
                 move.windows = windows
                 if move.phase == "giving":
@@ -137,6 +140,7 @@ class Migrations:
                 move.settled.add(number)
                 move.moved += arrived.points
                 self.points += arrived.points
+                self._flow(move)[0] += arrived.points
                 self.full.pop(move.source, None)  # it has room again
             move.waiting = {}
             if move.complete():
@@ -151,6 +155,9 @@ class Migrations:
             for worker in {*given, *taken, *closed}
         }
         return changes, orders
+
+    def _flow(self, move: Migration) -> list[int]:
+        return self.flows.setdefault((move.source, move.target), [0, 0])
 
     def _learn(self, move: Migration, now: float) -> None:
         """Half of what is known comes from the last move: links and loads change."""

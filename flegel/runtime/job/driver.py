@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import heapq
 import itertools
+import logging
 import math
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from flegel.machine.coordinator.events import (
     BeginCheckpoint,
     Command,
     Done,
+    EndJob,
     Event,
     EvictWorker,
     FromWorker,
@@ -43,6 +45,8 @@ from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
+
+_log = logging.getLogger(__name__)
 
 LOOK_AROUND = 0.1  # seconds between two looks at the processes, at requests and at the display
 UNREACHABLE = 1.0  # seconds without a connection, while the process seems to live
@@ -79,15 +83,17 @@ def drive(
     *,
     keeper: CheckpointSink | None = None,
     suspended: Callable[[], str] = lambda: "",
+    ended: Callable[[], str] = lambda: "",
     shift: float = 0.0,
 ) -> None:
     """Until the machine is done; raises what made it fail. `watch` is called ten times a second and at
     milestones, for observers.
 
     Unless this is the `last` machine of a job, the workers keep what they have read. `suspended` says why the job
-    should stop, if it should. The machine's clock is this one's plus `shift`: a resumed job's goes on where it stood.
+    should stop, if it should, and `ended` why training should end with a result. The machine's clock is this one's
+    plus `shift`: a resumed job's goes on where it stood.
     """
-    JobDriver(machine, cluster, watch, keeper, suspended, shift).run(last)
+    JobDriver(machine, cluster, watch, keeper, suspended, ended, shift).run(last)
 
 
 class GarbageCollection:
@@ -121,10 +127,11 @@ class JobDriver:
         watch: Callable[[], None] | None,
         keeper: CheckpointSink | None = None,
         suspended: Callable[[], str] = lambda: "",
+        ended: Callable[[], str] = lambda: "",
         shift: float = 0.0,
     ) -> None:
         self._machine, self._cluster, self._watch = machine, cluster, watch
-        self._keeper, self._suspended, self._told = keeper, suspended, False
+        self._keeper, self._suspended, self._ended, self._told = keeper, suspended, ended, False
         self._shift = shift
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
@@ -261,6 +268,8 @@ class JobDriver:
         if not self._told and (why := self._suspended()):
             self._told = True
             self._tell(Suspend(why))
+        if why := self._ended():
+            self._tell(EndJob(why))  # at each look: while workers change, or load, it has no effect yet
         if self._spare_at is not None and now >= self._spare_at:
             self._spare_at = None
             self._cluster.prepare_spare()
@@ -300,9 +309,12 @@ class JobDriver:
                     self._fence.expel(worker)
                     self._cluster.evict(worker, gently)
                     self._machine.notes.append(f"worker {worker} {why}")
+                    _log.info("worker %d %s", worker, why, extra={"worker": worker})
                 case Note(text):
                     self._machine.notes.append(text)
-                case Milestone():
+                    _log.info(text)
+                case Milestone(what):
+                    _log.info("milestone: %s", what)
                     self._look_at = -math.inf  # observers see it at once, and not at their next turn
                 case BeginCheckpoint() | SaveCheckpointPart() | SaveCommit():
                     assert self._keeper is not None, "only a job with checkpoints keeps anything"
@@ -321,6 +333,7 @@ class JobDriver:
 
     def _admit(self, worker: int) -> None:
         self._hired.discard(worker)
+        _log.info("worker %d joins", worker, extra={"worker": worker})
         self._fence.admit(worker, self._cluster.incarnations()[worker])
         self._spare_at = self._now() + SPARE_AFTER
         self._next.append(WorkerJoined(worker))

@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Tree
-from flegel.datasets import Dataset
+from flegel.datasets import Dataset, open_data
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.options import check_options
 from flegel.runtime.job.checkpoint_session import CheckpointSession
+from flegel.runtime.job.observers import JobControl, Observer
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 
@@ -42,9 +44,27 @@ class Request:
     phase: Callable[[str, str], None] = lambda name, hook: None
     """Told what the job does now: reading, init (and which hook), compiling, loading, training."""
 
+    observers: tuple[Observer, ...] = ()
+    """See every barrier: callbacks, metrics, the dashboard."""
+    control: JobControl = field(default_factory=JobControl)
+
     @property
     def workers(self) -> int:
         return workers_for(self.algorithm, self.data) if self.job.workers is None else self.job.workers
+
+
+def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
+    """The rows of a job, read as its options say; `data` is a name, a path, an address or rows from Python."""
+    return open_data(
+        data,
+        label=job.label,
+        weight=job.weight,
+        columns=job.columns,
+        drop=job.drop,
+        categorical=job.categorical,
+        missing=job.missing,
+        sparse=algorithm.sparse,
+    )
 
 
 def default_workers() -> int:

@@ -26,13 +26,14 @@ from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.job.checkpoint_session import CheckpointSession, CheckpointWarning, data_location, outdated
 from flegel.runtime.job.class_source import in_json, instantiate, plain_hyper, same_code, with_hyper
 from flegel.runtime.job.find_algorithm import find_algorithm
-from flegel.runtime.job.request import Request
+from flegel.runtime.job.request import Request, open_job_data
 from flegel.runtime.job.run import execute
 from flegel.runtime.worker.current_hook import MODULE
 from flegel.sync import models
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
+    from flegel.runtime.job.observers import Observer
     from flegel.runtime.processes.cluster_protocol import Cluster
 
 
@@ -73,6 +74,7 @@ def resume(
     phase: Callable[[str, str], None] = lambda name, hook: None,
     take_over: bool = False,
     begin_anew: bool = False,
+    observers: tuple[Observer, ...] = (),
 ) -> Result:
     """Go on with a job, with other values for the options in `changes`; see `flegel.resume`."""
     store = open_store(place)
@@ -87,12 +89,12 @@ def resume(
         phase("init", MODULE)
         chosen = _algorithm(stored, algorithm, trust_code, store.place)
         phase("reading", "")
-        dataset, location, label = _data(stored.record.job, data, label, store.place)
+        dataset, location, label = _data(stored.record.job, data, label, store.place, chosen)
         job = msgspec.structs.replace(with_options(stored.record.job, changes), data=location, label=label)
         exact = exact if exact is not None else models()[job.sync.name].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
         say(starting_point(session))
-        return execute(Request(chosen, dataset, job, cluster, session, None, watch, say, phase))
+        return execute(Request(chosen, dataset, job, cluster, session, None, watch, say, phase, observers))
     finally:
         store.release()
 
@@ -170,13 +172,14 @@ def _with_its_hyper(ref: AlgorithmRef, cls: type[Algorithm] | None, place: str) 
         raise outdated(place, ref.name.rpartition(":")[2], str(error).rstrip(".")) from error
 
 
-def _data(job: Job, given: Any, label: str | int | None, place: str) -> tuple[Any, str, str | int | None]:
+def _data(
+    job: Job, given: Any, label: str | int | None, place: str, algorithm: Algorithm
+) -> tuple[Any, str, str | int | None]:
     """The rows, where they are, and their label column."""
-    from flegel.datasets import open_data
-
     label = job.label if label is None else label
+    asked = msgspec.structs.replace(job, label=label)
     if given is not None:
-        return open_data(given, label=label, weight=job.weight), data_location(given), label
+        return open_job_data(asked, given, algorithm), data_location(given), label
     if not job.data:
         raise UsageError(f"The rows of the job in {place} came from Python; pass them again with data=….")
-    return open_data(job.data, label=label, weight=job.weight), job.data, label
+    return open_job_data(asked, job.data, algorithm), job.data, label

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from flegel.core import pytree
@@ -18,6 +19,7 @@ from flegel.core.parallel_sums import add_fields
 from flegel.core.pytree import Array
 from flegel.datasets import scale
 from flegel.errors import Interrupted
+from flegel.job import Job
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -33,10 +35,10 @@ from flegel.plan.termination import FAILED
 from flegel.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
-from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
+from flegel.runtime.job.observers import Observation
 from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
@@ -49,7 +51,18 @@ from flegel.sync import balance_mode, make_policy
 
 
 def execute(request: Request) -> Result:
-    """Train and return; leaves nothing behind but workers that wait for the next job, whatever happens."""
+    """Train and return; leaves nothing behind but workers that wait for the next job. Observers hear how it ended."""
+    observation = Observation(request.observers, request.say)
+    try:
+        result = _execute(request, observation)
+    except BaseException as error:
+        observation.finish(None, error)
+        raise
+    observation.finish(result, None)
+    return result
+
+
+def _execute(request: Request, observation: Observation) -> Result:
     began = clock.now()
     check_numbers(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
@@ -68,8 +81,7 @@ def execute(request: Request) -> Result:
         request.phase("reading", "")
         scaling = _scaling(request, place) if scale.check_method(request.job.scale) != "none" else None
         prepared = PreparedJob(request, scaling)
-        if request.data.note:  # not before everything that could be wrong has been looked at
-            request.say(request.data.note)
+        _tell_about_data(request, prepared)  # not before everything that could be wrong has been looked at
         parts = _stored_parts(request, prepared)
         place.start_early()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
@@ -80,13 +92,16 @@ def execute(request: Request) -> Result:
         cluster.start()
         rows = _shared_rows(request, parts, cluster, ending) if request.data.in_memory else None
         source = rows.describe() if rows else _own_parts(request)
+        request.control.bind(cluster)
+        observation.begin(_described(request), request.control)
         cluster.wait_ready()
         machine = _coordinator(request, prepared, scaling, built, source, parts, cluster)
         shift = 0.0
         if session is None:
-            drive(machine, cluster, _watching(request, machine))
+            watch = _watching(request, observation, machine, cluster)
+            drive(machine, cluster, watch, ended=request.control.why)
         else:
-            shift = _drive_with_checkpoints(request, session, machine, prepared, scaling, parts, cluster)
+            shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster)
         with by_one_thread():  # hooks of the end, too
             loaded = machine.state.ready_at - shift - began
             return _result(request, machine, built, loaded, scaling, place.choice.kind if place.choice else "processes")
@@ -164,19 +179,29 @@ def _coordinator(
     )
 
 
-def _watching(request: Request, machine: Coordinator) -> Callable[[], None]:
+def _described(request: Request) -> Job:
+    """The job with its algorithm by name and without its source, for observers."""
+    return msgspec.structs.replace(
+        request.job, algorithm=msgspec.structs.replace(reference(request.algorithm), source=""), workers=request.workers
+    )
+
+
+def _watching(
+    request: Request, observation: Observation, machine: Coordinator, cluster: Cluster, shift: float = 0.0
+) -> Callable[[], None]:
     def watch() -> None:
         if request.session is not None:
             request.session.warn()
         if request.watch is not None:
             request.watch(observe(machine))
+        observation.look(machine, shift, cluster.hosts())
 
     return watch
 
 
 def _drive_with_checkpoints(
     request: Request,
-    session: CheckpointSession,
+    observation: Observation,
     machine: Coordinator,
     prepared: PreparedJob,
     scaling: scale.Scaling | None,
@@ -184,13 +209,15 @@ def _drive_with_checkpoints(
     cluster: Cluster,
 ) -> float:
     """Train with checkpoints, from where the job stood; returns how far its clock is ahead of this host's."""
+    session = request.session
+    assert session is not None
     session.restore(machine, parts)
     forms = (form_of(prepared.parameter), form_of(prepared.zero))
     session.begin(request.job, request.algorithm, request.data.summary(), machine, prepared.fingerprint, scaling, forms)
     shift = session.shift
     with Signals() as signals:
-        watch = _watching(request, machine)
-        drive(machine, cluster, watch, keeper=session, suspended=signals, shift=shift)
+        watch = _watching(request, observation, machine, cluster, shift)
+        drive(machine, cluster, watch, keeper=session, suspended=signals, ended=request.control.why, shift=shift)
         if signals.why and machine.verdict is None:
             session.close()
             raise Interrupted(session.interruption(signals.why, machine), signals.exit_code)
@@ -212,7 +239,8 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     if request.session is not None and request.session.stored and request.session.stored.record.scaling:
         return scale.Scaling(*(np.array(column) for column in request.session.stored.record.scaling))
     if request.data.in_memory:
-        return scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        found = scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
+        return scale.keep(found, request.data.treatment.unscaled())
     cluster = place.get()
     cluster.start()
     cluster.wait_ready()
@@ -223,7 +251,18 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     total = scale.empty_moments(request.data.columns)
     for worker in sorted(collector.moments):
         total = scale.merge(total, scale.ColumnMoments(*collector.moments[worker]))
-    return scale.scaling(total, request.job.scale)
+    return scale.keep(scale.scaling(total, request.job.scale), request.data.treatment.unscaled())
+
+
+def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
+    """Whether the rows stand in for others, what became of each column, and advice about scaling."""
+    how = request.data.treatment
+    advice = None
+    if request.job.scale == "none":
+        advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
+    for line in (request.data.note, *request.data.source.report, advice):
+        if line:
+            request.say(line)
 
 
 def _own_parts(request: Request) -> dict[str, Any]:

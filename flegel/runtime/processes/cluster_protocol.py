@@ -113,6 +113,10 @@ class Cluster(Protocol):
         """This worker hands its points over and ends; raises `UsageError` where no job runs."""
         ...
 
+    def hosts(self) -> dict[int, str]:
+        """The host of each worker that has said hello, by its own name for it."""
+        ...
+
     def take_requests(self) -> list[ScaleTo | LeaveJob]:
         """Calls of `scale` and `drain` since the last look."""
         ...

@@ -6,7 +6,7 @@ A message counts only if its sender is the worker and incarnation that its envel
 from __future__ import annotations
 
 import contextlib
-import sys
+import logging
 from collections.abc import Iterator
 from typing import get_args
 
@@ -23,6 +23,8 @@ from flegel.runtime.transport.codec import EMPTY, MissingSharedBuffer, PackedArr
 from flegel.runtime.transport.poller import Poller
 from flegel.runtime.transport.shared_buffers import SharedBuffers
 from flegel.runtime.worker.process import identity
+
+_log = logging.getLogger(__name__)
 
 ANSWERS = frozenset(get_args(Answer))
 
@@ -126,7 +128,7 @@ class JobMailbox:
             except DecodeError as error:
                 # the shared buffers of a former job are gone, and so is the use of its messages
                 if not isinstance(error, MissingSharedBuffer) or error.job == self._job:
-                    print(f"flegel: dropped a message: {error}", file=sys.stderr)
+                    _log.warning("dropped a message: %s", error)
                 continue
             envelope = message[0]
             if sender == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:

@@ -219,6 +219,10 @@ class WorkerCluster:
             raise UsageError(f"No job is running, so worker {worker} has nothing to hand over.")
         self._requests.append(LeaveJob(worker))
 
+    def hosts(self) -> dict[int, str]:
+        """The host of each worker that has said hello."""
+        return self.registry.hosts
+
     def take_requests(self) -> list[ScaleTo | LeaveJob]:
         """Calls of `scale` and `drain` since the last look."""
         found = []

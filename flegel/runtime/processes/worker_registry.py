@@ -21,6 +21,8 @@ class WorkerRegistry:
         self.sequencers: dict[int, Sequencer] = {}
         """One for each worker that was ever started: it has the current incarnation."""
         self.ready: set[int] = set()
+        self.hosts: dict[int, str] = {}
+        """Where the last incarnation of each worker said that it runs."""
         self.former: dict[tuple[int, int], Sequencer] = {}
         """Of evicted workers, by number and incarnation: they may still have to be told to end."""
         self.departing: list[Process] = []
@@ -49,6 +51,7 @@ class WorkerRegistry:
         if current is None or current.incarnation != envelope.incarnation:
             return False
         self.ready.add(envelope.worker)
+        self.hosts[envelope.worker] = envelope.body.host
         self._launcher.worker_ready(envelope.worker)
         return True
 

@@ -7,9 +7,9 @@ What a message's sender may do is asked of the key that CURVE proved, never of a
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import stat
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +20,8 @@ import zmq
 from zmq.utils import z85
 
 from flegel.errors import UsageError
+
+_log = logging.getLogger(__name__)
 
 DOMAIN = b"flegel"
 HANDSHAKE = 10_000  # milliseconds until a peer that does not complete its handshake is cut off
@@ -149,9 +151,7 @@ class ZapAuthenticator:
     def supervise(self) -> None:
         """Put a new one in the place of one that died; nothing to do nearly always."""
         if self._control is not None and not self.alive:
-            print(
-                "flegel: the authenticator died and was restarted; it refused connections meanwhile.", file=sys.stderr
-            )
+            _log.warning("the authenticator died and was restarted; it refused connections meanwhile.")
             self._control.close(linger=0)
             self.start()
 
@@ -197,5 +197,5 @@ class ZapAuthenticator:
         try:
             return self._admit(key)
         except Exception as error:  # noqa: BLE001 - doubt means no, whatever the doubt is
-            print(f"flegel: a key was refused because the list of keys failed: {error}", file=sys.stderr)
+            _log.warning("a key was refused because the list of keys failed: %s", error)
             return False

@@ -7,8 +7,8 @@ pieces of some megabytes each. Both sides prove with the job's own key that they
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +23,8 @@ from flegel.runtime import clock
 from flegel.runtime.transport.codec import EMPTY, PackedArrays, Sequencer, decode
 from flegel.runtime.transport.job_sockets import JobSockets
 from flegel.runtime.transport.poller import Poller, wait_any
+
+_log = logging.getLogger(__name__)
 
 PIECE = 4 << 20  # bytes of one answer
 AHEAD = 4  # pieces that are asked for before the first has come
@@ -75,7 +77,7 @@ class ArrayServer:
             if not isinstance(envelope.body, ReadRows):
                 raise DecodeError("Only Want is answered here.")
         except DecodeError as error:
-            print(f"flegel: dropped a request for data: {error}", file=sys.stderr)
+            _log.warning("dropped a request for data: %s", error)
             return
         want, rows = envelope.body, arrays[0] if arrays else None
         piece, packed = RowsRead(want.number, "there is no such array"), EMPTY

@@ -9,8 +9,8 @@ anything is sent. Workers of the same host read each other's points and states i
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -47,6 +47,8 @@ from flegel.runtime.transport.poller import wait_any
 from flegel.runtime.worker import shared_points
 from flegel.runtime.worker.shared_points import PointSharing
 from flegel.runtime.worker.trainer import Trainer
+
+_log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 8 << 20  # large enough that the answer's way does not matter, small enough that little is locked
 FIRST_BYTES = 256 << 10  # while nothing is known of the link
@@ -248,7 +250,7 @@ class Mover:
                     case WindowReceived() as body:
                         self._executor.acknowledged(body)
             except DecodeError as error:
-                print(f"flegel worker {self._worker}: dropped a window: {error}", file=sys.stderr)
+                _log.warning("dropped a window: %s", error)
 
     def _arrived(
         self,

@@ -9,6 +9,7 @@ nearly always, so that the trainer never waits for the GIL.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -41,7 +42,7 @@ from flegel.messages import (
     TransferOwnership,
     WorkerBeat,
 )
-from flegel.runtime import clock
+from flegel.runtime import clock, logs
 from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.parent_death import die_with_parent
 from flegel.runtime.system.standard_streams import protect
@@ -53,6 +54,8 @@ from flegel.runtime.transport.shared_buffers import BufferWriter
 from flegel.runtime.transport.shared_memory import open_shared
 from flegel.runtime.worker.mover import Mover
 from flegel.runtime.worker.trainer import Trainer
+
+_log = logging.getLogger(__name__)
 
 BEAT = 1.0
 CONTACT = 60.0  # seconds until a worker that reached nobody ends
@@ -153,7 +156,7 @@ class WorkerLoop:
             if self._in_job:  # between jobs nobody reads them, and they would pile up
                 self.send(WorkerBeat(self._trainer.visits, self._trainer.hook))
             if self._connection is not None and (why := self._connection.lost(now)):
-                print(f"flegel worker {self._config.worker}: {why}; it ends.", file=sys.stderr)
+                _log.warning("%s; it ends.", why)
                 self._alive, self._exit_code = False, DISCONNECTED
 
     def _take_results(self) -> None:
@@ -177,7 +180,7 @@ class WorkerLoop:
             try:
                 envelope, arrays = decode(parts, self._buffers.rooms if self._buffers else ())
             except DecodeError as error:
-                print(f"flegel worker {self._config.worker}: dropped a message: {error}", file=sys.stderr)
+                _log.warning("dropped a message: %s", error)
                 continue
             mine = (envelope.worker, envelope.incarnation) == (self._config.worker, self._config.incarnation)
             new_job = isinstance(envelope.body, LoadShard | MeasureMoments) and envelope.job.startswith(
@@ -264,7 +267,7 @@ class WorkerLoop:
         try:
             zmq_frames.send(self._socket, self._sequencer.wrap(body, packed))
         except zmq.Again:
-            print(f"flegel worker {self._config.worker}: the coordinator does not read; it ends.", file=sys.stderr)
+            _log.warning("the coordinator does not read; it ends.")
             self._alive, self._exit_code = False, DISCONNECTED
 
 
@@ -318,6 +321,14 @@ def main() -> None:
         print(f"flegel worker: {error}", file=sys.stderr)
         sys.exit(2)
     os.dup2(sys.stderr.fileno(), 1)  # what hooks print must not mix with the parent's own output
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    alone = len(sys.argv) < 2 and "FLEGEL_SLAVE" not in os.environ
+    logs.configure(
+        f"flegel worker {config.worker}: " if alone else "",
+        job=config.token,
+        worker=str(config.worker),
+        everything=True,
+    )
     worker = WorkerLoop(config)
     code = worker.run(sys.stdin.fileno())
     if worker.stuck:  # the compiler's own end would trip over a thread that is still compiling

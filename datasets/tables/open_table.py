@@ -1,0 +1,85 @@
+"""From a table as it is to a source of rows: label and features are found, columns surveyed, rows converted.
+
+Never opens a file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flegel.core.shard import Sparse
+from flegel.datasets.columnar_cache import columnar
+from flegel.datasets.formats.arrays import ArraySource
+from flegel.datasets.formats.sparse_arrays import SparseSource
+from flegel.datasets.formats.text_dialect import find_column
+from flegel.datasets.memory import available
+from flegel.datasets.options import Options
+from flegel.datasets.source import Source
+from flegel.datasets.tables.columns import RawTable
+from flegel.datasets.tables.decide import decide, fill_values
+from flegel.datasets.tables.object_table import ObjectTable
+from flegel.datasets.tables.report import column_report
+from flegel.datasets.tables.stream import TreatedStream
+from flegel.datasets.tables.survey import survey
+from flegel.datasets.tables.treatment import Treatment, join_rows
+from flegel.errors import DataError, UsageError
+
+
+def chosen_columns(table: RawTable, options: Options) -> tuple[int | None, list[int]]:
+    """The label and the features of a table, by position."""
+    width, names = len(table.names), table.names if table.named else None
+    label = None
+    if options.label is not None:
+        label = find_column(options.label, names, width, table.origin, "label column")
+    features = list(range(width))
+    if options.columns is not None:
+        features = [find_column(c, names, width, table.origin, "column") for c in options.columns]
+    left_out = {find_column(c, names, width, table.origin, "column") for c in options.drop or ()}
+    if label in left_out:
+        raise UsageError(f"--drop leaves out the label column {table.names[label or 0]!r}; omit one of both.")
+    features = [k for k in features if k != label and k not in left_out]
+    if not features:
+        raise DataError(f"{table.origin} has no column of features left; choose some with --columns.")
+    return label, features
+
+
+def open_treated(table: RawTable, options: Options) -> Source:
+    """The rows of a table, encoded, with gaps treated. The source carries its treatment and what became of columns."""
+    label, features = chosen_columns(table, options)
+    found = survey(table, sorted({*features, *([] if label is None else [label])}))
+    rows = next(iter(found.values())).rows
+    if not rows:
+        raise DataError(f"{table.origin} has no rows; give a file with at least one.")
+    how = fill_values(table, decide(table, found, label, features, options))
+    _check_memory(table, how, rows)
+    stream = TreatedStream(table, how)
+    source = _in_memory(stream) if isinstance(table, ObjectTable) else columnar(stream)
+    source.treatment = how
+    if stream.label is not None:
+        source.classes = stream.label.categories or None
+    source.report = column_report(table, how, rows, source.rows)
+    return source
+
+
+def _check_memory(table: RawTable, how: Treatment, rows: int) -> None:
+    size = rows * how.width * np.dtype(how.dtype).itemsize
+    if not how.sparse and size > 1 << 30 and size > available():
+        widest = max(how.columns, key=lambda column: column.width)
+        raise DataError(
+            f"{table.origin}: one-hot columns would make {how.width:,} features, {size / 2**30:,.0f} GB of dense rows; "
+            f"use --categorical ordinal, --drop {widest.name}, or an algorithm that takes sparse rows."
+        )
+
+
+def _in_memory(stream: TreatedStream) -> Source:
+    """Rows of a Python object, in the memory of this process."""
+    chunks = list(stream.chunks())
+    labels = [chunk.labels for chunk in chunks if chunk.labels is not None]
+    features = join_rows([chunk.features for chunk in chunks], stream.columns)
+    joined = np.concatenate(labels) if labels else None
+    given: dict[str, Any] = {"origin": stream.origin, "names": stream.names, "dtype": stream.dtype.name}
+    if isinstance(features, Sparse):
+        return SparseSource(features, joined, **given)
+    return ArraySource(features, joined, **given)

@@ -1,0 +1,91 @@
+"""Which files are plain tables of numbers, which have readers of their own, and how other files are opened as tables.
+
+Looks at the beginning of a text file and at the schema of a binary one; never reads a whole file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flegel.datasets.formats.arrow_tables import is_numeric, open_blocks
+from flegel.datasets.formats.compressed import read_head, suffixes
+from flegel.datasets.formats.text_dialect import HEAD_BYTES, find_column, split
+from flegel.datasets.options import Options
+from flegel.datasets.tables import cells
+from flegel.datasets.tables.columns import RawTable
+from flegel.datasets.tables.file_tables import ArrowTable, ExcelTable, NpyTable
+from flegel.datasets.tables.text_table import CellDialect, TextTable, detect
+
+TABLES = {"text", "table", "excel", "npy"}
+CHECKED_LINES = 500
+"""So many lines at the beginning of a text file must be plain numbers; all of a file of up to 256 kB."""
+
+
+def raw_table(path: Path, kind: str, options: Options) -> RawTable:
+    """A file as a table whose columns are still to be surveyed."""
+    if kind == "excel":
+        return ExcelTable(path)
+    if kind == "table":
+        return ArrowTable(path)
+    if kind == "npy":
+        return NpyTable(path)
+    head, whole = read_head(path, HEAD_BYTES)
+    return TextTable(path, detect(head, whole, str(path), suffixes(path)[0], options.delimiter, options.header))
+
+
+def is_plain(path: Path, kind: str, options: Options) -> bool:
+    """Whether the reader of plain numbers takes this file: no text, gap, date, index or other encoding is in sight."""
+    if options.treats or kind == "excel":
+        return False
+    if kind == "npy":
+        return options.columns is None and options.drop is None
+    return _plain_table(path, options) if kind == "table" else _plain_text(path, options)
+
+
+def _plain_table(path: Path, options: Options) -> bool:
+    blocks = open_blocks(path)
+    names = list(blocks.schema.names)
+    if len(set(names)) != len(names):
+        return False
+    marked = (blocks.schema.pandas_metadata or {}).get("index_columns", [])
+    if any(name in names for name in marked if isinstance(name, str)) and options.columns is None:
+        return False
+    label = None if options.label is None else find_column(options.label, names, len(names), str(path), "label column")
+    wanted = (
+        names
+        if options.columns is None
+        else [names[find_column(c, names, len(names), str(path), "column")] for c in options.columns]
+    )
+    dropped = {names[find_column(c, names, len(names), str(path), "column")] for c in options.drop or ()}
+    features = [n for n in wanted if n not in dropped and (label is None or n != names[label])]
+    if not all(is_numeric(blocks.schema.field(name).type) for name in features):
+        return False
+    return not blocks.gaps([*features, *([] if label is None else [names[label]])])
+
+
+def _plain_text(path: Path, options: Options) -> bool:
+    head, whole = read_head(path, HEAD_BYTES)
+    if b"\r" in head.replace(b"\r\n", b""):
+        return False
+    found = detect(head, whole, str(path), suffixes(path)[0], options.delimiter, options.header)
+    if found.encoding not in ("utf-8", "utf-8-sig") or found.indexed:
+        return False
+    lines = head.decode("utf-8-sig", "replace").rstrip().splitlines()
+    lines = lines if whole else lines[:-1]
+    lines = lines[found.header :] if whole else lines[found.header : CHECKED_LINES]
+    names = found.names if found.header else None
+    label = None if options.label is None else find_column(options.label, names, found.width, str(path), "label column")
+    left_out = {find_column(c, names, found.width, str(path), "column") for c in options.drop or ()}
+    chosen = list(range(found.width))
+    if options.columns is not None:
+        chosen = [find_column(c, names, found.width, str(path), "column") for c in options.columns]
+    features = [k for k in chosen if k != label and k not in left_out]
+    return all(_plain_line(line, found, features, label) for line in lines)
+
+
+def _plain_line(line: str, found: CellDialect, features: Sequence[int], label: int | None) -> bool:
+    row = split(line, found.delimiter)
+    if len(row) != found.width or (label is not None and cells.is_missing(row[label])):
+        return False
+    return all(cells.PLAIN.fullmatch(row[k]) for k in features)

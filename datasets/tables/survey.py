@@ -1,0 +1,127 @@
+"""One pass over a table that decides what becomes of each column. Reads every row once, keeps none.
+
+`ColumnSurvey` counts what the cells of a column look like; counts of several parts of a table can be merged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flegel.datasets.tables import cells
+from flegel.datasets.tables.columns import RawColumn, RawTable
+
+MOST_TEXTS = 1_000_000
+"""A column with more different texts than this is no category."""
+MOST_NUMBERS = 20_000
+"""Different numbers of a column that are remembered as text, in case that it turns out to be a category."""
+
+
+@dataclass
+class ColumnSurvey:
+    """What a column holds."""
+
+    name: str
+    place: int = 0
+    """Its number in the table."""
+    rows: int = 0
+    missing: int = 0
+    first_gap: int = -1
+    kinds: set[str] = field(default_factory=set)
+    shapes: Counter[str] = field(default_factory=Counter)
+    first: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Row and text of the first cell of each shape."""
+    spaced: bool = False
+    texts: dict[str, int] | None = field(default_factory=dict)
+    """Different texts and how often they occur; None where they are too many."""
+    pairs: set[int] = field(default_factory=set)
+    """Pairs of boolean words that occur."""
+    counts_up: bool = True
+    """Each value so far is its row's number from 0, or from 1."""
+
+    @property
+    def present(self) -> int:
+        return self.rows - self.missing
+
+    def add(self, raw: RawColumn) -> None:
+        """The next rows."""
+        self.kinds.add(raw.kind)
+        before, self.rows = self.rows, self.rows + len(raw.values)
+        if raw.textual:
+            self._add_texts(raw, before)
+            return
+        gaps = np.isnan(raw.values)
+        self.counts_up = self.counts_up and _counts_up(raw.values, before)
+        if gaps.any():
+            self.missing += int(gaps.sum())
+            self.first_gap = before + int(np.argmax(gaps)) if self.first_gap < 0 else self.first_gap
+
+    def _add_texts(self, raw: RawColumn, before: int) -> None:
+        counts = np.bincount(raw.values + 1, minlength=len(raw.texts) + 1).tolist()
+        if counts[0]:
+            self._gap(before + int(np.argmax(raw.values == -1)), counts[0])
+        for k, text in enumerate(raw.texts):
+            if not counts[k + 1]:
+                continue
+            name = cells.shape(text) if raw.kind == "cells" else "text"
+            if name == "missing":
+                self._gap(before + int(np.argmax(raw.values == k)), counts[k + 1])
+                continue
+            self.shapes[name] += counts[k + 1]
+            if name not in self.first:
+                self.first[name] = (before + int(np.argmax(raw.values == k)), text)
+            if name == "boolean":
+                self.pairs |= {i for i, pair in enumerate(cells.BOOLEANS) if text.lower() in pair}
+            self.spaced = self.spaced or (name in cells.NUMBERS and cells.is_spaced(text))
+            if self.texts is not None:
+                self.texts[text] = self.texts.get(text, 0) + counts[k + 1]
+        if self.counts_up:
+            numbers = [float(t) if cells.shape(t) == "integer" and not cells.is_spaced(t) else -1.0 for t in raw.texts]
+            self.counts_up = _counts_up(np.array([*numbers, -1.0])[raw.values], before)
+        numeric = sum(self.shapes[name] for name in cells.NUMBERS) == self.present
+        if self.texts is not None and len(self.texts) > (MOST_NUMBERS if numeric else MOST_TEXTS):
+            self.texts = None
+
+    def _gap(self, row: int, count: int) -> None:
+        self.missing += count
+        self.first_gap = row if self.first_gap < 0 else min(self.first_gap, row)
+
+    def merge(self, other: ColumnSurvey) -> None:
+        """The rows of `other` come after these."""
+        if other.first_gap >= 0 and self.first_gap < 0:
+            self.first_gap = self.rows + other.first_gap
+        for name, (row, text) in other.first.items():
+            self.first.setdefault(name, (self.rows + row, text))
+        self.counts_up = self.counts_up and other.counts_up and self.rows == 0
+        self.rows += other.rows
+        self.missing += other.missing
+        self.kinds |= other.kinds
+        self.shapes += other.shapes
+        self.pairs |= other.pairs
+        self.spaced |= other.spaced
+        if self.texts is None or other.texts is None:
+            self.texts = None
+        else:
+            for text, count in other.texts.items():
+                self.texts[text] = self.texts.get(text, 0) + count
+            self.texts = self.texts if len(self.texts) <= MOST_TEXTS else None
+
+
+def _counts_up(values: np.ndarray, before: int) -> bool:  # type: ignore[type-arg]
+    """Whether values are row numbers from 0 or from 1."""
+    if not len(values) or values[0] - before not in (0.0, 1.0):
+        return False
+    return bool(np.array_equal(values, np.arange(len(values)) + values[0]))
+
+
+def survey(table: RawTable, wanted: Iterable[int]) -> dict[int, ColumnSurvey]:
+    """What the wanted columns of a table hold, by their numbers."""
+    places = list(wanted)
+    found = {k: ColumnSurvey(table.names[k], k) for k in places}
+    for chunk in table.chunks(places):
+        for k, raw in zip(places, chunk, strict=True):
+            found[k].add(raw)
+    return found

@@ -1,0 +1,154 @@
+"""Runs callbacks, each in a thread of its own. No callback delays or ends a job, whatever it does.
+
+One that raises is named once and called again at the next barrier. One that does not return is named once; barriers
+that it misses are counted. At the end of a job callbacks get `GRACE` seconds to take what is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from flegel.callbacks.callback import Callback
+from flegel.errors import UsageError
+from flegel.job import Job
+from flegel.machine.coordinator.events import TraceRow
+from flegel.machine.coordinator.observation import SHOWN, JobSnapshot, at_barrier
+from flegel.result import Result
+from flegel.runtime import clock
+from flegel.runtime.job.observers import JobControl
+
+PENDING = 10_000
+"""Barriers that wait for a callback; further ones are dropped and counted."""
+SLOW = 10.0
+"""Seconds after which a call that has not returned is reported."""
+GRACE = 60.0
+"""Seconds for all callbacks together after training."""
+
+_log = logging.getLogger(__name__)
+
+
+class CallbackRunner:
+    """The observer that hands barriers to callbacks."""
+
+    every = 0.0
+    shown = SHOWN
+
+    def __init__(
+        self, callbacks: Sequence[Callback], say: Callable[[str], None], slow: float = SLOW, grace: float = GRACE
+    ) -> None:
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                raise UsageError(f"{callback!r} is no callback; give instances of subclasses of flegel.Callback.")
+        self._threads = [CallbackThread(callback, slow) for callback in callbacks]
+        self._say, self._grace, self._visits = say, grace, 0
+
+    def begin(self, job: Job, control: JobControl) -> None:
+        for thread in self._threads:
+            thread.start(control)
+            thread.post("before_training", job)
+
+    def look(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
+        for row in rows:
+            self._visits += row.visits
+            snapshot = at_barrier(seen, row, self._visits)
+            for thread in self._threads:
+                thread.post("after_barrier", snapshot)
+        self._report()
+
+    def finish(self, result: Result | None, error: BaseException | None) -> None:
+        until = clock.now() + self._grace
+        started = [thread for thread in self._threads if thread.started]
+        for thread in started:
+            thread.close(result)
+        for thread in started:
+            thread.join(max(until - clock.now(), 0.0))
+            thread.look(clock.now(), over=True)
+        self._report(over=True)
+
+    def _report(self, over: bool = False) -> None:
+        for thread in self._threads:
+            thread.look(clock.now(), over)
+            while thread.remarks:
+                text = thread.remarks.popleft()
+                _log.warning(text)
+                self._say(text)
+
+
+class CallbackThread:
+    """One callback: its calls wait in a bounded queue, in order."""
+
+    def __init__(self, callback: Callback, slow: float) -> None:
+        self._callback, self._slow = callback, slow
+        self.name = type(callback).__name__
+        self._calls: deque[tuple[str, object]] = deque()
+        self._wake = threading.Condition()
+        self._busy: tuple[str, float] | None = None
+        self._closed = False
+        self._dropped = 0
+        self._named = False
+        self.remarks: deque[str] = deque()
+        self.started = False
+        self._control = JobControl()
+        self._thread = threading.Thread(target=self._run, name=f"callback {self.name}", daemon=True)
+
+    def start(self, control: JobControl) -> None:
+        self._control, self.started = control, True
+        self._thread.start()
+
+    def post(self, hook: str, argument: object) -> None:
+        with self._wake:
+            if len(self._calls) >= PENDING:
+                self._dropped += 1
+                return
+            self._calls.append((hook, argument))
+            self._wake.notify()
+
+    def close(self, result: Result | None) -> None:
+        with self._wake:
+            self._calls.append(("after_training", result))
+            self._closed = True
+            self._wake.notify()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    def look(self, now: float, over: bool) -> None:
+        """Name the callback if it hangs; at the end also if it missed something."""
+        busy = self._busy
+        stuck = over and self._thread.is_alive()
+        if busy is not None and (now - busy[1] > self._slow or stuck):
+            self._name(f"has not returned from {busy[0]} for {now - busy[1]:.3g} s")
+        if over and self._dropped:
+            self.remarks.append(f"Callback {self.name} missed {self._dropped} barriers: it is slower than training.")
+            self._dropped = 0
+
+    def _name(self, what: str) -> None:
+        if not self._named:
+            self._named = True
+            self.remarks.append(f"Callback {self.name} {what}; training goes on without it.")
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._calls:
+                    if self._closed:
+                        return
+                    self._wake.wait()
+                hook, argument = self._calls.popleft()
+            self._call(hook, argument)
+
+    def _call(self, hook: str, argument: object) -> None:
+        self._busy = (hook, clock.now())
+        try:
+            said = getattr(self._callback, hook)(argument)
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: a callback never ends a job by an error
+            _log.debug("callback %s", self.name, exc_info=error)
+            self._name(f"raised {type(error).__name__} in {hook}: {error}")
+            return
+        finally:
+            self._busy = None
+        if said and hook == "after_barrier":
+            self._control.end(said if isinstance(said, str) else f"callback {self.name} ended the job")

@@ -1,0 +1,1 @@
+"""Figures of jobs and clusters for Prometheus. See docs/metrics.md."""

@@ -1,0 +1,97 @@
+"""The metrics endpoint against real parsers: the library's own, promtool and a real Prometheus server where present."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+prometheus_client = pytest.importorskip("prometheus_client")
+
+from flegel.errors import UsageError  # noqa: E402
+from flegel.metrics.endpoint import JobMetrics, MetricsEndpoint  # noqa: E402
+from flegel.metrics.families import cluster_families  # noqa: E402
+from flegel.runtime import clock  # noqa: E402
+from tests.observability.test_metrics import ROWS, SEEN  # noqa: E402
+
+
+@pytest.fixture
+def endpoint() -> Iterator[MetricsEndpoint]:
+    endpoint = MetricsEndpoint("0")
+    JobMetrics(endpoint).look(SEEN, ROWS)
+    yield endpoint
+    endpoint.close()
+
+
+def scrape(url: str) -> str:
+    return str(urllib.request.urlopen(url, timeout=10).read().decode())
+
+
+def test_the_text_parses_and_has_the_values(endpoint: MetricsEndpoint) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = {f.name: f for f in text_string_to_metric_families(scrape(endpoint.url))}
+    assert families["flegel_barrier_seconds"].type == "histogram"
+    values = {s.name: s.value for f in families.values() for s in f.samples}
+    assert values["flegel_objective"] == 7.5 and values["flegel_visits_total"] == 90
+
+
+def test_a_taken_port_is_refused_with_a_sentence(endpoint: MetricsEndpoint) -> None:
+    port = endpoint.url.rpartition(":")[2].partition("/")[0]
+    with pytest.raises(UsageError, match="choose another port"):
+        MetricsEndpoint(port)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool of Debian's package prometheus")
+def test_promtool_finds_nothing_to_complain_about(endpoint: MetricsEndpoint) -> None:
+    job = SimpleNamespace(job="kmeans-1", state="running", glance=msgspec.to_builtins(SEEN))
+    for _ in range(2):
+        done = subprocess.run(
+            ["promtool", "check", "metrics"], input=scrape(endpoint.url), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0 and not done.stderr.strip(), done.stderr
+        endpoint.publish(cluster_families([job], [SimpleNamespace(state="here", slots=4, used=3)]))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool of Debian's package prometheus")
+def test_promtool_accepts_the_alert_examples() -> None:
+    rules = Path(__file__).resolve().parents[2] / "docs" / "examples" / "alerts.yml"
+    done = subprocess.run(["promtool", "check", "rules", str(rules)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Prometheus server of Debian")
+def test_a_real_prometheus_scrapes_it(endpoint: MetricsEndpoint, tmp_path: Path) -> None:
+    target = endpoint.url.partition("//")[2].partition("/")[0]
+    (tmp_path / "p.yml").write_text(
+        "global: {scrape_interval: 1s}\n"
+        f"scrape_configs: [{{job_name: flegel, static_configs: [{{targets: ['{target}']}}]}}]\n",
+        encoding="utf-8",
+    )
+    command = [
+        "prometheus", f"--config.file={tmp_path / 'p.yml'}", f"--storage.tsdb.path={tmp_path / 'db'}",
+        "--web.listen-address=127.0.0.1:19471",
+    ]  # fmt: skip
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        until, found = clock.now() + 60, []
+        while clock.now() < until and not found:
+            clock.sleep(1.0)
+            try:
+                answer = json.loads(scrape("http://127.0.0.1:19471/api/v1/query?query=flegel_objective"))
+            except OSError:
+                continue
+            found = answer["data"]["result"]
+        assert found and float(found[0]["value"][1]) == 7.5
+        targets = json.loads(scrape("http://127.0.0.1:19471/api/v1/targets"))["data"]["activeTargets"]
+        assert targets[0]["health"] == "up" and not targets[0]["lastError"]
+    finally:
+        server.terminate()
+        server.wait(30)

@@ -6,6 +6,7 @@ by the script between barriers find nothing to change. Decides nothing: `pace.py
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any
 
@@ -18,7 +19,11 @@ from flegel.torch.flexible.pace import FIELDS, RankReport
 class PooledBarrier:
     """Sums over ranks, divided by the samples of all ranks; one object for each wrapped module."""
 
-    def __init__(self, module: torch.nn.Module, group: Any, device: torch.device) -> None:
+    def __init__(
+        self, module: torch.nn.Module, group: Any, device: torch.device, broken: Callable[[BaseException], None]
+    ) -> None:
+        """`broken` is called when a message between ranks fails."""
+        self.broken = broken
         self.group, self.rank, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
         self.table = torch.zeros((self.ranks, FIELDS), dtype=torch.float64, device=device)
         self.synchronizing = False
@@ -67,9 +72,13 @@ class PooledBarrier:
         assert work is not None
 
         def divide(future: torch.futures.Future[Any]) -> torch.Tensor:
-            value = future.value()
+            try:
+                value = future.value()
+                self._pending.wait()
+            except RuntimeError as error:
+                self.broken(error)
+                raise
             total: torch.Tensor = value[0] if isinstance(value, list) else value
-            self._pending.wait()
             self.pooled += torch.linalg.vector_norm(total, dtype=torch.float32).double().square()
             return total.div_(self.table[:, 0].sum().to(total.dtype))
 

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 import torch
@@ -87,7 +88,8 @@ class FlexibleDDP(DistributedDataParallel):
         options.setdefault("gradient_as_bucket_view", True)
         super().__init__(module, *args, **options)
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
-        self.barrier = PooledBarrier(self.module, self.process_group, device)
+        self.watchdog = Watchdog(self.process_group, timeout)
+        self.barrier = PooledBarrier(self.module, self.process_group, device, self.watchdog.broken)
         self.pace, self._own = Pace(fixed=interval), MicroBatches()
         self._samples, self._mean_loss, self._buffers = samples, mean_loss, buffers
         self._lr_rule, self._reference, self._endless = lr_rule, reference_batch, endless
@@ -100,7 +102,6 @@ class FlexibleDDP(DistributedDataParallel):
         self.stepped = False
         """The last call of `optimizer.step` was at a barrier, so it stepped."""
         self._event: Any = None
-        self.watchdog = Watchdog(self.process_group, timeout)
         self.register_comm_hook(None, lambda _, bucket: self._hook(bucket))
         self._own.open(self._now())
 
@@ -160,7 +161,7 @@ class FlexibleDDP(DistributedDataParallel):
         if bucket.index() == 0:
             sampler = samplers.active()
             self._ready = self._now()
-            self._seconds = self._ready - self._own.opened
+            self._seconds = self._ready - self._own.first
             self.watchdog.arrive(self.barriers)
             self.barrier.send(
                 RankReport(
@@ -225,7 +226,7 @@ class FlexibleDDP(DistributedDataParallel):
         """The same optimizer, whose `step` acts at barriers only."""
         real = optimizer.step
 
-        def step(closure: Any = None, **named: Any) -> Any:
+        def step(optimizer: torch.optim.Optimizer, closure: Any = None, **named: Any) -> Any:
             if closure is not None:
                 raise UsageError(
                     "An optimizer that evaluates a closure several times cannot step at flexible barriers."
@@ -245,7 +246,7 @@ class FlexibleDDP(DistributedDataParallel):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate
 
-        optimizer.step = step  # type: ignore[method-assign]
+        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]  # schedulers ask for a method
         return optimizer
 
     def scheduler(self, scheduler: Any, samples: int | None = None) -> Any:

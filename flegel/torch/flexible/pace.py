@@ -79,6 +79,7 @@ class MicroBatches:
     opened: float = 0.0
     """When the last barrier ended."""
     count: int = 0
+    first: float = 0.0
     begun: float = 0.0
     latest: float = 0.0
 
@@ -86,13 +87,16 @@ class MicroBatches:
         """A micro-batch begins."""
         if self.count:
             self.latest = now - self.begun
+        else:
+            self.first = now
         self.count, self.begun = self.count + 1, now
 
     def ready(self, now: float) -> float:
-        """The gradient of the synchronized micro-batch is complete; seconds of this rank since the last barrier."""
-        seconds = now - self.opened
-        self.means.append(seconds / max(self.count, 1))
-        return seconds
+        """The gradient of the synchronized micro-batch is complete; seconds of this rank since the last barrier.
+
+        What passes before the first micro-batch, such as the start of loaders or a validation, is not training."""
+        self.means.append((now - self.first) / max(self.count, 1))
+        return now - self.first
 
     def open(self, now: float) -> None:
         """A barrier ended."""
@@ -100,8 +104,8 @@ class MicroBatches:
 
     @property
     def unit(self) -> float:
-        """Seconds of a micro-batch, foreseen: the mean of the last intervals, or the latest one if that took longer."""
-        return max(sum(self.means) / len(self.means), self.latest) if self.means else 0.0
+        """Seconds of a micro-batch, foreseen: the median of the last intervals, or the latest if that took longer."""
+        return max(median(self.means), self.latest) if self.means else 0.0
 
     def is_last(self, now: float, interval: float) -> bool:
         """Whether no further micro-batch would be finished in time after the one that begins now."""

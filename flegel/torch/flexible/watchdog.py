@@ -43,6 +43,18 @@ class Watchdog:
     def close(self) -> None:
         self._ended.set()
 
+    def broken(self, error: BaseException) -> None:
+        """A collective failed: ends this process with a sentence, once it is known who is gone."""
+        self._waiting = self._waiting or (self._step, time.monotonic())
+        limit = time.monotonic() + 4 * SILENT
+        while time.monotonic() < limit:
+            time.sleep(PERIOD / 2)
+            try:
+                self._look((self._step, limit))
+            except (RuntimeError, dist.DistError):
+                break  # the store is gone too
+        self._end(f"a message between ranks failed ({str(error).splitlines()[0][:200]})")
+
     def _watch(self) -> None:
         beat = 0
         while not self._ended.wait(PERIOD):
@@ -71,10 +83,10 @@ class Watchdog:
                 self._seen[rank] = known = (value, now)
             if int(value.split()[1]) < waits[0]:
                 late.append((rank, now - known[1]))
-        stopped = [rank for rank, silent in late if silent > max(SILENT, self._timeout / 4)]
+        stopped = [rank for rank, silent in late if silent > SILENT]
         if stopped:
             names = ", ".join(map(str, stopped))
-            self._end(f"rank {names} gave no sign of life for {max(SILENT, self._timeout / 4):.0f} s")
+            self._end(f"rank {names} gave no sign of life for {SILENT:.0f} s")
         elif now - waits[1] > self._timeout and late:
             names = ", ".join(str(rank) for rank, _ in late)
             self._end(f"rank {names} is alive, but did not arrive within {self._timeout:.0f} s")

@@ -159,7 +159,9 @@ def buffers(rank: int) -> dict[str, Any]:
 def main() -> None:
     name, folder, rank = sys.argv[1], Path(sys.argv[2]), int(os.environ["RANK"])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=int(os.environ["WORLD_SIZE"])
+    )
     case = {"epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers}[name]
     options = json.loads(sys.argv[3])
     found = case(rank, **options)

@@ -1,0 +1,26 @@
+"""Neural networks by PyTorch. Names are imported when they are used, because torch takes seconds to import."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "FlexibleDDP": "flegel.torch.flexible.ddp",
+    "FlexibleSampler": "flegel.torch.flexible.sampler",
+    "NeuralNetwork": "flegel.torch.network",
+    "load": "flegel.torch.weight_files",
+    "model": "flegel.torch.adapter",
+    "save": "flegel.torch.weight_files",
+}
+"""Name to the module that defines it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

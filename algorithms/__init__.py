@@ -8,5 +8,10 @@ BUILTINS = {
     "fcm": "flegel.algorithms.fcm.fcm:FCM",
     "lr": "flegel.algorithms.lr.lr:LR",
     "nmf": "flegel.algorithms.nmf.nmf:NMF",
+    "cnn": "flegel.torch.builtin:CNN",
+    "lenet": "flegel.torch.builtin:LeNet",
+    "vgg11": "flegel.torch.builtin:VGG11",
+    "mlp": "flegel.torch.builtin:MLP",
 }
-"""Name on the command line to module and class. A new algorithm is a file and a line here."""
+"""Name on the command line to module and class. A new algorithm is a file and a line here. The last four are networks,
+which need the extra `torch`."""

@@ -21,6 +21,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError, nearest
 from flegel.job import TOLERANCE
+from flegel.loading.input_files import NamesFile
 
 Kernel = Callable[[Shard, Tree, Tree, int, int, int, Array], int]
 """`kernel(share, parameter, aggregator, start, end, iteration, flag) -> position reached`.
@@ -67,6 +68,8 @@ class HyperParameter:
     type: Any
     default: Any
     description: str
+    file: NamesFile | None = None
+    """Where it may name a file: how that is told."""
 
     def convert(self, value: Any, owner: str) -> Any:
         """The value in the declared type; from text too, because the command line has nothing else."""
@@ -130,8 +133,16 @@ class Algorithm:
     typed: ClassVar[bool] = False
     """True where the arrays of `initParameter` and `initAggregator` say in which types θ and the statistics are kept
     and sent, such as float32. Otherwise both are float64, whatever the hooks return."""
+    per_report: ClassVar[tuple[str, ...]] = ()
+    """Fields of the statistics that are made once for each report rather than summed over points."""
     unsent: ClassVar[tuple[str, ...]] = ()
     """Fields of θ that workers do not need, such as the state of an optimizer: they stay with the coordinator."""
+    backend: ClassVar[str] = ""
+    """The backend that trains this algorithm on every device (`flegel.runtime.backends.registry`); by default that of
+    the worker's device."""
+    torch_program: ClassVar[str] = ""
+    """`module:Class` of the program that trains blocks of points by torch, for workers on a GPU
+    (`flegel.runtime.backends.torch.program`)."""
     averaged: ClassVar[bool] = False
     """True where the objective is an average over points rather than a sum."""
     keep_state: ClassVar[bool] = False
@@ -139,6 +150,10 @@ class Algorithm:
     remakes_state: ClassVar[bool] = False
     """True where a first visit under θ leaves a point in a state as good as any that it had before. A job that goes on
     from a commit then leaves states that are older than θ behind."""
+    memoryless: ClassVar[bool] = False
+    """True where a visit under θ leaves a point in the same state, with the same contribution to the statistics,
+    whatever its state was before (k-means, EM). Then the engine checks while it trains that changes are differences,
+    and evaluates the final θ by one pass over all points."""
     narrow_parameter: ClassVar[bool] = False
     """True where `updateDataPoint` takes θ in the precision of the features: with float32 data half the bytes and twice
     the numbers in a register. θ itself, the statistics and all other hooks stay float64."""
@@ -219,6 +234,17 @@ class Algorithm:
         """
         return None
 
+    def noise_scale(self, parameter: Tree) -> float | None:
+        """The gradient noise scale B in samples, as estimated so far (`flegel.plan.interval.gradient_noise`): a visit
+        in an update of b visits is worth 1/(1 + b/B). Not a number while it is not known yet. None: no gradient method,
+        and the interval is found in another way.
+        """
+        return None
+
+    def metrics(self, parameter: Tree) -> dict[str, float]:
+        """Figures beside the objective that a user follows while the job runs, such as the accuracy."""
+        return {}
+
     def optimality(self, aggregator: Tree, parameter: Tree) -> float | None:
         """How far the objective is from its minimum, as a part of the objective; infinite while that is not known yet,
         not a number where no step improves it any more. None: the algorithm cannot tell, and relative change over a
@@ -227,11 +253,20 @@ class Algorithm:
         """
         return None
 
+    def finished(self, parameter: Tree) -> str:
+        """Why training is over, such as `10 epochs are done`; empty while it is not. Asked at every barrier."""
+        return ""
+
     def baseline(self, aggregator: Tree, parameter: Tree) -> float | None:
         """The objective of a trivial model on the same points, from the statistics alone: one cluster, the intercept,
         zeros. A job whose objective is worse never counts as converged. None: the statistics cannot tell.
         """
         return None
+
+    def recounted(self, aggregator: Tree, parameter: Tree) -> float | None:
+        """The objective of θ, where the statistics are those of one pass under θ over points that were never visited.
+        By default `objective`, where a visit does not depend on the last one. None: such a pass does not tell."""
+        return self.objective(aggregator, parameter) if self.memoryless else None
 
     def finalParameter(self, aggregator: Tree, parameter: Tree) -> Tree:
         """θ as the result: the last one, unless the algorithm knows a better one that it has measured."""
@@ -260,6 +295,22 @@ class Algorithm:
         """What the model says about new rows."""
         raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")
 
+    def probabilities(self, features: Any, parameter: Tree) -> Array:
+        """A row of numbers that sum to 1 for each row: of its classes, or of its clusters."""
+        raise UsageError(f"{type(self).__name__} gives no probabilities; use predict.")
+
+    def distances(self, features: Any, parameter: Tree) -> Array:
+        """Distances of each row to every centroid."""
+        raise UsageError(f"{type(self).__name__} gives no distances; use predict.")
+
+    def scores(self, features: Any, parameter: Tree) -> Array:
+        """One number for each row, or one for each of its classes; larger is better or more likely."""
+        raise UsageError(f"{type(self).__name__} gives no scores; use predict.")
+
+    def model(self, parameter: Tree) -> dict[str, Array] | None:
+        """The trained model by name, for users; None: θ as it is. What is left out is in `Result.internals`."""
+        return None
+
     def work(self, columns: int) -> float:
         """Multiplications for one visit of a point, roughly: decides how many workers a small job has by default.
         Infinite where nothing is known; the job then has one for each core."""
@@ -279,7 +330,7 @@ class Algorithm:
         for name, hint in hints.items():
             if name.startswith("_") or get_origin(hint) is ClassVar or name in _ENGINE_NAMES:
                 continue
-            found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint))
+            found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint), _file(hint))
         return found
 
     def hyper(self) -> dict[str, Any]:
@@ -303,6 +354,10 @@ def _description(hint: Any) -> str:
         if isinstance(meta, msgspec.Meta) and meta.description:
             return meta.description
     return ""
+
+
+def _file(hint: Any) -> NamesFile | None:
+    return next((meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, NamesFile)), None)
 
 
 def sample_point(algorithm: Algorithm, sample: Sample) -> DataPoint:

@@ -54,6 +54,8 @@ class RunOptions(TypedDict, total=False):
     batches: int | None
     factor: float | None
     balance: str | None
+    device: str
+    gpus: int
     straggler: str
     label: str | int | None
     columns: list[str | int] | str | None
@@ -67,6 +69,7 @@ class RunOptions(TypedDict, total=False):
     worker_timeout: float | str
     hook_timeout: float | str
     replace: bool
+    audit: str
     checkpoint: str | os.PathLike[str] | None
     checkpoint_every: float | str
     attribute: bool
@@ -266,5 +269,12 @@ def _describe(function: Any, known: dict[str, NamedOption], absent: bool) -> Non
     function.__doc__ = f"{inspect.cleandoc(function.__doc__)}\n{textwrap.dedent(chr(10).join(lines))}\n"
 
 
+def _notebook_picture(result: Result) -> str:
+    from flegel.report.notebook import notebook_picture
+
+    return notebook_picture(result)
+
+
+Result.notebook_picture = staticmethod(_notebook_picture)
 _describe(run, RUN, absent=False)
 _describe(resume, RESUME, absent=True)

@@ -21,7 +21,9 @@ from flegel.core.stop_flag import new_flag
 from flegel.errors import ConformanceError, FlegelError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.messages import WorkerBeat
+from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.numba.compiler import Built, build_kernel, interpreted
+from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.class_source import instantiate, reference
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 
@@ -40,6 +42,8 @@ def check_algorithm(
     A promise that does not apply to the class, such as conservation where all statistics are spent, is left out.
     """
     subject = algorithm() if isinstance(algorithm, type) else algorithm
+    if subject.backend:
+        return _check_own_backend(subject, features, labels)
     passed: list[str] = []
     for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         for promise, check in PROMISES:
@@ -52,6 +56,19 @@ def check_algorithm(
             if applies:
                 passed.append(f"{promise} ({dtype.name})")
     return passed
+
+
+def _check_own_backend(algorithm: Algorithm, features: Any, labels: Array | None) -> list[str]:
+    """An algorithm with a backend of its own, such as a network: its kernel beside its hooks, in its own precision."""
+    if features is None or labels is None:
+        raise UsageError(f"{type(algorithm).__name__} is checked on data of the right shape; give some, with --data.")
+    few, answers = np.ascontiguousarray(features[:ROWS]), np.asarray(labels)[:ROWS]
+    passed = []
+    for promise, check in PROMISES[:3]:
+        check(Trial(algorithm, few, answers, few.dtype))
+        passed.append(promise)
+    check_backend(choose("cpu", algorithm.backend), algorithm, few, answers, close=1e-4)
+    return [*passed, "the stop flag stops the kernel", "the kernel equals the hooks, in one call and in several"]
 
 
 def sentence_for(name: str, promise: str, error: Exception) -> str:

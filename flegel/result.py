@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.errors import ExitCode
+from flegel.errors import ExitCode, UsageError
 from flegel.plan.termination import FAILED
+from flegel.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, with_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +52,8 @@ class Result:
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
     warnings: list[str] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Figures beside the objective at the end of training, such as the accuracy."""
     classes: list[str] | None = None
     scaling: tuple[Array, Array] | None = None
     """Shift and factor of each column, where the rows were scaled; `predict` scales new rows alike."""
@@ -61,12 +66,25 @@ class Result:
     balance: dict[str, Any] = field(default_factory=lambda: {"mode": "off"})
     """What moved between workers, and why."""
     incidents: list[dict[str, Any]] = field(default_factory=list)
-    """Workers that were lost, joined or left, when, and when training went on."""
+    """Workers that were lost, joined or left, recounts, when, and when training went on."""
+    audit: dict[str, Any] = field(default_factory=lambda: {"mode": "off"})
+    """How often the statistics were checked, what was found, and how far they were from an evaluation of θ."""
+
+    _labels: Array | None = field(default=None, init=False, repr=False)
+    training: TrainingRows | None = field(default=None, repr=False)
+    """The rows of training, where this process can read them."""
+    notebook_picture: ClassVar[Callable[[Result], str] | None] = None
+    """Draws the run; set by `flegel.api`, because pictures know results and not the other way round."""
 
     @property
     def parameters(self) -> dict[str, Array]:
-        """θ by name."""
-        return dict(zip(pytree.names(self.parameter), pytree.flatten(self.parameter), strict=True))
+        """The model by name, such as centroids, or weights and bias."""
+        return model_of(self)[0]
+
+    @property
+    def internals(self) -> dict[str, Array]:
+        """What else θ holds: constants, and what the algorithm remembers between two steps."""
+        return model_of(self)[1]
 
     @property
     def trace(self) -> pd.DataFrame:
@@ -75,10 +93,86 @@ class Result:
 
         return pd.DataFrame(self.rows)
 
-    def predict(self, features: Any) -> Array:
-        """What the trained model says about rows."""
-        rows = self.treatment.apply(features) if self.treatment else scaled(np.asarray(features), self.scaling)
-        return self.algorithm.predict(rows, pytree.present(self.parameter))
+    # -- answers about rows ----------------------------------------------------------------------------------------
+
+    def predict(self, table: Any) -> Array:
+        """The class (by its name) or cluster (by its number) of each row. Columns are found by name where the model
+        has names; what does not fit is refused in one sentence."""
+        return predict(self, self._treatment(), table)
+
+    def probabilities(self, table: Any = None) -> Array:
+        """(rows, classes or clusters), in the order of `class_names`; of the rows of training by default."""
+        return self._answer(self.algorithm.probabilities, table)
+
+    def distances(self, table: Any = None) -> Array:
+        """(rows, centroids); of the rows of training by default."""
+        return self._answer(self.algorithm.distances, table)
+
+    def scores(self, table: Any = None) -> Array:
+        """How well each row fits: log-odds (LR), log density (GMM), minus squared distance (k-means), largest
+        membership (FCM); of the rows of training by default."""
+        return self._answer(self.algorithm.scores, table)
+
+    @property
+    def labels(self) -> Array:
+        """The class or cluster of each row of training, in the order of the data."""
+        if self._labels is None:
+            found = self._answer(self.algorithm.predict, None)
+            if found.ndim != 1:
+                raise UsageError(f"{type(self.algorithm).__name__} assigns rows to no class or cluster.")
+            self._labels = with_names(self, found)
+        return self._labels
+
+    @property
+    def sizes(self) -> Array:
+        """Rows of training in each class or cluster, as assigned by the model, in the order of `class_names`."""
+        return np.asarray([(self.labels == name).sum() for name in self.class_names])
+
+    @property
+    def class_names(self) -> list[Any]:
+        """What `predict` answers with: class names or label values, or the numbers of the clusters."""
+        return class_names(self)
+
+    def _treatment(self) -> Treatment:
+        from flegel.datasets import Scaling, Treatment
+
+        how = None if self.scaling is None else Scaling(*self.scaling)
+        return self.treatment or Treatment(int(self.dataset["columns"])).scaled_by(how)
+
+    def _answer(self, hook: Answer, table: Any) -> Array:
+        if table is not None:
+            return answer(self, self._treatment(), hook, table)
+        if self.training is None:
+            raise UsageError("The rows of training are not in this process; pass rows.")
+        return self.training.answer(self, hook)
+
+    # -- for people ------------------------------------------------------------------------------------------------
+
+    def summary(self) -> str:
+        """The run in a few lines."""
+        value = "none" if self.objective is None else f"{self.objective:.6g}"
+        data = self.dataset
+        lines = [
+            f"{self.name} on {data['name']}: {data['rows']:,} rows of {data['columns']:,} columns",
+            f"{'converged' if self.converged else 'stopped'}: {self.reason}",
+            f"objective {value} after {self.iterations} barriers under {self.sync}, {self.seconds:.3g} s of training",
+            f"{self.workers} workers in {self.placement}, {self.utilization:.0%} of their time computing; "
+            f"{self.load_seconds:.3g} s of loading before",
+            *(f"{name}: {_shape(value)}" for name, value in self.parameters.items() if value.dtype.kind in "fiub"),
+            *([f"classes: {', '.join(self.classes[:20])}"] if self.classes else []),
+            *(f"note: {text}" for text in self.warnings),
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the summary and the picture of the run."""
+        draw = type(self).notebook_picture
+        return f"<pre>{escape(self.summary())}</pre>" + ("" if draw is None else draw(self))
+
+    @property
+    def module(self) -> Any:
+        """The trained network as an `nn.Module`."""
+        return module_of(self.algorithm, pytree.present(self.parameter))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,6 +187,7 @@ class Result:
             "outcome": self.outcome,
             "reason": self.reason,
             "objective": _plain(self.objective),
+            "metrics": {name: _plain(value) for name, value in self.metrics.items()},
             "iterations": self.iterations,
             "seconds": self.seconds,
             "load_seconds": self.load_seconds,
@@ -102,9 +197,11 @@ class Result:
             "staleness": {str(k): v for k, v in self.staleness.items()},
             "balance": self.balance,
             "incidents": self.incidents,
+            "audit": {name: _plain(value) for name, value in self.audit.items()},
             "model": self.model,
             "kernel": self.kernel,
             "warnings": self.warnings,
+            "classes": self.classes,
         }
 
     def __repr__(self) -> str:
@@ -115,19 +212,21 @@ class Result:
         )
 
 
+def _shape(value: Array) -> str:
+    return f"{value.reshape(-1)[0]:.6g}" if value.size == 1 else " × ".join(map(str, value.shape)) + " numbers"
+
+
+def module_of(algorithm: Algorithm, parameter: Tree) -> Any:
+    """The `nn.Module` of a network; other algorithms have none."""
+    make = getattr(algorithm, "module", None)
+    if make is None:
+        raise UsageError(f"{type(algorithm).__name__} is no network, so there is no module; see `parameters`.")
+    return make(parameter)
+
+
 def exit_code(outcome: str) -> ExitCode:
     """What a command exits with whose job ended so."""
     return ExitCode.NOT_AS_ASKED if outcome in FAILED else ExitCode.DONE
-
-
-def scaled(features: Any, scaling: tuple[Array, Array] | None) -> Any:
-    """Rows as the model knows them."""
-    if scaling is None:
-        return features
-    from flegel.datasets.scale import Scaling, apply
-
-    own = features.copy() if isinstance(features, np.ndarray) else features
-    return apply(own, Scaling(*scaling))
 
 
 def _plain(value: Any) -> Any:
@@ -156,6 +255,22 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
         }
         for w in machine.view.workers.values()
     ]
+
+
+def audit_row(machine: Coordinator) -> dict[str, Any]:
+    """What audits found; `objective`: by a pass over all points under the final θ; `difference`: of the books to it."""
+    audit = machine.audit
+    if audit is None:
+        return {"mode": "off"}
+    return {
+        "mode": "on",
+        "audits": audit.audits,
+        "recounts": audit.repairs,
+        "problems": list(audit.problems),
+        "objective": audit.objective,
+        "difference": audit.difference,
+        "seconds": audit.seconds,
+    }
 
 
 COURSE = 64  # moments of a job that `--json` tells the passes of

@@ -15,12 +15,24 @@ PACKAGE = ROOT / "flegel"
 
 LAYERS = [
     {"errors"},
-    {"core", "algorithm", "job", "messages", "options"},
+    {"core", "algorithm", "job", "loading", "messages", "options"},
     {"sync", "plan", "params"},
     {"machine"},
-    {"runtime", "sim", "result"},
+    {"runtime", "sim", "result", "prediction"},
     {"cluster"},
-    {"api", "callbacks", "cli", "__main__", "compare", "report", "conformance", "hard_data", "metrics", "__init__"},
+    {
+        "api",
+        "callbacks",
+        "cli",
+        "__main__",
+        "compare",
+        "report",
+        "conformance",
+        "hard_data",
+        "metrics",
+        "torch",
+        "__init__",
+    },
 ]
 """Lowest first. A module imports from its own layer or from lower ones; siblings of a layer may know each other only
 where PEERS says so."""
@@ -30,8 +42,9 @@ PEERS = {
     "params": set(),
     "sync": {"plan"},
     "sim": set(),
-    "runtime": {"result"},
-    "result": set(),
+    "runtime": {"result", "prediction"},
+    "result": {"prediction"},
+    "prediction": set(),
 }
 BESIDE = {"algorithms": 1, "datasets": 1}
 """Layer up to which the two folders beside the engine may reach (errors, and the records that they fill)."""

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.fcm.kernel import CUT, NEAR, kernel_for
-from flegel.algorithms.seeding import standard_units, start_rows, weighted_rows
+from flegel.algorithms.seeding import START_FILE, standard_units, start_rows, weighted_rows
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
@@ -63,12 +63,14 @@ class FCM(Algorithm):
     weighted = True
     ignores_labels = True
     default_tolerance = 1e-6
+    memoryless = True
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     m: Annotated[float, Meta(gt=1, description="fuzzifier: near 1 is hard, large is fuzzy; 2 is fastest")] = 2.0
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++, random, first, a .npy file of k centroids, or an array of them"),
+        START_FILE,
     ] = "k-means++"
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Prototypes:
@@ -167,6 +169,21 @@ class FCM(Algorithm):
         safe = np.maximum(distances, NEAR)
         shares = (safe.min(axis=1, keepdims=True) / safe) ** (1.0 / (self.m - 1.0))
         return shares / shares.sum(axis=1, keepdims=True), distances
+
+    def probabilities(self, features: Any, parameter: Prototypes) -> Array:
+        """Memberships."""
+        return self.transform(features, parameter)[0]
+
+    def distances(self, features: Any, parameter: Prototypes) -> Array:
+        """Euclidean distances to all centroids."""
+        return np.asarray(np.sqrt(self.transform(features, parameter)[1]) * parameter.unit)
+
+    def scores(self, features: Any, parameter: Prototypes) -> Array:
+        """The largest membership."""
+        return np.asarray(self.transform(features, parameter)[0].max(axis=1))
+
+    def model(self, parameter: Prototypes) -> dict[str, Array]:
+        return {"centroids": parameter.centroids}
 
     def work(self, columns: int) -> float:
         return 4.0 * self.k * columns  # and powers of distances

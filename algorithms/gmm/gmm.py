@@ -26,6 +26,7 @@ from flegel.algorithms.gmm.shapes import (
 )
 from flegel.algorithms.seeding import (
     DRAWN,
+    START_FILE,
     clipped,
     lloyd,
     numbered,
@@ -104,10 +105,12 @@ class GMM(Algorithm):
     """
 
     layout = "tiles"
+    torch_program = "flegel.algorithms.gmm.torch_program:MixtureProgram"
     weighted = True
     ignores_labels = True
     maximize = True
     default_tolerance = 1e-6
+    memoryless = True
     trivial = "a single Gaussian"
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10
@@ -121,6 +124,7 @@ class GMM(Algorithm):
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++ (clusters of k-means); means: random, first, a .npy file of k rows, or an array"),
+        START_FILE,
     ] = "k-means++"
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 4
 
@@ -351,6 +355,27 @@ class GMM(Algorithm):
         shares = np.exp(logits - top[:, None])
         mass = shares.sum(axis=1)
         return shares / mass[:, None], top + np.log(mass)
+
+    def probabilities(self, features: Any, parameter: Mixture) -> Array:
+        """Responsibilities of the components."""
+        return self.transform(features, parameter)[0]
+
+    def scores(self, features: Any, parameter: Mixture) -> Array:
+        """The logarithm of the density."""
+        return self.transform(features, parameter)[1]
+
+    def model(self, parameter: Mixture) -> dict[str, Array]:
+        """Covariances in the shapes of scikit-learn: (k, d, d) for full ones, (d, d) tied, (k, d) diagonal, (k,)
+        spherical."""
+        matrices = self._matrices(parameter.means.shape[1])
+        covariances = self.covariance_matrices(parameter) if matrices else np.asarray(parameter.covariances)
+        if self.covariance == "full" and not matrices:  # of one column
+            covariances = covariances[:, :, None]
+        if self.covariance == "tied":
+            covariances = covariances[0] if matrices else covariances[:1]
+        if self.covariance == "spherical":
+            covariances = covariances[:, 0]
+        return {"weights": parameter.weights, "means": parameter.means, "covariances": covariances}
 
     def work(self, columns: int) -> float:
         full = self.covariance in ("full", "tied")

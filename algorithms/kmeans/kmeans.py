@@ -15,6 +15,7 @@ from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.kmeans.kernel import kernel_for
 from flegel.algorithms.seeding import (
     DRAWN,
+    START_FILE,
     lloyd,
     more_rows,
     origin_of,
@@ -84,16 +85,19 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
+    torch_program = "flegel.algorithms.kmeans.torch_program:KMeansProgram"
     weighted = True
     ignores_labels = True
     auxiliary = ("spare", "points")
     default_tolerance = 1e-6
+    memoryless = True
     trivial = "one cluster"
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++, random, first, a .npy file of k centroids, or an array of them"),
+        START_FILE,
     ] = "k-means++"
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
 
@@ -205,6 +209,17 @@ class KMeans(Algorithm):
             )
         return found
 
+    def distances(self, features: Any, parameter: Centroids) -> Array:
+        """Euclidean distances to all centroids."""
+        return np.sqrt(_squared_distances(np.asarray(features), parameter))
+
+    def scores(self, features: Any, parameter: Centroids) -> Array:
+        """Minus the squared distance to the nearest centroid; their sum is minus the objective."""
+        return -_nearest(np.asarray(features), parameter)[1]
+
+    def model(self, parameter: Centroids) -> dict[str, Array]:
+        return {"centroids": parameter.centroids}
+
     def work(self, columns: int) -> float:
         return float(self.k * columns)
 
@@ -236,6 +251,16 @@ def _relocated(centroids: Array, filled: Array, spare: Array) -> Array:
         moved[j] = spare[far]
         least = np.minimum(least, ((spare - spare[far]) ** 2).sum(axis=1))
     return moved
+
+
+def _squared_distances(rows: Array, parameter: Centroids, chunk: int = 16384) -> Array:
+    """(rows, centroids), in float64, by differences: no digits are lost where a row is near a centroid."""
+    found = np.empty((len(rows), len(parameter.centroids)))
+    for at in range(0, len(rows), chunk):
+        part = rows[at : at + chunk].astype(np.float64)
+        for j, centroid in enumerate(parameter.centroids):
+            found[at : at + chunk, j] = ((part - centroid) ** 2).sum(axis=1)
+    return found
 
 
 def _nearest(rows: Array, parameter: Centroids, chunk: int = 16384) -> tuple[Array, Array]:

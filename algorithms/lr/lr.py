@@ -12,14 +12,12 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
-from flegel.algorithms.lr import kernels
+from flegel.algorithms.lr import answers, kernels
 from flegel.algorithms.lr.curvature import add_outer
 from flegel.algorithms.lr.model import (
     Gradients,
     Linear,
     check_classes,
-    class_numbers,
-    class_scores,
     importance_of,
     intercept_loss,
     joined,
@@ -93,6 +91,7 @@ class LR(Algorithm):
 
     auxiliary = tuple(name for name in Linear._fields if name.startswith("internal_"))
     layout = "tiles"
+    torch_program = "flegel.algorithms.lr.torch_program:LogisticProgram"
     trivial = "the intercept alone"
     supervised = True
     sparse = True
@@ -472,27 +471,29 @@ class LR(Algorithm):
     # -- use -----------------------------------------------------------------------------------------------
 
     def probabilities(self, features: Any, parameter: Linear) -> Array:
-        """P(class | x), one column a class in the order of `parameter.classes`."""
-        scores = class_scores(features, parameter)
-        likely = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return np.asarray(likely / likely.sum(axis=1, keepdims=True))
+        return answers.probabilities(features, parameter)
+
+    def scores(self, features: Any, parameter: Linear) -> Array:
+        """Of two classes the log-odds of the second one; otherwise log-probabilities, but for a number per row."""
+        found = answers.class_scores(features, parameter)
+        return found[:, 1] if found.shape[1] == 2 else found
+
+    def model(self, parameter: Linear) -> dict[str, Array]:
+        return {"weights": parameter.weights, "bias": parameter.bias, "classes": parameter.classes}
 
     def work(self, columns: int) -> float:
-        return 4.0 * columns  # and exponentials; times the number of classes, which only the labels tell
+        return 4.0 * columns  # of two classes, with exponentials
 
     def predict(self, features: Any, parameter: Linear) -> Array:
         """The most likely class of each row, as a label value."""
-        likeliest = self.probabilities(features, parameter).argmax(axis=1)
-        return np.asarray(np.asarray(parameter.classes)[likeliest])
+        return answers.likeliest(features, parameter)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Linear) -> Evaluation:
         """Mean log-loss + penalty, and accuracy."""
         if labels is None:
             raise UsageError("LR: evaluating needs labels.")
         values = np.asarray(labels, dtype=np.float64)
-        target, scores = class_numbers(values, parameter), class_scores(features, parameter)
-        loss = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), target]
+        loss, target = answers.losses(features, values, parameter)
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
-        mean = float(loss.mean()) if len(loss) else 0.0
-        weighted = float((loss * parameter.internal_importance[target]).mean()) if len(loss) else 0.0
+        mean, weighted = answers.means(loss, loss * parameter.internal_importance[target])
         return Evaluation(weighted + self._penalty.value(joined(parameter)), {"loss": mean, "accuracy": right})

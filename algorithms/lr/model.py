@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flegel.algorithm import Sample
-from flegel.algorithms.rows import times
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
 
@@ -54,23 +53,6 @@ class Gradients(NamedTuple):
 def joined(parameter: Linear) -> Array:
     """Weights and bias as one array, the bias last."""
     return np.hstack([parameter.weights, np.asarray(parameter.bias)[:, None]])
-
-
-def class_scores(features: Any, parameter: Linear) -> Array:
-    """Logarithms of P(class | x) but for a number that all classes of a row share: (rows, classes)."""
-    scores = times(features, np.asarray(parameter.weights).T) + parameter.bias
-    if scores.shape[1] > 1:
-        return np.asarray(scores)
-    return np.zeros_like(scores) if len(parameter.classes) == 1 else np.hstack([np.zeros_like(scores), scores])
-
-
-def class_numbers(labels: Array, parameter: Linear) -> Array:
-    """The place of each label among the classes."""
-    order = np.argsort(parameter.classes)
-    place = np.searchsorted(parameter.classes, labels, sorter=order).clip(max=len(order) - 1)
-    if not np.array_equal(parameter.classes[order[place]], labels):
-        raise UsageError("LR: a label is not among the classes that the model was trained with.")
-    return np.asarray(order[place])
 
 
 def importance_of(wanted: str | list[float] | dict[float, float] | None, classes: list[float], counts: Array) -> Array:

@@ -321,6 +321,9 @@ class NMF(Algorithm):
         scale, penalty = float(parameter.scale[0]), float(parameter.penalty[0])
         return fold_in(features, parameter.factors, scale, penalty, self.solver == "sgd")
 
+    def model(self, parameter: Factors) -> dict[str, Array]:
+        return {"factors": parameter.factors, "scale": parameter.scale}
+
     def work(self, columns: int) -> float:
         return 4.0 * self.rank * columns
 

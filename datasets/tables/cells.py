@@ -7,9 +7,13 @@ in one cell; such cells have a shape of their own, and `survey` decides by the w
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import msgspec
+import numpy as np
+
+from flegel.core.pytree import Array
 
 MISSING = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "nat", "null", "none", "-", "."})
 """Words, in lower case, that stand for no value."""
@@ -17,6 +21,7 @@ BOOLEANS = ({"false": 0.0, "true": 1.0}, {"no": 0.0, "yes": 1.0}, {"f": 0.0, "t"
 _BOOLEAN_WORDS = {word for pair in BOOLEANS for word in pair}
 
 PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf(?:inity)?", re.IGNORECASE)
+_PLAIN_SIGNS = frozenset("0123456789+-.eEna")
 _INTEGER = re.compile(r"[+-]?\d+")
 _DOT_GROUP = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _COMMA_GROUP = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
@@ -75,6 +80,24 @@ def shape(cell: str) -> str:
         if pattern.fullmatch(cell):
             return name
     return date_shape(cell)
+
+
+def plain_numbers(texts: Sequence[str]) -> Array | None:
+    """The values of texts that are all plain numbers or gaps (NaN); None where one is something else."""
+    present = ["nan" if len(text) < 5 and text.lower() in MISSING else text for text in texts]
+    if not _PLAIN_SIGNS.issuperset("".join(present)):
+        return None
+    try:
+        return np.array(present, np.float64)
+    except ValueError:
+        return None
+
+
+def plain_shape(number: str) -> str:
+    """The shape of a plain number."""
+    if "." not in number and "e" not in number and "E" not in number:
+        return "integer"
+    return "dot-group" if _DOT_GROUP.fullmatch(number) else "point"
 
 
 def is_spaced(cell: str) -> bool:

@@ -1,24 +1,21 @@
 """From what the columns of a table hold to the treatment of the table: pure decisions, and the sentences of refusals.
 
-Never reads a table; `fill_values` is the exception, which reads the columns whose gaps are filled.
+Never reads a table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
-import numpy as np
 
-from flegel.core.pytree import Array
 from flegel.datasets.options import Options
 from flegel.datasets.tables import cells
 from flegel.datasets.tables.cells import CellFormat
 from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.survey import ColumnSurvey
-from flegel.datasets.tables.treatment import MISSING_CATEGORY, ColumnTreatment, Treatment, numbers_of
+from flegel.datasets.tables.treatment import MISSING_CATEGORY, ColumnTreatment, Treatment
 from flegel.errors import DataError
 
 SPARSE_WIDTH = 256
@@ -42,7 +39,7 @@ class Evidence:
 def decide(
     table: RawTable, found: Mapping[int, ColumnSurvey], label: int | None, features: Sequence[int], options: Options
 ) -> Treatment:
-    """The treatment of a table, without the values for gaps."""
+    """The treatment of a table; `second_pass` finds the values for gaps."""
     shapes = [column.shapes for column in found.values()]
     evidence = Evidence(
         comma=options.decimal == "," or any(s["comma"] or s["dot-groups"] for s in shapes),
@@ -257,7 +254,7 @@ def _with_gaps(column: ColumnTreatment, found: ColumnSurvey | None, missing: str
         if not gaps:
             return column
         more = [*column.categories, MISSING_CATEGORY]
-        return msgspec.structs.replace(column, categories=more, note=f"{note}{counted}: a category of its own")
+        return msgspec.structs.replace(column, categories=more, note=f"{note}{counted}: one column more")
     if column.use == "ordinal":
         return msgspec.structs.replace(column, fill=-1.0, note=f"{note}{counted}: -1" if gaps else column.note)
     indicator = missing == "indicator" and gaps > 0
@@ -285,34 +282,3 @@ def refuse_gaps(table: RawTable, columns: Sequence[ColumnTreatment], found: Mapp
         f"{first}){others}; use --missing drop (leaves such rows out), --missing mean or median (fills gaps in) or "
         f"--missing indicator (fills them in and adds a column that marks them), or --drop {table.option(worst.place)}."
     )
-
-
-def _row_name(table: RawTable, first: int, row: int) -> str:
-    return table.row_name(first + row)
-
-
-def fill_values(table: RawTable, how: Treatment) -> Treatment:
-    """The treatment with the means or medians of its columns of numbers, which are read for that."""
-    filled = [k for k, c in enumerate(how.columns) if c.fill is not None and c.use != "ordinal"]
-    if not filled:
-        return how
-    places = [table.names.index(how.columns[k].name) for k in filled]
-    median = how.missing == "median"
-    parts: dict[int, list[Array]] = {k: [] for k in filled}
-    sums, counts = dict.fromkeys(filled, 0.0), dict.fromkeys(filled, 0)
-    start = 0
-    for chunk in table.chunks(places):
-        where = partial(_row_name, table, start)
-        for k, raw in zip(filled, chunk, strict=True):
-            values = numbers_of(how.columns[k], raw, where)
-            values = values[~np.isnan(values)]
-            if median:
-                parts[k].append(values)
-            sums[k] += float(values.sum())
-            counts[k] += len(values)
-        start += len(chunk[0].values)
-    columns = list(how.columns)
-    for k in filled:
-        value = float(np.median(np.concatenate(parts[k]))) if median else sums[k] / counts[k]
-        columns[k] = msgspec.structs.replace(columns[k], fill=value)
-    return msgspec.structs.replace(how, columns=columns)

@@ -18,9 +18,10 @@ from flegel.datasets.memory import available
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source
 from flegel.datasets.tables.columns import RawTable
-from flegel.datasets.tables.decide import decide, fill_values
+from flegel.datasets.tables.decide import decide
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.datasets.tables.report import column_report
+from flegel.datasets.tables.second_pass import finish
 from flegel.datasets.tables.stream import TreatedStream
 from flegel.datasets.tables.survey import survey
 from flegel.datasets.tables.treatment import Treatment, join_rows
@@ -52,7 +53,8 @@ def open_treated(table: RawTable, options: Options) -> Source:
     rows = next(iter(found.values())).rows
     if not rows:
         raise DataError(f"{table.origin} has no rows; give a file with at least one.")
-    how = fill_values(table, decide(table, found, label, features, options))
+    gaps = any(column.missing for column in found.values())
+    how = finish(table, decide(table, found, label, features, options), gaps)
     _check_memory(table, how, rows)
     stream = TreatedStream(table, how)
     source = _in_memory(stream) if isinstance(table, ObjectTable) else columnar(stream)

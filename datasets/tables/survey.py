@@ -63,27 +63,36 @@ class ColumnSurvey:
         counts = np.bincount(raw.values + 1, minlength=len(raw.texts) + 1).tolist()
         if counts[0]:
             self._gap(before + int(np.argmax(raw.values == -1)), counts[0])
+        plain = cells.plain_numbers(raw.texts) if raw.kind == "cells" else None
+        gaps = None if plain is None else np.isnan(plain).tolist()
         for k, text in enumerate(raw.texts):
             if not counts[k + 1]:
                 continue
-            name = cells.shape(text) if raw.kind == "cells" else "text"
+            if gaps is not None:
+                name = "missing" if gaps[k] else cells.plain_shape(text)
+            else:
+                name = cells.shape(text) if raw.kind == "cells" else "text"
             if name == "missing":
                 self._gap(before + int(np.argmax(raw.values == k)), counts[k + 1])
                 continue
-            self.shapes[name] += counts[k + 1]
-            if name not in self.first:
-                self.first[name] = (before + int(np.argmax(raw.values == k)), text)
-            if name == "boolean":
-                self.pairs |= {i for i, pair in enumerate(cells.BOOLEANS) if text.lower() in pair}
-            self.spaced = self.spaced or (name in cells.NUMBERS and cells.is_spaced(text))
-            if self.texts is not None:
-                self.texts[text] = self.texts.get(text, 0) + counts[k + 1]
+            self._count(name, text, counts[k + 1], raw, k, before)
         if self.counts_up:
             numbers = [float(t) if cells.shape(t) == "integer" and not cells.is_spaced(t) else -1.0 for t in raw.texts]
             self.counts_up = _counts_up(np.array([*numbers, -1.0])[raw.values], before)
         numeric = sum(self.shapes[name] for name in cells.NUMBERS) == self.present
         if self.texts is not None and len(self.texts) > (MOST_NUMBERS if numeric else MOST_TEXTS):
             self.texts = None
+
+    def _count(self, name: str, text: str, count: int, raw: RawColumn, k: int, before: int) -> None:
+        """A text of this shape, which is not missing, occurs `count` times."""
+        self.shapes[name] += count
+        if name not in self.first:
+            self.first[name] = (before + int(np.argmax(raw.values == k)), text)
+        if name == "boolean":
+            self.pairs |= {i for i, pair in enumerate(cells.BOOLEANS) if text.lower() in pair}
+        self.spaced = self.spaced or ((not text.isascii() or " " in text or "'" in text) and cells.is_spaced(text))
+        if self.texts is not None:
+            self.texts[text] = self.texts.get(text, 0) + count
 
     def _gap(self, row: int, count: int) -> None:
         self.missing += count

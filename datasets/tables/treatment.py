@@ -18,7 +18,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.scale import Scaling
 from flegel.datasets.scale import apply as apply_scaling
-from flegel.datasets.tables.cells import CellFormat, boolean_value, date_value, is_missing, number_value
+from flegel.datasets.tables.cells import CellFormat, boolean_value, date_value, is_missing, number_value, plain_numbers
 from flegel.datasets.tables.columns import RawColumn, RawTable, text_of
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.errors import DataError, UsageError, nearest
@@ -230,7 +230,11 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         complete = np.ones(rows, bool)
         encoded = []
         for column, raw in zip(self.inputs, columns, strict=True):
-            values = _codes(column, raw, say) if column.use in ("onehot", "ordinal") else numbers_of(column, raw, where)
+            values = (
+                category_codes(column, raw, say)
+                if column.use in ("onehot", "ordinal")
+                else numbers_of(column, raw, where)
+            )
             gaps = values == -2 if column.use in ("onehot", "ordinal") else np.isnan(values)
             if column.fill is None and gaps.any():
                 if not drop:
@@ -282,6 +286,11 @@ def numbers_of(column: ColumnTreatment, raw: RawColumn, where: Callable[[int], s
             )
         return raw.values
     values = np.full(len(raw.texts) + 1, np.nan)
+    if column.use == "number" and column.written == CellFormat():
+        plain = plain_numbers(raw.texts)
+        if plain is not None:
+            values[:-1] = plain
+            return values[raw.values]
     for k, text in enumerate(raw.texts):
         found = _value(column, text)
         if found is None and not is_missing(text):
@@ -299,7 +308,7 @@ def label_values(column: ColumnTreatment, raw: RawColumn, where: Callable[[int],
     """Labels as numbers, classes by their place among `categories`; NaN where there is none."""
     if not column.categories:
         return numbers_of(msgspec.structs.replace(column, use="number"), raw, where)
-    codes = _codes(column, raw, None)
+    codes = category_codes(column, raw, None)
     return np.where(codes < 0, np.nan, codes.astype(np.float64))
 
 
@@ -309,7 +318,7 @@ def _value(column: ColumnTreatment, text: str) -> float | None:
     return boolean_value(text) if column.use == "boolean" else number_value(text, column.written)
 
 
-def _codes(column: ColumnTreatment, raw: RawColumn, say: Say | None) -> Array:
+def category_codes(column: ColumnTreatment, raw: RawColumn, say: Say | None) -> Array:
     """The number of each row's category: -1 for one that training did not have, -2 for a gap."""
     place = {name: k for k, name in enumerate(column.categories)}
     gap = place.get(MISSING_CATEGORY, -2)

@@ -45,6 +45,11 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
+def figures(metrics: dict[str, float], after: str) -> str:
+    """Figures beside the objective, each followed by `after`."""
+    return "".join(f"{name} {value:.4g}{after}" for name, value in metrics.items())
+
+
 def ending(result: Result) -> str:
     """How the job ended: `converged` only where it did, and no word that the reason begins with anyway."""
     return "converged" if result.converged else "warning: not converged" if result.outcome in FAILED else "stopped"
@@ -54,7 +59,8 @@ def summary(result: Result) -> list[str]:
     """What is said at the end of a job."""
     lines = [
         f"{ending(result)}: {result.reason}",
-        f"objective {number(result.objective)} after {result.iterations} iterations, {duration(result.seconds)} of "
+        f"objective {number(result.objective)}, {figures(result.metrics, ', ')}"
+        f"after {result.iterations} iterations, {duration(result.seconds)} of "
         f"training ({duration(result.load_seconds)} of loading), utilization {result.utilization:.0%}",
     ]
     if result.model:
@@ -74,7 +80,8 @@ class _Incidents:
             self._told += 1
             anew = f", {count(incident.unvisited)} points are visited anew" if incident.unvisited else ""
             took = duration(incident.seconds)
-            lines.append(f"worker {incident.worker} {incident.why}; training went on after {took}{anew}")
+            who = f"worker {incident.worker} " if incident.worker >= 0 else ""
+            lines.append(f"{who}{incident.why}; training went on after {took}{anew}")
         return lines
 
 
@@ -120,6 +127,7 @@ class PlainDisplay:
         self._next = now + self._every
         self.say(
             f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {number(seen.estimate)}  "
+            f"{figures(seen.metrics, '  ')}"
             f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}"
         )
 
@@ -169,6 +177,7 @@ class LiveDisplay:
         moving = f", {count(seen.in_flight)} points moving" if seen.in_flight else ""
         headline = (
             f"{seen.algorithm} under {seen.policy}: objective {number(seen.estimate)}, "
+            f"{figures(seen.metrics, ', ')}"
             f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}, "
             f"{seen.iteration} barriers, {seen.seconds:.1f} s{moving}"
         )

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from flegel.cli.app import errors_as_sentences
-from flegel.cli.options import Settings, make_algorithm
+from flegel.cli.options import Label, Settings, make_algorithm
+
+CHECKED = 1000  # rows on which an algorithm is checked, at most
 
 
 def algorithms(
@@ -48,6 +50,8 @@ def models() -> None:
 def check(
     algorithm: Annotated[str, typer.Argument(help="file.py:Class, or a built-in name.")],
     settings: Settings = None,
+    data: Annotated[str | None, typer.Option("--data", help="Rows to check it on: networks need some.")] = None,
+    label: Label = None,
 ) -> None:
     """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes.
 
@@ -57,19 +61,30 @@ def check(
     For example:
 
         flegel check my.py:Spherical --set k=12
+
+        flegel check net.py:Net --data fashion-mnist
     """
     with errors_as_sentences():
         from flegel.conformance import check_algorithm
         from flegel.hard_data import check_hard_data
 
         subject = make_algorithm(algorithm, settings)
-        for line in check_algorithm(subject):
+        rows = _rows(data, label) if data is not None else (None, None)
+        for line in check_algorithm(subject, *rows):
             print(f"ok  {line}")
-        good, bad = check_hard_data(subject)
+        good, bad = check_hard_data(subject) if not subject.backend else ([], [])
         for line in good:
             print(f"ok  {line}")
         for line in bad:
             print(f"warning  {line}")
+
+
+def _rows(data: str, label: str | None) -> tuple[Any, Any]:
+    """Some rows of a data set, evenly drawn."""
+    from flegel.datasets import open_data
+
+    dataset = open_data(data, label=label)
+    return dataset.load() if dataset.rows <= CHECKED else dataset.sample(CHECKED, 0)
 
 
 def version() -> None:

@@ -12,6 +12,7 @@ import typer
 from flegel.cli.app import errors_as_sentences
 from flegel.errors import StorageError, UsageError
 
+KINDS = (".npy", ".csv", ".parquet")
 LINES = 1000
 """Lines that are printed between two looks whether somebody reads them."""
 
@@ -21,8 +22,12 @@ def predict(
     data: Annotated[str, typer.Option("--data", help="A data set's name or a path.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Write to this .npy or .csv file; one line a row on standard output else."),
+        typer.Option(help="Write to this .npy, .csv or .parquet file; one line a row on standard output else."),
     ] = None,
+    probabilities: Annotated[
+        bool,
+        typer.Option("--probabilities", help="A probability for each class or cluster, instead of the likeliest one."),
+    ] = False,
     label: Annotated[str | None, typer.Option(help="Label column of a file, to be left out.")] = None,
     trust_code: Annotated[
         bool,
@@ -35,7 +40,7 @@ def predict(
 
         flegel predict runs/kmeans-higgs-001 --data higgs:1000
 
-        flegel predict runs/kmeans-points-001 --data new.csv --out clusters.csv
+        flegel predict runs/lr-pulsars-001 --data new.csv --out classes.csv
     """
     with errors_as_sentences():
         import numpy as np
@@ -44,17 +49,23 @@ def predict(
         from flegel.runtime.job.result_store import check_file, load
 
         if out is not None:
-            if out.suffix not in (".npy", ".csv"):
-                raise UsageError(f"{out} should end in .npy or .csv.")
+            if out.suffix not in KINDS:
+                raise UsageError(f"{out} should end in .npy, .csv or .parquet.")
             check_file(out, "--out")
         loaded = load(model, trust_code=trust_code)
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"flegel: {message}", file=sys.stderr)
-            found = np.asarray(loaded.predict(open_for_prediction(data, loaded.treatment, label)))
+            table = open_for_prediction(data, loaded.treatment, label)
+            found = loaded.probabilities(table) if probabilities else np.asarray(loaded.predict(table))
+        names = [str(name) for name in loaded.class_names] if probabilities else _column_names(found)
         if out is None:
             _print_rows(found)
         else:
-            _write_rows(found, out)
+            _write_rows(found, names, out)
+
+
+def _column_names(found: Any) -> list[str]:
+    return ["prediction"] if found.ndim == 1 else [f"prediction {k}" for k in range(found.shape[1])]
 
 
 def _print_rows(found: Any) -> None:
@@ -67,13 +78,20 @@ def _print_rows(found: Any) -> None:
             return  # the reader, such as head, has seen enough
 
 
-def _write_rows(found: Any, out: Path) -> None:
+def _write_rows(found: Any, names: list[str], out: Path) -> None:
+    """A table with a column for each name; .npy holds the array alone, and so does a .csv file of one column."""
     import numpy as np
 
     try:
         if out.suffix == ".npy":
             np.save(out, found, allow_pickle=False)
+            return
+        import pandas
+
+        frame = pandas.DataFrame(found.reshape(len(found), -1), columns=names)
+        if out.suffix == ".parquet":
+            frame.to_parquet(out, index=False)
         else:
-            np.savetxt(out, found, delimiter=",", fmt="%s" if found.dtype.kind in "OU" else "%.10g")
+            frame.to_csv(out, index=False, header=len(names) > 1, float_format="%.10g")
     except OSError as error:
         raise StorageError(f"Could not write {out}: {error.strerror or error}.") from None

@@ -174,6 +174,7 @@ def summary(event: Updated, view: View, enough: float | None = None) -> Round:
         points=float(view.points),
         laps=-_first([(-w.passes, w.rate) for w in workers], matters(workers)),
         worth=event.worth,
+        noise=event.noise,
     )
 
 

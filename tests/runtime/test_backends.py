@@ -30,7 +30,7 @@ ROWS = np.random.default_rng(5).integers(-9, 10, size=(300, 4)) * 1.0
 class DeviceKernel:
     """Runs the hooks in pure Python over a copy of each shard; only `fetch_states` and `put_states` copy states."""
 
-    device, kind, note, least_points = "copy", "interpreted", "", 1
+    device, kind, note, library, least_points = "copy", "interpreted", "", "", 1
 
     def __init__(self, algorithm: Algorithm, parameter: Any, empty: Any) -> None:
         self._algorithm, self._parameter, self._sums = algorithm, parameter, pytree.copy(empty)
@@ -89,6 +89,9 @@ class DeviceKernel:
 
 class DeviceBackend:
     device = "copy"
+
+    def on(self, device: str) -> Any:
+        return self
 
     def layout(self, algorithm: Algorithm, interpret: bool) -> str:
         return "rows"
@@ -153,8 +156,8 @@ def _trained(device: str) -> tuple[list[Any], list[Any]]:
     rows = SharedRows(ROWS, None, [np.arange(len(ROWS))])
     theta = pytree.as_doubles(algorithm.initParameter(type("S", (), {"columns": 4}), np.random.default_rng(0)))
     empty = pytree.zeros_like(theta)
-    load = LoadShard(reference(algorithm), rows.describe(), 0, 1, 0, form_of(theta), form_of(empty))
-    trainer = Trainer(device)
+    load = LoadShard(reference(algorithm), rows.describe(), 0, 1, 0, form_of(theta), form_of(empty), device=device)
+    trainer = Trainer()
     states: list[Any] = []
     try:
         arrays = (*pytree.flatten(theta), *pytree.flatten(empty))

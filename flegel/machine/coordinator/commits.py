@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -146,7 +146,7 @@ class Commits:
         exact = job.totals.unseen == 0
         self.last = Updated(
             job.view.round, workers, self._estimate, exact, visits, cost, self._gain, seconds,
-            self._interval_worth(),
+            self._interval_worth(), self._noise(),
         )  # fmt: skip
         return self.last
 
@@ -190,6 +190,10 @@ class Commits:
             self._worth = (workers, interval_worth(self._job, workers))
         return self._worth[1]
 
+    def _noise(self) -> float | None:
+        """The gradient noise scale, where the algorithm has one."""
+        return cast("float | None", self._ask("noise_scale", self._job.store.parameter))
+
     # -- figures -------------------------------------------------------------------------------------------
 
     def ask_for_the_end(self, progress: Progress) -> tuple[bool, Progress]:
@@ -231,6 +235,7 @@ class Commits:
             halted=totals.halted,
             points=totals.points,
             diverged=self._diverged,
+            finished=self._ask("finished", job.store.parameter),
         )
 
     def restart(self, now: float) -> None:

@@ -11,6 +11,7 @@ simulator. It never reads a clock, opens a socket or starts a thread; when to sy
     balance      points that move to faster workers                     balance_control.py
     liveness     who is silent, who does not progress                   liveness.py
     collection   hidden states at the end                               state_collection.py
+    audit        whether the statistics are what the points say         ../audit/audit.py
     state        what all of them share                                 state.py
 
 An update has two phases: the coordinator asks the parameter store for a fold, and continues when that is done, in the
@@ -23,9 +24,10 @@ from typing import Any
 
 from flegel import messages
 from flegel.algorithm import Algorithm
-from flegel.core.pytree import Array, Tree
+from flegel.core.pytree import Array
 from flegel.errors import FlegelError, ProtocolError
 from flegel.job import Criteria
+from flegel.machine.audit.audit import Audit, Finding
 from flegel.machine.checkpoint import snapshot
 from flegel.machine.coordinator import events
 from flegel.machine.coordinator.balance_control import BalanceControl
@@ -36,16 +38,16 @@ from flegel.machine.coordinator.fold_queue import TICK, FoldQueue
 from flegel.machine.coordinator.liveness import Liveness, OverdueCheck, failure
 from flegel.machine.coordinator.membership import Membership, Next
 from flegel.machine.coordinator.orders import WorkerOrders
-from flegel.machine.coordinator.state import JobState
+from flegel.machine.coordinator.state import JobReader, JobState
 from flegel.machine.coordinator.state_collection import StateCollection
 from flegel.messages import Answer, LoadShard, Report, WorkerBeat
 from flegel.params.protocol import Fold, Folded, ParameterStore
-from flegel.plan.termination import Termination, Verdict
+from flegel.plan.termination import Termination, Verdict, unsound
 from flegel.sync import policy as sync
-from flegel.sync.policy import NOTHING, Decision, Policy, Reported, Updated, View
+from flegel.sync.policy import NOTHING, Decision, Policy, Reported, Updated
 
 
-class Coordinator:
+class Coordinator(JobReader):
     """Build it, call `start`, then feed it events until `Done` comes out."""
 
     def __init__(
@@ -60,6 +62,7 @@ class Coordinator:
         timeouts: events.Timeouts | None = None,
         debug: bool = False,
         balance: BalanceControl | None = None,
+        audit: Audit | None = None,
         checkpoints: CheckpointSchedule | None = None,
         attribute: bool = False,
         parts: dict[int, tuple[Array, ...]] | None = None,
@@ -77,7 +80,7 @@ class Coordinator:
         self.membership = Membership(
             self.state, self.orders, self.liveness, loads, parts=parts, scaling=scaling, rows=rows, replace=replace
         )
-        self.balance, self.checkpoints = balance, checkpoints
+        self.balance, self.checkpoints, self.audit = balance, checkpoints, audit
         self.termination = Termination(criteria, algorithm.maximize)
         self.notes: list[str] = []
         self.collection = StateCollection(self.state, self.liveness, collect)
@@ -86,36 +89,6 @@ class Coordinator:
         self._resumed: tuple[Updated, float, bool] | None = None
         """Of a resumed job: what the model hears first, the time at which the job stood, is its balance new?"""
         self._folds = FoldQueue(self.state, self.liveness)
-
-    # -- what others read ----------------------------------------------------------------------------------
-
-    @property
-    def view(self) -> View:
-        return self.state.view
-
-    @property
-    def phase(self) -> str:
-        return self.state.phase
-
-    @property
-    def trace(self) -> list[events.TraceRow]:
-        return self.state.trace
-
-    @property
-    def iteration(self) -> int:
-        return self.state.iteration
-
-    @property
-    def verdict(self) -> Verdict | None:
-        return self.state.verdict
-
-    @property
-    def store(self) -> ParameterStore:
-        return self.state.store
-
-    @property
-    def parameter(self) -> Tree:
-        return self.state.store.parameter
 
     # -- entry points --------------------------------------------------------------------------------------
 
@@ -242,8 +215,9 @@ class Coordinator:
         if self._owed_verdict is not None and progress.exact:
             state.verdict = self._owed_verdict
         if state.verdict is not None:
-            self._end(state.verdict, now)
-            return
+            return self._end(state.verdict, now)
+        if self.audit is not None:
+            self.audit.at_barrier(state, now)
         if self.balance is not None and self.balance.after_commit(state, updated, workers, progress, now):
             return
         self._proceed(updated, now)
@@ -274,6 +248,9 @@ class Coordinator:
                 took = self.checkpoints.took(worker, body)
                 if took and self.checkpoints.complete and state.phase == "checkpointing":
                     self._finish() if self.checkpoints.suspended else self._collect(now)
+            case messages.PointsAudited() if self.audit is not None:
+                if (finding := self.audit.took(state, worker, body, arrays, now)) is not None:
+                    self._audited(self.audit, finding, now)
             case messages.States() if state.phase == "collecting":
                 if self.collection.took(worker, arrays):
                     self._finish()
@@ -413,6 +390,8 @@ class Coordinator:
             self._owed_verdict, state.verdict = state.verdict, None
         state.phase = "training"
         self.collection.clear()
+        if self.audit is not None:
+            self.audit.forget()
         if self.balance is not None:
             self.balance.abandon(state, "workers come or go")
         self.orders.stop_all(now)
@@ -454,13 +433,34 @@ class Coordinator:
             self._over(now)
 
     def _over(self, now: float) -> None:
-        """Training is over; a last checkpoint where there are any."""
+        """Training is over; the books are checked."""
         self.state.ended = now
-        if self.checkpoints is None or self.commits.last is None:
+        if self.audit is not None and self.audit.begin_final(self.state, self.commits.final_parameter(), now):
+            self.state.phase = "auditing"
+            for worker in self.state.view.workers:
+                self.liveness.expect(worker, now)
+        else:
+            self._store_last(now)
+
+    def _audited(self, audit: Audit, finding: Finding, now: float) -> None:
+        """An audit is over. Wrong books are made anew by a recount under the same θ, and training goes on."""
+        state = self.state
+        if audit.can_repair(finding) and state.phase in ("training", "auditing"):
+            state.verdict = self.termination.reconsidered(state.verdict)
+            self.membership.recount(f"counted all points again: {finding.problem}", now)
+            self._change_workers(now)
+        elif finding.final:
+            if finding.problem and state.verdict is not None:
+                state.verdict = unsound(state.verdict, finding.problem)
+            self._store_last(now)
+
+    def _store_last(self, now: float) -> None:
+        """A last checkpoint where there are any."""
+        if self.checkpoints is not None and self.commits.last is not None:
+            self.state.phase = "checkpointing"
+            self.checkpoints.begin(self.state, self.commits.last, now, self.snapshot)
+        else:
             self._collect(now)
-            return
-        self.state.phase = "checkpointing"
-        self.checkpoints.begin(self.state, self.commits.last, now, self.snapshot)
 
     def _collect(self, now: float) -> None:
         if self.collection.wanted:
@@ -488,13 +488,12 @@ class Coordinator:
         if state.phase == "over":
             return
         checks: list[OverdueCheck] = [self.membership.overdue, self.orders.overdue, self.collection.overdue]
+        if self.audit is not None and state.phase == "auditing":
+            checks.append(self.audit.overdue)
         if (last := self.checkpoints) is not None and state.phase == "checkpointing":
             checks.append(lambda worker, _: last.overdue(worker, state.timeouts.report, now))
         late = self.liveness.overdue(now, checks) or self.liveness.stuck(state.place, now)
-        if late:
-            state.out.append(
-                events.EvictWorker(late[0], "does not progress")
-            )  # the next job should not have to wait for it
-            self._finish(ProtocolError(late[1]))
-            return
+        if late:  # the next job should not have to wait for it
+            state.out.append(events.EvictWorker(late[0], "does not progress"))
+            return self._finish(ProtocolError(late[1]))
         state.out.append(SetTimer(now + TICK, Timer("watch")))

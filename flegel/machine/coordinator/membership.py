@@ -15,7 +15,7 @@ import msgspec
 
 from flegel.core import pytree
 from flegel.core.pytree import Array
-from flegel.errors import FlegelError, WorkerLost
+from flegel.errors import FlegelError, UsageError, WorkerLost
 from flegel.machine.coordinator.events import EvictWorker, Note, SetTimer, Timer
 from flegel.machine.coordinator.liveness import Liveness
 from flegel.machine.coordinator.orders import WorkerOrders
@@ -65,6 +65,8 @@ class Membership:
         self._detached: set[int] = set()
         """Accounts of lost workers, still to be subtracted, as the store numbered them."""
         self._former: dict[int, WorkerView] = {}
+        self._recounting = False
+        """All points are to be counted again."""
         self._to_visit: set[int] | None = None
         """In the round after a change: who has points to visit anew."""
 
@@ -98,6 +100,16 @@ class Membership:
     def has_loaded(self, worker: int, body: ShardLoaded) -> None:
         self.loaded[worker] = body
         self.roster.unhire(worker)
+        self._check_library(worker, body.library)
+
+    def _check_library(self, worker: int, library: str) -> None:
+        """Libraries that compute gradients must be the same everywhere: versions differ in more than rounding."""
+        for other, loaded in self.loaded.items():
+            if loaded.library and library and loaded.library != library:
+                raise UsageError(
+                    f"Worker {worker} has {library}, but worker {other} has {loaded.library}; install the same "
+                    "version on all hosts."
+                )
 
     def all_loaded(self) -> bool:
         return len(self.loaded) >= len(self.loads)
@@ -218,6 +230,11 @@ class Membership:
                 self.incidents.append(Incident("left", worker, "was asked to leave", now - job.began))
         return Next.CHANGE if roster.leaving or self.changing else Next.NOTHING
 
+    def recount(self, why: str, now: float) -> None:
+        """The statistics are wrong, or θ goes back: all points count as unvisited; the change that follows says so."""
+        self._recounting = True
+        self.incidents.append(Incident("recount", -1, why, now - self._job.began))
+
     # -- the change ----------------------------------------------------------------------------------------
 
     def begin_change(self) -> None:
@@ -253,6 +270,9 @@ class Membership:
         for number in sorted(self._detached):
             again |= set(self._job.store.forget(number)) & set(self._job.view.workers)
         self._detached.clear()
+        if self._recounting:
+            self._recounting, again = False, set(self._job.view.workers)
+            self._job.store.clear_statistics()
         return again
 
     def accounts_closed(self, again: set[int], now: float) -> Next:
@@ -286,7 +306,7 @@ class Membership:
         for incident in self.incidents:
             incident.resumed = now - job.began if incident.resumed is None else incident.resumed
             if incident.kind == "joined" or not job.reason:
-                job.reason = f"worker {incident.worker} {incident.why}"
+                job.reason = f"worker {incident.worker} {incident.why}" if incident.worker >= 0 else incident.why
         view.round += 1
         unvisited = self.redistribution.unvisited
         if job.iteration == 0:

@@ -90,6 +90,8 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     in_flight: int = 0
     """Points that are to change hands and have not yet."""
     moved_bytes: int = 0
+    metrics: dict[str, float] = {}
+    """Figures beside the objective (`Algorithm.metrics`)."""
     attribute: bool = False
     """It is known what each worker does for the objective."""
     verdict: str = ""
@@ -134,6 +136,7 @@ def observe(
         objective=last.objective, estimate=last.estimate, interval=last.interval, reason=last.reason,
         in_flight=last.in_flight, moved_bytes=last.moved_bytes, attribute=state.attribute, flows=_flows(job),
         compute=sum(w.compute for w in every), wait=sum(w.wait for w in every), respond=sum(w.respond for w in every),
+        metrics=state.algorithm.metrics(state.store.parameter),
         workers=tuple(
             WorkerSnapshot(
                 w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain, w.phase, w.visits,

@@ -12,6 +12,7 @@ rollback; the line is the tangent that the elasticity β = −d ln g / d ln η g
 fixed point is right even where g is no line; and a measurement is weighed against what is known already by its own
 standard error, so that noise moves nothing.
 
+For gradient methods g follows from the measured gradient noise (gradient_noise.py), and η from that alone.
 Where the algorithm itself gives g, because its objective reacts too late for a probe
 (docs/adr/objectives-that-lag.md), only φ and the speed are measured: η maximizes G with that g.
 
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flegel.core.pytree import Array
+from flegel.plan.interval.gradient_noise import best_interval
 from flegel.plan.interval.search import PARTS, Round, Step, milliseconds
 
 FIRST_FRACTION = 1 / 16  # of a pass, in which speed and φ are first measured (ablation: a pass costs 11 %)
@@ -108,6 +110,8 @@ class MultiStage:
             trained = last.seconds - last.barrier_cost
             self._lost.add(min(max(self._asked - trained, 0.0), last.barrier_cost))
         self._work += last.visits / max(self._pass.median, 1.0)
+        if last.noise is not None:
+            return self._by_noise(last.noise)
         if last.worth is not None:
             return self._told(last.worth, last)
         match self._state:
@@ -230,6 +234,18 @@ class MultiStage:
         return self._move_to(
             eta, f"{part:.2g} of a pass is best, as the algorithm says, φ={milliseconds(self._phi.mean)}"
         )
+
+    def _by_noise(self, scale: float) -> Step:
+        """η* = √(φ·B/R) from the gradient noise scale B, which reports tell at no cost: nothing is probed."""
+        if math.isnan(scale):
+            return self._step("the gradient noise is not known yet; the same again")
+        phi, rate, before = self._phi.mean, max(self._rate.median, 1e-9), self._state
+        eta, self._state = self._clamped(best_interval(phi, scale, rate)), "told"
+        if before == "told":
+            eta = min(eta, 2.0 * self._eta)  # a single estimate may be far off, and a long round shows that late
+        if before == "told" and _apart(eta, self._eta) <= STEADY:
+            return self._step()
+        return self._move_to(eta, f"gradient noise scale {scale:.3g}, φ={milliseconds(phi)}, {rate:.3g} points/s")
 
     # -- arithmetic ----------------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ class Round:
     """Passes of the fastest worker so far."""
     worth: Array | None = None
     """Worth of a visit at the intervals `PARTS`, if the algorithm gives it."""
+    noise: float | None = None
+    """The gradient noise scale in visits, for gradient methods; not a number while it is not known yet."""
 
     @property
     def rate(self) -> float:

@@ -35,6 +35,8 @@ class ShardKernel(Protocol):
     """How the kernel was made, for the user: `hand-written`, `compiled`, `interpreted`, ..."""
     note: str
     """Why it was not made in a faster way; empty otherwise."""
+    library: str
+    """Name and version of the library that computes, where all workers must have the same; empty otherwise."""
     least_points: int
     """Points of the first calls, while the speed is unknown: with fewer the results would depend on the speed."""
 
@@ -66,6 +68,9 @@ class Backend(Protocol):
     """Builds kernels for one kind of device."""
 
     device: str
+
+    def on(self, device: str) -> Backend:
+        """The backend for one device of its kind, such as cuda:1. Raises `UsageError` where that is not there."""
 
     def layout(self, algorithm: Algorithm, interpret: bool) -> str:
         """The layout of shards that its kernels read: `rows` or `tiles`."""

@@ -8,12 +8,25 @@ from typing import cast
 from flegel.errors import UsageError
 from flegel.runtime.backends.protocol import Backend
 
-BACKENDS: dict[str, str] = {"cpu": "flegel.runtime.backends.numba.backend"}
-"""By device: the module that has a `BACKEND`."""
+BACKENDS: dict[str, str] = {
+    "cpu": "flegel.runtime.backends.numba.backend",
+    "cuda": "flegel.runtime.backends.torch.backend",
+    "torch": "flegel.runtime.backends.torch.backend",
+}
+"""By kind of device: the module that has a `BACKEND`. `torch:cpu` is torch on a processor, `cuda:1` the second GPU."""
+OWN: dict[str, str] = {"network": "flegel.torch.backend"}
+"""By name: backends that algorithms ask for themselves (`Algorithm.backend`), on whatever device."""
 
 
-def choose(device: str) -> Backend:
-    """The backend of a device."""
-    if device not in BACKENDS:
+def choose(device: str, own: str = "") -> Backend:
+    """The backend of a device; `own`: the one that an algorithm asks for, on that device."""
+    kind = device.partition(":")[0]
+    if kind not in BACKENDS:
         raise UsageError(f"No backend for the device {device!r}; there are {', '.join(sorted(BACKENDS))}.")
-    return cast("Backend", import_module(BACKENDS[device]).BACKEND)
+    try:
+        module = import_module(OWN[own] if own else BACKENDS[kind])
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"This job needs {error.name} on every host that runs it; install it with: pip install 'flegel[torch]'."
+        ) from None
+    return cast("Backend", module.BACKEND).on(device)

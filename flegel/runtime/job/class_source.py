@@ -28,7 +28,7 @@ from flegel.algorithm import Algorithm
 from flegel.errors import UsageError
 from flegel.job import AlgorithmRef
 
-_BUILTIN = "flegel.algorithms."
+_BUILTIN = ("flegel.algorithms.", "flegel.torch.")
 _CONSTANTS = (int, str, bytes, bool, type(None), tuple, list, dict, set)
 
 
@@ -122,8 +122,26 @@ def _source_of(cls: type) -> str:
     return json.dumps({"postponed": postponed, "pieces": _pieces(cls)})
 
 
-def _pieces(cls: type) -> list[Piece]:
-    """Imports and constants first, then definitions, each after what it needs."""
+def source_with(definitions: list[Any], text: str) -> str:
+    """A module as `load_module` takes it: these classes and functions with what they need, then further text."""
+    pieces: dict[tuple[str, str], Piece] = {}
+    for value in definitions:
+        for piece in _pieces(value):
+            pieces.setdefault((piece[0], piece[2]), piece)
+    postponed = any(vars(sys.modules[v.__module__]).get("annotations") is __future__.annotations for v in definitions)
+    heads = [p for p in pieces.values() if p[0] == "<imports>"]
+    bodies = [p for p in pieces.values() if p[0] != "<imports>"]
+    return json.dumps(
+        {
+            "postponed": postponed,
+            "pieces": [*heads, *bodies, (f"<{hashlib.sha256(text.encode()).hexdigest()[:12]}>", 1, text)],
+        }
+    )
+
+
+def _pieces(cls: Any) -> list[Piece]:
+    """A class or a function and what it needs: imports and constants first, then definitions, each after what it
+    needs."""
     scope = vars(sys.modules[cls.__module__])
     done: set[str] = set()
     heads: list[Piece] = []

@@ -69,6 +69,9 @@ def _from_file(path: Path, name: str) -> type[Algorithm]:
     except Exception as error:
         raise AlgorithmError(f"{path} raised {type(error).__name__}: {error}", own_traceback(error)) from error
     found = getattr(module, name)
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise UsageError(f"{name} in {path} is not a subclass of flegel.Algorithm.")
-    return found
+    if isinstance(found, type) and issubclass(found, Algorithm):
+        return found
+    if isinstance(found, type) and any(base.__module__.startswith("torch.nn.") for base in found.__mro__):
+        made: type[Algorithm] = importlib.import_module("flegel.torch.adapter").network_class(found)
+        return made
+    raise UsageError(f"{name} in {path} is neither a subclass of flegel.Algorithm nor of torch.nn.Module.")

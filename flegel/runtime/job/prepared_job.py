@@ -21,7 +21,7 @@ from flegel.errors import AlgorithmError, FlegelWarning
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change
+from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change, interpreted
 from flegel.runtime.job.checkpoint_session import fingerprint
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.request import Request
@@ -82,6 +82,8 @@ class PreparedJob:
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
+        if self.algorithm.backend:  # it compiles nothing
+            return Built(interpreted(self.algorithm), self.algorithm.backend)
         shard = self._shard(PROBE_ROWS, self.state)
         cold = self.request.session is not None and self.request.session.stored is not None
         with DeferredSignals():  # a handler that raised in a callback of the compiler would be ignored there

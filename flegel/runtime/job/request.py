@@ -89,6 +89,7 @@ def check_numbers(request: Request) -> None:
     cls = type(request.algorithm)
     halts = "voteToHalt" in cls.updateDataPoint.__code__.co_names
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
+    halts = halts or cls.finished is not Algorithm.finished
     request.job.criteria.check(has_objective=cls.objective is not Algorithm.objective, halts=halts)
 
 

@@ -79,3 +79,11 @@ def test_a_lost_rank_ends_the_others_with_a_sentence(tmp_path: Path, kind: str) 
     assert all(process.returncode not in (0, None) for process in started)
     assert all("rank 2" in text or "Connection" in text for text in told), told
     assert any("rank 2" in text for text in told), told
+
+
+def test_the_example_of_the_documentation_runs_under_torchrun() -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "docs/examples/flexible_ddp.py"]
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "EPOCHS": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **paths}, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    assert "epoch 0: loss" in ended.stdout

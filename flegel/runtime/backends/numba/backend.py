@@ -20,6 +20,7 @@ class NumbaKernel:
     """A compiled or interpreted loop, its parameter and its statistics."""
 
     device = "cpu"
+    library = ""
 
     def __init__(self, built: Built, parameter: Tree, empty: Tree) -> None:
         self.kind, self.note = built.kind, built.note
@@ -56,6 +57,9 @@ class NumbaBackend:
     """Hand-written kernels as they are, hooks as one compiled loop, and interpreted where that is not possible."""
 
     device = "cpu"
+
+    def on(self, device: str) -> NumbaBackend:
+        return self
 
     def layout(self, algorithm: Algorithm, interpret: bool) -> str:
         return "rows" if interpret else algorithm.layout

@@ -1,0 +1,32 @@
+"""Which worker computes on which device: `0=cuda:0,1-3=cuda:1`, or the first workers on so many GPUs. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from flegel.errors import UsageError
+
+_NAME = re.compile(r"cpu|cuda(:\d+)?|torch(:\w+)?")
+
+
+def parse_devices(text: str, gpus: int, workers: int) -> dict[int, str]:
+    """Devices by worker; who is not named computes on the processor.
+
+    `gpus`: the first so many workers get cuda:0, cuda:1, ...; what `text` says of a worker goes before that.
+    """
+    if not 0 <= gpus <= workers:
+        raise UsageError(f"--gpus {gpus} must be 0 or more, and no more than the {workers} workers.")
+    found = {worker: f"cuda:{worker}" for worker in range(gpus)}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        who, equals, device = (word.strip() for word in part.partition("="))
+        numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", who)
+        if not equals or numbers is None or not _NAME.fullmatch(device):
+            raise UsageError(f"--device {part!r} is not of the form WORKER=DEVICE, such as 0=cuda:0 or 1-3=cuda:1.")
+        first = int(numbers[1])
+        last = int(numbers[2] or first)
+        if not first <= last < workers:
+            raise UsageError(
+                f"--device {part!r} names worker {max(first, last)}, but the workers are 0 to {workers - 1}."
+            )
+        found.update(dict.fromkeys(range(first, last + 1), device))
+    return found

@@ -1,0 +1,147 @@
+"""A kernel over points in the memory of a device: rows that lie there, their states, statistics. Knows no algorithm.
+
+Rows are brought to the device when they are first trained, and stay: a point's features never change. States live on
+the device and are copied to the shard when somebody is going to read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import TILE, Shard, pack_tiles, unpack_tiles
+from flegel.errors import UsageError
+from flegel.runtime.backends.torch.program import BlockProgram
+
+
+@dataclass
+class DeviceShard:
+    """The copy of a shard on a device, as rows."""
+
+    shard: Shard
+    features: Any
+    labels: Any
+    state: Any
+    here: Array
+    """By tile: its rows have been brought."""
+
+
+class TorchKernel:
+    """One algorithm on one device of torch."""
+
+    kind, note, library, least_points = "torch", "", "", TILE
+
+    def __init__(self, program: BlockProgram, parameter: Tree, empty: Tree, device: torch.device) -> None:
+        self.device = str(device)
+        self._program, self._place = program, device
+        self._parameter = parameter
+        self._sums = [torch.zeros(a.shape, dtype=torch.float64, device=device) for a in pytree.flatten(empty)]
+        self._shards: dict[int, DeviceShard] = {}
+        program.set_parameter(parameter)
+
+    # -- θ and statistics ----------------------------------------------------------------------------------
+
+    def set_parameter(self, arrays: Sequence[Array]) -> None:
+        self._parameter = pytree.unflatten(self._parameter, [np.array(a) for a in arrays])
+        self._program.set_parameter(self._parameter)
+
+    def clear_statistics(self) -> None:
+        for total in self._sums:
+            total.zero_()
+
+    def add_statistics(self, arrays: Sequence[Array]) -> None:
+        for total, extra in zip(self._sums, arrays, strict=True):
+            total += torch.from_numpy(np.array(extra)).to(self._place)
+
+    def statistics(self) -> tuple[Array, ...]:
+        return tuple(total.cpu().numpy() for total in self._sums)
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int:
+        end = min(end, shard.points)
+        if flag[0]:
+            return start
+        try:
+            held = self._bring(shard, start, end)
+            size = self._program.block(shard.columns)
+            for at in range(start, end, size):
+                if flag[0]:
+                    return at
+                part = slice(at, min(at + size, end))
+                self._program.visit(held.features[part], held.labels[part], held.state[part], self._sums, iteration)
+                if self._place.type == "cuda":
+                    torch.cuda.synchronize(self._place)  # the flag is looked at when the work is done, not queued
+        except torch.OutOfMemoryError:
+            raise UsageError(
+                f"There is not enough memory on {self.device} for {shard.points} points of {shard.columns} columns; "
+                "use more workers, or processors."
+            ) from None
+        return end
+
+    def _bring(self, shard: Shard, start: int, end: int) -> DeviceShard:
+        held = self._shards.get(id(shard))
+        if held is None:
+            held = self._shards[id(shard)] = self._room(shard)
+        first, last = start // TILE, -(-end // TILE)
+        missing = np.flatnonzero(~held.here[first:last])
+        if len(missing):
+            lo, hi = first + int(missing[0]), first + int(missing[-1]) + 1
+            rows = slice(lo * TILE, min(hi * TILE, shard.points))
+            held.features[rows] = self._rows(shard.features, lo, hi, shard, rows)
+            held.labels[rows] = torch.from_numpy(np.array(shard.labels[rows], np.float64)).to(self._place)
+            held.state[rows] = self._rows(shard.state, lo, hi, shard, rows)
+            held.here[lo:hi] = True
+        return held
+
+    def _room(self, shard: Shard) -> DeviceShard:
+        features: Any = shard.features
+        width = shard.state.shape[1]
+        kinds = [torch.from_numpy(np.zeros(0, a.dtype)).dtype for a in (features, shard.state)]
+        return DeviceShard(
+            shard,
+            torch.empty((shard.points, shard.columns), dtype=kinds[0], device=self._place),
+            torch.empty(shard.points, dtype=torch.float64, device=self._place),
+            torch.empty((shard.points, width), dtype=kinds[1], device=self._place),
+            np.zeros(shard.tiles, bool),
+        )
+
+    def _rows(self, values: Any, lo: int, hi: int, shard: Shard, rows: slice) -> torch.Tensor:
+        """Some tiles of an array as rows on the device; they are turned there, where that is quick."""
+        if shard.layout == "rows":
+            return torch.from_numpy(np.array(values[rows])).to(self._place)
+        tiles = torch.from_numpy(np.array(values[lo:hi])).to(self._place)
+        return tiles.transpose(1, 2).reshape(-1, tiles.shape[1])[: rows.stop - rows.start]
+
+    # -- states --------------------------------------------------------------------------------------------
+
+    def fetch_states(self, shards: Sequence[Shard]) -> None:
+        for shard in shards:
+            held = self._shards.get(id(shard))
+            if held is None or not shard.state.shape[1]:
+                continue
+            fresh = held.state.cpu().numpy()
+            known = np.repeat(held.here, TILE)[: shard.points]
+            if shard.layout == "rows":
+                shard.state[: shard.points][known] = fresh[known]
+            else:
+                rows = unpack_tiles(shard.state, shard.points)
+                rows[known] = fresh[known]
+                shard.state[...] = pack_tiles(rows)
+
+    def put_states(self, shards: Sequence[Shard]) -> None:
+        for shard in shards:
+            held = self._shards.get(id(shard))
+            if held is not None:
+                held.state[...] = self._rows(shard.state, 0, shard.tiles, shard, slice(0, shard.points))
+
+    def close(self) -> None:
+        self._shards.clear()
+        if self._place.type == "cuda":
+            torch.cuda.empty_cache()

@@ -1,0 +1,299 @@
+"""A neural network as an `Algorithm`: what the coordinator does with gradient sums. Needs torch only when it is used.
+
+Subclass it with `build` and, where it is not cross-entropy, `loss`; `flegel.torch.model` makes such a subclass from a
+module class. Workers compute gradients in `training.py`; this file starts θ, takes the steps of the optimizer and
+judges progress. It never sees a worker.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from msgspec import Meta
+
+from flegel.algorithm import Algorithm, Evaluation, Sample
+from flegel.core.pytree import Array
+from flegel.core.shard import DataPoint, Sparse
+from flegel.errors import UsageError
+from flegel.plan.interval.gradient_noise import (
+    from_reports,
+    from_two_batches,
+    gain,
+)
+from flegel.torch.optimizers import OPTIMIZERS, StepSettings, rate_factor
+from flegel.torch.records import (
+    CORRECT,
+    FIRST_COUNT,
+    FIRST_SQUARE,
+    LOSS,
+    REPORTS,
+    SQUARES,
+    VISITS,
+    NetworkSums,
+    NetworkWeights,
+    TrainingCourse,
+)
+
+NOISE_PASSES = 0.25
+"""Passes over which the gradient noise is averaged: of a small batch ‖G‖² is mostly chance, and B changes slowly."""
+
+
+def require_torch() -> None:
+    if find_spec("torch") is None:
+        raise UsageError("Networks need PyTorch; install it with: pip install 'flegel[torch]'.")
+
+
+class NeuralNetwork(Algorithm):
+    """Train a neural network (PyTorch) by gradient sums over flexible batches.
+
+    θ is one flat vector. A step is that of the optimizer for the mean gradient of all visits since the last barrier.
+    Where `batch` is given, the learning rate belongs to batches of that size, and larger ones take larger steps, as
+    far as the measured gradient noise says that these are worth it (AdaScale).
+    """
+
+    backend = "network"
+    typed = True
+    supervised = True
+    averaged = True
+    spent = NetworkSums._fields
+    unsent = ("optimizer", "course")
+    per_report = ("buffers", "spread")
+    auxiliary = NetworkWeights._fields  # a first update need not rest on 500 numbers for each weight
+
+    optimizer: Annotated[
+        str, Meta(description="sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, or a class of torch.optim")
+    ] = "adam"
+    lr: Annotated[float, Meta(gt=0, description="learning rate")] = 1e-3
+    batch: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="batch size that lr is meant for; none: lr as it is for any batch"),
+    ] = None
+    schedule: Annotated[
+        Literal["constant", "cosine", "linear", "step"], Meta(description="learning rate over the epochs")
+    ] = "constant"
+    warmup: Annotated[float, Meta(ge=0, description="epochs in which the learning rate rises to lr")] = 0.0
+    epochs: Annotated[float, Meta(gt=0, description="passes over the data after which training ends")] = 10.0
+    momentum: Annotated[float, Meta(ge=0, lt=1, description="of momentum and nesterov")] = 0.9
+    betas: Annotated[
+        list[float], Meta(min_length=2, max_length=2, description="of adam and adamw; the second one of rmsprop")
+    ] = [0.9, 0.999]  # noqa: RUF012
+    epsilon: Annotated[float, Meta(gt=0, description="of adam, adamw, rmsprop and adagrad")] = 1e-8
+    weight_decay: Annotated[float, Meta(ge=0, description="L2 penalty; decoupled for adamw")] = 0.0
+    options: Annotated[dict[str, Any], Meta(description="further arguments of a class of torch.optim")] = {}  # noqa: RUF012
+    local: Annotated[bool, Meta(description="workers take local steps of gradient descent and report visits·Δθ")] = (
+        False
+    )
+    micro_batch: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="samples of one forward pass, at most; 256 on processors, 4096 on GPUs"),
+    ] = None
+    shape: Annotated[list[int] | None, Meta(description="shape of one input, such as [1, 28, 28]; found by trying")] = (
+        None
+    )
+    divide: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="divide inputs by this; 255 for pixels, 1 for all else, by default"),
+    ] = None
+    precision: Annotated[Literal["float32", "float64"], Meta(description="type of θ and of the gradients")] = "float32"
+    autocast: Annotated[bool, Meta(description="compute in bfloat16 where that is safe (GPUs)")] = False
+    targets: Annotated[
+        Literal["auto", "classes", "values"], Meta(description="labels are class numbers, or values; found by trying")
+    ] = "auto"
+    arguments: Annotated[dict[str, Any], Meta(description="arguments of the module's constructor")] = {}  # noqa: RUF012
+
+    _trouble = ""
+    """Why training came to an early end."""
+
+    # -- the network ---------------------------------------------------------------------------------------
+
+    def build(self) -> Any:
+        """The `nn.Module`, freshly initialized."""
+        raise NotImplementedError(f"{type(self).__name__} must define build, which returns an nn.Module")
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        """The loss of a batch: its mean as a scalar, or one number for each sample. Cross-entropy by default."""
+        from torch.nn import functional
+
+        return functional.cross_entropy(outputs, targets, reduction="none")
+
+    def module(self, parameter: NetworkWeights) -> Any:
+        """A ready `nn.Module` with these weights, for evaluation."""
+        require_torch()
+        from flegel.torch import flat
+        from flegel.torch.probing import fresh_module
+
+        made = fresh_module(self)
+        flat.set_weights(made, parameter.weights)
+        flat.set_buffers(made, parameter.buffers)
+        return made.eval()
+
+    # -- start ---------------------------------------------------------------------------------------------
+
+    def validate(self, sample: Sample) -> None:
+        require_torch()
+        from flegel.torch import probing
+
+        if isinstance(sample.features, Sparse):
+            raise UsageError(f"{type(self).__name__} takes dense rows; convert the sparse ones first.")
+        if sample.labels is None:
+            raise UsageError(f"{type(self).__name__} learns from labels, and these data have none; name their column.")
+        probing.learn_inputs(self, sample)
+
+    def initParameter(self, sample: Sample, rng: np.random.Generator) -> NetworkWeights:
+        from flegel.torch import flat, probing
+
+        made = probing.fresh_module(self, seed=int(rng.integers(2**31)))
+        weights = flat.weights_of(made, self.precision)
+        state = self._start_optimizer(made, weights)
+        course = np.array(TrainingCourse(float(sample.points)))
+        start = np.array([self._rate(TrainingCourse(float(sample.points)), 1.0)])
+        return NetworkWeights(weights, flat.buffers_of(made, "float32"), start, state, course)
+
+    def _start_optimizer(self, made: Any, weights: Array) -> Array:
+        if self.optimizer in OPTIMIZERS:
+            return np.zeros((OPTIMIZERS[self.optimizer].rows, len(weights)), weights.dtype)
+        from flegel.torch.torch_optimizer import start_state
+
+        return start_state(self, made)
+
+    def initAggregator(self, sample: Sample, parameter: NetworkWeights) -> NetworkSums:
+        return NetworkSums(np.zeros_like(parameter.weights), np.zeros(len(parameter.buffers)), np.zeros(3), np.zeros(4))
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: NetworkWeights, iterationNum: int) -> NetworkSums:
+        """The specification: the gradient of one sample."""
+        from flegel.torch.training import one_sample
+
+        return one_sample(self, dataPoint, parameter)
+
+    def updateParameter(self, aggregator: NetworkSums, oldParameter: NetworkWeights) -> NetworkWeights:
+        visits = float(aggregator.sums[VISITS])
+        if visits <= 0:
+            return oldParameter
+        if not math.isfinite(float(aggregator.sums[LOSS])):
+            self._trouble = (
+                f"The loss became {aggregator.sums[LOSS]} after {int(oldParameter.course[1])} steps; lower lr "
+                f"(now {self.lr:g}), or look for inputs that are not finite."
+            )
+            return oldParameter._replace(weights=np.full_like(oldParameter.weights, np.nan))
+        course = self._progressed(aggregator, TrainingCourse(*oldParameter.course))
+        mean = aggregator.gradient / aggregator.gradient.dtype.type(visits)
+        if self.local:
+            mean /= -max(float(oldParameter.rate[0]), 1e-30)  # a step of gradient descent gives θ + Δθ
+        weights, state = oldParameter.weights.copy(), oldParameter.optimizer.copy()
+        rate = float(oldParameter.rate[0]) if self.local else self._rate(course, visits)
+        self._step(weights, mean, state, rate, int(course.steps))
+        buffers = oldParameter.buffers
+        if len(buffers):
+            buffers = (aggregator.buffers / visits).astype(buffers.dtype)
+        following = np.array([self._rate(course, visits)])
+        return NetworkWeights(weights, buffers, following, state, np.array(course))
+
+    def _step(self, weights: Array, gradient: Array, state: Array, rate: float, number: int) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            from flegel.torch.torch_optimizer import step
+
+            return step(self, weights, gradient, state, rate)
+        settings = StepSettings(
+            rate, number, self.momentum, (self.betas[0], self.betas[1]), self.epsilon, self.weight_decay
+        )
+        OPTIMIZERS[self.optimizer].update(weights, gradient, state, settings)
+        return None
+
+    def _progressed(self, aggregator: NetworkSums, course: TrainingCourse) -> TrainingCourse:
+        """The course after one more step. Loss and accuracy are means over the last pass, recent visits more."""
+        sums = aggregator.sums
+        visits = float(sums[VISITS])
+        fresh = 1.0 - math.exp(-4.0 * visits / course.points)
+        memory = 1.0 - min(0.1, visits / (NOISE_PASSES * course.points))
+        noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator), memory)
+        return TrainingCourse(
+            course.points, course.steps + 1.0, course.samples + visits, noise.variance, noise.square, noise.weight,
+            course.loss + fresh * (float(sums[LOSS]) / visits - course.loss),
+            course.accuracy + fresh * (float(sums[CORRECT]) / visits - course.accuracy),
+            course.known + fresh * (1.0 - course.known),
+        )  # fmt: skip
+
+    def _noise_of(self, aggregator: NetworkSums) -> Any:
+        """S and ‖G‖² of this step: from the spread between reports, or of one report from its first micro-batch."""
+        spread = aggregator.spread
+        visits, reports = float(aggregator.sums[VISITS]), float(spread[REPORTS])
+        gradient = aggregator.gradient
+        pooled = float(np.dot(gradient, gradient))
+        if reports >= 2:
+            # The sum of squares over counts as one worker more: only their sum enters the estimate.
+            rest = [0.0] * (round(reports) - 1)
+            share = visits / round(reports)
+            return from_reports([float(spread[SQUARES]) * share, *rest], [share] * round(reports), pooled)
+        return from_two_batches(float(spread[FIRST_SQUARE]), float(spread[FIRST_COUNT]), pooled / visits**2, visits)
+
+    def _rate(self, course: TrainingCourse, visits: float) -> float:
+        """The learning rate of a step that rests on so many visits."""
+        rate = self.lr * rate_factor(self.schedule, course.samples / course.points, self.epochs, self.warmup)
+        if self.batch is None or self.local:
+            return rate
+        scale = course.scale
+        larger = math.sqrt(visits / self.batch) if scale is None else gain(visits, self.batch, scale)
+        known = OPTIMIZERS.get(self.optimizer)
+        return rate * (math.sqrt(larger) if known is None or known.normalizes else larger)
+
+    # -- progress ------------------------------------------------------------------------------------------
+
+    def objective(self, aggregator: NetworkSums, parameter: NetworkWeights) -> float | None:
+        course = TrainingCourse(*parameter.course)
+        return float(course.loss / course.known) if course.known else None
+
+    def metrics(self, parameter: NetworkWeights) -> dict[str, float]:
+        course = TrainingCourse(*parameter.course)
+        if not course.known or self.targets == "values":
+            return {}
+        return {"accuracy": float(course.accuracy / course.known)}
+
+    def noise_scale(self, parameter: NetworkWeights) -> float | None:
+        if self.local:
+            return None
+        scale = TrainingCourse(*parameter.course).scale
+        return math.nan if scale is None else scale
+
+    def finished(self, parameter: NetworkWeights) -> str:
+        course = TrainingCourse(*parameter.course)
+        done = course.samples >= self.epochs * course.points - 0.5
+        return f"{self.epochs:g} epochs are done" if done else ""
+
+    def optimality(self, aggregator: NetworkSums, parameter: NetworkWeights) -> float | None:
+        """Never known: the loss is a running mean over noisy batches, so its change over a pass says nothing."""
+        return math.inf
+
+    def warnings(self, aggregator: NetworkSums, parameter: NetworkWeights) -> list[str]:
+        return [self._trouble] if self._trouble else []
+
+    # -- use -----------------------------------------------------------------------------------------------
+
+    def outputs(self, features: Any, parameter: NetworkWeights) -> Array:
+        """What the network computes for rows, in blocks."""
+        from flegel.torch.probing import outputs_of
+
+        return outputs_of(self, features, parameter)
+
+    def predict(self, features: Any, parameter: NetworkWeights) -> Array:
+        """The likeliest class of each row; the outputs themselves where labels are values."""
+        found = self.outputs(features, parameter)
+        if self.targets == "values":
+            return found
+        return found.argmax(axis=1) if found.ndim == 2 and found.shape[1] > 1 else (found.reshape(-1) > 0).astype(int)
+
+    def evaluate(self, features: Any, labels: Array | None, parameter: NetworkWeights) -> Evaluation:
+        from flegel.torch.probing import loss_of
+
+        if labels is None:
+            raise UsageError(f"{type(self).__name__}: evaluating needs labels.")
+        found = self.outputs(features, parameter)
+        mean = loss_of(self, found, labels)
+        if self.targets == "values":
+            return Evaluation(mean, {"loss": mean})
+        right = float(np.mean(self.predict(features, parameter) == np.asarray(labels)))
+        return Evaluation(mean, {"loss": mean, "accuracy": right})

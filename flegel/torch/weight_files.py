@@ -1,0 +1,48 @@
+"""Weights of a network as a safetensors file, under the names of the module's `state_dict`. Never pickles."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from flegel.errors import StorageError, UsageError
+
+MISSING = "Saving and loading weights needs safetensors; install it with: pip install 'flegel[torch]'."
+
+
+def save(model: Any, path: str | os.PathLike[str]) -> Path:
+    """Write the weights of a result, a loaded model or an `nn.Module`; every PyTorch program can read them."""
+    try:
+        from safetensors.torch import save as to_bytes
+    except ModuleNotFoundError:
+        raise UsageError(MISSING) from None
+    module = getattr(model, "module", model)
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
+    target = Path(path)
+    scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        scratch.write_bytes(to_bytes(tensors))
+        scratch.replace(target)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise StorageError(f"Could not write {target}: {error.strerror or error}.") from None
+    return target
+
+
+def load(module: Any, path: str | os.PathLike[str]) -> Any:
+    """Put the weights of a safetensors file into an `nn.Module`, and return it."""
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ModuleNotFoundError:
+        raise UsageError(MISSING) from None
+    try:
+        tensors = load_file(os.fspath(path))
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"{path} is no safetensors file: {error}.") from None
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise UsageError(f"The weights in {path} do not fit {type(module).__name__}: {error}") from None
+    return module

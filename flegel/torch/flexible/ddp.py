@@ -30,7 +30,7 @@ LEARNING_RATE_RULES = ("none", "adascale")
 BUFFERS = ("average", "local")
 
 
-class _Weighted(torch.autograd.Function):
+class _Weighted(torch.autograd.Function):  # type: ignore[misc]
     """The identity, whose gradient is multiplied by the number of samples: means become sums."""
 
     @staticmethod
@@ -51,7 +51,7 @@ def _first_dimension(inputs: tuple[Any, ...], named: dict[str, Any]) -> int:
     raise UsageError("FlexibleDDP cannot see how many samples a batch has: pass samples=lambda inputs, named: ….")
 
 
-class FlexibleDDP(DistributedDataParallel):
+class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     """Wraps a module as DDP does; all of DDP's arguments are accepted."""
 
     def __init__(
@@ -83,8 +83,8 @@ class FlexibleDDP(DistributedDataParallel):
                 "SyncBatchNorm exchanges messages in every forward pass, and ranks make different numbers of them: use "
                 "BatchNorm; FlexibleDDP averages its statistics at barriers (buffers='average')."
             )
-        known = inspect.signature(DistributedDataParallel.__init__).parameters
-        options["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = False
+        accepted = inspect.signature(DistributedDataParallel.__init__).parameters
+        options["forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"] = False
         options.setdefault("gradient_as_bucket_view", True)
         super().__init__(module, *args, **options)
         device = next((p.device for p in module.parameters()), torch.device("cpu"))

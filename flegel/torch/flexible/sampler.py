@@ -31,7 +31,7 @@ def active() -> FlexibleSampler | None:
     return None
 
 
-class FlexibleSampler(Sampler[int]):
+class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
     """Takes the arguments of DistributedSampler. `shuffle=False` is for evaluation: fixed, equal parts in order."""
 
     def __init__(

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from flegel.torch.flexible.deal import Deal, Progress, level
-from flegel.torch.flexible.pace import LONGEST, MicroBatches, Pace, RankReport
+from flegel.torch.flexible.deal import Deal, RankProgress, level
+from flegel.torch.flexible.pace import LONGEST, BarrierPace, RankReport, RankTimings
 
 
 def positions_of(deal: Deal) -> list[int]:
@@ -31,7 +31,7 @@ def play(positions: int, speeds: list[float], batch: int, seed: int = 0, ahead: 
         ended = deal.final
         rates = [speed * draw.uniform(0.9, 1.1) for speed in speeds]
         progress = [
-            Progress(count, rate, min(ahead, deal.outstanding(rank) - count))
+            RankProgress(count, rate, min(ahead, deal.outstanding(rank) - count))
             for rank, (count, rate) in enumerate(zip(counts, rates, strict=True))
         ]
         deal.advance(progress, interval, batch, ahead)
@@ -59,14 +59,14 @@ def test_ranks_of_unequal_speed_finish_together() -> None:
 def test_an_interrupted_epoch_goes_on_with_another_number_of_ranks() -> None:
     deal = Deal(1000, 3, 10)
     deal.begin([10.0, 20.0, 30.0], 1.0, 0)
-    deal.advance([Progress(10, 10.0, 0), Progress(20, 20.0, 0), Progress(30, 30.0, 0)], 1.0, 10, 0)
+    deal.advance([RankProgress(10, 10.0, 0), RankProgress(20, 20.0, 0), RankProgress(30, 30.0, 0)], 1.0, 10, 0)
     before = {p for start, end in deal.trained_spans() for p in range(start, end)}
     assert len(before) == 60
     resumed = Deal(1000, 2, 10, skipped=tuple(deal.trained_spans()))
     resumed.begin([], 1.0, 0)
     while any(resumed.outstanding(rank) for rank in range(2)):
         counts = [min(50, resumed.outstanding(rank)) for rank in range(2)]
-        resumed.advance([Progress(c, 50.0, 0) for c in counts], 1.0, 10, 0)
+        resumed.advance([RankProgress(c, 50.0, 0) for c in counts], 1.0, 10, 0)
     assert positions_of(resumed) == list(range(1000))
     assert sum(resumed.trained) == 940
 
@@ -77,7 +77,7 @@ def test_shares_add_up_and_leave_nobody_without_work() -> None:
 
 
 def test_a_rank_stops_before_a_micro_batch_that_would_not_be_finished() -> None:
-    own = MicroBatches()
+    own = RankTimings()
     own.open(0.0)
     assert own.is_last(0.0, 1.0), "nothing is known yet"
     own.begin(0.0)
@@ -91,7 +91,7 @@ def test_a_rank_stops_before_a_micro_batch_that_would_not_be_finished() -> None:
 
 
 def test_the_interval_is_never_shorter_than_the_slowest_micro_batch_and_grows_with_noise() -> None:
-    pace = Pace()
+    pace = BarrierPace()
     quiet = [RankReport(32, 0.1, 0.1, 0.02, 32.0**2, 32), RankReport(32, 0.8, 0.8, 0.9, 32.0**2, 32)]
     pace.barrier(quiet, 0.0)
     pace.barrier(quiet, 64.0**2)
@@ -100,4 +100,4 @@ def test_the_interval_is_never_shorter_than_the_slowest_micro_batch_and_grows_wi
     for _ in range(40):
         pace.barrier(noisy, 64.0**2 * 1.01)
     assert 0.8 <= pace.interval <= LONGEST * 0.8
-    assert Pace(fixed=0.3).interval == 0.0
+    assert BarrierPace(fixed=0.3).interval == 0.0

@@ -23,7 +23,7 @@ from flegel.errors import FlegelWarning, UsageError
 from flegel.plan.interval.gradient_noise import gain
 from flegel.torch.flexible import sampler as samplers
 from flegel.torch.flexible.barrier import PooledBarrier
-from flegel.torch.flexible.pace import MicroBatches, Pace, RankReport
+from flegel.torch.flexible.pace import BarrierPace, RankReport, RankTimings
 from flegel.torch.flexible.watchdog import Watchdog
 
 LEARNING_RATE_RULES = ("none", "adascale")
@@ -90,7 +90,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
         self.watchdog = Watchdog(self.process_group, timeout)
         self.barrier = PooledBarrier(self.module, self.process_group, device, self.watchdog.broken)
-        self.pace, self._own = Pace(fixed=interval), MicroBatches()
+        self.pace, self._own = BarrierPace(fixed=interval), RankTimings()
         self._samples, self._mean_loss, self._buffers = samples, mean_loss, buffers
         self._lr_rule, self._reference, self._endless = lr_rule, reference_batch, endless
         self._grouping = self._sampler_missing = False

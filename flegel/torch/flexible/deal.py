@@ -20,7 +20,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Progress:
+class RankProgress:
     """One rank's numbers of one barrier."""
 
     samples: int
@@ -62,7 +62,7 @@ class Deal:
     def begin(self, rates: Sequence[float], interval: float, ahead: int) -> None:
         """First claims of the epoch; without known rates every rank gets an equal part."""
         if any(rates):
-            self.advance([Progress(0, rate, 0) for rate in rates], interval, self.batch, ahead)
+            self.advance([RankProgress(0, rate, 0) for rate in rates], interval, self.batch, ahead)
             return
         each = self.pool // (FIRST_PART * self.ranks)
         if each < 1 or self.pool < 2 * FIRST_PART * self.ranks:
@@ -71,7 +71,7 @@ class Deal:
             for rank in range(self.ranks):
                 self._claim(rank, each)
 
-    def advance(self, progress: Sequence[Progress], interval: float, batch: int, ahead: int) -> None:
+    def advance(self, progress: Sequence[RankProgress], interval: float, batch: int, ahead: int) -> None:
         """After a barrier: count what was trained, take back what no loader has read, claim for the next intervals.
 
         `ahead`: the most that any loader reads ahead."""

@@ -40,7 +40,7 @@ FIELDS = len(RankReport.__dataclass_fields__)
 
 
 @dataclass
-class Pace:
+class BarrierPace:
     """The interval, the same on all ranks: it changes by all-reduced numbers only."""
 
     fixed: float | None = None
@@ -72,7 +72,7 @@ class Pace:
 
 
 @dataclass
-class MicroBatches:
+class RankTimings:
     """One rank's own timings. A micro-batch takes what passes from one to the next, so loading is part of it."""
 
     means: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from flegel.errors import UsageError
-from flegel.torch.flexible.deal import Deal, Progress, Span
-from flegel.torch.flexible.pace import Pace, RankReport
+from flegel.torch.flexible.deal import Deal, RankProgress, Span
+from flegel.torch.flexible.pace import BarrierPace, RankReport
 
 _iterated: list[weakref.ref[FlexibleSampler]] = []
 
@@ -115,7 +115,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         """Samples that the loader has taken and the model has not seen."""
         return 0 if self.deal is None else max(0, self._drawn - self.deal.trained[self.rank] - window)
 
-    def barrier(self, reports: Sequence[RankReport], pace: Pace) -> None:
+    def barrier(self, reports: Sequence[RankReport], pace: BarrierPace) -> None:
         """Counts and rates of all ranks: claims for the next intervals."""
         if self.deal is None:
             return
@@ -123,7 +123,9 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self._ahead = int(max(r.ahead for r in reports))
         self._rates, self._interval = pace.rates, pace.interval
         ended = self.deal.final
-        progress = [Progress(int(r.samples), rate, int(r.ahead)) for r, rate in zip(reports, pace.rates, strict=True)]
+        progress = [
+            RankProgress(int(r.samples), rate, int(r.ahead)) for r, rate in zip(reports, pace.rates, strict=True)
+        ]
         self.deal.advance(progress, pace.interval, self._batch, self._ahead)
         if ended:
             self.training, self._skipped = False, ()

@@ -267,7 +267,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         return scheduler
 
     def scaler(self, scaler: Any) -> Any:
-        """The same `GradScaler`, which unscales, steps and updates at barriers only."""
+        """The same scaler of gradients, which unscales, steps and updates at barriers only."""
         unscale, step, update = scaler.unscale_, scaler.step, scaler.update
 
         def stepping(optimizer: Any, *given: Any, **named: Any) -> Any:

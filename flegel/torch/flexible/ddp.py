@@ -7,7 +7,6 @@ that backward pass synchronizes, overlapped with communication as in DDP. In bet
 from __future__ import annotations
 
 import inspect
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from flegel.errors import FlegelWarning, UsageError
 from flegel.plan.interval.gradient_noise import gain
+from flegel.runtime import clock
 from flegel.torch.flexible import sampler as samplers
 from flegel.torch.flexible.barrier import PooledBarrier
 from flegel.torch.flexible.pace import BarrierPace, RankReport, RankTimings
@@ -218,7 +218,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                 self._event.synchronize()
             self._event = torch.cuda.Event()
             self._event.record()
-        return time.monotonic()
+        return clock.now()
 
     # -- what the script steps -----------------------------------------------------------------------------
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+from flegel.runtime import clock
 
 PERIOD = 1.0  # seconds between signs of life
 SILENT = 5.0  # seconds without one after which a rank counts as stopped
@@ -35,7 +36,7 @@ class Watchdog:
 
     def arrive(self, step: int) -> None:
         """This rank waits at a barrier from now on."""
-        self._step, self._waiting = step, (step, time.monotonic())
+        self._step, self._waiting = step, (step, clock.now())
 
     def leave(self) -> None:
         self._waiting = None
@@ -45,10 +46,10 @@ class Watchdog:
 
     def broken(self, error: BaseException) -> None:
         """A collective failed: ends this process with a sentence, once it is known who is gone."""
-        self._waiting = self._waiting or (self._step, time.monotonic())
-        limit = time.monotonic() + 4 * SILENT
-        while time.monotonic() < limit:
-            time.sleep(PERIOD / 2)
+        self._waiting = self._waiting or (self._step, clock.now())
+        limit = clock.now() + 4 * SILENT
+        while clock.now() < limit:
+            clock.sleep(PERIOD / 2)
             try:
                 self._look((self._step, limit))
             except (RuntimeError, dist.DistError):
@@ -62,7 +63,7 @@ class Watchdog:
             try:
                 waits = self._waiting
                 self._store.set(f"{self._rank}", f"{beat} {waits[0] if waits else -1}")
-                if waits is not None and time.monotonic() - waits[1] > SILENT:
+                if waits is not None and clock.now() - waits[1] > SILENT:
                     self._look(waits)
             except (RuntimeError, dist.DistError) as error:
                 if self._waiting is not None and not self._ended.is_set():
@@ -73,7 +74,7 @@ class Watchdog:
 
     def _look(self, waits: tuple[int, float]) -> None:
         """Ranks without signs of life are named at once, ranks that are alive but late after the timeout."""
-        now, late = time.monotonic(), []
+        now, late = clock.now(), []
         for rank in range(self._ranks):
             if rank == self._rank:
                 continue

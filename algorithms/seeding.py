@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
+from flegel.loading.input_files import NamesFile, read_array
 
 DRAWN = "k-means++"
 NAMED = (DRAWN, "random", "first")
+START_FILE = NamesFile(NAMED)
+"""Marks the hyper-parameter `init`."""
 QUANTILE_ROWS = 8192  # rows, at most, from which a column's quantiles are computed
 FAR = 8.0  # robust deviations from the median at which `clipped` cuts a number
 LLOYD_PASSES = 10  # passes over the sample for one start; the first few bring most of the decrease
@@ -146,13 +148,11 @@ def given_rows(given: str | Array, k: int, columns: int, owner: str) -> Array:
     if isinstance(given, str):
         name = given
         try:
-            given = np.load(Path(given), allow_pickle=False)
+            given = read_array(given, f"{owner}: init={name!r}")
         except FileNotFoundError:
             raise UsageError(
                 f"{owner}: init={name!r} is neither k-means++, random or first nor a file that exists."
             ) from None
-        except (ValueError, OSError) as error:
-            raise UsageError(f"{owner}: init={name!r} cannot be read as a .npy file ({error}).") from None
     start = np.array(given, dtype=np.float64)
     if start.shape != (k, columns):
         raise UsageError(f"{owner}: {name} has shape {start.shape}; k and the data ask for {(k, columns)}.")
@@ -202,3 +202,24 @@ def _distances(rows: Array, norms: Array, centres: Any) -> Array:
     squared = norms - 2.0 * (rows[centres] @ rows.T) + norms[centres, None]
     squared[np.arange(len(centres)), centres] = 0.0
     return np.asarray(np.maximum(squared, 0.0))
+
+
+def coverage(points: float, sampled: float) -> Array:
+    """What θ remembers of the first pass: the number of points (or what they weigh), the same of the sample that the
+    start rests on, and 1 once every point has been visited."""
+    return np.array([points, sampled, 0.0])
+
+
+def covered(about: Array, seen: float) -> Array:
+    """`coverage` after so many points were seen. It stays complete if a worker and its points are lost later."""
+    return np.array([about[0], about[1], 1.0 if about[2] or seen >= about[0] else 0.0])
+
+
+def unseen_weight(about: Array, seen: float) -> float:
+    """How many points the sample stands for in an update before every point has been visited.
+
+    The start is as good as a pass over the sample. Without this weight the first updates of `fsp`, `ssp` and `asp` rest
+    on the few points seen so far: a cluster whose points come later goes to the wrong place, and on tables with heavy
+    tails the job ends in an optimum that is up to 60 % worse.
+    """
+    return 0.0 if about[2] or seen >= about[0] else float(about[1] * (1.0 - seen / about[0]))

@@ -22,6 +22,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError, nearest
 from flegel.job import TOLERANCE
+from flegel.loading.input_files import NamesFile
 
 Kernel = Callable[[Shard, Tree, Tree, int, int, int, Array], int]
 """`kernel(share, parameter, aggregator, start, end, iteration, flag) -> position reached`.
@@ -68,6 +69,8 @@ class HyperParameter:
     type: Any
     default: Any
     description: str
+    file: NamesFile | None = None
+    """Where it may name a file: how that is told."""
 
     def convert(self, value: Any, owner: str) -> Any:
         """The value in the declared type; from text too, because the command line has nothing else."""
@@ -148,6 +151,10 @@ class Algorithm:
     remakes_state: ClassVar[bool] = False
     """True where a first visit under θ leaves a point in a state as good as any that it had before. A job that goes on
     from a commit then leaves states that are older than θ behind."""
+    memoryless: ClassVar[bool] = False
+    """True where a visit under θ leaves a point in the same state, with the same contribution to the statistics,
+    whatever its state was before (k-means, EM). Then the engine checks while it trains that changes are differences,
+    and evaluates the final θ by one pass over all points."""
     narrow_parameter: ClassVar[bool] = False
     """True where `updateDataPoint` takes θ in the precision of the features: with float32 data half the bytes and twice
     the numbers in a register. θ itself, the statistics and all other hooks stay float64."""
@@ -257,6 +264,16 @@ class Algorithm:
         """
         return None
 
+    def recounted(self, aggregator: Tree, parameter: Tree) -> float | None:
+        """The objective of θ, where the statistics are those of one pass under θ over points that were never visited.
+        By default `objective`, where a visit does not depend on the last one. None: such a pass does not tell."""
+        return self.objective(aggregator, parameter) if self.memoryless else None
+
+    def steppedBack(self, parameter: Tree) -> Tree:
+        """θ to go on from when the job has diverged: the best one that it had. Where θ holds the length of steps, make
+        them shorter here."""
+        return parameter
+
     def finalParameter(self, aggregator: Tree, parameter: Tree) -> Tree:
         """θ as the result: the last one, unless the algorithm knows a better one that it has measured."""
         return parameter
@@ -342,7 +359,7 @@ def _hyper_parameters(cls: type[Algorithm]) -> dict[str, HyperParameter]:
     for name, hint in hints.items():
         if name.startswith("_") or get_origin(hint) is ClassVar or name in _ENGINE_NAMES:
             continue
-        found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint))
+        found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint), _file(hint))
     return found
 
 
@@ -351,6 +368,10 @@ def _description(hint: Any) -> str:
         if isinstance(meta, msgspec.Meta) and meta.description:
             return meta.description
     return ""
+
+
+def _file(hint: Any) -> NamesFile | None:
+    return next((meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, NamesFile)), None)
 
 
 def sample_point(algorithm: Algorithm, sample: Sample) -> DataPoint:

@@ -69,6 +69,7 @@ class RunOptions(TypedDict, total=False):
     worker_timeout: float | str
     hook_timeout: float | str
     replace: bool
+    audit: str
     checkpoint: str | os.PathLike[str] | None
     checkpoint_every: float | str
     attribute: bool

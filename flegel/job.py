@@ -161,6 +161,11 @@ def check_timeout(seconds: float, flag: str) -> None:
         raise UsageError(f"{flag} {seconds:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day.")
 
 
+def check_audit(wanted: str, flag: str) -> None:
+    if wanted not in ("on", "off") and not (wanted.isdigit() and int(wanted) > 0):
+        raise UsageError(f"{flag} {wanted!r} must be on, off or a number of points.")
+
+
 def check_period(seconds: float, flag: str) -> None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"The time between checkpoints must be more than 0 seconds, not {seconds:g}.")
@@ -313,6 +318,17 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replace: Annotated[
         bool, Option("Start another process for a lost worker, or share its points out.", FAULTS, see="faults.md")
     ] = True
+    audit: Annotated[
+        str,
+        Option(
+            "Check the statistics while training, and the result by a pass at the end: on, off, or so many points of "
+            "each worker at a time.",
+            FAULTS,
+            metavar="on|off|N",
+            check=check_audit,
+            see="audit.md",
+        ),
+    ] = "on"
     checkpoint: Annotated[
         str | None,
         Option(

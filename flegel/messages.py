@@ -62,6 +62,8 @@ class LoadShard(_Message):
     """Get the kernel ready, but own nothing: points will be handed over (`AssignPoints`)."""
     board: SharedBufferRef | None = None
     """Large arrays may be read and written there instead of travelling; filled in where workers share a host."""
+    audit: bool = False
+    """Keep a checksum of what is reported, for `AuditPoints`."""
     lend: bool = False
     """Put the share where other workers of this host can read it, because points may move."""
     device: str = "cpu"
@@ -144,6 +146,14 @@ class TakeCheckpoint(_Message):
     """A checkpoint: copy what you hold before you train on, and send it as `CheckpointPart`."""
 
     number: int
+
+
+class AuditPoints(_Message):
+    """Check the books. The frames are θ. `points`: so many of yours, chosen by `number`; 0: all, with their statistics
+    under θ as if never visited. Answer `PointsAudited`."""
+
+    number: int
+    points: int
 
 
 class ReleaseJob(_Message):
@@ -281,6 +291,19 @@ class CheckpointPart(_Message):
     """How often points came or went; 0: the share is as it was loaded."""
 
 
+class PointsAudited(_Message):
+    """What an audit found here. Frames, where all points were counted again: their statistics."""
+
+    number: int
+    points: int
+    numbers: int
+    """The sum of the scrambled numbers of the points (machine/audit/recount.py)."""
+    reported: tuple[float, ...]
+    """The checksum of everything that was reported (machine/audit/checksums.py)."""
+    law: float
+    """By how much changes are no differences of contributions; 0: they are."""
+
+
 class WorkerFailed(_Message):
     """A hook or the loading raised; `trace` is the user's own traceback."""
 
@@ -391,6 +414,7 @@ Order = (
     | Tending
     | FetchStates
     | TakeCheckpoint
+    | AuditPoints
     | ReleaseJob
     | Exit
 )
@@ -409,6 +433,7 @@ Answer = (
     | PointsAssigned
     | States
     | CheckpointPart
+    | PointsAudited
     | WorkerFailed
 )
 Between = Window | WindowReceived | ReadRows | RowsRead

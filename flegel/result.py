@@ -66,7 +66,9 @@ class Result:
     balance: dict[str, Any] = field(default_factory=lambda: {"mode": "off"})
     """What moved between workers, and why."""
     incidents: list[dict[str, Any]] = field(default_factory=list)
-    """Workers that were lost, joined or left, when, and when training went on."""
+    """Workers that were lost, joined or left, recounts, when, and when training went on."""
+    audit: dict[str, Any] = field(default_factory=lambda: {"mode": "off"})
+    """How often the statistics were checked, what was found, and how far they were from an evaluation of θ."""
 
     _labels: Array | None = field(default=None, init=False, repr=False)
     training: TrainingRows | None = field(default=None, repr=False)
@@ -195,6 +197,7 @@ class Result:
             "staleness": {str(k): v for k, v in self.staleness.items()},
             "balance": self.balance,
             "incidents": self.incidents,
+            "audit": {name: _plain(value) for name, value in self.audit.items()},
             "model": self.model,
             "kernel": self.kernel,
             "warnings": self.warnings,
@@ -254,6 +257,23 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
     ]
 
 
+def audit_row(machine: Coordinator) -> dict[str, Any]:
+    """What audits found; `objective`: by a pass over all points under the final θ; `difference`: of the books to it."""
+    audit = machine.audit
+    if audit is None:
+        return {"mode": "off"}
+    return {
+        "mode": "on",
+        "audits": audit.audits,
+        "recounts": audit.repairs,
+        "problems": list(audit.problems),
+        "objective": audit.objective,
+        "difference": audit.difference,
+        "seconds": audit.seconds,
+    }
+
+
+FLOWS = 256  # pairs of workers that `--json` tells the moved points of
 COURSE = 64  # moments of a job that `--json` tells the passes of
 
 
@@ -288,6 +308,7 @@ def balance_row(machine: Coordinator) -> dict[str, Any]:
         "points": moves.points,
         "bytes": moves.bytes,
         "notes": list(moves.notes),
+        "flows": sorted(([*pair, *flow] for pair, flow in moves.flows.items()), key=lambda f: -f[2])[:FLOWS],
         "course": _course(machine),
     }
 

@@ -91,6 +91,7 @@ class LR(Algorithm):
 
     auxiliary = tuple(name for name in Linear._fields if name.startswith("internal_"))
     layout = "tiles"
+    torch_program = "flegel.algorithms.lr.torch_program:LogisticProgram"
     trivial = "the intercept alone"
     supervised = True
     sparse = True

@@ -254,7 +254,7 @@ def _with_gaps(column: ColumnTreatment, found: ColumnSurvey | None, missing: str
         if not gaps:
             return column
         more = [*column.categories, MISSING_CATEGORY]
-        return msgspec.structs.replace(column, categories=more, note=f"{note}{counted}: a category of its own")
+        return msgspec.structs.replace(column, categories=more, note=f"{note}{counted}: one column more")
     if column.use == "ordinal":
         return msgspec.structs.replace(column, fill=-1.0, note=f"{note}{counted}: -1" if gaps else column.note)
     indicator = missing == "indicator" and gaps > 0

@@ -114,7 +114,7 @@ def frame_columns(value: Any) -> tuple[list[Any], list[Any]] | None:
     kind = type(value).__module__.partition(".")[0]
     if kind == "pyarrow" and hasattr(value, "column_names"):
         return list(value.column_names), [_arrow_numbers(value.column(k)) for k in range(value.num_columns)]
-    if kind == "polars" and hasattr(value, "columns"):
+    if kind == "polars" and hasattr(type(value), "columns"):
         frame = value.collect() if hasattr(value, "collect") and not hasattr(value, "to_numpy") else value
         return list(frame.columns), [_arrow_numbers(frame[name]) for name in frame.columns]
     if kind == "pandas" and hasattr(value, "columns"):

@@ -22,7 +22,7 @@ WORDS = {
 def column_report(table: RawTable, how: Treatment, read: int, kept: int) -> list[str]:
     """A heading, one line for each column (plain numbers beside each other share one), and remarks."""
     name = Path(table.origin).name if "/" in table.origin else table.origin
-    lost = f"; {read - kept:,} rows left out" if kept < read else ""
+    lost = f"; {read - kept:,} row{'s' * (read - kept > 1)} left out" if kept < read else ""
     stored = ", stored sparse" if how.sparse else ""
     lines = [f"{name}: {kept:,} rows, {len(table.names)} columns → {how.width:,} features{stored}{lost}"]
     rows = [*_rows(how.columns)]
@@ -31,6 +31,17 @@ def column_report(table: RawTable, how: Treatment, read: int, kept: int) -> list
     if len(rows) > MOST_LINES:
         lines.append(f"  … and {len(rows) - MOST_LINES} more lines; the model has all of them in model.json")
     return [*lines, *table.remarks]
+
+
+def plain_report(
+    name: str, rows: int, columns: int, names: list[str] | None, sparse: bool, classes: list[str] | None
+) -> list[str]:
+    """The same for a table of plain numbers."""
+    stored = ", sparse" if sparse else ""
+    lines = [f"{Path(name).name}: {rows:,} rows of {columns:,} plain numbers{stored}"]
+    if names:
+        lines.append(f"  {', '.join(names[:12])}{', …' if len(names) > 12 else ''}")
+    return [*lines, *([f"  label, {len(classes)} classes: {', '.join(classes[:6])}"] if classes else [])]
 
 
 def _rows(columns: list[ColumnTreatment]) -> list[tuple[str, str]]:

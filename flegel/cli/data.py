@@ -1,4 +1,4 @@
-"""`flegel data`: list, info, fetch, generate, path.
+"""`flegel data`: list, info, show, fetch, generate, path.
 
 Only parses options and prints; the work is done in `flegel.datasets`.
 """
@@ -71,6 +71,43 @@ def info(name: Name, json: Annotated[bool, typer.Option("--json", help="As JSON.
 
 def _line(key: str, value: Any) -> None:
     _console().print(f"[bold]{key.replace('_', ' '):<12}[/bold] {value}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def show(
+    data: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A data set's name, a file, a folder or a pattern.")],
+    label: Annotated[str | None, typer.Option(help="Label column, by name or number.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAMES", help="Columns that are features: a,b,c.")] = None,
+    drop: Annotated[str | None, typer.Option(metavar="NAMES", help="Columns that are left out.")] = None,
+    categorical: Annotated[str, typer.Option(help="What text becomes: auto, onehot, ordinal or drop.")] = "auto",
+    missing: Annotated[str, typer.Option(help="What gaps become: error, drop, mean, median, indicator.")] = "error",
+) -> None:
+    """What a job would make of a table: its rows, its columns and what becomes of each. Trains nothing.
+
+    For example:
+
+        flegel data show penguins.csv --label species --missing drop
+    """
+    from flegel.datasets import open_data
+    from flegel.datasets.tables.report import plain_report
+    from flegel.job import parse_names
+
+    try:
+        found = open_data(
+            data,
+            label=label,
+            columns=parse_names(columns) if columns else None,
+            drop=parse_names(drop) if drop else None,
+            categorical=categorical,
+            missing=missing,
+        )
+        lines = found.source.report or plain_report(
+            found.name, found.rows, found.columns, found.names, found.sparse, found.classes
+        )
+    except FlegelError as error:
+        raise _fail(error) from None
+    for line in [*([found.note] if found.note else []), *lines]:
+        typer.echo(line)
 
 
 @app.command()

@@ -80,7 +80,8 @@ class _Incidents:
             self._told += 1
             anew = f", {count(incident.unvisited)} points are visited anew" if incident.unvisited else ""
             took = duration(incident.seconds)
-            lines.append(f"worker {incident.worker} {incident.why}; training went on after {took}{anew}")
+            who = f"worker {incident.worker} " if incident.worker >= 0 else ""
+            lines.append(f"{who}{incident.why}; training went on after {took}{anew}")
         return lines
 
 

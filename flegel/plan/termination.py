@@ -22,8 +22,8 @@ STALL_PASSES = 12  # without progress towards the target, after which a job is s
 STALL_PART = 1e-3  # of the distance to the target: at less in `STALL_PASSES` it takes 12,000 passes more, at best
 
 SOUND = ("converged", "target", "halted", "stopped")
-"""Outcomes that quality brought about. The others: `limit`, `stalled`, `worse`, `stuck`, `diverged`."""
-FAILED = ("stalled", "worse", "stuck", "diverged")
+"""Outcomes that quality brought about. The others: `limit`, `stalled`, `worse`, `stuck`, `diverged`, `unsound`."""
+FAILED = ("stalled", "worse", "stuck", "diverged", "unsound")
 """Outcomes after which the command line exits with 3: the model is not what was asked for."""
 
 
@@ -35,7 +35,18 @@ class Verdict:
     reason: str
     outcome: str = ""
     """One word: converged, target (reached), halted (every point), stopped (by a hook, callback or person), limit,
-    stalled (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged."""
+    stalled (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged,
+    unsound (the statistics are not what the points say)."""
+
+
+def unsound(verdict: Verdict, problem: str) -> Verdict:
+    """The job has ended, and its books are wrong also after a recount."""
+    return Verdict(
+        False,
+        f"the result cannot be trusted: {problem}; `flegel check` tests a class, and --sync bsp with --balance off "
+        f"leaves out most of the engine ({verdict.reason})",
+        "unsound",
+    )
 
 
 @dataclass(frozen=True)
@@ -105,10 +116,11 @@ class Termination:
             return Verdict(False, f"reached {criteria.max_seconds:g} s", "limit")
         return None
 
-    def forget(self) -> None:
-        """Training goes on from an earlier θ: changes are measured anew, and against the same first objective."""
+    def reconsidered(self, verdict: Verdict | None) -> Verdict | None:
+        """The statistics change under the feet of a job: changes are measured anew. Only a limit still ends it."""
         self._checked = None
         self._recent.clear()
+        return verdict if verdict is not None and verdict.outcome == "limit" else None
 
     def _divergence(self, progress: Progress) -> Verdict | None:
         """Numbers that are not finite, or an objective that is `FAR_WORSE` times worse than the first."""

@@ -20,6 +20,7 @@ from flegel.machine.worker.executor import WorkerExecutor
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
 from flegel.messages import (
     Answer,
+    AuditPoints,
     LoadShard,
     MeasureMoments,
     ReceivePoints,
@@ -162,6 +163,9 @@ class InlineWorker(ABC):
 
     def measure(self, order: MeasureMoments) -> None:
         raise TypeError("Simulated jobs are never scaled, so no moments are measured.")
+
+    def audit(self, order: AuditPoints, arrays: tuple[Array, ...], reported: tuple[float, ...]) -> None:
+        raise TypeError("Simulated jobs have no kernel of their own to count with, so they are not audited.")
 
     def drop(self) -> None:
         """The job is over: what waits for the end of a round is not done any more."""

@@ -37,6 +37,9 @@ from flegel.torch.records import (
     TrainingCourse,
 )
 
+NOISE_PASSES = 0.25
+"""Passes over which the gradient noise is averaged: of a small batch ‖G‖² is mostly chance, and B changes slowly."""
+
 
 def require_torch() -> None:
     if find_spec("torch") is None:
@@ -206,7 +209,8 @@ class NeuralNetwork(Algorithm):
         sums = aggregator.sums
         visits = float(sums[VISITS])
         fresh = 1.0 - math.exp(-4.0 * visits / course.points)
-        noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator))
+        memory = 1.0 - min(0.1, visits / (NOISE_PASSES * course.points))
+        noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator), memory)
         return TrainingCourse(
             course.points, course.steps + 1.0, course.samples + visits, noise.variance, noise.square, noise.weight,
             course.loss + fresh * (float(sums[LOSS]) / visits - course.loss),
@@ -232,7 +236,7 @@ class NeuralNetwork(Algorithm):
         rate = self.lr * rate_factor(self.schedule, course.samples / course.points, self.epochs, self.warmup)
         if self.batch is None or self.local:
             return rate
-        scale = course.noise.scale
+        scale = course.scale
         larger = math.sqrt(visits / self.batch) if scale is None else gain(visits, self.batch, scale)
         known = OPTIMIZERS.get(self.optimizer)
         return rate * (math.sqrt(larger) if known is None or known.normalizes else larger)
@@ -252,7 +256,7 @@ class NeuralNetwork(Algorithm):
     def noise_scale(self, parameter: NetworkWeights) -> float | None:
         if self.local:
             return None
-        scale = TrainingCourse(*parameter.course).noise.scale
+        scale = TrainingCourse(*parameter.course).scale
         return math.nan if scale is None else scale
 
     def finished(self, parameter: NetworkWeights) -> str:

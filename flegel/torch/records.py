@@ -37,6 +37,12 @@ class TrainingCourse(NamedTuple):
     def noise(self) -> GradientNoise:
         return GradientNoise(self.variance, self.square, self.weight)
 
+    @property
+    def scale(self) -> float | None:
+        """The noise scale, no larger than the data: averages over less than a pass cannot tell more."""
+        found = self.noise.scale
+        return None if found is None else min(found, self.points)
+
 
 class NetworkSums(NamedTuple):
     """What a worker reports: Σ gradients (or visits·Δθ), Σ visits·buffers, `sums`: loss, visits and right answers; and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from flegel.plan.interval.gradient_noise import (
     gain,
     worth,
 )
+from flegel.plan.interval.multi_stage import MultiStage
+from flegel.plan.interval.search import Round
 
 TRUE, SPREAD, WIDTH = 0.1, 1.0, 50  # each component of the gradient, its deviation, number of components
 SCALE = SPREAD**2 / TRUE**2
@@ -75,3 +78,25 @@ def test_the_gain_of_a_step_grows_with_its_batch_up_to_a_bound() -> None:
     assert gain(8, 4, 1e9) == pytest.approx(2.0, rel=1e-3)
     assert gain(8, 4, math.inf) == 2.0
     assert gain(1e9, 64, 640.0) == pytest.approx(11.0, rel=1e-3)
+
+
+def test_the_interval_of_a_job_follows_the_noise_without_probes() -> None:
+    interval = MultiStage()
+    interval.first(0.0)
+    steps = []
+    for scale in [math.nan, *[400.0] * 6, *[40_000.0] * 12]:
+        last = Round(
+            visits=500,
+            seconds=0.012,
+            barrier_cost=0.002,
+            gain=0.1,
+            full_pass=60_000,
+            points=60_000,
+            laps=0.1,
+            noise=scale,
+        )
+        steps.append(interval.next(last).seconds)
+    assert steps[6] == pytest.approx(best_interval(0.002, 400.0, 50_000.0), rel=0.01)
+    assert steps[-1] == pytest.approx(best_interval(0.002, 40_000.0, 50_000.0), rel=0.2)
+    known = [s for s in steps[1:] if s is not None]
+    assert all(after <= 2.01 * before for before, after in pairwise(known))

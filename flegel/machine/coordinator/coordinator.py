@@ -11,6 +11,8 @@ simulator. It never reads a clock, opens a socket or starts a thread; when to sy
     balance      points that move to faster workers                     balance_control.py
     liveness     who is silent, who does not progress                   liveness.py
     collection   hidden states at the end                               state_collection.py
+    audit        whether the statistics are what the points say         ../audit/audit.py
+    step back    to the best θ after divergence                         step_back.py
     state        what all of them share                                 state.py
 
 An update has two phases: the coordinator asks the parameter store for a fold, and continues when that is done, in the
@@ -23,9 +25,10 @@ from typing import Any
 
 from flegel import messages
 from flegel.algorithm import Algorithm
-from flegel.core.pytree import Array, Tree
+from flegel.core.pytree import Array
 from flegel.errors import FlegelError, ProtocolError
 from flegel.job import Criteria
+from flegel.machine.audit.audit import Audit, Finding
 from flegel.machine.checkpoint import snapshot
 from flegel.machine.coordinator import events
 from flegel.machine.coordinator.balance_control import BalanceControl
@@ -36,37 +39,27 @@ from flegel.machine.coordinator.fold_queue import TICK, FoldQueue
 from flegel.machine.coordinator.liveness import Liveness, OverdueCheck, failure
 from flegel.machine.coordinator.membership import Membership, Next
 from flegel.machine.coordinator.orders import WorkerOrders
-from flegel.machine.coordinator.state import JobState
+from flegel.machine.coordinator.state import JobReader, JobState
 from flegel.machine.coordinator.state_collection import StateCollection
+from flegel.machine.coordinator.step_back import StepBack
 from flegel.messages import Answer, LoadShard, Report, WorkerBeat
 from flegel.params.protocol import Fold, Folded, ParameterStore
-from flegel.plan.termination import Termination, Verdict
+from flegel.plan.termination import Termination, Verdict, unsound
 from flegel.sync import policy as sync
-from flegel.sync.policy import NOTHING, Decision, Policy, Reported, Updated, View
+from flegel.sync.policy import NOTHING, Decision, Policy, Reported, Updated
 
 
-class Coordinator:
+class Coordinator(JobReader):
     """Build it, call `start`, then feed it events until `Done` comes out."""
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        policy: Policy,
-        criteria: Criteria,
-        store: ParameterStore,
-        loads: dict[int, LoadShard],
-        *,
-        collect: bool = False,
-        timeouts: events.Timeouts | None = None,
-        debug: bool = False,
-        balance: BalanceControl | None = None,
-        checkpoints: CheckpointSchedule | None = None,
-        attribute: bool = False,
-        parts: dict[int, tuple[Array, ...]] | None = None,
-        scaling: tuple[Array, ...] = (),
-        rows: int = 0,
+        self, algorithm: Algorithm, policy: Policy, criteria: Criteria, store: ParameterStore,
+        loads: dict[int, LoadShard], *, collect: bool = False, timeouts: events.Timeouts | None = None,
+        debug: bool = False, balance: BalanceControl | None = None, audit: Audit | None = None,
+        checkpoints: CheckpointSchedule | None = None, attribute: bool = False,
+        parts: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
         replace: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`collect`: fetch the points' hidden states at the end. `debug`: check the conservation laws at each commit.
         `attribute`: the store attributes progress to single workers. The last four are those of `Membership`."""
         criteria = criteria.resolved(algorithm.default_tolerance)
@@ -77,45 +70,16 @@ class Coordinator:
         self.membership = Membership(
             self.state, self.orders, self.liveness, loads, parts=parts, scaling=scaling, rows=rows, replace=replace
         )
-        self.balance, self.checkpoints = balance, checkpoints
+        self.balance, self.checkpoints, self.audit = balance, checkpoints, audit
         self.termination = Termination(criteria, algorithm.maximize)
         self.notes: list[str] = []
+        self.step_back = StepBack()
         self.collection = StateCollection(self.state, self.liveness, collect)
         self._owed_verdict: Verdict | None = None
         """The job was to end for this reason, as soon as all points count again."""
         self._resumed: tuple[Updated, float, bool] | None = None
         """Of a resumed job: what the model hears first, the time at which the job stood, is its balance new?"""
         self._folds = FoldQueue(self.state, self.liveness)
-
-    # -- what others read ----------------------------------------------------------------------------------
-
-    @property
-    def view(self) -> View:
-        return self.state.view
-
-    @property
-    def phase(self) -> str:
-        return self.state.phase
-
-    @property
-    def trace(self) -> list[events.TraceRow]:
-        return self.state.trace
-
-    @property
-    def iteration(self) -> int:
-        return self.state.iteration
-
-    @property
-    def verdict(self) -> Verdict | None:
-        return self.state.verdict
-
-    @property
-    def store(self) -> ParameterStore:
-        return self.state.store
-
-    @property
-    def parameter(self) -> Tree:
-        return self.state.store.parameter
 
     # -- entry points --------------------------------------------------------------------------------------
 
@@ -241,9 +205,13 @@ class Coordinator:
         state.verdict = self.termination.judge(progress, check)
         if self._owed_verdict is not None and progress.exact:
             state.verdict = self._owed_verdict
+        self.step_back.note(state)
+        if self.step_back.possible(state):
+            return self._recount(self.step_back.take(state), now)
         if state.verdict is not None:
-            self._end(state.verdict, now)
-            return
+            return self._end(state.verdict, now)
+        if self.audit is not None:
+            self.audit.at_barrier(state, now)
         if self.balance is not None and self.balance.after_commit(state, updated, workers, progress, now):
             return
         self._proceed(updated, now)
@@ -274,6 +242,9 @@ class Coordinator:
                 took = self.checkpoints.took(worker, body)
                 if took and self.checkpoints.complete and state.phase == "checkpointing":
                     self._finish() if self.checkpoints.suspended else self._collect(now)
+            case messages.PointsAudited() if self.audit is not None:
+                if (finding := self.audit.took(state, worker, body, arrays, now)) is not None:
+                    self._audited(self.audit, finding, now)
             case messages.States() if state.phase == "collecting":
                 if self.collection.took(worker, arrays):
                     self._finish()
@@ -288,6 +259,7 @@ class Coordinator:
             return
         state = self.state
         self.membership.begin()
+        self.step_back.begin(state)
         state.phase = "training"
         resumed, stood_at, fresh_balance = self._resumed or (None, 0.0, True)
         state.began = now if resumed is None else state.began + now - stood_at  # loading is no training
@@ -413,6 +385,8 @@ class Coordinator:
             self._owed_verdict, state.verdict = state.verdict, None
         state.phase = "training"
         self.collection.clear()
+        if self.audit is not None:
+            self.audit.forget()
         if self.balance is not None:
             self.balance.abandon(state, "workers come or go")
         self.orders.stop_all(now)
@@ -454,13 +428,39 @@ class Coordinator:
             self._over(now)
 
     def _over(self, now: float) -> None:
-        """Training is over; a last checkpoint where there are any."""
+        """Training is over; the books are checked."""
         self.state.ended = now
-        if self.checkpoints is None or self.commits.last is None:
+        self.step_back.settle(self.state)
+        if self.audit is not None and self.audit.begin_final(self.state, self.commits.final_parameter(), now):
+            self.state.phase = "auditing"
+            for worker in self.state.view.workers:
+                self.liveness.expect(worker, now)
+        else:
+            self._store_last(now)
+
+    def _audited(self, audit: Audit, finding: Finding, now: float) -> None:
+        """An audit is over. Wrong books are made anew by a recount under the same θ, and training goes on."""
+        state = self.state
+        if audit.can_repair(finding) and state.phase in ("training", "auditing"):
+            self._recount(f"counted all points again: {finding.problem}", now)
+        elif finding.final:
+            if finding.problem and state.verdict is not None:
+                state.verdict = unsound(state.verdict, finding.problem)
+            self._store_last(now)
+
+    def _recount(self, why: str, now: float) -> None:
+        """All points count as unvisited; one round under the present θ, and training goes on."""
+        self.state.verdict = self.termination.reconsidered(self.state.verdict)
+        self.membership.recount(why, now)
+        self._change_workers(now)
+
+    def _store_last(self, now: float) -> None:
+        """A last checkpoint where there are any."""
+        if self.checkpoints is not None and self.commits.last is not None:
+            self.state.phase = "checkpointing"
+            self.checkpoints.begin(self.state, self.commits.last, now, self.snapshot)
+        else:
             self._collect(now)
-            return
-        self.state.phase = "checkpointing"
-        self.checkpoints.begin(self.state, self.commits.last, now, self.snapshot)
 
     def _collect(self, now: float) -> None:
         if self.collection.wanted:
@@ -488,13 +488,12 @@ class Coordinator:
         if state.phase == "over":
             return
         checks: list[OverdueCheck] = [self.membership.overdue, self.orders.overdue, self.collection.overdue]
+        if self.audit is not None and state.phase == "auditing":
+            checks.append(self.audit.overdue)
         if (last := self.checkpoints) is not None and state.phase == "checkpointing":
             checks.append(lambda worker, _: last.overdue(worker, state.timeouts.report, now))
         late = self.liveness.overdue(now, checks) or self.liveness.stuck(state.place, now)
-        if late:
-            state.out.append(
-                events.EvictWorker(late[0], "does not progress")
-            )  # the next job should not have to wait for it
-            self._finish(ProtocolError(late[1]))
-            return
+        if late:  # the next job should not have to wait for it
+            state.out.append(events.EvictWorker(late[0], "does not progress"))
+            return self._finish(ProtocolError(late[1]))
         state.out.append(SetTimer(now + TICK, Timer("watch")))

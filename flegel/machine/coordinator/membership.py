@@ -65,6 +65,8 @@ class Membership:
         self._detached: set[int] = set()
         """Accounts of lost workers, still to be subtracted, as the store numbered them."""
         self._former: dict[int, WorkerView] = {}
+        self._recounting = False
+        """All points are to be counted again."""
         self._to_visit: set[int] | None = None
         """In the round after a change: who has points to visit anew."""
 
@@ -228,6 +230,11 @@ class Membership:
                 self.incidents.append(Incident("left", worker, "was asked to leave", now - job.began))
         return Next.CHANGE if roster.leaving or self.changing else Next.NOTHING
 
+    def recount(self, why: str, now: float) -> None:
+        """The statistics are wrong, or θ goes back: all points count as unvisited; the change that follows says so."""
+        self._recounting = True
+        self.incidents.append(Incident("recount", -1, why, now - self._job.began))
+
     # -- the change ----------------------------------------------------------------------------------------
 
     def begin_change(self) -> None:
@@ -263,6 +270,9 @@ class Membership:
         for number in sorted(self._detached):
             again |= set(self._job.store.forget(number)) & set(self._job.view.workers)
         self._detached.clear()
+        if self._recounting:
+            self._recounting, again = False, set(self._job.view.workers)
+            self._job.store.clear_statistics()
         return again
 
     def accounts_closed(self, again: set[int], now: float) -> Next:
@@ -296,7 +306,7 @@ class Membership:
         for incident in self.incidents:
             incident.resumed = now - job.began if incident.resumed is None else incident.resumed
             if incident.kind == "joined" or not job.reason:
-                job.reason = f"worker {incident.worker} {incident.why}"
+                job.reason = f"worker {incident.worker} {incident.why}" if incident.worker >= 0 else incident.why
         view.round += 1
         unvisited = self.redistribution.unvisited
         if job.iteration == 0:

@@ -21,7 +21,7 @@ class Incident:
     """A change of the workers, for the trace and the result."""
 
     kind: str
-    """lost, joined or left."""
+    """lost, joined, left or recount (of all points; its worker is −1)."""
     worker: int
     why: str
     at: float

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flegel.algorithm import Algorithm
-from flegel.core.pytree import Array
+from flegel.core.pytree import Array, Tree
 from flegel.job import Criteria
 from flegel.machine.checkpoint.plain_data import register
 from flegel.machine.coordinator.events import Command, Send, Timeouts, TraceRow
@@ -83,3 +83,37 @@ class JobState:
     def restore(self, state: dict[str, Any]) -> None:
         self.iteration, self.objective = state["iteration"], state["objective"]
         self.began, self.reason, self.verdict = state["began"], state["reason"], state["verdict"]
+
+
+class JobReader:
+    """What others read of a coordinator."""
+
+    state: JobState
+
+    @property
+    def view(self) -> View:
+        return self.state.view
+
+    @property
+    def phase(self) -> str:
+        return self.state.phase
+
+    @property
+    def trace(self) -> list[TraceRow]:
+        return self.state.trace
+
+    @property
+    def iteration(self) -> int:
+        return self.state.iteration
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.state.verdict
+
+    @property
+    def store(self) -> ParameterStore:
+        return self.state.store
+
+    @property
+    def parameter(self) -> Tree:
+        return self.state.store.parameter

@@ -11,17 +11,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard
+from flegel.machine.audit.checksums import checksum
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.point_store import PointStore
 from flegel.messages import (
     Answer,
+    AuditPoints,
     CheckpointPart,
     LoadShard,
     MeasureMoments,
     Order,
     ReceivePoints,
+    ResetPoints,
     SendPoints,
     States,
     Tending,
@@ -63,6 +68,9 @@ class WorkerPort(Protocol):
     def at_rest(self, work: Callable[[PointStore], None]) -> None:
         """Call `work` with the points between two rounds, after everything that was ordered before."""
 
+    def audit(self, order: AuditPoints, arrays: tuple[Array, ...], reported: tuple[float, ...]) -> None:
+        """Check the books at rest, and send `PointsAudited`; `reported` is its checksum."""
+
     def move(self, order: ReceivePoints | SendPoints) -> None:
         """Begin a migration (`MigrationExecutor.begin`)."""
 
@@ -94,11 +102,13 @@ class WorkerPort(Protocol):
 class WorkerExecutor:
     """Feed it events with `handle`; it calls the port."""
 
-    __slots__ = ("_port", "machine")
+    __slots__ = ("_port", "_reported", "machine")
 
     def __init__(self, port: WorkerPort) -> None:
         self.machine = machine.Worker()
         self._port = port
+        self._reported: Array | None = None
+        """The checksum of all reports of this job, where it is audited."""
 
     def order(self, body: Order, arrays: tuple[Array, ...], now: float) -> None:
         """An order of the coordinator came."""
@@ -113,7 +123,10 @@ class WorkerExecutor:
             elif type(command) is machine.RaiseFlag:
                 port.halt(now)
             elif type(command) is machine.SendReply:
-                port.send(command.body, port.statistics() if command.with_changes else command.arrays, now)
+                arrays = port.statistics() if command.with_changes else command.arrays
+                if command.with_changes and self._reported is not None:
+                    self._reported = self._reported + checksum(arrays)
+                port.send(command.body, arrays, now)
             else:
                 self._execute(command)
 
@@ -123,12 +136,18 @@ class WorkerExecutor:
             case machine.BeginMoments(order):
                 port.measure(order)
             case machine.BeginLoad(load, arrays):
+                self._reported = np.zeros((1, 2)) if load.audit else None
                 port.load(load, arrays)
+            case machine.CountAgain(audit, arrays):
+                reported = self._reported if self._reported is not None else np.zeros(0)
+                port.audit(audit, arrays, tuple(reported.reshape(-1).tolist()))
             case machine.SendState():
                 port.at_rest(lambda store: port.post(States(), store.collect()))
             case machine.CheckpointState(number):
                 port.at_rest(partial(self._checkpoint, number))
             case machine.ReassignPoints(tending, arrays):
+                if isinstance(tending, ResetPoints) and self._reported is not None:
+                    self._reported = np.zeros((1, 2))  # what was reported has been subtracted
                 port.reassign(tending, arrays)
             case machine.BeginMove(move):
                 port.move(move)

@@ -15,6 +15,7 @@ from flegel.core.pytree import Array
 from flegel.messages import (
     Answer,
     AssignPoints,
+    AuditPoints,
     Exit,
     FetchStates,
     GiveUpPoints,
@@ -128,6 +129,13 @@ class CheckpointState(msgspec.Struct, frozen=True):
     number: int
 
 
+class CountAgain(msgspec.Struct, frozen=True):
+    """Check the books, behind everything that was ordered before, and answer."""
+
+    order: AuditPoints
+    arrays: tuple[Array, ...]
+
+
 class SetOwnTimer(msgspec.Struct, frozen=True):
     at: float
     round: int
@@ -168,6 +176,7 @@ Command = (
     | SendReply
     | SendState
     | CheckpointState
+    | CountAgain
     | SetOwnTimer
     | BeginMove
     | ApplyOwnership
@@ -255,6 +264,8 @@ class Worker:
                 return [SendState()]
             case TakeCheckpoint(number=number) if self.phase in ("ready", "overtime", "turning"):
                 return [CheckpointState(number)]
+            case AuditPoints() if self.phase == "ready":
+                return [CountAgain(body, arrays)]
             case ListPoints() | ResetPoints() | GiveUpPoints() | AssignPoints() if self.phase == "ready":
                 return self._tend(body, arrays)
             case ReceivePoints() | SendPoints() if self.phase in ("ready", "training"):

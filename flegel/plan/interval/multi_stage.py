@@ -241,6 +241,8 @@ class MultiStage:
             return self._step("the gradient noise is not known yet; the same again")
         phi, rate, before = self._phi.mean, max(self._rate.median, 1e-9), self._state
         eta, self._state = self._clamped(best_interval(phi, scale, rate)), "told"
+        if before == "told":
+            eta = min(eta, 2.0 * self._eta)  # a single estimate may be far off, and a long round shows that late
         if before == "told" and _apart(eta, self._eta) <= STEADY:
             return self._step()
         return self._move_to(eta, f"gradient noise scale {scale:.3g}, φ={milliseconds(phi)}, {rate:.3g} points/s")

@@ -160,7 +160,8 @@ class CheckpointSession:
             held = dict(enumerate(parts))
             restore(machine, stored.state, held, newer, redealt=self.redealt(len(parts)))
             machine.trace.extend(stored.rows)
-            if machine.state.criteria != stored.record.job.criteria:
+            before = stored.record.job.criteria.resolved(machine.state.algorithm.default_tolerance)
+            if machine.state.criteria != before:
                 machine.state.verdict = None
         elif newer is not None:
             continue_from(machine, newer, clock.now(), started=False)

@@ -20,6 +20,7 @@ from flegel.core.pytree import Array
 from flegel.datasets import scale
 from flegel.errors import Interrupted
 from flegel.job import Job
+from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -34,7 +35,7 @@ from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
 from flegel.prediction import TrainingRows
-from flegel.result import Result, balance_row, utilization, worker_rows
+from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
 from flegel.runtime.job.class_source import reference
@@ -161,6 +162,7 @@ def _coordinator(
             scaled=scaling is not None,
             elapsed=session.seconds if session else 0.0,
             kept=parts[index].kept if parts else None,
+            audit=job.audit != "off",
             lend=balance_mode(job.sync, request.workers) != "off",
             device=devices.get(index, "cpu"),
         )
@@ -175,6 +177,7 @@ def _coordinator(
         collect=job.collect_state or algorithm.keep_state,
         scaling=tuple(scaling or ()),
         debug=bool(os.environ.get("FLEGEL_DEBUG")),
+        audit=_audit(request),
         balance=_balancing(request, cluster.crowded(request.workers)),
         attribute=job.attribute,
         checkpoints=session.schedule() if session else None,
@@ -236,6 +239,11 @@ def _balancing(request: Request, crowded: bool) -> BalanceControl | None:
     return None if mode == "off" else BalanceControl(mode, criteria, crowded=crowded)
 
 
+def _audit(request: Request) -> Audit | None:
+    wanted, resumed = request.job.audit, request.session is not None and request.session.stored is not None
+    return None if wanted == "off" else Audit(int(wanted) if wanted.isdigit() else POINTS, resumed)
+
+
 def _timeouts(request: Request) -> Timeouts:
     return Timeouts(silence=request.job.worker_timeout, hook=request.job.hook_timeout)
 
@@ -289,6 +297,9 @@ def _result(
     request.phase("result", "warnings")
     workers = worker_rows(machine)
     values = (row.estimate for row in reversed(machine.trace))
+    found = machine.audit.objective if machine.audit is not None else None
+    if found is None and machine.verdict.outcome == "diverged":
+        found = machine.step_back.value
     return Result(
         algorithm=algorithm,
         name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,
@@ -300,7 +311,7 @@ def _result(
         converged=machine.verdict.converged,
         reason=machine.verdict.reason,
         outcome=machine.verdict.outcome,
-        objective=next((value for value in values if value is not None), None),
+        objective=found if found is not None else next((value for value in values if value is not None), None),
         iterations=machine.iteration,
         seconds=machine.state.seconds,
         load_seconds=load_seconds,
@@ -317,6 +328,7 @@ def _result(
         treatment=data.treatment.scaled_by(scaling),
         state=_in_data_order(machine) if machine.collection.states else None,
         balance=balance_row(machine),
+        audit=audit_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
         training=TrainingRows(data, scaling),
     )
@@ -328,6 +340,9 @@ def remarks(machine: Coordinator) -> list[str]:
     found = hook_values.texts(said, "warnings")
     if machine.verdict is not None and machine.verdict.outcome in FAILED:
         found = [machine.verdict.reason, *found]
+    if machine.audit is not None and machine.audit.repairs:
+        problems = "; ".join(dict.fromkeys(machine.audit.problems))
+        found = [*found, f"the statistics were wrong and all points were counted again ({problems})"]
     unseen = sum(w.unseen for w in machine.view.workers.values())
     if unseen and machine.trace and machine.trace[-1].estimate is not None:
         found = [*found, f"the objective is an estimate: {unseen} of {machine.state.points} points were never visited"]

@@ -31,6 +31,7 @@ from flegel.machine.worker.executor import WorkerExecutor
 from flegel.machine.worker.point_store import PointStore
 from flegel.messages import (
     Answer,
+    AuditPoints,
     Hello,
     LoadShard,
     MeasureMoments,
@@ -234,6 +235,9 @@ class WorkerLoop:
         self._trainer.order(machine.ApplyOwnership(order))
         if order.closed:
             self._mover.post(self._sequencer.job, order)
+
+    def audit(self, order: AuditPoints, arrays: tuple[Array, ...], reported: tuple[float, ...]) -> None:
+        self.at_rest(lambda store: self.post(*self._trainer.audit(store, order, arrays, reported)))
 
     def statistics(self) -> tuple[Array, ...]:
         return self._trainer.statistics()

@@ -26,6 +26,7 @@ from flegel.core.shard import TILE, Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
 from flegel.errors import UsageError, own_traceback
+from flegel.machine.audit.recount import Recount, count_of
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
@@ -44,9 +45,11 @@ from flegel.machine.worker.worker import (
     TrainerFailed,
 )
 from flegel.messages import (
+    AuditPoints,
     CheckpointPart,
     LoadShard,
     MeasureMoments,
+    PointsAudited,
     ShardLoaded,
     TransferOwnership,
     TreeLayout,
@@ -64,6 +67,7 @@ from flegel.runtime.worker.point_reassigner import PointReassigner
 from flegel.runtime.worker.row_sources import OpenArray, open_ids, open_rows
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
+AUDITED = 128  # points on which changes are checked when training is over
 SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
 
 
@@ -103,6 +107,7 @@ class Trainer:
         self._speed = 0.0
         self._deadline = DeadlineEstimate(0)
         self._reassigner: PointReassigner | None = None
+        self._recount: Recount | None = None
         self._injection: StragglerInjection | None = None
         self._measured: tuple[Any, Rows] | None = None
         self._unreported = (0, 0.0)
@@ -168,6 +173,16 @@ class Trainer:
         """Visits and seconds whose changes are in the statistics and were not reported. For the trainer thread."""
         return self._unreported
 
+    def audit(
+        self, store: PointStore, order: AuditPoints, theta: tuple[Array, ...], reported: tuple[float, ...]
+    ) -> tuple[PointsAudited, tuple[Array, ...]]:
+        """The books against the points. For the trainer thread, at rest."""
+        assert self._recount is not None
+        points, numbers = count_of(store)
+        law = self._recount.law(store, theta, order.points or AUDITED, order.number)
+        arrays = () if order.points else self._recount.whole(store, theta)
+        return PointsAudited(order.number, points, numbers, reported, law), arrays
+
     # -- in the trainer thread -----------------------------------------------------------------------------
 
     def _loop(self) -> None:
@@ -222,7 +237,7 @@ class Trainer:
         come to it in the middle of the next job."""
         if self._kernel is not None:
             self._kernel.close()
-        self.store = self._measured = self._reassigner = self._kernel = None
+        self.store = self._measured = self._reassigner = self._kernel = self._recount = None
         if self._injection is not None:
             self._injection.close()
             self._injection = None
@@ -296,6 +311,11 @@ class Trainer:
         self._kernel = kernel = backend.build(algorithm, shard, parameter, empty, load.interpret)
         self.store, self.visits = PointStore(shard, owned=not load.empty), 0
         self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns, self._open_array)
+        columns, seeds = shard.columns, [load.seed, load.index, load.count, 1]
+        self._recount = Recount(
+            algorithm, kernel, parameter, empty,
+            lambda points: algorithm.initState(points, columns, np.random.default_rng(seeds)),
+        )  # fmt: skip
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
         if load.kept is not None:
             self._resume(load.kept, kernel, self.store, resumed)

@@ -1,0 +1,84 @@
+"""Gaussian mixtures over blocks of rows by torch, for GPUs: the same statistics as the hooks. Imports torch.
+
+Whitened distances of all components are one product of (rows, columns) with (columns, k·columns) matrices.
+Everything is float64 in standard units, because sums are differences of states; the states keep the features'
+precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from flegel.algorithms.gmm.kernel import CUT
+
+ROOM = 2**26  # numbers of a block's largest product
+
+
+class MixtureProgram:
+    """θ on the device: means and whitening matrices in standard units."""
+
+    def __init__(self, algorithm: Any, device: torch.device) -> None:
+        self._device, self._k = device, algorithm.k
+
+    def block(self, columns: int) -> int:
+        return max(ROOM // max(self._k * columns, 1), 1024) if self._device.type == "cuda" else 4096
+
+    def set_parameter(self, parameter: Any) -> None:
+        put = self._put
+        self._origin, self._unit, self._level = put(parameter.origin), put(parameter.unit), put(parameter.level)
+        self._means = (put(parameter.means) - self._origin) / self._unit
+        k, d = self._means.shape
+        whiten = put(parameter.whiten)
+        self._diagonal = whiten.shape[1] == d
+        if self._diagonal:
+            self._precision = whiten * whiten
+        else:
+            matrices = torch.zeros((k, d, d), dtype=torch.float64, device=self._device)
+            row, column = np.tril_indices(d)
+            matrices[:, row, column] = whiten
+            self._matrices = matrices.reshape(k * d, d)
+            self._offset = (matrices @ self._means[:, :, None]).reshape(k * d)
+            self._lower = (torch.as_tensor(row, device=self._device), torch.as_tensor(column, device=self._device))
+
+    def _put(self, values: Any) -> torch.Tensor:
+        return torch.from_numpy(np.array(values, np.float64)).to(self._device)
+
+    def visit(
+        self, features: torch.Tensor, labels: torch.Tensor, state: torch.Tensor, sums: Sequence[torch.Tensor],
+        iteration: int,
+    ) -> None:  # fmt: skip
+        counts, totals, squares, entropy = sums
+        y = (features.double() - self._origin) / self._unit
+        below = self._level - 0.5 * self._distances(y)
+        below = below - below.max(1, keepdim=True).values
+        small = ~(below > CUT)
+        shares = torch.exp(below).masked_fill(small, 0.0)
+        below = below.masked_fill(small, 0.0)
+        mass = shares.sum(1, keepdim=True)
+        fresh = torch.cat([shares / mass, torch.log(mass) - (shares * below).sum(1, keepdim=True) / mass], 1)
+        before = state.to(torch.float64, copy=True)
+        state.copy_(fresh)  # rounded to the state's precision: the change of what is kept is what counts
+        changes = state.double() - before
+        parts = changes[:, :-1]
+        counts += parts.sum(0)
+        totals += parts.T @ y
+        squares += parts.T @ (y * y) if self._diagonal else self._products(parts, y)
+        entropy += changes[:, -1].sum()
+
+    def _distances(self, y: torch.Tensor) -> torch.Tensor:
+        """‖W_j·(y − μ_j)‖² of all rows and components."""
+        if self._diagonal:
+            away = y[:, None, :] - self._means  # a difference of products would lose digits where variances are small
+            return (away * away * self._precision).sum(2)
+        k, d = self._means.shape
+        z = torch.addmm(-self._offset, y, self._matrices.T).reshape(len(y), k, d)
+        return (z * z).sum(2)
+
+    def _products(self, parts: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Σ change·y·yᵀ of each component, lower triangle packed row by row."""
+        found = [((y * part[:, None]).T @ y)[self._lower] for part in parts.T]
+        return torch.stack(found)

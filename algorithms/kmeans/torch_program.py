@@ -1,0 +1,106 @@
+"""K-means over blocks of rows by torch, for GPUs: the same statistics as the hooks. Imports torch.
+
+The nearest centroid minimizes ½‖c‖² − x·c: one matrix product and a minimum per block. As on processors, the features'
+precision proposes and float64 decides, but only for the rows that change their cluster; only these enter the sums.
+After a few passes they are few, and a pass reads the data once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+BLOCK = 2**22  # rows of a block on a GPU
+CHUNK = 2**20  # rows of one product with all clusters, or that change their cluster together
+PRODUCT_UP_TO = 512  # clusters
+
+
+class KMeansProgram:
+    """θ on the device: centroids about the origin."""
+
+    def __init__(self, algorithm: Any, device: torch.device) -> None:
+        self._device, self._clusters = device, algorithm.k
+        self._gpu = device.type == "cuda"
+
+    def block(self, columns: int) -> int:
+        """On a GPU some milliseconds of work; on a processor what its cache holds."""
+        return BLOCK if self._gpu else 8192
+
+    def set_parameter(self, parameter: Any) -> None:
+        origin, centroids = (np.array(a, np.float64) for a in (parameter.origin, parameter.centroids))
+        centres = centroids - origin
+        half = 0.5 * (centres**2).sum(1)
+        self._shifted = bool((origin**2).sum() > 4.0 * (centres**2).sum() / max(len(centres), 1))
+        if not self._shifted:
+            half = half + centres @ origin  # x·c of an unshifted x contains origin·c
+        self._origin, self._centres, self._half = (self._put(a) for a in (origin, centres, half))
+
+    def _put(self, values: Any) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+    def visit(
+        self, features: torch.Tensor, labels: torch.Tensor, state: torch.Tensor, sums: Sequence[torch.Tensor],
+        iteration: int,
+    ) -> None:  # fmt: skip
+        last = state[:, 0]
+        proposed = self._nearest(features)
+        moved = torch.nonzero(proposed != last).reshape(-1)
+        for at in range(0, len(moved), CHUNK):
+            self._move(features, last, proposed, moved[at : at + CHUNK], sums)
+
+    def _move(
+        self, features: torch.Tensor, last: torch.Tensor, proposed: torch.Tensor, moved: torch.Tensor,
+        sums: Sequence[torch.Tensor],
+    ) -> None:  # fmt: skip
+        """Take rows to their new clusters, where float64 agrees that these are nearer. No step waits for the device."""
+        rows = features[moved].double() - self._origin
+        old, new = last[moved].long(), proposed[moved].long()
+        seen = old >= 0
+        before, after = self._centres[old.clamp(min=0)], self._centres[new]
+        nearer = ((after - before) * (2.0 * rows - after - before)).sum(1) > 0.0
+        keep = nearer | ~seen
+        last[moved] = torch.where(keep, new, old).to(last.dtype)
+        squares = (rows * rows).sum(1, keepdim=True)
+        values = torch.cat([rows, torch.ones_like(squares), squares], 1)
+        joins, leaves = keep.double(), (keep & seen).double()
+        change = self._by_cluster(old.clamp(min=0), new, joins, leaves, values, len(self._centres))
+        sums[0].add_(change[:, :-2])
+        sums[1].add_(change[:, -2])
+        sums[2].add_(change[:, -1])
+
+    def _nearest(self, features: torch.Tensor) -> torch.Tensor:
+        """The cluster of each row in the features' precision. Rows far from the origin are shifted first."""
+        kind = features.dtype if features.is_floating_point() else torch.float64
+        rows, centres, half = features.to(kind), self._centres.to(kind), self._half.to(kind)
+        if self._shifted:
+            rows = rows - self._origin.to(kind)
+        if self._gpu and kind == torch.float32:
+            from flegel.algorithms.kmeans.triton_kernel import nearest
+
+            found = nearest(rows, centres, half)
+            if found is not None:
+                return found
+        parts = [
+            torch.addmm(half, rows[at : at + CHUNK], centres.T, alpha=-1.0).argmin(1)
+            for at in range(0, len(rows), CHUNK)
+        ]
+        return torch.cat(parts).int()
+
+    def _by_cluster(
+        self, old: torch.Tensor, new: torch.Tensor, joins: torch.Tensor, leaves: torch.Tensor, values: torch.Tensor,
+        clusters: int,
+    ) -> torch.Tensor:  # fmt: skip
+        """Σ of the values of rows that join a cluster less those that leave it. With few clusters as a product with a
+        matrix of ±1: thousands of atomic additions to one address would wait for each other."""
+        if self._gpu and clusters <= PRODUCT_UP_TO:
+            signs = torch.zeros((len(new), clusters), dtype=torch.float64, device=values.device)
+            signs.scatter_(1, new[:, None], joins[:, None])
+            signs.scatter_add_(1, old[:, None], -leaves[:, None])
+            return signs.T @ values
+        change = torch.zeros((clusters, values.shape[1]), dtype=torch.float64, device=values.device)
+        change.index_add_(0, new, values * joins[:, None])
+        change.index_add_(0, old, values * -leaves[:, None])
+        return change

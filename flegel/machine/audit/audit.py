@@ -1,0 +1,206 @@
+"""The coordinator's side of audits: when the books are checked, what the answers mean, what is found. Pure.
+
+Law 1 says that the statistics equal a recomputation from scratch. It is checked at barriers, where every worker has
+committed and rests for a moment:
+
+    checksums    what workers have reported in all (`checksums.py`) is what the statistics hold
+    owners       all workers together hold each point once
+    changes      on some points of each worker a change is the new contribution less the old one (`recount.py`)
+
+and, when training is over, by one pass over all points with fresh states under the final θ: the objective of those
+statistics is reported, and it must be near the one that the books gave. What is found is returned as a sentence; the
+coordinator has everything counted again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.machine.audit.checksums import checksum, differences
+from flegel.machine.audit.recount import MODULUS, mixed
+from flegel.machine.coordinator.state import JobState
+from flegel.messages import AuditPoints, PointsAudited
+from flegel.params.hooks import call_hook
+
+POINTS = 128  # of each worker at a time: two tiles, three visits each
+FIRST, EVERY = 0.05, 0.5  # seconds from the start to the first audit, and between two: an audit takes about 0.3 ms
+REPAIRS = 2  # recounts of a job; books that are wrong again after that have a cause that counting does not remove
+LONGEST = 600.0  # seconds of the pass at the end
+LAG = 3.0  # multiples of the last pass's change that the books may be behind the final θ
+NEAR = 1e-6  # relative: differences below are rounding of float32 kernels
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an audit found when its last answer came."""
+
+    problem: str = ""
+    """What is wrong, in a sentence without its end; empty where all is well."""
+    final: bool = False
+
+
+class Audit:
+    """One audit at a time."""
+
+    def __init__(self, points: int = POINTS, resumed: bool = False) -> None:
+        self._points = points
+        self._number = 0
+        self._due = 0.0
+        self._books: Array | None = None
+        self._answers: dict[int, tuple[PointsAudited, tuple[Array, ...]]] = {}
+        self._awaited: set[int] = set()
+        self._offset: Array | None = None if resumed else np.zeros(())
+        """What the books hold beyond the reports of the present workers; None: to be found at the next audit."""
+        self._final: Tree | None = None
+        self._asked_at = 0.0
+        self.seconds = 0.0
+        """That the check at the end took."""
+        self.audits = 0
+        self.repairs = 0
+        self.problems: list[str] = []
+        self.objective: float | None = None
+        """Of the final θ, by one pass over all points."""
+        self.difference: float | None = None
+        """Relative, between that and the books."""
+
+    # -- asking --------------------------------------------------------------------------------------------
+
+    def at_barrier(self, job: JobState, now: float) -> None:
+        """Everybody who has just committed rests: ask where it is time and nobody trains."""
+        if not self._due:
+            self._due = job.began + FIRST
+        resting = not any(w.phase == "training" for w in job.view.workers.values())
+        if now >= self._due and not self._awaited and resting and self._points:
+            self._due = now + EVERY
+            self._ask(job, self._points, job.store.parameter)
+
+    def begin_final(self, job: JobState, parameter: Tree, now: float) -> bool:
+        """Training is over: one pass under the final θ. False where that would say nothing."""
+        self._awaited.clear()
+        if job.totals.unseen or job.objective is None or not pytree.is_finite(parameter):
+            return False
+        if call_hook(job.algorithm, job.place, "recounted", job.store.statistics, parameter) is None:
+            return False
+        self._final, self._asked_at = parameter, now
+        self._ask(job, 0, parameter)
+        return True
+
+    def _ask(self, job: JobState, points: int, parameter: Tree) -> None:
+        self._number += 1
+        self._answers.clear()
+        self._awaited = set(job.view.workers)
+        self._books = checksum(pytree.flatten(job.store.statistics))
+        arrays = tuple(pytree.flatten(pytree.without(parameter, job.algorithm.unsent)))
+        for worker in job.view.workers:
+            job.send(worker, AuditPoints(self._number, points), arrays)
+
+    def forget(self) -> None:
+        """Workers change or points begin again: what is under way does not count, and the next audit begins anew."""
+        self._awaited.clear()
+        self._final = None
+        self._offset = None
+
+    def overdue(self, worker: int, waited: float) -> str:
+        """What to say of a worker that counts its points again for so long; empty where all is well."""
+        if worker not in self._awaited or waited <= LONGEST:
+            return ""
+        return f"Worker {worker} did not count its points within {waited:.0f} s; --audit off leaves that out."
+
+    def can_repair(self, finding: Finding) -> bool:
+        """Count again: something is wrong, and it was not tried too often."""
+        if not finding.problem or self.repairs >= REPAIRS:
+            return False
+        self.repairs += 1
+        return True
+
+    # -- answers -------------------------------------------------------------------------------------------
+
+    def took(
+        self, job: JobState, worker: int, body: PointsAudited, arrays: tuple[Array, ...], now: float
+    ) -> Finding | None:
+        """An answer came; what was found, when it is the last."""
+        if body.number != self._number or worker not in self._awaited:
+            return None
+        self._awaited.discard(worker)
+        self._answers[worker] = (body, arrays)
+        if self._awaited:
+            return None
+        self.audits += 1
+        final = self._final is not None
+        self.seconds = now - self._asked_at if final else 0.0
+        problem = self._owners(job) or self._reports(job) or self._changes()
+        problem = problem or (self._evaluate(job) if final else "")
+        if problem:
+            self.problems.append(problem)
+        return Finding(problem, final)
+
+    def _owners(self, job: JobState) -> str:
+        bodies = [body for body, _ in self._answers.values()]
+        held, wanted = sum(b.points for b in bodies), job.points
+        numbers = sum(b.numbers for b in bodies) % MODULUS
+        if held != wanted or numbers != mixed(np.arange(wanted)):
+            return f"workers hold {held} points instead of each of the {wanted} once"
+        return ""
+
+    def _reports(self, job: JobState) -> str:
+        assert self._books is not None
+        reports = sum((np.array(body.reported).reshape(-1, 2) for body, _ in self._answers.values()), np.zeros((1, 2)))
+        if self._offset is None:
+            self._offset = self._books[:, 0] - reports[:, 0]
+            return ""
+        books = self._books.copy()
+        books[:, 0] -= self._offset
+        arrays = pytree.flatten(job.store.statistics)
+        apart = differences(books, reports, [a.dtype for a in arrays])
+        for name, far in zip(pytree.names(job.store.statistics), apart, strict=True):
+            if far > 1.0 and name not in job.algorithm.spent:
+                return f"the statistics ({name}) are not the sum of what workers reported"
+        return ""
+
+    def _changes(self) -> str:
+        worst = max((body.law, worker) for worker, (body, _) in self._answers.items())
+        if worst[0] > 0:
+            return (
+                f"on worker {worst[1]} changes of points are not new less old contributions (off by {worst[0]:.2g}): "
+                "updateDataPoint or the kernel keeps wrong books"
+            )
+        return ""
+
+    def _evaluate(self, job: JobState) -> str:
+        """The objective of all points under the final θ, beside what the books said."""
+        assert self._final is not None and job.objective is not None
+        total = [np.zeros_like(a) for a in pytree.flatten(job.store.statistics)]
+        for worker in sorted(self._answers):
+            for into, part in zip(total, self._answers[worker][1], strict=True):
+                into += part
+        counted = pytree.unflatten(job.store.statistics, total)
+        value = call_hook(job.algorithm, job.place, "recounted", counted, self._final)
+        if value is None:
+            return ""
+        self.objective = float(value)
+        scale = max(abs(self.objective), abs(job.objective), 1e-300)
+        self.difference = (job.objective - self.objective) / scale
+        allowed = NEAR + 10.0 * (job.criteria.tolerance or 0.0) + LAG * _last_change(job) / scale
+        if not abs(self.difference) <= allowed:
+            return (
+                f"the statistics say objective {job.objective:.6g}, and a pass over all points says "
+                f"{self.objective:.6g}"
+            )
+        return ""
+
+
+def _last_change(job: JobState) -> float:
+    """By how much the objective changed in the last two passes; infinite where there were not so many."""
+    left = 2 * job.points
+    for row in reversed(job.trace):
+        if left <= 0 or row.objective is None:
+            break
+        left -= row.visits
+        first = row.objective
+    if left > 0 or job.objective is None:
+        return np.inf
+    return abs(first - job.objective)

@@ -1,0 +1,46 @@
+"""Checksums of statistics: sums that can be added up like the statistics themselves. Arrays only, no decisions.
+
+A checksum has a row for each field: Σ w·x with fixed weights, and Σ |w·x|, which says how large rounding errors may be.
+Sums of reports have the checksum that is the sum of theirs. So what a worker has reported in all can be compared with
+what the statistics hold, at the price of one product a report and without sending anything but two numbers a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from flegel.core.pytree import Array
+
+MOST = 1 << 14  # numbers of a field that enter, evenly chosen: larger fields would cost more than a report may
+GOLDEN = 0.6180339887498949  # multiples of it, less their whole parts, are spread evenly: no two weights are related
+
+
+@cache
+def _weights(numbers: int) -> Array:
+    return 1.0 + (np.arange(numbers) * GOLDEN) % 1.0
+
+
+def checksum(arrays: Sequence[Array]) -> Array:
+    """Of these statistics: (fields, 2)."""
+    found = np.zeros((len(arrays), 2))
+    for at, array in enumerate(arrays):
+        flat = array.reshape(-1)
+        if flat.size > MOST:
+            flat = flat[:: -(-flat.size // MOST)]
+        weighted = flat * _weights(flat.size)
+        found[at] = weighted.sum(), np.abs(weighted).sum()
+    return found
+
+
+def differences(books: Array, reports: Array, kinds: Sequence[Any]) -> Array:
+    """By field: how far the statistics are from what was reported, in multiples of what rounding explains.
+
+    `reports` holds Σ |w·x| of all reports: a sum of them may be off by about that times the precision of its type.
+    """
+    rounding = np.array([4096.0 * (2.0**-23 if kind == np.float32 else 2.0**-52) for kind in kinds])
+    room = rounding * np.maximum(books[:, 1], reports[:, 1]) + 1e-300
+    return np.asarray(np.abs(books[:, 0] - reports[:, 0]) / room)

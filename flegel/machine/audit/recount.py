@@ -1,0 +1,188 @@
+"""Points counted again by the worker that holds them: the same kernel, fresh states, nothing of training touched.
+
+The statistics of one pass over points that were never visited do not depend on anything that training has kept. Runs in
+the thread that owns the points, between two rounds. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from flegel.algorithm import Algorithm
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import TILE, Shard, Sparse
+from flegel.core.stop_flag import new_flag
+from flegel.machine.audit.checksums import GOLDEN
+from flegel.machine.migration.window_codec import put_states
+from flegel.machine.worker.point_store import PointStore
+
+CHUNK = 1 << 15  # points whose fresh states exist at a time
+SAME = 1e-9  # relative: two ways to the same statistics differ by rounding alone
+SAME_OBJECTIVE = 1e-6  # relative: where ties were decided otherwise, statistics differ and their objective does not
+
+States = Callable[[int], Array]
+Value = TypeVar("Value")
+
+
+class RecountKernel(Protocol):
+    """What a recount needs of the kernel of a job."""
+
+    def set_parameter(self, arrays: Sequence[Array]) -> None: ...
+
+    def clear_statistics(self) -> None: ...
+
+    def add_statistics(self, arrays: Sequence[Array]) -> None: ...
+
+    def statistics(self) -> tuple[Array, ...]: ...
+
+    def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int: ...
+
+    def put_states(self, shards: Sequence[Shard]) -> None: ...
+
+
+class Recount:
+    """The kernel of a job, θ(0) and states of points that were never visited."""
+
+    def __init__(
+        self, algorithm: Algorithm, kernel: RecountKernel, parameter: Tree, empty: Tree, fresh: States
+    ) -> None:
+        """`parameter`: θ(0), another θ than the present one, to see whether changes are differences."""
+        self._algorithm, self._kernel, self._fresh, self._empty = algorithm, kernel, fresh, empty
+        self._first = pytree.copy(parameter)
+        self._unvisited: Array | None = None
+        self._room = np.empty(0)
+        """States of a chunk of points before their first visit, and where copies of them are used."""
+
+    def whole(self, store: PointStore, theta: Sequence[Array]) -> tuple[Array, ...]:
+        """The statistics of all points here under θ."""
+        try:
+            return self._apart(lambda: self._sum(_held(store), theta))
+        finally:
+            self._unvisited, self._room = None, np.empty(0)
+
+    def law(self, store: PointStore, theta: Sequence[Array], points: int, turn: int) -> float:
+        """Do changes add up on some points? Under θ(0) and then under θ they must come to what θ alone gives.
+
+        Returns by how much they do not, relatively; 0 where a visit depends on the last one by design."""
+        if not self._algorithm.memoryless or not store.schedule.owned:
+            return 0.0
+        return self._apart(lambda: self._law(store, theta, points, turn))
+
+    def _law(self, store: PointStore, theta: Sequence[Array], points: int, turn: int) -> float:
+        shard, start, end = _some(store, points, turn)
+        direct = self._sum([(shard, start, end)], theta)
+        part, start, end = _cut(shard, start, end)
+        clone = self._clone(part)
+        self._kernel.clear_statistics()
+        for parameter in (pytree.flatten(self._first), theta):
+            self._visit(clone, start, end, parameter)
+        both = [a.copy() for a in self._kernel.statistics()]
+        worst = 0.0
+        for one, two in zip(direct, both, strict=True):
+            scale = max(float(np.abs(one).sum()), float(np.abs(two).sum()), 1e-300)
+            worst = max(worst, float(np.abs(one - two).max(initial=0.0)) / scale)
+        if worst <= SAME:
+            return 0.0
+        if self._same_objective(direct, both, theta):
+            return 0.0
+        return worst
+
+    def _same_objective(self, direct: Sequence[Array], both: Sequence[Array], theta: Sequence[Array]) -> bool:
+        """Ties that were decided otherwise change statistics and not their objective."""
+        present = pytree.present(pytree.unflatten(self._first, theta))
+        values = [
+            self._algorithm.objective(pytree.present(pytree.unflatten(self._empty, a)), present) for a in (direct, both)
+        ]
+        one, two = values
+        return one is not None and two is not None and abs(one - two) <= SAME_OBJECTIVE * max(abs(one), abs(two))
+
+    # -- visits --------------------------------------------------------------------------------------------
+
+    def _apart(self, work: Callable[[], Value]) -> Value:
+        """Changes that are not reported yet stay what they are."""
+        kept = [a.copy() for a in self._kernel.statistics()]
+        try:
+            return work()
+        finally:
+            self._kernel.clear_statistics()
+            self._kernel.add_statistics(kept)
+
+    def _sum(self, runs: Sequence[tuple[Shard, int, int]], theta: Sequence[Array]) -> tuple[Array, ...]:
+        self._kernel.clear_statistics()
+        for shard, first, last in runs:
+            for start, end in _chunks(shard, first, last):
+                part, low, high = _cut(shard, start, end)
+                self._visit(self._clone(part), low, high, theta)
+        return tuple(a.copy() for a in self._kernel.statistics())
+
+    def _clone(self, part: Shard) -> Shard:
+        """The same rows as if never visited."""
+        if self._unvisited is None or self._unvisited.shape != part.state.shape:
+            made = replace(part, state=np.zeros_like(part.state))
+            put_states(made, np.arange(part.points), self._fresh(part.points))
+            self._unvisited, self._room = made.state, np.empty_like(made.state)
+        np.copyto(self._room, self._unvisited)
+        return replace(part, state=self._room, halted=np.zeros_like(part.halted))
+
+    def _visit(self, shard: Shard, start: int, end: int, theta: Sequence[Array]) -> None:
+        self._kernel.set_parameter(theta)
+        self._kernel.put_states([shard])
+        self._kernel.run(shard, start, end, 0, new_flag())
+
+
+def _held(store: PointStore) -> list[tuple[Shard, int, int]]:
+    return [(store.shards[s.shard], s.start, s.end) for s in store.schedule.held()]
+
+
+def _chunks(shard: Shard, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Sparse rows at once: a part of them would have other arrays than the kernel was compiled for."""
+    step = end - start if isinstance(shard.features, Sparse) else CHUNK
+    while start < end:
+        edge = min(end, (start // TILE) * TILE + step) if step == CHUNK else end
+        yield start, edge
+        start = edge
+
+
+def _cut(shard: Shard, start: int, end: int) -> tuple[Shard, int, int]:
+    """The tiles that these points lie in, and where in them the points are."""
+    if isinstance(shard.features, Sparse):
+        return shard, start, end
+    low = start // TILE * TILE if shard.layout == "tiles" else start
+    high = min(-(-end // TILE) * TILE, shard.points) if shard.layout == "tiles" else end
+    return shard.part(low, high), start - low, end - low
+
+
+def _some(store: PointStore, points: int, turn: int) -> tuple[Shard, int, int]:
+    """A few neighbours among the points here, others at each turn."""
+    held = _held(store)
+    at = int((turn * GOLDEN) % 1.0 * sum(end - start for _, start, end in held))
+    for shard, start, end in held:
+        if at < end - start:
+            first = min(start + at, max(end - points, start))
+            return shard, first, min(first + points, end)
+        at -= end - start
+    return held[0][0], held[0][1], min(held[0][1] + points, held[0][2])
+
+
+def count_of(store: PointStore) -> tuple[int, int]:
+    """How many points are here, and the sum of their mixed numbers: all workers together have each number once."""
+    held = _held(store)
+    total = sum((mixed(shard.ids[start:end]) for shard, start, end in held), 0)
+    return sum(end - start for _, start, end in held), total % MODULUS
+
+
+MODULUS = 1 << 62
+
+
+def mixed(ids: Array) -> int:
+    """The sum of scrambled numbers (splitmix64), so that one point twice and another never is seen."""
+    with np.errstate(over="ignore"):
+        z = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return int((z >> np.uint64(8)).sum()) % MODULUS

@@ -1,0 +1,93 @@
+"""Programs of algorithms for GPUs give the statistics of the hooks; here on torch's processor device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flegel import run  # noqa: E402
+from flegel.algorithms.fcm import FCM  # noqa: E402
+from flegel.algorithms.gmm import GMM  # noqa: E402
+from flegel.algorithms.kmeans import KMeans  # noqa: E402
+from flegel.algorithms.lr import LR  # noqa: E402
+from flegel.errors import UsageError  # noqa: E402
+from flegel.plan.devices import parse_devices  # noqa: E402
+from flegel.runtime.backends.conformance import check_backend  # noqa: E402
+from flegel.runtime.backends.registry import choose  # noqa: E402
+
+RNG = np.random.default_rng(0)
+WHICH = RNG.integers(3, size=700)
+ROWS = RNG.normal(size=(700, 5)) + 3.0 * np.eye(3, 5)[WHICH]
+CASES = [
+    (KMeans(k=4, init="random"), None),
+    (GMM(k=3, init="random"), None),
+    (GMM(k=3, init="random", covariance="full"), None),
+    (LR(classes=[0.0, 1.0]), WHICH % 2),
+    (LR(classes=[0.0, 1.0, 2.0]), WHICH),
+    (LR(classes=[0.0, 1.0, 2.0], memory=False), WHICH),
+]
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+@pytest.mark.parametrize(("algorithm", "labels"), CASES, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("device", ["torch:cpu", "cuda:0"])
+def test_statistics_are_those_of_the_hooks(device: str, algorithm: Any, labels: Any, kind: Any) -> None:
+    if device != "torch:cpu" and not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    rows = np.ascontiguousarray(ROWS, dtype=kind)
+    answers = None if labels is None else labels.astype(np.float64)
+    check_backend(choose(device), algorithm, rows, answers, close=1e-5)
+
+
+def test_far_away_rows_keep_their_clusters() -> None:
+    check_backend(choose("torch:cpu"), KMeans(k=4, init="random"), (ROWS + 1000.0).astype(np.float32), close=1e-5)
+
+
+@pytest.mark.processes
+def test_a_job_with_torch_beside_processors_gives_the_same_model() -> None:
+    """Under bsp the mixed workers make the same statistics, so the same centroids to rounding; under fsp points move
+    between them."""
+    settings = {"workers": 2, "seed": 3, "max_iterations": 12}
+    alone = run(KMeans(k=4), ROWS, sync="bsp", **settings)
+    mixed = run(KMeans(k=4), ROWS, sync="bsp", device="0=torch:cpu", **settings)
+    np.testing.assert_allclose(mixed.parameter.centroids, alone.parameter.centroids, rtol=1e-5, atol=1e-6)
+    flexible = run(KMeans(k=4), np.tile(ROWS, (30, 1)), sync="fsp", device="1=torch:cpu", workers=2, straggler="0:8x")
+    assert sum(worker["points"] for worker in flexible.worker) == 30 * len(ROWS)
+    value = flexible.algorithm.evaluate(np.tile(ROWS, (30, 1)), None, flexible.parameter).objective
+    assert flexible.objective == pytest.approx(value, rel=1e-3)
+
+
+def test_an_algorithm_without_a_program_is_refused() -> None:
+    with pytest.raises(UsageError, match="FCM has no program for cpu"):
+        check_backend(choose("torch:cpu"), FCM(k=3, init="random"), ROWS)
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "found"),
+    [
+        ("", 0, {}),
+        ("", 2, {0: "cuda:0", 1: "cuda:1"}),
+        ("0=cuda:0,2-3=cuda:1", 0, {0: "cuda:0", 2: "cuda:1", 3: "cuda:1"}),
+        ("0=cpu", 1, {0: "cpu"}),
+    ],
+)
+def test_devices_are_given_to_workers(text: str, gpus: int, found: dict[int, str]) -> None:
+    assert parse_devices(text, gpus, 4) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "sentence"),
+    [
+        ("0=tpu", 0, "not of the form"),
+        ("4=cuda:0", 0, "names worker 4"),
+        ("", 5, "--gpus 5"),
+        ("cuda", 0, "not of the"),
+    ],
+)
+def test_devices_that_cannot_be_are_refused(text: str, gpus: int, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        parse_devices(text, gpus, 4)

@@ -297,6 +297,10 @@ class Algorithm:
         """Remarks on the finished model that a user should read (empty clusters and the like)."""
         return []
 
+    def model_files(self, parameter: Tree) -> dict[str, bytes]:
+        """Files that are saved beside the model, for other programs: their content by name."""
+        return {}
+
     def predict(self, features: Any, parameter: Tree) -> Array:
         """What the model says about new rows."""
         raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")

@@ -268,6 +268,11 @@ class Algorithm:
         By default `objective`, where a visit does not depend on the last one. None: such a pass does not tell."""
         return self.objective(aggregator, parameter) if self.memoryless else None
 
+    def steppedBack(self, parameter: Tree) -> Tree:
+        """θ to go on from when the job has diverged: the best one that it had. Where θ holds the length of steps, make
+        them shorter here."""
+        return parameter
+
     def finalParameter(self, aggregator: Tree, parameter: Tree) -> Tree:
         """θ as the result: the last one, unless the algorithm knows a better one that it has measured."""
         return parameter

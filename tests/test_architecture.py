@@ -28,6 +28,7 @@ LAYERS = [
         "compare",
         "report",
         "conformance",
+        "dashboard",
         "hard_data",
         "metrics",
         "torch",

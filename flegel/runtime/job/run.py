@@ -296,6 +296,8 @@ def _result(
     workers = worker_rows(machine)
     values = (row.estimate for row in reversed(machine.trace))
     found = machine.audit.objective if machine.audit is not None else None
+    if found is None and machine.verdict.outcome == "diverged":
+        found = machine.step_back.value
     return Result(
         algorithm=algorithm,
         name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,

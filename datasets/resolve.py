@@ -19,6 +19,7 @@ from flegel.datasets.tables.plain_files import TABLES, is_plain, raw_table
 from flegel.datasets.tables.treatment import Treatment
 from flegel.datasets.weights import weights_from_column
 from flegel.errors import DataError, UsageError, nearest
+from flegel.loading.regular_files import check_regular
 
 
 def open_data(
@@ -120,6 +121,7 @@ def _open_spec(spec: str, rows: int | None, options: Options) -> Dataset:
             raise DataError(f"No file matches {spec}; check the pattern.")
         return _keep_rows(Dataset(spec, open_files(files, options, spec), 0), rows)
     if path.exists():
+        check_regular(path, DataError)
         return _keep_rows(Dataset(spec, open_files([path], options, spec), 0), rows)
     if "/" in spec or "." in spec or "\\" in spec:
         raise DataError(f"{spec} does not exist; check the path.")

@@ -21,6 +21,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.errors import UsageError, nearest
 from flegel.job import TOLERANCE
+from flegel.loading.input_files import NamesFile
 
 Kernel = Callable[[Shard, Tree, Tree, int, int, int, Array], int]
 """`kernel(share, parameter, aggregator, start, end, iteration, flag) -> position reached`.
@@ -67,6 +68,8 @@ class HyperParameter:
     type: Any
     default: Any
     description: str
+    file: NamesFile | None = None
+    """Where it may name a file: how that is told."""
 
     def convert(self, value: Any, owner: str) -> Any:
         """The value in the declared type; from text too, because the command line has nothing else."""
@@ -327,7 +330,7 @@ class Algorithm:
         for name, hint in hints.items():
             if name.startswith("_") or get_origin(hint) is ClassVar or name in _ENGINE_NAMES:
                 continue
-            found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint))
+            found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint), _file(hint))
         return found
 
     def hyper(self) -> dict[str, Any]:
@@ -351,6 +354,10 @@ def _description(hint: Any) -> str:
         if isinstance(meta, msgspec.Meta) and meta.description:
             return meta.description
     return ""
+
+
+def _file(hint: Any) -> NamesFile | None:
+    return next((meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, NamesFile)), None)
 
 
 def sample_point(algorithm: Algorithm, sample: Sample) -> DataPoint:

@@ -182,3 +182,11 @@ def parse_bytes(text: str) -> int:
     if not 64 << 20 <= value < 1 << 60:
         raise UsageError(f"{text!r} is no limit of memory; write for instance 512M or 2G (at least 64M).")
     return value
+
+
+def parse_address(text: str, option: str = "--metrics") -> tuple[str, int]:
+    """Host and port; 127.0.0.1 unless another host is named."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 <= int(port) < 65536:
+        raise UsageError(f"{option} {text}: give PORT or HOST:PORT.")
+    return host.strip("[]") or "127.0.0.1", int(port)

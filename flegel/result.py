@@ -273,6 +273,7 @@ def audit_row(machine: Coordinator) -> dict[str, Any]:
     }
 
 
+FLOWS = 256  # pairs of workers that `--json` tells the moved points of
 COURSE = 64  # moments of a job that `--json` tells the passes of
 
 
@@ -307,6 +308,7 @@ def balance_row(machine: Coordinator) -> dict[str, Any]:
         "points": moves.points,
         "bytes": moves.bytes,
         "notes": list(moves.notes),
+        "flows": sorted(([*pair, *flow] for pair, flow in moves.flows.items()), key=lambda f: -f[2])[:FLOWS],
         "course": _course(machine),
     }
 

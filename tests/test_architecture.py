@@ -15,7 +15,7 @@ PACKAGE = ROOT / "flegel"
 
 LAYERS = [
     {"errors"},
-    {"core", "algorithm", "job", "messages", "options"},
+    {"core", "algorithm", "job", "loading", "messages", "options"},
     {"sync", "plan", "params"},
     {"machine"},
     {"runtime", "sim", "result", "prediction"},
@@ -28,6 +28,7 @@ LAYERS = [
         "compare",
         "report",
         "conformance",
+        "dashboard",
         "hard_data",
         "metrics",
         "torch",

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.fcm.kernel import CUT, NEAR, kernel_for
-from flegel.algorithms.seeding import standard_units, start_rows, weighted_rows
+from flegel.algorithms.seeding import START_FILE, standard_units, start_rows, weighted_rows
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
@@ -70,6 +70,7 @@ class FCM(Algorithm):
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++, random, first, a .npy file of k centroids, or an array of them"),
+        START_FILE,
     ] = "k-means++"
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Prototypes:

@@ -26,6 +26,7 @@ from flegel.algorithms.gmm.shapes import (
 )
 from flegel.algorithms.seeding import (
     DRAWN,
+    START_FILE,
     clipped,
     lloyd,
     numbered,
@@ -123,6 +124,7 @@ class GMM(Algorithm):
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++ (clusters of k-means); means: random, first, a .npy file of k rows, or an array"),
+        START_FILE,
     ] = "k-means++"
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 4
 

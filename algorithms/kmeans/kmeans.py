@@ -15,6 +15,7 @@ from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.kmeans.kernel import kernel_for
 from flegel.algorithms.seeding import (
     DRAWN,
+    START_FILE,
     lloyd,
     more_rows,
     origin_of,
@@ -96,6 +97,7 @@ class KMeans(Algorithm):
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++, random, first, a .npy file of k centroids, or an array of them"),
+        START_FILE,
     ] = "k-means++"
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
 

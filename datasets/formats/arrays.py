@@ -16,6 +16,8 @@ from flegel.datasets.memory import memory_limit, release
 from flegel.datasets.row_ranges import expand
 from flegel.datasets.source import Description, Rows, Source, check_finite
 from flegel.errors import DataError
+from flegel.loading.damage import damage_as
+from flegel.loading.regular_files import check_regular
 
 _SHORT_RANGE = 16
 """Ranges shorter than this on average are gathered row by row rather than copied range by range."""
@@ -23,14 +25,15 @@ _SHORT_RANGE = 16
 
 def open_npy(path: Path) -> Array:
     """A `.npy` file as a memory map; pickled objects are refused."""
+    check_regular(path, DataError)
+    text = f"{path} is no NumPy array that can be mapped, save it again with numpy.save"
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        with damage_as(text, DataError):
+            array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; check the path.") from None
-    except (ValueError, EOFError, OSError, OverflowError, MemoryError) as error:
-        raise DataError(
-            f"{path} is no NumPy array that can be mapped ({error}); save it again with numpy.save."
-        ) from None
+    except OSError as error:
+        raise DataError(f"{text}: {error}.") from None
     return array
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ from flegel.core.shard import Sparse
 from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.arrays import as_matrix, wanted_dtype
 from flegel.datasets.formats.compressed import open_unpacked
+from flegel.datasets.memory import available
 from flegel.datasets.source import Chunk, Description, Stream
 from flegel.errors import DataError, UsageError
+from flegel.loading.damage import damage_as
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _PIECE = 8 << 20
@@ -162,23 +163,26 @@ class NpzStream(Stream):
                 )
 
     def _read(self, name: str | None) -> Any:
+        text = f"{self.path} is no .npz of plain arrays, save it again with numpy.savez"
         try:
-            with np.load(self.path, allow_pickle=False) as data:
-                return list(data.files) if name is None else data[name]
+            with damage_as(text, DataError), np.load(self.path, allow_pickle=False) as data:
+                if name is None:
+                    return list(data.files)
+                self._check_size(data.zip.infolist(), name)
+                found = data[name]
+                if not isinstance(found, np.ndarray):
+                    raise DataError(f"{self.path}: {name} is no array; save it again with numpy.savez.")
+                return found
         except FileNotFoundError:
             raise DataError(f"{self.path} does not exist.") from None
-        except (
-            OSError,
-            ValueError,
-            EOFError,
-            AttributeError,
-            MemoryError,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as error:
-            raise DataError(
-                f"{self.path} is no .npz of plain arrays ({error}); save it again with numpy.savez."
-            ) from None
+        except OSError as error:
+            raise DataError(f"{text}: {error}.") from None
+
+    def _check_size(self, members: list[zipfile.ZipInfo], name: str) -> None:
+        """Before it is unpacked: a member of a few megabytes may unpack to many gigabytes."""
+        size = sum(info.file_size for info in members if info.filename in (name, f"{name}.npy"))
+        if size > available():
+            raise DataError(f"{self.path}: {name} unpacks to {size} bytes, more than this host has; save it as .npy.")
 
     def chunks(self) -> Iterator[Chunk]:
         labels = self._read(self.labels_name) if self.labels_name else None

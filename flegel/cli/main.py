@@ -17,6 +17,7 @@ from flegel.cli.keys import app as keys_app
 from flegel.cli.predict import predict
 from flegel.cli.simulate import simulate
 from flegel.cli.submit import resume, submit
+from flegel.cli.watch.dashboard import dashboard
 from flegel.errors import ExitCode, Terminated
 from flegel.runtime.system.descendants import ended_with_this_block
 from flegel.runtime.system.standard_streams import protect
@@ -25,7 +26,7 @@ __all__ = ["app", "main"]
 
 COMMANDS = (
     submit, resume, predict, algorithms, models, check, version, compare, report, simulate,
-    master, slave, jobs, status, logs, attach, cancel, scale,
+    dashboard, master, slave, jobs, status, logs, attach, cancel, scale,
 )  # fmt: skip
 GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "keys": keys_app}
 

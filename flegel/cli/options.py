@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -65,6 +66,7 @@ Master = Annotated[
 
 def make_algorithm(word: str, settings: list[str] | None) -> Any:
     """The algorithm that a word names, with the hyper-parameters of `--set`."""
+    from flegel.loading.input_files import absolute, files_of
     from flegel.runtime.job.find_algorithm import find_algorithm
 
     cls = find_algorithm(word)
@@ -74,6 +76,10 @@ def make_algorithm(word: str, settings: list[str] | None) -> Any:
         if not equals or not name:
             raise UsageError(f"--set {setting!r} is not of the form name=value.")
         hyper[name.strip()] = value.strip()
+    markers = {name: known.file for name, known in cls.hyper_parameters().items() if known.file is not None}
+    for name, path in files_of(markers, hyper).items():
+        if Path(path).expanduser().exists():  # otherwise the algorithm says what is wrong with the word as it was typed
+            hyper[name] = absolute(path)
     return cls(**hyper)
 
 

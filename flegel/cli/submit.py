@@ -7,17 +7,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from flegel.cli import cluster_jobs
-from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentences, print_all
+from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentences, print_all, say
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
 from flegel.cli.options import Insecure, LogJson, MaybeMaster, Settings, Verbose, make_algorithm, start_logging
+from flegel.cli.watch.dashboard import DEFAULT_PLACE, serve_job
 from flegel.errors import FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
-from flegel.result import exit_code
 
 if TYPE_CHECKING:
     from flegel.callbacks.callback import Callback
@@ -60,6 +60,18 @@ Metrics = Annotated[
     ),
 ]
 
+Dashboard = Annotated[
+    bool, typer.Option("--dashboard", help="Show the job in a browser while it runs.", rich_help_panel=OUTPUT)
+]
+DashboardAt = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where to serve the dashboard; another port where the default is taken.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
 
 @for_submit
 def submit(
@@ -79,6 +91,8 @@ def submit(
     save: Save = True,
     track: Track = None,
     metrics: Metrics = None,
+    dashboard: Dashboard = False,
+    dashboard_at: DashboardAt = DEFAULT_PLACE,
     verbose: Verbose = False,
     log_json: LogJson = False,
     master: MaybeMaster = None,
@@ -107,8 +121,11 @@ def submit(
         folder = _folder(save, out, algorithm, data)
         _check_targets(folder, json_to)
         if master is not None and not here:
-            if track or metrics:
-                raise UsageError("--track and --metrics work on this host only; a master has --metrics of its own.")
+            if track or metrics or dashboard:
+                raise UsageError(
+                    "--track, --metrics and --dashboard of submit work on this host only; a cluster has `flegel master "
+                    "--metrics` and `flegel dashboard`."
+                )
             remote = for_cluster(options)
             cluster_jobs.submit_to(master, insecure, chosen, data, remote, folder, json_to, detach)
             return
@@ -118,7 +135,8 @@ def submit(
         from flegel import api
 
         job = partial(api.run, chosen, data, callbacks=_trackers(track), **local)
-        _show_and_save(job, folder, json_to, metrics)
+        served = Served(metrics, dashboard_at if dashboard else None, f"{algorithm} on {data}")
+        _show_and_save(job, folder, json_to, served)
 
 
 @for_resume
@@ -163,6 +181,8 @@ def resume(
     save: Save = True,
     track: Track = None,
     metrics: Metrics = None,
+    dashboard: Dashboard = False,
+    dashboard_at: DashboardAt = DEFAULT_PLACE,
     verbose: Verbose = False,
     log_json: LogJson = False,
     master: MaybeMaster = None,
@@ -187,7 +207,7 @@ def resume(
     with errors_as_sentences(left), fork_server.prepared(at is None):
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
-            if options or out or json_to or begin_anew or track or metrics:
+            if options or out or json_to or begin_anew or track or metrics or dashboard:
                 raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
             cluster_jobs.resume(place, at, insecure)
             return
@@ -198,7 +218,8 @@ def resume(
         job = partial(
             api.resume, place, trust_code=trust_code, begin_anew=begin_anew, callbacks=_trackers(track), **options
         )
-        _show_and_save(job, folder, json_to, metrics)
+        served = Served(metrics, dashboard_at if dashboard else None, f"{place}, resumed")
+        _show_and_save(job, folder, json_to, served)
 
 
 def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
@@ -226,31 +247,38 @@ def _check_targets(folder: Path | None, json_to: str | None) -> None:
         result_store.check_file(json_to, "--json")
 
 
-def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | None, metrics: str | None) -> None:
+class Served(NamedTuple):
+    """What a job on this host shows while it runs, and where."""
+
+    metrics: str | None
+    dashboard: str | None
+    title: str
+
+    def observers(self, stack: ExitStack) -> list[Observer]:
+        """What serves it ends with the stack."""
+        found: list[Observer] = []
+        if self.metrics is not None:
+            from flegel.metrics.endpoint import JobMetrics, MetricsEndpoint
+
+            endpoint = MetricsEndpoint(self.metrics)
+            stack.callback(endpoint.close)
+            say(f"metrics at {endpoint.url}")
+            found.append(JobMetrics(endpoint))
+        if self.dashboard is not None:
+            found.append(serve_job(stack, self.title, self.dashboard))
+        return found
+
+
+def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | None, served: Served) -> None:
     """Run it under a display, which also tells the result."""
     from flegel.cli.display import make_display
 
     display = make_display(sys.stderr)
     with ExitStack() as stack:
-        observers = _observers(stack, metrics)
+        observers = served.observers(stack)
         with display:
             result = _finish_job(partial(job, observers=observers), display, folder, json_to)
     display.finish(result)
-    if code := exit_code(result.outcome):
-        raise typer.Exit(code)
-
-
-def _observers(stack: ExitStack, metrics: str | None) -> list[Observer]:
-    """Of a job on this host; what they serve ends with the stack."""
-    found: list[Observer] = []
-    if metrics is not None:
-        from flegel.metrics.endpoint import JobMetrics, MetricsEndpoint
-
-        endpoint = MetricsEndpoint(metrics)
-        stack.callback(endpoint.close)
-        print(f"flegel: metrics at {endpoint.url}", file=sys.stderr)
-        found.append(JobMetrics(endpoint))
-    return found
 
 
 def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:

@@ -62,12 +62,14 @@ class Client:
 
     def __init__(self, address: str, *, insecure: bool = False, role: str = "submit") -> None:
         self.address = address
+        self.role = role
+        """Of the key that is used: `read` may change nothing."""
         if insecure:
             self._connection: SecureClient = dial(address, TO_CLIENT, insecure=True)
         else:
             server = keys.KeyRegistry().master(address)
             own = keys.own_pairs()
-            name = role if role in own or "read" not in own else "read"
+            self.role = name = role if role in own or "read" not in own else "read"
             self._connection = dial(address, TO_CLIENT, pair=keys.load(name), server=server)
         self._number = 0
 

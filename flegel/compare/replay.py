@@ -6,7 +6,6 @@ simulation can be believed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from flegel.compare.simulation import ClusterModel, SimulationRunner, Simulation
 from flegel.compare.stats import first_reaching
 from flegel.datasets import Dataset, open_data
 from flegel.errors import FlegelError, StorageError, UsageError
+from flegel.loading.documents import read_json
 from flegel.runtime.job.result_store import read_trace
 from flegel.sim.network import NetworkSpec
 from flegel.sim.replay import progress, record
@@ -33,15 +33,13 @@ class Recorded:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self.result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            self.result: dict[str, Any] = read_json(folder / "result.json")
             self.rows = read_trace(folder)
         except OSError as error:
             raise UsageError(
                 f"{folder} is no saved run (could not read {Path(error.filename or folder).name}); give the folder "
                 "that flegel submit made."
             ) from None
-        except ValueError as error:
-            raise StorageError(f"The run in {folder} is damaged: {error}.") from None
         if not {"algorithm", "dataset", "workers", "hyperparameters", "sync"} <= self.result.keys() or not self.rows:
             raise StorageError(f"The run in {folder} is damaged: its result or its trace is empty.")
 

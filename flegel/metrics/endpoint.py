@@ -13,6 +13,7 @@ from flegel.job import Job
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.metrics.families import Family, JobFigures, build_info
+from flegel.options import parse_address
 from flegel.result import Result
 from flegel.runtime.job.observers import JobControl
 
@@ -76,11 +77,3 @@ class JobMetrics:
 
     def finish(self, result: Result | None, error: BaseException | None) -> None:
         pass
-
-
-def parse_address(text: str, option: str = "--metrics") -> tuple[str, int]:
-    """Host and port; 127.0.0.1 unless another host is named."""
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 <= int(port) < 65536:
-        raise UsageError(f"{option} {text}: give PORT or HOST:PORT.")
-    return host.strip("[]") or "127.0.0.1", int(port)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +9,8 @@ from flegel.compare.picture import picture
 from flegel.compare.record import Picture
 from flegel.compare.table import seconds
 from flegel.errors import StorageError
+from flegel.loading.damage import damage_as
+from flegel.loading.documents import read_json
 from flegel.report import timeline
 from flegel.report.charts import ChartCurve, curves
 from flegel.report.comparison import intervals, reasons, workers
@@ -35,13 +36,12 @@ def read_saved_run(path: Path) -> SavedRun:
     folder = path if path.is_dir() else None
     file = path / "result.json" if folder else path
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = read_json(file)
         rows = read_trace(folder) if folder else None
     except OSError as error:
         raise StorageError(f"Could not read {error.filename or file}: {error.strerror or error}.") from None
-    except ValueError as error:
-        raise StorageError(f"{file} is no result of Flegel: {error}.") from None
-    return of_result(result, rows)
+    with damage_as(f"{file} is no result of Flegel"):
+        return of_result(result, rows)
 
 
 def of_result(result: dict[str, Any], rows: list[dict[str, Any]] | None = None) -> SavedRun:

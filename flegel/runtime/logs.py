@@ -95,6 +95,7 @@ def configure(
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter(prefix, verbose))
     handler.addFilter(context)
+    handler.setLevel(logging.DEBUG if verbose else logging.INFO if everything else level)
     ours, root = logging.getLogger("flegel"), logging.getLogger()
     ours.setLevel(logging.DEBUG if verbose else level)
     target = root if everything else ours

@@ -12,8 +12,8 @@ import pytest
 from flegel.errors import UsageError
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import IncidentSnapshot, JobSnapshot
-from flegel.metrics.endpoint import parse_address
 from flegel.metrics.families import MOST_JOBS, Family, JobFigures, cluster_families
+from flegel.options import parse_address
 
 SEEN = JobSnapshot(
     "KMeans", "fsp", "training", 2, 2, visits=90, seconds=3.0, iteration=2, estimate=7.5, interval=0.2, points=100,

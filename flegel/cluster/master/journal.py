@@ -20,6 +20,8 @@ import msgspec
 
 from flegel.cluster.master.facts import Fact, JobTable, JobTableSnapshot, restore, snapshot
 from flegel.errors import StorageError, UsageError
+from flegel.loading.damage import damage_as
+from flegel.loading.regular_files import read_regular
 
 FORMAT = 2
 MAGIC = b"flegel journal %d\n" % FORMAT
@@ -27,6 +29,7 @@ _ANY_FORMAT = re.compile(rb"flegel journal (\d+)\n")
 _HEAD = struct.Struct("<II")
 RESTORE = "Restore it from a copy, or move it away to start with an empty one."
 MAX_RECORD = 64 << 20
+MAX_JOURNAL = 1 << 30
 COMPACT_ABOVE = 4 << 20
 """Bytes of facts after the last snapshot that are worth a compaction."""
 
@@ -61,10 +64,11 @@ def read(content: bytes) -> tuple[JobTable, int]:
                     f"The journal is damaged at byte {offset}, and there are good records after it. {RESTORE}"
                 )
             break
-        if isinstance(record, JobTableSnapshot):
-            table = restore(record)
-        else:
-            table.apply(record)
+        with damage_as(f"The record at byte {offset} does not fit those before it, though its checksum is right"):
+            if isinstance(record, JobTableSnapshot):
+                table = restore(record)
+            else:
+                table.apply(record)
         offset = end
     return table, offset
 
@@ -81,7 +85,7 @@ def _next(content: bytes, offset: int) -> tuple[Fact | JobTableSnapshot | None, 
         return None, offset
     try:
         return _decoder.decode(body), end
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         return None, offset
 
 
@@ -110,8 +114,8 @@ class Journal:
             raise UsageError(f"Another master uses {path.parent}; stop it first, or choose another --folder.") from None
         self._scratch = path.with_suffix(".new")
         self._scratch.unlink(missing_ok=True)
-        content = path.read_bytes() if path.exists() else b""
         try:
+            content = read_regular(path, MAX_JOURNAL) if path.exists() else b""
             self.table, self._good = read(content)
         except StorageError as error:
             os.close(self._lock)

@@ -106,7 +106,7 @@ class AttemptProcesses:
                 spare.drop()
                 spare = None
             if spare is None:
-                spare = child_processes.start_spare(role, self._owner, self._settings.folder)
+                spare = self._start_spare(role)
             attempt.children[key] = child_processes.assign(spare, name, role, line, attempt.log, attempt.scratch, limit)
             self._spare_at = clock.now() + SPARE_AFTER
         except OSError as error:
@@ -114,10 +114,15 @@ class AttemptProcesses:
                 *name, alive=False, outcome="lost", why=f"could not be started: {error.strerror}"
             )
 
+    def _start_spare(self, role: str) -> SpareProcess:
+        return child_processes.start_spare(role, self._owner, self._settings.folder, self._settings.data)
+
     def keep_spare(self, now: float) -> None:
         if self._spare is None and now >= self._spare_at:
             with contextlib.suppress(OSError):  # the next start reports why
-                self._spare = child_processes.start_spare("any", self._owner, self._settings.folder)
+                self._spare = child_processes.start_spare(
+                    "any", self._owner, self._settings.folder, self._settings.data
+                )
 
     def refuse_coordinator(self, attempt: JobAttempt, why: str, usage: bool = False) -> None:
         attempt.ended[COORDINATOR_KEY] = ProcessStatus(

@@ -12,13 +12,14 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from flegel.cluster.slave.process_limits import ProcessLimits
+from flegel.loading.input_files import FOLDERS_VARIABLE
 from flegel.runtime import clock
 from flegel.runtime.processes import fork_server
 
@@ -125,11 +126,14 @@ class SpareProcess:
         self.process.stdin.close()
 
 
-def start_spare(role: str, owner: str, folder: Path) -> SpareProcess:
-    """Start a process that can become a `worker`, a `coordinator`, or `any` of the two."""
+def start_spare(role: str, owner: str, folder: Path, data: Sequence[Path] = ()) -> SpareProcess:
+    """Start a process that can become a `worker`, a `coordinator`, or `any` of the two. `data`: folders that files
+    named by hyper-parameters may be read from; empty for all."""
     output, output_write = os.pipe()
     reports, reports_write = os.pipe()
     environment = {**fork_server.environment(), "FLEGEL_REPORTS": str(reports_write), OWNER_VARIABLE: owner}
+    if data:
+        environment[FOLDERS_VARIABLE] = os.pathsep.join(str(each.resolve()) for each in data)
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flegel.cluster.slave.job_process", str(os.getpid()), role],

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
 import msgpack
 import msgspec
 import numpy as np
 
 from flegel.errors import StorageError, UsageError
+from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import snapshot
 from flegel.machine.checkpoint.plain_data import thaw, unpack
 from flegel.machine.checkpoint.shard_states import WorkerState
@@ -56,7 +58,8 @@ def read(store: CheckpointStore) -> StoredJob:
             stored.number, stored.epoch = max(stored.number, int(match[1])), max(stored.epoch, int(match[2]))
     for at, manifest in enumerate(manifests):
         try:
-            _fill(stored, store, manifest)
+            with damage_as("its content cannot be interpreted"):
+                _fill(stored, store, manifest)
         except (StorageError, OSError) as error:
             why = str(error) if isinstance(error, StorageError) else error.strerror or str(error)
             skipped.append(f"checkpoint {stem(manifest.number, manifest.epoch)} was skipped: {why}")
@@ -87,7 +90,7 @@ def _manifests(store: CheckpointStore, names: list[str], skipped: list[str]) -> 
             if manifest.name != name:
                 raise StorageError(f"it is that of {manifest.name}")
             found.append(manifest)
-        except (StorageError, OSError, msgspec.DecodeError) as error:
+        except (StorageError, OSError, msgspec.DecodeError, RecursionError) as error:
             skipped.append(
                 f"checkpoint {name.removesuffix('.manifest')} was skipped: its manifest cannot be used ({error})"
             )
@@ -110,7 +113,7 @@ def _record(
             problem = f"it has format {version}, this version reads {FORMAT}"
         except UsageError:
             raise
-        except (StorageError, OSError, msgspec.DecodeError) as error:
+        except (StorageError, OSError, msgspec.DecodeError, RecursionError) as error:
             problem = str(error)
     elif not manifests:
         raise UsageError(f"{store.place} holds no checkpoints of a job.")
@@ -150,7 +153,7 @@ def _fill(stored: StoredJob, store: CheckpointStore, manifest: CheckpointManifes
     for name in manifest.trace:
         try:
             stored.rows.extend(_rows(get(name)))
-        except (StorageError, OSError) as error:  # a loss for the report, not for training
+        except (StorageError, OSError, TypeError, ValueError, msgpack.UnpackException) as error:  # not for training
             stored.whole_trace = False
             stored.skipped.append(f"some lines of the trace are lost: {error}")
 
@@ -164,18 +167,30 @@ def _rows(content: bytes) -> Iterable[TraceRow]:
         yield row
 
 
+def _commit(record: dict[str, Any]) -> StoredCommit:
+    if record["format"] != FORMAT:
+        raise StorageError(f"it has format {record['format']}")
+    del record["format"]
+    parameter = thaw(record.pop("parameter"))
+    if not isinstance(parameter, list) or not all(isinstance(array, np.ndarray) for array in parameter):
+        raise StorageError("its θ is no list of arrays")
+    commit = StoredCommit(**record, parameter=parameter)
+    numbers = (commit.epoch, commit.round, commit.iteration)
+    if not all(isinstance(n, int) for n in numbers) or not isinstance(commit.seconds, float | int):
+        raise StorageError("its numbers are none")
+    if not all(a.dtype.kind in "fiub" and np.isfinite(a).all() for a in parameter):
+        raise StorageError("its θ holds numbers that are not finite")
+    return commit
+
+
 def _last_commit(store: CheckpointStore, names: list[str], skipped: list[str]) -> StoredCommit | None:
     found: list[StoredCommit] = []
     for name in COMMITS:
         if name not in names:
             continue
         try:
-            record = unpack(unseal(store.get(name)))
-            if record["format"] != FORMAT:
-                raise StorageError(f"it has format {record['format']}")
-            parameter = thaw(record.pop("parameter"))
-            del record["format"]
-            found.append(StoredCommit(**record, parameter=parameter))
+            with damage_as("its content cannot be interpreted"):
+                found.append(_commit(unpack(unseal(store.get(name)))))
         except (StorageError, OSError) as error:
             skipped.append(f"{name} was skipped: {error}")
     return max(found, key=lambda c: (c.epoch, c.iteration), default=None)

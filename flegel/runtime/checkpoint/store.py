@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flegel.errors import UsageError
+from flegel.loading.regular_files import LARGEST, read_regular
 
 Buffer = bytes | memoryview
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -110,7 +111,7 @@ class FolderStore:
             disk.close(file)
 
     def get(self, name: str) -> bytes:
-        return (self.path / checked(name)).read_bytes()
+        return read_regular(self.path / checked(name), LARGEST)
 
     def names(self) -> list[str]:
         if not self.path.is_dir():

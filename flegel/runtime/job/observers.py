@@ -7,6 +7,7 @@ reported once and gets nothing more; training goes on.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -17,6 +18,8 @@ from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot, observe
 from flegel.result import Result
 from flegel.runtime import clock
+
+SWITCH = 5e-4  # seconds after which a thread of an observer yields the interpreter; Python's 5 ms would delay barriers
 
 _log = logging.getLogger(__name__)
 
@@ -79,9 +82,13 @@ class Observation:
         self._observers, self._say = list(observers), say
         self._due: dict[int, float] = {}
         self._logged = 0
+        self._switch: float | None = None
         self._told: dict[int, int] = {}
 
     def begin(self, job: Job, control: JobControl) -> None:
+        if self._observers:
+            self._switch = sys.getswitchinterval()
+            sys.setswitchinterval(min(self._switch, SWITCH))
         for observer in list(self._observers):
             self._safely(observer, partial(observer.begin, job, control))
 
@@ -105,6 +112,8 @@ class Observation:
             self._safely(observer, partial(observer.look, seen, rows))
 
     def finish(self, result: Result | None, error: BaseException | None) -> None:
+        if self._switch is not None:
+            sys.setswitchinterval(self._switch)
         for observer in list(self._observers):
             self._safely(observer, partial(observer.finish, result, error))
 

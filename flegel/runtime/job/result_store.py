@@ -6,13 +6,12 @@ renamed. What exists is never overwritten.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import shutil
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,10 @@ from flegel.core.pytree import Array, Tree
 from flegel.datasets import Scaling, Treatment
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
+from flegel.loading.array_files import read_npz
+from flegel.loading.damage import damage_as
+from flegel.loading.documents import read_records
+from flegel.loading.regular_files import DOCUMENT, read_regular
 from flegel.messages import TreeLayout
 from flegel.prediction import answer, class_names, model_of, predict
 from flegel.result import Result, module_of
@@ -112,19 +115,29 @@ class Model:
 
     def predict(self, features: Any) -> Array:
         """What the model says about rows; class names where it was trained on names."""
-        return predict(self, self.treatment, features)
+        with self._told_damage():
+            return predict(self, self.treatment, features)
 
     def probabilities(self, features: Any) -> Array:
         """(rows, classes or clusters), in the order of `class_names`."""
-        return answer(self, self.treatment, self.algorithm.probabilities, features)
+        with self._told_damage():
+            return answer(self, self.treatment, self.algorithm.probabilities, features)
 
     def distances(self, features: Any) -> Array:
         """(rows, centroids)."""
-        return answer(self, self.treatment, self.algorithm.distances, features)
+        with self._told_damage():
+            return answer(self, self.treatment, self.algorithm.distances, features)
 
     def scores(self, features: Any) -> Array:
         """How well each row fits, as `Result.scores`."""
-        return answer(self, self.treatment, self.algorithm.scores, features)
+        with self._told_damage():
+            return answer(self, self.treatment, self.algorithm.scores, features)
+
+    def _told_damage(self) -> contextlib.AbstractContextManager[None]:
+        """Around code of a built-in algorithm: what it cannot compute with is damage."""
+        if not self.manifest.algorithm.builtin:
+            return contextlib.nullcontext()
+        return damage_as("This model is damaged: its parameters do not fit its algorithm and its columns")
 
 
 def check_target(folder: str | os.PathLike[str]) -> None:
@@ -231,8 +244,7 @@ def _record(result: Result) -> Iterator[tuple[str, bytes]]:
 
 def read_trace(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The rows of a saved trace."""
-    with (Path(folder) / "trace.msgpack").open("rb") as stream:
-        return list(msgpack.Unpacker(stream, raw=False))
+    return read_records(Path(folder) / "trace.msgpack")
 
 
 def write_json(result: Result, target: str) -> None:
@@ -269,23 +281,53 @@ def _flush_folder(path: Path) -> None:
 def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, trust_code: bool = False) -> Model:
     """A saved model. A user's own class runs only when `trust_code` is given, or comes in as `algorithm`."""
     path = Path(folder)
-    if not (path / "model.json").is_file():
+    if not (path / "model.json").exists():
         raise UsageError(f"{path} holds no saved model (there is no model.json in it).")
     try:
-        manifest = msgspec.json.decode((path / "model.json").read_bytes(), type=ModelManifest)
-        with np.load(path / "model.npz", allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (msgspec.DecodeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise StorageError(f"The model in {path} is damaged: {error}.") from None
-    if manifest.format != FORMAT:
-        raise StorageError(f"The model in {path} has format {manifest.format}; this version reads {FORMAT}.")
-    missing = set(manifest.parameter.fields or ("value",)) - set(arrays)
-    if missing:
-        raise StorageError(f"The model in {path} is damaged: it lacks {', '.join(sorted(missing))}.")
+        manifest = _manifest(path)
+        fields = manifest.parameter.fields or ("value",)
+        state = ("__state__",) if manifest.has_state else ()
+        arrays = read_npz(path / "model.npz", (*fields, *state), ("__shift__", "__factor__"))
+    except OSError as error:
+        raise StorageError(f"The model in {path} is damaged: {error.strerror or error}.") from None
+    except StorageError as error:
+        raise StorageError(f"The model in {path} is damaged: {error}") from None
+    _check_numbers(path, manifest, arrays)
     if algorithm is None and (manifest.algorithm.builtin or trust_code):
-        try:
-            algorithm = instantiate(manifest.algorithm)
-        except (ImportError, AttributeError) as error:
-            name = manifest.algorithm.name
-            raise StorageError(f"The model in {path} needs {name}, which cannot be loaded: {error}.") from error
+        with damage_as(f"The model in {path} is damaged: {manifest.algorithm.name[:80]} cannot be made of it"):
+            algorithm = _made(path, manifest)
     return Model(manifest, arrays, algorithm)
+
+
+def _manifest(path: Path) -> ModelManifest:
+    content = read_regular(path / "model.json", DOCUMENT)
+    with damage_as("model.json cannot be read"):
+        manifest = msgspec.json.decode(content, type=ModelManifest)
+    if manifest.format != FORMAT:
+        raise StorageError(f"it has format {manifest.format}; this version reads {FORMAT}.")
+    columns = manifest.dataset.get("columns")
+    if not isinstance(columns, int) or isinstance(columns, bool) or columns < 1:
+        raise StorageError("model.json does not say how many columns its data had.")
+    names = manifest.parameter.fields
+    if len(set(names)) != len(names) or not all(name.isidentifier() and not name.startswith("_") for name in names):
+        raise StorageError("model.json names fields of θ that cannot be.")
+    return manifest
+
+
+def _check_numbers(path: Path, manifest: ModelManifest, arrays: dict[str, Array]) -> None:
+    """θ is finite, as it was when it was saved; scaling fits the columns."""
+    for name in (*(manifest.parameter.fields or ("value",)), "__shift__", "__factor__"):
+        if name in arrays and not np.isfinite(arrays[name]).all():
+            raise StorageError(f"The model in {path} is damaged: {name} holds numbers that are not finite.")
+    columns = int(manifest.dataset["columns"])
+    scaling = [arrays[name] for name in ("__shift__", "__factor__") if name in arrays]
+    if scaling and (len(scaling) != 2 or any(a.shape not in ((), (1,), (columns,)) for a in scaling)):
+        raise StorageError(f"The model in {path} is damaged: its scaling does not fit {columns} columns.")
+
+
+def _made(path: Path, manifest: ModelManifest) -> Algorithm:
+    try:
+        return instantiate(manifest.algorithm)
+    except (ImportError, AttributeError) as error:
+        name = manifest.algorithm.name
+        raise StorageError(f"The model in {path} needs {name}, which cannot be loaded: {error}.") from error

@@ -1,0 +1,1 @@
+"""Parts of the fuzzing program: changes, targets, coverage."""

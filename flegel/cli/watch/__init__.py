@@ -1,0 +1,1 @@
+"""Commands that show jobs while they run: the dashboard in a browser, `flegel top` in a terminal."""

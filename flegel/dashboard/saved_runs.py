@@ -1,0 +1,89 @@
+"""Saved runs as histories: the folders that `flegel submit` writes, or the JSON of a result. Reads files only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flegel.dashboard.frames import RunHistory
+from flegel.errors import StorageError
+from flegel.machine.coordinator.events import TraceRow
+from flegel.machine.coordinator.observation import FlowSnapshot, IncidentSnapshot, JobSnapshot, WorkerSnapshot
+
+
+def read_run(path: Path) -> RunHistory:
+    """Raises `StorageError` for what is no run."""
+    from flegel.runtime.job.result_store import read_trace
+
+    folder = path if path.is_dir() else None
+    file = path / "result.json" if folder else path
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+        rows = read_trace(folder) if folder else None
+    except OSError as error:
+        raise StorageError(f"Could not read {error.filename or file}: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise StorageError(f"{file} is no result of Flegel: {error}.") from None
+    if not isinstance(result, dict) or not {"algorithm", "trace", "worker", "dataset"} <= result.keys():
+        raise StorageError(f"{file} is no result of Flegel: it lacks algorithm, trace, worker or dataset.")
+    return history_of(str(path), result, rows)
+
+
+def history_of(name: str, result: dict[str, Any], rows: list[dict[str, Any]] | None) -> RunHistory:
+    """From the JSON of a result and, where there are, the rows of its trace."""
+    trace = [_row(r) for r in rows] if rows is not None else [_bare(r) for r in result["trace"]]
+    about = {
+        "title": name, "algorithm": str(result["algorithm"]), "sync": str(result["sync"]),
+        "workers": result["workers"], "data": str(result["dataset"].get("name", "")), "live": False,
+    }  # fmt: skip
+    history = RunHistory(name, about)
+    history.take_rows(trace)
+    history.take(_last(result, trace), ())
+    history.log([("", str(text)) for text in [*result.get("warnings", []), *_notes(result)]])
+    history.end(result)
+    return history
+
+
+def _row(row: dict[str, Any]) -> TraceRow:
+    known = {name: row[name] for name in TraceRow.__dataclass_fields__ if name in row}
+    return TraceRow(**known)
+
+
+def _bare(row: list[Any]) -> TraceRow:
+    seconds, iteration, objective, interval = row
+    return TraceRow(seconds, iteration, objective, interval, objective, 0, 0.0, "")
+
+
+def _last(result: dict[str, Any], trace: list[TraceRow]) -> JobSnapshot:
+    """The end of the run as a look: the accounts of the workers, and what moved."""
+    workers, balance, last = result["worker"], result.get("balance", {}), trace[-1] if trace else None
+    seconds = {k: sum(w[f"{k}_seconds"] for w in workers) for k in ("compute", "wait", "barrier")}
+    return JobSnapshot(
+        str(result["algorithm"]), str(result["sync"]), "over", len(workers), len(workers),
+        visits=sum(w["visits"] for w in workers), seconds=result["seconds"], at=result["seconds"],
+        iteration=result["iterations"], objective=result["objective"], estimate=result["objective"],
+        interval=last.interval if last else None, points=sum(w["points"] for w in workers),
+        moved_bytes=int(balance.get("bytes", 0)), verdict=str(result["reason"]), members=len(workers),
+        compute=seconds["compute"], wait=seconds["wait"], respond=seconds["barrier"],
+        workers=tuple(
+            WorkerSnapshot(
+                w["id"], w["points"], w["passes"], w["visits"] / max(w["compute_seconds"], 1e-9), w["compute_seconds"],
+                w["wait_seconds"], w["barrier_seconds"], w.get("gain") or 0.0, "idle", w["visits"],
+            )
+            for w in workers
+        ),
+        flows=tuple(FlowSnapshot(a, b, points, size, 0) for a, b, points, size in balance.get("flows", ())),
+        incidents=tuple(
+            IncidentSnapshot(
+                str(i["kind"]), i["worker"], str(i["why"]), i["at"], (i["resumed"] or i["at"]) - i["at"],
+                i.get("unvisited", 0),
+            )
+            for i in result.get("incidents", ())
+        ),
+    )  # fmt: skip
+
+
+def _notes(result: dict[str, Any]) -> list[Any]:
+    notes: list[Any] = result.get("balance", {}).get("notes", [])
+    return notes

@@ -1,0 +1,1 @@
+"""Files that somebody else may have written: read within bounds, checked, never run."""

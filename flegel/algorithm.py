@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -268,6 +269,11 @@ class Algorithm:
         By default `objective`, where a visit does not depend on the last one. None: such a pass does not tell."""
         return self.objective(aggregator, parameter) if self.memoryless else None
 
+    def steppedBack(self, parameter: Tree) -> Tree:
+        """θ to go on from when the job has diverged: the best one that it had. Where θ holds the length of steps, make
+        them shorter here."""
+        return parameter
+
     def finalParameter(self, aggregator: Tree, parameter: Tree) -> Tree:
         """θ as the result: the last one, unless the algorithm knows a better one that it has measured."""
         return parameter
@@ -290,6 +296,10 @@ class Algorithm:
     def warnings(self, aggregator: Tree, parameter: Tree) -> list[str]:
         """Remarks on the finished model that a user should read (empty clusters and the like)."""
         return []
+
+    def model_files(self, parameter: Tree) -> dict[str, bytes]:
+        """Files that are saved beside the model, for other programs: their content by name."""
+        return {}
 
     def predict(self, features: Any, parameter: Tree) -> Array:
         """What the model says about new rows."""
@@ -325,13 +335,7 @@ class Algorithm:
     @classmethod
     def hyper_parameters(cls) -> dict[str, HyperParameter]:
         """Annotated public attributes of the class and its bases, in the order they were written."""
-        hints = get_type_hints(cls, include_extras=True)
-        found: dict[str, HyperParameter] = {}
-        for name, hint in hints.items():
-            if name.startswith("_") or get_origin(hint) is ClassVar or name in _ENGINE_NAMES:
-                continue
-            found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint), _file(hint))
-        return found
+        return dict(_HYPER.get(cls) or _HYPER.setdefault(cls, _hyper_parameters(cls)))
 
     def hyper(self) -> dict[str, Any]:
         """Current values by name."""
@@ -347,6 +351,20 @@ class Algorithm:
 
 _REQUIRED: Any = object()
 _ENGINE_NAMES = frozenset({"merges_reports"})
+
+
+_HYPER: WeakKeyDictionary[type[Algorithm], dict[str, HyperParameter]] = WeakKeyDictionary()
+"""By class: to evaluate its hints takes 5 ms, and a job asks several times."""
+
+
+def _hyper_parameters(cls: type[Algorithm]) -> dict[str, HyperParameter]:
+    hints = get_type_hints(cls, include_extras=True)
+    found: dict[str, HyperParameter] = {}
+    for name, hint in hints.items():
+        if name.startswith("_") or get_origin(hint) is ClassVar or name in _ENGINE_NAMES:
+            continue
+        found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint), _file(hint))
+    return found
 
 
 def _description(hint: Any) -> str:

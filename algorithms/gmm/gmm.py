@@ -28,11 +28,14 @@ from flegel.algorithms.seeding import (
     DRAWN,
     START_FILE,
     clipped,
+    coverage,
+    covered,
     lloyd,
     numbered,
     some_weighted,
     standard_units,
     start_rows,
+    unseen_weight,
     weighted_rows,
 )
 from flegel.core import pytree
@@ -55,7 +58,7 @@ class Mixture(NamedTuple):
     `covariances` and `whiten` have a row per component: d variances, or a lower triangle row by row. `whiten`
     is the inverse Cholesky factor in units of `unit`: ‖whiten·(x − mean)/unit‖² is a squared Mahalanobis
     distance. `level` is what in the log density does not depend on x. `origin`, `unit` and `floor`, the least variance
-    of a column in units of unit², never change.
+    of a column in units of unit², never change. `points` is the `coverage` of the first pass.
     """
 
     weights: Array
@@ -66,6 +69,7 @@ class Mixture(NamedTuple):
     origin: Array
     unit: Array
     floor: Array
+    points: Array
 
 
 class MixtureMoments(NamedTuple):
@@ -92,7 +96,8 @@ class GMM(Algorithm):
     Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and deviation of
     the sample without outliers, the latter to a power of two), and the sum of entropies; a visit adds the difference
     to the point's last one, in float64 where float32 would lose it.
-    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance that maximizes F among those with Σ_j ⪰ floor. The floor is
+    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance that maximizes F among those with Σ_j ⪰ floor; before every
+    point has been visited, the sample counts for those that are missing (`seeding.unseen_weight`). The floor is
     `regularization` times the variance of each column, without its outliers. A component without points stays as it
     was, with weight 0.
     Objective (maximized): F(Q, θ) of the paper's Eq. (2), Σ_i E_r[log w_z p(x_i | z)] + H(r_i) over visited
@@ -109,6 +114,7 @@ class GMM(Algorithm):
     weighted = True
     ignores_labels = True
     maximize = True
+    auxiliary = ("points",)
     default_tolerance = 1e-6
     memoryless = True
     trivial = "a single Gaussian"
@@ -134,7 +140,7 @@ class GMM(Algorithm):
         rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, unit, floor = self._units(rows)
         if isinstance(self.init, str) and self.init == DRAWN:
-            return self._best_start((rows - origin) / unit, mass, origin, unit, floor, rng)
+            return self._best_start((rows - origin) / unit, mass, origin, unit, floor, sample.mass, rng)
         means = (start_rows(rows, self.k, self.init, sample.columns, rng, "GMM", mass) - origin) / unit
         y = (rows - origin) / unit
         # One variance for all components; outliers count as 5 units from their mean.
@@ -146,7 +152,8 @@ class GMM(Algorithm):
         covariances = spread.copy()
         if self._matrices(sample.columns):
             covariances = packed(np.stack([np.diag(row) for row in spread]))
-        return self._mixture(np.full(self.k, 1.0 / self.k), means, covariances, origin, unit, floor)
+        about = coverage(sample.mass, 0.0)  # a guess at the components' sizes stands for no points
+        return self._mixture(np.full(self.k, 1.0 / self.k), means, covariances, origin, unit, floor, about)
 
     def _units(self, rows: Array) -> tuple[Array, Array, Array]:
         """Origin and unit of each column, and its least variance in units of unit²."""
@@ -162,10 +169,18 @@ class GMM(Algorithm):
             raise UsageError("GMM: start= is a mixture of another shape than k, covariance and the data ask for.")
         origin, unit, floor = self._units(weighted_rows(np.asarray(sample.features), sample.weights)[0])
         covariances = previous.covariances / outer(unit[None, :], width)
-        return self._mixture(previous.weights, (previous.means - origin) / unit, covariances, origin, unit, floor)
+        means, about = (previous.means - origin) / unit, coverage(sample.mass, 0.0)
+        return self._mixture(previous.weights, means, covariances, origin, unit, floor, about)
 
     def _best_start(
-        self, y: Array, mass: Array | None, origin: Array, unit: Array, floor: Array, rng: np.random.Generator
+        self,
+        y: Array,
+        mass: Array | None,
+        origin: Array,
+        unit: Array,
+        floor: Array,
+        points: float,
+        rng: np.random.Generator,
     ) -> Mixture:
         """Of several starts by k-means, every second one on clipped rows, the one that EM takes furthest."""
         if self.k > len(y):
@@ -189,7 +204,7 @@ class GMM(Algorithm):
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
-        return best
+        return best._replace(points=coverage(points, float(len(some) if own is None else own.sum())))
 
     def _moments(self, y: Array, shares: Array) -> MixtureMoments:
         width = self._width(y.shape[1])
@@ -260,6 +275,10 @@ class GMM(Algorithm):
         return target
 
     def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
+        seen = float(aggregator.counts.sum())
+        about = covered(oldParameter.points, seen)
+        if unseen := unseen_weight(oldParameter.points, seen):
+            aggregator = self._with_unseen(aggregator, oldParameter, unseen)
         counts = np.maximum(aggregator.counts, 0.0)
         filled = counts > EMPTY
         n = np.where(filled, counts, 1.0)[:, None]
@@ -274,7 +293,20 @@ class GMM(Algorithm):
             covariances[~filled] = (oldParameter.covariances / outer(oldParameter.unit[None, :], width))[~filled]
         total = counts.sum()
         weights = counts / total if total > 0 else oldParameter.weights
-        return self._mixture(weights, means, covariances, oldParameter.origin, oldParameter.unit, oldParameter.floor)
+        origin, unit, floor = oldParameter.origin, oldParameter.unit, oldParameter.floor
+        return self._mixture(weights, means, covariances, origin, unit, floor, about)
+
+    def _with_unseen(self, aggregator: MixtureMoments, parameter: Mixture, unseen: float) -> MixtureMoments:
+        """Statistics with so many more points, distributed as θ has it: what the sample says of points not yet seen."""
+        width = aggregator.squares.shape[1]
+        means = (parameter.means - parameter.origin) / parameter.unit
+        shares = unseen * parameter.weights[:, None]
+        second = parameter.covariances / outer(parameter.unit[None, :], width) + outer(means, width)
+        return aggregator._replace(
+            counts=aggregator.counts + shares[:, 0],
+            sums=aggregator.sums + shares * means,
+            squares=aggregator.squares + shares * second,
+        )
 
     def objective(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
         d = parameter.means.shape[1]
@@ -293,7 +325,7 @@ class GMM(Algorithm):
         whole = MixtureMoments(counts, sums, squares, np.zeros(1))
         k = len(parameter.weights)
         single = Mixture(*(field[:1] if len(field) == k and at < 5 else field for at, field in enumerate(parameter)))
-        return self.objective(whole, self.updateParameter(whole, single))
+        return self.objective(whole, self.updateParameter(whole, single._replace(points=coverage(0.0, 0.0))))
 
     def kernel(self, share: Shard) -> Kernel | None:
         return kernel_for(share, self.k) if share.layout == "tiles" else None
@@ -409,7 +441,8 @@ class GMM(Algorithm):
         d = len(origin)
         ones = np.ones((self.k, d))
         covariances = packed(np.stack([np.eye(d)] * self.k)) if self._matrices(d) else ones
-        return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor)
+        none = coverage(0.0, 0.0)
+        return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor, none)
 
     def _unknown(self, aggregator: MixtureMoments) -> Array:
         """Rounding error of each variance, a row per component: the sums are differences of larger ones."""
@@ -417,7 +450,14 @@ class GMM(Algorithm):
         return np.asarray(ROUNDING * whole / np.maximum(aggregator.counts, 1.0)[:, None])
 
     def _mixture(
-        self, weights: Array, means: Array, covariances: Array, origin: Array, unit: Array, floor: Array
+        self,
+        weights: Array,
+        means: Array,
+        covariances: Array,
+        origin: Array,
+        unit: Array,
+        floor: Array,
+        points: Array,
     ) -> Mixture:
         """Everything in the units of the data, from means and covariances in standard units."""
         d, width = means.shape[1], covariances.shape[1]
@@ -425,4 +465,4 @@ class GMM(Algorithm):
         constant = -0.5 * d * np.log(2 * np.pi) - np.log(unit).sum()
         level = np.log(np.maximum(weights, 1e-300)) + constant + logarithm
         scaled = covariances * outer(unit[None, :], width)
-        return Mixture(weights, origin + means * unit, scaled, whiten, level, origin, unit, floor)
+        return Mixture(weights, origin + means * unit, scaled, whiten, level, origin, unit, floor, points)

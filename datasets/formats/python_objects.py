@@ -6,6 +6,7 @@ imports a library only to test for its types.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def _sparse_source(table: ObjectTable, given: Any, options: Options) -> Source:
     return SparseSource(table.sparse, labels, origin=table.origin, dtype=options.dtype, classes=classes)
 
 
-def _all_plain(table: ObjectTable, features: list[int]) -> bool:
+def _all_plain(table: ObjectTable, features: Sequence[int]) -> bool:
     """Whether the features are numbers without gaps; an array is looked at as a whole."""
     if table.matrix is None:
         return all(_is_plain(table.values(k)) for k in features)

@@ -18,6 +18,7 @@ from flegel.cli.predict import predict
 from flegel.cli.simulate import simulate
 from flegel.cli.submit import resume, submit
 from flegel.cli.watch.dashboard import dashboard
+from flegel.cli.watch.top import top
 from flegel.errors import ExitCode, Terminated
 from flegel.runtime.system.descendants import ended_with_this_block
 from flegel.runtime.system.standard_streams import protect
@@ -26,7 +27,7 @@ __all__ = ["app", "main"]
 
 COMMANDS = (
     submit, resume, predict, algorithms, models, check, version, compare, report, simulate,
-    dashboard, master, slave, jobs, status, logs, attach, cancel, scale,
+    dashboard, top, master, slave, jobs, status, logs, attach, cancel, scale,
 )  # fmt: skip
 GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "keys": keys_app}
 

@@ -12,6 +12,7 @@ simulator. It never reads a clock, opens a socket or starts a thread; when to sy
     liveness     who is silent, who does not progress                   liveness.py
     collection   hidden states at the end                               state_collection.py
     audit        whether the statistics are what the points say         ../audit/audit.py
+    step back    to the best θ after divergence                         step_back.py
     state        what all of them share                                 state.py
 
 An update has two phases: the coordinator asks the parameter store for a fold, and continues when that is done, in the
@@ -40,6 +41,7 @@ from flegel.machine.coordinator.membership import Membership, Next
 from flegel.machine.coordinator.orders import WorkerOrders
 from flegel.machine.coordinator.state import JobReader, JobState
 from flegel.machine.coordinator.state_collection import StateCollection
+from flegel.machine.coordinator.step_back import StepBack
 from flegel.messages import Answer, LoadShard, Report, WorkerBeat
 from flegel.params.protocol import Fold, Folded, ParameterStore
 from flegel.plan.termination import Termination, Verdict, unsound
@@ -51,25 +53,13 @@ class Coordinator(JobReader):
     """Build it, call `start`, then feed it events until `Done` comes out."""
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        policy: Policy,
-        criteria: Criteria,
-        store: ParameterStore,
-        loads: dict[int, LoadShard],
-        *,
-        collect: bool = False,
-        timeouts: events.Timeouts | None = None,
-        debug: bool = False,
-        balance: BalanceControl | None = None,
-        audit: Audit | None = None,
-        checkpoints: CheckpointSchedule | None = None,
-        attribute: bool = False,
-        parts: dict[int, tuple[Array, ...]] | None = None,
-        scaling: tuple[Array, ...] = (),
-        rows: int = 0,
+        self, algorithm: Algorithm, policy: Policy, criteria: Criteria, store: ParameterStore,
+        loads: dict[int, LoadShard], *, collect: bool = False, timeouts: events.Timeouts | None = None,
+        debug: bool = False, balance: BalanceControl | None = None, audit: Audit | None = None,
+        checkpoints: CheckpointSchedule | None = None, attribute: bool = False,
+        parts: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
         replace: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`collect`: fetch the points' hidden states at the end. `debug`: check the conservation laws at each commit.
         `attribute`: the store attributes progress to single workers. The last four are those of `Membership`."""
         criteria = criteria.resolved(algorithm.default_tolerance)
@@ -83,6 +73,7 @@ class Coordinator(JobReader):
         self.balance, self.checkpoints, self.audit = balance, checkpoints, audit
         self.termination = Termination(criteria, algorithm.maximize)
         self.notes: list[str] = []
+        self.step_back = StepBack()
         self.collection = StateCollection(self.state, self.liveness, collect)
         self._owed_verdict: Verdict | None = None
         """The job was to end for this reason, as soon as all points count again."""
@@ -214,6 +205,9 @@ class Coordinator(JobReader):
         state.verdict = self.termination.judge(progress, check)
         if self._owed_verdict is not None and progress.exact:
             state.verdict = self._owed_verdict
+        self.step_back.note(state)
+        if self.step_back.possible(state):
+            return self._recount(self.step_back.take(state), now)
         if state.verdict is not None:
             return self._end(state.verdict, now)
         if self.audit is not None:
@@ -265,6 +259,7 @@ class Coordinator(JobReader):
             return
         state = self.state
         self.membership.begin()
+        self.step_back.begin(state)
         state.phase = "training"
         resumed, stood_at, fresh_balance = self._resumed or (None, 0.0, True)
         state.began = now if resumed is None else state.began + now - stood_at  # loading is no training
@@ -435,6 +430,7 @@ class Coordinator(JobReader):
     def _over(self, now: float) -> None:
         """Training is over; the books are checked."""
         self.state.ended = now
+        self.step_back.settle(self.state)
         if self.audit is not None and self.audit.begin_final(self.state, self.commits.final_parameter(), now):
             self.state.phase = "auditing"
             for worker in self.state.view.workers:
@@ -446,13 +442,17 @@ class Coordinator(JobReader):
         """An audit is over. Wrong books are made anew by a recount under the same θ, and training goes on."""
         state = self.state
         if audit.can_repair(finding) and state.phase in ("training", "auditing"):
-            state.verdict = self.termination.reconsidered(state.verdict)
-            self.membership.recount(f"counted all points again: {finding.problem}", now)
-            self._change_workers(now)
+            self._recount(f"counted all points again: {finding.problem}", now)
         elif finding.final:
             if finding.problem and state.verdict is not None:
                 state.verdict = unsound(state.verdict, finding.problem)
             self._store_last(now)
+
+    def _recount(self, why: str, now: float) -> None:
+        """All points count as unvisited; one round under the present θ, and training goes on."""
+        self.state.verdict = self.termination.reconsidered(self.state.verdict)
+        self.membership.recount(why, now)
+        self._change_workers(now)
 
     def _store_last(self, now: float) -> None:
         """A last checkpoint where there are any."""

@@ -234,6 +234,7 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
         result.treatment,
     )
     yield "model.json", msgspec.json.format(msgspec.json.encode(manifest))
+    yield from result.algorithm.model_files(pytree.present(result.parameter)).items()
     yield from _record(result)
 
 

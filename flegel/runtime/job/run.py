@@ -74,6 +74,8 @@ def _execute(request: Request, observation: Observation) -> Result:
     session = request.session
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
+        if place.choice is None or place.choice.kind == "threads":  # a small job: threads of a library only disturb it
+            ending.enter_context(by_one_thread())
         ending.enter_context(HookWatch(request.algorithm, request.job.hook_timeout))
         if session is not None:
             ending.callback(session.close)
@@ -296,6 +298,8 @@ def _result(
     workers = worker_rows(machine)
     values = (row.estimate for row in reversed(machine.trace))
     found = machine.audit.objective if machine.audit is not None else None
+    if found is None and machine.verdict.outcome == "diverged":
+        found = machine.step_back.value
     return Result(
         algorithm=algorithm,
         name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,

@@ -294,6 +294,4 @@ def test_columns_that_the_sample_does_not_show_do_not_shorten_every_step() -> No
     at = np.random.default_rng(0).integers(0, rows, rows).astype(np.int32)
     features = Sparse(np.arange(rows + 1), at, np.ones(rows, np.float32), columns)
     bound = precondition.scaled(features, columns, 0.25, 1e-5, True)[1, columns]
-    assert (
-        bound < 1.0
-    )  # in units of the columns; 80 before the penalty was part of them, and steps were as much shorter
+    assert bound < 1.0  # 80 where the penalty is no part of the units; every step is shorter by that factor

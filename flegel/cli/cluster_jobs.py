@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,6 +90,9 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None) 
         print_all(json_module.dumps(figures, indent=1))
     elif json_to is not None:
         Path(json_to).write_text(json_module.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    if figures["dataset"].get("stand_in"):
+        name = figures["dataset"]["name"]
+        display.say(figures["dataset"].get("note") or f"note: the rows are a stand-in for {name}, not the set itself")
     for text in figures["warnings"]:
         display.say(f"note: {text}")
     for line in summary(SimpleNamespace(**figures)):  # type: ignore[arg-type]
@@ -129,21 +133,34 @@ def jobs(json: AsJson = False, master: Master = DEFAULT_MASTER, insecure: Insecu
     """List the jobs of the cluster, the newest last."""
     with errors_as_sentences():
         from rich.console import Console
-        from rich.table import Table
 
         with open_client(master, insecure) as client:
             views = client.jobs()
         if json:
             print(json_module.dumps([_plain(v) for v in views], indent=1))
             return
-        table = Table(box=None)
-        for heading in ("job", "owner", "state", "priority", "workers", "data", "what"):
-            table.add_column(heading, overflow="fold" if heading == "what" else "ellipsis")
-        for v in views:
-            workers = "–" if v.workers is None else str(v.workers)
-            what = v.reason if len(v.reason) <= 80 else f"{v.reason[:79]}…"
-            table.add_row(v.job, v.owner, v.state, str(v.priority), workers, v.data, what)
-        Console().print(table if views else "No jobs yet; `flegel submit … --master ADDRESS` makes one.")
+        empty = "No jobs yet; `flegel submit … --master ADDRESS` makes one."
+        Console().print(jobs_table(views) if views else empty)
+
+
+def jobs_table(views: Sequence[JobView]) -> Any:
+    """One line for each job, 80 columns wide where there is no more room; `flegel status JOB` has the rest."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True)
+    for heading in ("job", "owner", "state", "prio", "work", "data"):
+        widest = {"job": 20, "owner": 10, "data": 12}.get(heading)
+        table.add_column(heading, no_wrap=True, overflow="ellipsis", max_width=widest)
+    table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
+    for v in views:
+        workers = "–" if v.workers is None else str(v.workers)
+        table.add_row(v.job, v.owner, v.state, str(v.priority), workers, _last_part(v.data), " ".join(v.reason.split()))
+    return table
+
+
+def _last_part(data: str) -> str:
+    """Of a path, what tells it from others; names of sets as they are."""
+    return data.rstrip("/").rpartition("/")[2] or data
 
 
 def status(

@@ -76,6 +76,7 @@ class HyperParameter:
         """The value in the declared type; from text too, because the command line has nothing else."""
         if _takes_arrays(self.type) and isinstance(value, (np.ndarray, list)):
             return np.asarray(value, dtype=np.float64)
+        value = value.item() if isinstance(value, np.generic) else value
         plain = _without_arrays(self.type)
         try:
             return msgspec.convert(value, plain, strict=not isinstance(value, str))
@@ -325,6 +326,10 @@ class Algorithm:
         """Multiplications for one visit of a point, roughly: decides how many workers a small job has by default.
         Infinite where nothing is known; the job then has one for each core."""
         return math.inf
+
+    def to_sklearn(self, parameter: Tree, classes: list[str] | None) -> Any:
+        """The model as a fitted estimator of scikit-learn; `classes` are the names of text labels."""
+        raise UsageError(f"{type(self).__name__} has no counterpart in scikit-learn.")
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Tree) -> Evaluation | None:
         """The objective computed from scratch, independent of the engine's own number."""

@@ -254,6 +254,9 @@ class FCM(Algorithm):
         """The cluster that each row belongs to most, int32."""
         return np.asarray(self.transform(features, parameter)[0].argmax(axis=1), dtype=np.int32)
 
+    def to_sklearn(self, parameter: Prototypes, classes: list[str] | None) -> Any:
+        raise UsageError("scikit-learn has no fuzzy c-means; use flegel.sklearn.FuzzyCMeans there.")
+
     def evaluate(self, features: Any, labels: Array | None, parameter: Prototypes) -> Evaluation:
         memberships, distances = self.transform(features, parameter)
         value = float((memberships**self.m * distances).sum() * parameter.unit[0] ** 2)

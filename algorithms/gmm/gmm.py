@@ -12,6 +12,8 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithms.estimators import fitted_mixture
+from flegel.algorithms.gmm.covariances import covariances_of, precision_factors
 from flegel.algorithms.gmm.kernel import CUT, kernel_for
 from flegel.algorithms.gmm.shapes import (
     diagonals,
@@ -168,9 +170,20 @@ class GMM(Algorithm):
         if previous.means.shape != (self.k, sample.columns) or previous.covariances.shape != (self.k, width):
             raise UsageError("GMM: start= is a mixture of another shape than k, covariance and the data ask for.")
         origin, unit, floor = self._units(weighted_rows(np.asarray(sample.features), sample.weights)[0])
-        covariances = previous.covariances / outer(unit[None, :], width)
-        means, about = (previous.means - origin) / unit, coverage(sample.mass, 0.0)
-        return self._mixture(previous.weights, means, covariances, origin, unit, floor, about)
+        about = coverage(sample.mass, 0.0)
+        return self._in_units(previous.weights, previous.means, previous.covariances, origin, unit, floor, about)
+
+    def mixture(self, weights: Array, means: Array, covariances: Array) -> Mixture:
+        """θ of given components; `covariances` has a packed row each (see `shapes`). All in the units of the data."""
+        unit = 2.0 ** np.round(0.5 * np.log2(diagonals(covariances, means.shape[1]).mean(axis=0)))
+        floor, about = np.zeros(means.shape[1]), coverage(1.0, 0.0)
+        return self._in_units(weights, means, covariances, means.mean(axis=0), unit, floor, about)
+
+    def _in_units(
+        self, weights: Array, means: Array, covariances: Array, origin: Array, unit: Array, floor: Array, about: Array
+    ) -> Mixture:
+        scaled = covariances / outer(unit[None, :], covariances.shape[1])
+        return self._mixture(weights, (means - origin) / unit, scaled, origin, unit, floor, about)
 
     def _best_start(
         self,
@@ -416,6 +429,12 @@ class GMM(Algorithm):
     def predict(self, features: Any, parameter: Mixture) -> Array:
         """The most responsible component of each row, int32."""
         return np.asarray(self.transform(features, parameter)[0].argmax(axis=1), dtype=np.int32)
+
+    def to_sklearn(self, parameter: Mixture, classes: list[str] | None) -> Any:
+        kind = "diag" if self.covariance == "diagonal" else self.covariance
+        covariances = covariances_of(parameter.covariances, kind, parameter.means.shape[1])
+        factors = precision_factors(covariances, kind)
+        return fitted_mixture(kind, parameter.weights, parameter.means, covariances, factors)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Mixture) -> Evaluation:
         """The log-likelihood of these rows."""

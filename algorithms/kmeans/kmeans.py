@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithms.estimators import fitted_kmeans
 from flegel.algorithms.kmeans.kernel import kernel_for
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
 from flegel.algorithms.kmeans.sparse import (
@@ -268,6 +269,9 @@ class KMeans(Algorithm):
     def predict(self, features: Any, parameter: Centroids) -> Array:
         """The nearest cluster of each row, int32."""
         return _nearest(features, parameter)[0]
+
+    def to_sklearn(self, parameter: Centroids, classes: list[str] | None) -> Any:
+        return fitted_kmeans(parameter.centroids)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Centroids) -> Evaluation:
         nearest, distances = _nearest(features, parameter)

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithms.estimators import fitted_factorization
 from flegel.algorithms.nmf import kernels
 from flegel.algorithms.nmf.rows import (
     EPSILON,
@@ -392,6 +393,12 @@ class NMF(Algorithm):
         if len(rows) == 0:
             return 0.0
         return float(np.sqrt(np.mean((self.ratings(weights, parameter, rows, columns) - values) ** 2)))
+
+    def to_sklearn(self, parameter: Factors, classes: list[str] | None) -> Any:
+        if self.solver == "sgd":
+            raise UsageError("scikit-learn's NMF knows no missing entries, for which solver=sgd trains.")
+        scale = float(parameter.scale[0])
+        return fitted_factorization(np.sqrt(scale) * parameter.factors, float(parameter.penalty[0]) * scale)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Factors) -> Evaluation:
         """Rows solved anew for the finished H: the objective over their entries, and the RMSE."""

@@ -139,28 +139,28 @@ def jobs(json: AsJson = False, master: Master = DEFAULT_MASTER, insecure: Insecu
         if json:
             print(json_module.dumps([_plain(v) for v in views], indent=1))
             return
-        empty = "No jobs yet; `flegel submit … --master ADDRESS` makes one."
-        Console().print(jobs_table(views) if views else empty)
+        table = jobs_table(views)
+        Console().print(table if views else "No jobs yet; `flegel submit … --master ADDRESS` makes one.")
 
 
 def jobs_table(views: Sequence[JobView]) -> Any:
-    """One line for each job, 80 columns wide where there is no more room; `flegel status JOB` has the rest."""
+    """A line for each job; names are whole, because other commands take them, and the rest is cut where it is long."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=None, padding=(0, 1, 0, 0), expand=True)
-    for heading in ("job", "owner", "state", "prio", "work", "data"):
-        widest = {"job": 20, "owner": 10, "data": 12}.get(heading)
-        table.add_column(heading, no_wrap=True, overflow="ellipsis", max_width=widest)
-    table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    longest = max((len(v.job) for v in views), default=0)
+    for heading in ("job", "owner", "state", "prio", "workers", "data", "what"):
+        side: Any = "right" if heading in ("prio", "workers") else "left"
+        widest = {"owner": 12, "data": 16}.get(heading)
+        least = longest if heading == "job" else 9 if heading == "state" else len(heading)
+        table.add_column(heading, no_wrap=True, overflow="ellipsis", justify=side, min_width=least, max_width=widest)
     for v in views:
         workers = "–" if v.workers is None else str(v.workers)
-        table.add_row(v.job, v.owner, v.state, str(v.priority), workers, _last_part(v.data), " ".join(v.reason.split()))
+        data = v.data if len(v.data) <= 16 else f"…{v.data[-15:]}"  # the end of a path tells more than its beginning
+        cells = (v.job, v.owner, v.state, str(v.priority), workers, data, " ".join(v.reason.split()))
+        table.add_row(*map(Text, cells))
     return table
-
-
-def _last_part(data: str) -> str:
-    """Of a path, what tells it from others; names of sets as they are."""
-    return data.rstrip("/").rpartition("/")[2] or data
 
 
 def status(

@@ -148,13 +148,16 @@ def jobs_table(views: Sequence[JobView]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     longest = max((len(v.job) for v in views), default=0)
     for heading in ("job", "owner", "state", "prio", "workers", "data", "what"):
         side: Any = "right" if heading in ("prio", "workers") else "left"
         widest = {"owner": 12, "data": 16}.get(heading)
         least = longest if heading == "job" else 9 if heading == "state" else len(heading)
-        table.add_column(heading, no_wrap=True, overflow="ellipsis", justify=side, min_width=least, max_width=widest)
+        share = 1 if heading == "what" else None  # takes what the others leave
+        table.add_column(
+            heading, no_wrap=True, overflow="ellipsis", justify=side, min_width=least, max_width=widest, ratio=share
+        )
     for v in views:
         workers = "–" if v.workers is None else str(v.workers)
         data = v.data if len(v.data) <= 16 else f"…{v.data[-15:]}"  # the end of a path tells more than its beginning

@@ -3,6 +3,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 
 EXTRAS := $(VENV)-extras
+TORCH ?= torch==2.13.0  # a version that is tested; without one, pip takes the newest with several GB for GPUs
 
 .PHONY: demo test test-extras smoke nightly faults chaos lint clean
 
@@ -17,6 +18,7 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 
 $(EXTRAS)/.ready: pyproject.toml
 	python3 -m venv $(EXTRAS)
+	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check $(TORCH)
 	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check -e '.[dev,extras]'
 	touch $@
 
@@ -32,9 +34,10 @@ test-extras: $(EXTRAS)/.ready  ## the parts that need large libraries, with thos
 smoke: $(VENV)/.dev  ## the whole benchmark suite in small, under two minutes; shows that it works
 	$(PY) -m flegel bench run all --scale smoke --out runs/smoke
 
-nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests
+nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py
 	$(PY) -m pytest -m slow
+	$(PY) -m bench.gauntlet --jobs 2 --workers rotate --fresh
 
 faults: $(VENV)/.dev  ## two thousand simulated jobs under faults; about a minute on two cores
 	$(PY) -m bench.chaos.simulate --seeds 1000

@@ -8,6 +8,7 @@ BUILTINS = {
     "fcm": "flegel.algorithms.fcm.fcm:FCM",
     "lr": "flegel.algorithms.lr.lr:LR",
     "nmf": "flegel.algorithms.nmf.nmf:NMF",
+    "klnmf": "flegel.algorithms.nmf.kullback:KLNMF",
     "cnn": "flegel.torch.builtin:CNN",
     "lenet": "flegel.torch.builtin:LeNet",
     "vgg11": "flegel.torch.builtin:VGG11",

@@ -31,7 +31,7 @@ _HOMES = {
     "UsageError": "flegel.errors",
     "DataError": "flegel.errors",
     "AlgorithmError": "flegel.errors",
-    "FlegelWarning": "flegel.runtime.job.prepared_job",
+    "FlegelWarning": "flegel.errors",
 }
 
 __all__ = [
@@ -61,9 +61,8 @@ if TYPE_CHECKING:
     from flegel.callbacks.early_stopping import EarlyStopping
     from flegel.conformance import check_algorithm
     from flegel.core.shard import DataPoint
-    from flegel.errors import AlgorithmError, DataError, FlegelError, UsageError
+    from flegel.errors import AlgorithmError, DataError, FlegelError, FlegelWarning, UsageError
     from flegel.result import Result
-    from flegel.runtime.job.prepared_job import FlegelWarning
     from flegel.runtime.job.result_store import load
 
 

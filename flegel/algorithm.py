@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -75,6 +76,7 @@ class HyperParameter:
         """The value in the declared type; from text too, because the command line has nothing else."""
         if _takes_arrays(self.type) and isinstance(value, (np.ndarray, list)):
             return np.asarray(value, dtype=np.float64)
+        value = value.item() if isinstance(value, np.generic) else value
         plain = _without_arrays(self.type)
         try:
             return msgspec.convert(value, plain, strict=not isinstance(value, str))
@@ -296,6 +298,10 @@ class Algorithm:
         """Remarks on the finished model that a user should read (empty clusters and the like)."""
         return []
 
+    def model_files(self, parameter: Tree) -> dict[str, bytes]:
+        """Files that are saved beside the model, for other programs: their content by name."""
+        return {}
+
     def predict(self, features: Any, parameter: Tree) -> Array:
         """What the model says about new rows."""
         raise UsageError(f"{type(self).__name__} does not define predict, so its model cannot be applied to rows.")
@@ -321,6 +327,10 @@ class Algorithm:
         Infinite where nothing is known; the job then has one for each core."""
         return math.inf
 
+    def to_sklearn(self, parameter: Tree, classes: list[str] | None) -> Any:
+        """The model as a fitted estimator of scikit-learn; `classes` are the names of text labels."""
+        raise UsageError(f"{type(self).__name__} has no counterpart in scikit-learn.")
+
     def evaluate(self, features: Any, labels: Array | None, parameter: Tree) -> Evaluation | None:
         """The objective computed from scratch, independent of the engine's own number."""
         return None
@@ -330,13 +340,7 @@ class Algorithm:
     @classmethod
     def hyper_parameters(cls) -> dict[str, HyperParameter]:
         """Annotated public attributes of the class and its bases, in the order they were written."""
-        hints = get_type_hints(cls, include_extras=True)
-        found: dict[str, HyperParameter] = {}
-        for name, hint in hints.items():
-            if name.startswith("_") or get_origin(hint) is ClassVar or name in _ENGINE_NAMES:
-                continue
-            found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint), _file(hint))
-        return found
+        return dict(_HYPER.get(cls) or _HYPER.setdefault(cls, _hyper_parameters(cls)))
 
     def hyper(self) -> dict[str, Any]:
         """Current values by name."""
@@ -352,6 +356,20 @@ class Algorithm:
 
 _REQUIRED: Any = object()
 _ENGINE_NAMES = frozenset({"merges_reports"})
+
+
+_HYPER: WeakKeyDictionary[type[Algorithm], dict[str, HyperParameter]] = WeakKeyDictionary()
+"""By class: to evaluate its hints takes 5 ms, and a job asks several times."""
+
+
+def _hyper_parameters(cls: type[Algorithm]) -> dict[str, HyperParameter]:
+    hints = get_type_hints(cls, include_extras=True)
+    found: dict[str, HyperParameter] = {}
+    for name, hint in hints.items():
+        if name.startswith("_") or get_origin(hint) is ClassVar or name in _ENGINE_NAMES:
+            continue
+        found[name] = HyperParameter(name, hint, getattr(cls, name, _REQUIRED), _description(hint), _file(hint))
+    return found
 
 
 def _description(hint: Any) -> str:

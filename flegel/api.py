@@ -42,6 +42,7 @@ class RunOptions(TypedDict, total=False):
 
     workers: int | None
     max_iterations: int | None
+    max_passes: float | None
     target: float | None
     tolerance: float | None
     max_seconds: float | None
@@ -81,6 +82,7 @@ class ResumeOptions(TypedDict, total=False):
 
     workers: int | None
     max_iterations: int | None
+    max_passes: float | None
     target: float | None
     tolerance: float | None
     max_seconds: float | None
@@ -106,12 +108,12 @@ def run(
     """Train `algorithm` on `data` and return the result.
 
     `data` is an array, a pair (X, y), a triple (X, y or None, weights), a frame, a path or the name of a data set. The
-    first of `target`, `tolerance`, `max_iterations` and `max_seconds` ends the job. `out` is a folder for model, result
-    and trace. Workers stay warm between runs until this process ends, or until `flegel.shutdown()`; those of a
-    `LocalCluster` belong to you, and `cluster.scale(n)` from another thread changes their number while a job runs. With
-    `start`, a result or its θ, training goes on from there, on these data. `watch` is called several times a second
-    with a `JobSnapshot`, `say` with remarks; `callbacks` (`flegel.callbacks`) hear of every barrier in threads of their
-    own, and may end the job.
+    first of `target`, `tolerance`, `max_iterations`, `max_passes` and `max_seconds` ends the job. `out` is a folder for
+    model, result and trace. Workers stay warm between runs until this process ends, or until `flegel.shutdown()`;
+    those of a `LocalCluster` belong to you, and `cluster.scale(n)` from another thread changes their number while a job
+    runs. With `start`, a result or its θ, training goes on from there, on these data. `watch` is called several times a
+    second with a `JobSnapshot`, `say` with remarks; `callbacks` (`flegel.callbacks`) hear of every barrier in threads
+    of their own, and may end the job.
 
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.

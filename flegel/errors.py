@@ -30,6 +30,10 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
+class FlegelWarning(UserWarning):
+    """Something that works, but not as well as it could."""
+
+
 class FlegelError(Exception):
     """Something failed; the text is fit to be shown to a person as it is."""
 

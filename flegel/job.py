@@ -46,6 +46,14 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int | None,
         Option("Stop after so many barriers.", TRAINING, resume="Another limit of barriers, counted from the start."),
     ] = None
+    max_passes: Annotated[
+        float | None,
+        Option(
+            "Stop when the slowest worker has visited its points so often.",
+            TRAINING,
+            resume="Another limit of passes, counted from the start.",
+        ),
+    ] = None
     target: Annotated[
         float | None,
         Option("Stop when the objective is this good.", TRAINING, resume="Another target of the objective."),
@@ -77,6 +85,8 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tolerance = TOLERANCE if self.tolerance is None else self.tolerance
         if self.max_iterations is not None and self.max_iterations < 1:
             raise UsageError(f"--max-iterations {self.max_iterations} must be at least 1.")
+        if self.max_passes is not None and not self.max_passes > 0:
+            raise UsageError(f"--max-passes {self.max_passes:g} must be more than 0.")
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise UsageError(f"--max-seconds {self.max_seconds:g} must be more than 0.")
         if not tolerance >= 0:
@@ -86,7 +96,7 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.target is not None and not has_objective:
             raise UsageError("This algorithm defines no objective, so --target cannot be used with it.")
         by_objective = has_objective and (tolerance > 0 or self.target is not None)
-        if not (self.max_iterations or self.max_seconds or by_objective or halts):
+        if not (self.max_iterations or self.max_passes or self.max_seconds or by_objective or halts):
             raise UsageError("Nothing would ever end this job: give --max-iterations, --max-seconds or --tolerance.")
 
 

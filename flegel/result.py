@@ -174,6 +174,10 @@ class Result:
         """The trained network as an `nn.Module`."""
         return module_of(self.algorithm, pytree.present(self.parameter))
 
+    def to_sklearn(self) -> Any:
+        """The model as a fitted estimator of scikit-learn; in a pipeline behind a scaler where the rows were scaled."""
+        return estimator(self.algorithm, pytree.present(self.parameter), self.classes, self.scaling)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "algorithm": self.name,
@@ -210,6 +214,18 @@ class Result:
             f"<Result of {self.name}: objective {value} after {self.iterations} iterations and "
             f"{self.seconds:.3g} s, {self.reason}>"
         )
+
+
+def estimator(
+    algorithm: Algorithm, parameter: Tree, classes: list[str] | None, scaling: tuple[Array, Array] | None
+) -> Any:
+    """A trained model as a fitted estimator of scikit-learn."""
+    model = algorithm.to_sklearn(parameter, classes)
+    if scaling is None:
+        return model
+    from flegel.algorithms.estimators import scaled_before
+
+    return scaled_before(model, scaling)
 
 
 def _shape(value: Array) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.cli.main import app
+from flegel.datasets import Treatment
+from flegel.prediction import predict
 from flegel.runtime.job.result_store import Model
 
 RNG = np.random.default_rng(0)
@@ -118,20 +121,25 @@ WRONG: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("case", "table", "told"), WRONG, ids=[case for case, _, _ in WRONG])
 def test_wrong_tables_are_refused_in_one_sentence(words: Trained, case: str, table: Any, told: str) -> None:
-    for predict in (words.result.predict, words.model.predict):
+    for ask in (words.result.predict, words.model.predict):
         with pytest.raises(flegel.FlegelError, match=told) as refused:
-            predict(table)
+            ask(table)
         assert str(refused.value).endswith((".", "?")) and "\n" not in str(refused.value)
 
 
-def test_sparse_rows_are_refused_where_the_model_is_dense_and_taken_where_it_is_not(
-    words: Trained, clusters: flegel.Result
-) -> None:
-    with pytest.raises(flegel.UsageError, match="takes dense rows"):
-        clusters.predict(sparse())
+def test_sparse_rows_are_refused_where_the_model_is_dense_and_taken_where_it_is_not(clusters: flegel.Result) -> None:
+    fuzzy = FCM(k=2)
+    theta = fuzzy.initParameter(flegel.Sample(ROWS, None, len(ROWS), 3), np.random.default_rng(0))
+    dense = SimpleNamespace(algorithm=fuzzy, parameter=theta, classes=None)
+    with pytest.raises(flegel.UsageError, match="FCM takes dense rows"):
+        predict(dense, Treatment(3), sparse())
+    assert np.array_equal(clusters.predict(sparse()), clusters.labels)
+
+
+def test_labels_that_were_whole_numbers_come_back_as_integers() -> None:
     plain = flegel.run(LR(), (ROWS, (WORDS == "pulsar").astype(int)), sync="bsp")
-    assert np.array_equal(plain.predict(sparse()), plain.predict(ROWS))
-    assert plain.predict(ROWS).dtype == np.int64, "labels were integers"
+    assert plain.predict(ROWS).dtype == np.int64 and plain.class_names == [0, 1]
+    assert np.array_equal(plain.predict(sparse()), plain.labels)
 
 
 def test_what_an_algorithm_cannot_answer_is_said(clusters: flegel.Result, words: Trained) -> None:

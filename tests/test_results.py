@@ -107,7 +107,8 @@ def test_a_summary_says_how_it_was_made(path: Path) -> None:
 @pytest.mark.parametrize("path", SUMMARIES, ids=lambda p: p.name)
 def test_commands_of_summaries_run_programs_that_exist(path: Path) -> None:
     modules = {m for origin in origins(summary(path.name)) for m in re.findall(r"-m (bench[.\w]+)", origin["command"])}
-    gone = sorted(module for module in modules if not (ROOT / f"{module.replace('.', '/')}.py").exists())
+    places = {module: ROOT / module.replace(".", "/") for module in modules}
+    gone = [m for m, p in places.items() if not (p.with_suffix(".py").exists() or (p / "__main__.py").exists())]
     assert not gone, f"{path.name} was made by {gone}, which do not exist"
 
 

@@ -13,33 +13,53 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.fcm.kernel import CUT, NEAR, kernel_for
-from flegel.algorithms.seeding import START_FILE, standard_units, start_rows, weighted_rows
+from flegel.algorithms.seeding import (
+    DRAWN,
+    START_FILE,
+    coverage,
+    covered,
+    lloyd,
+    some_weighted,
+    standard_units,
+    start_rows,
+    unseen_weight,
+    weighted_rows,
+)
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
 
+TRIAL_ROWS = (2048, 16384)  # least and largest number of rows of the sample on which starts are tried
+TRIAL_WORK = 2**24  # distances times columns in a pass over them: fewer rows where k·d is large
+TRIAL_PASSES = 30
+SETTLED = 1e-5  # relative gain of a pass below which a trial ends
 SAME = 1e-3  # relative to the spread of the points: closer centroids count as coinciding
 
 
 class Prototypes(NamedTuple):
-    """θ. `origin` and `unit` (one for all columns) never change: statistics are taken about and in them."""
+    """θ. `origin` and `unit` (one for all columns) never change: statistics are taken about and in them. Nor does
+    `shares`, the mean w of each cluster over the sample. `points` is the `coverage` of the first pass.
+    """
 
     centroids: Array
     origin: Array
     unit: Array
+    shares: Array
+    points: Array
 
 
 class Weights(NamedTuple):
-    """s, per cluster, with w = u^m and y = (x − origin) / unit: Σ w, Σ w·y, Σ w·‖y‖²."""
+    """s, per cluster, with w = u^m and y = (x − origin) / unit: Σ w, Σ w·y, Σ w·‖y‖². And how many points were seen."""
 
     counts: Array
     sums: Array
     squares: Array
+    seen: Array
 
 
 class MembershipChange(NamedTuple):
-    """A point's change: by how much its w have changed; and y."""
+    """A point's change: by how much its w (and, last, whether it was seen) have changed; and y."""
 
     changes: Array
     y: Array
@@ -50,12 +70,15 @@ class FCM(Algorithm):
 
     Model: centroids c_1 … c_k; x belongs to cluster j to the degree u_j ∝ ‖x − c_j‖^(−2/(m−1)), Σ_j u_j = 1.
     A point on a centroid belongs to it alone (to several that coincide, in equal parts). State of a point:
-    w_j = u_j^m, 0 before its first visit.
+    w_j = u_j^m, and 1; all 0 before its first visit.
     Statistics: Σ w, Σ w·y, Σ w·‖y‖², with y = x about a fixed origin in a fixed unit; a visit adds the
     difference to the point's last one. M-step: c_j = Σ w·x / Σ w; a cluster of no weight keeps its centroid.
+    Before every point has been visited, the sample counts for those that are missing (`seeding.unseen_weight`).
     Objective: Σ_i Σ_j u_ij^m ‖x_i − c_j‖² over visited points, from the statistics alone. It never rises,
     as both steps are exact minima: to about 1e-12 in float64, and 1e-7 in float32, where Σ u is 1
     no better.
+    Start: the best of `n_init`, each a few passes over the sample from the clusters of k-means. Other starts are taken
+    as they are.
     Reference: J. Bezdek, Pattern Recognition with Fuzzy Objective Function Algorithms (1981).
     """
 
@@ -63,6 +86,7 @@ class FCM(Algorithm):
     weighted = True
     ignores_labels = True
     default_tolerance = 1e-6
+    auxiliary = ("shares", "points")
     memoryless = True
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
@@ -72,22 +96,56 @@ class FCM(Algorithm):
         Meta(description="k-means++, random, first, a .npy file of k centroids, or an array of them"),
         START_FILE,
     ] = "k-means++"
+    n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Prototypes:
         rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, units, _ = standard_units(rows)
-        start = start_rows(rows, self.k, self.init, sample.columns, rng, "FCM", mass)
-        return Prototypes(start, origin, np.full(sample.columns, units.max()))
+        unit = np.full(sample.columns, units.max())
+        size = int(np.clip(TRIAL_WORK // (self.k * sample.columns), *TRIAL_ROWS))
+        some, own = some_weighted(rows, mass, max(size, self.k), rng)
+        y = (some - origin) / unit
+        own = np.ones(len(y)) if own is None else own
+        if isinstance(self.init, str) and self.init == DRAWN:
+            if self.k > len(y):
+                raise UsageError(f"FCM: k={self.k} is more than the {len(y)} points drawn; lower k.")
+            trials = [self._alternate(y, own, lloyd(y, self.k, rng, own)[0]) for _ in range(self.n_init)]
+            centres = min(trials, key=lambda trial: trial[1])[0]
+        else:
+            centres = (start_rows(rows, self.k, self.init, sample.columns, rng, "FCM", mass) - origin) / unit
+        shares = own @ self._memberships(y, centres)[0] ** self.m / own.sum()
+        about = coverage(sample.mass, float(own.sum()))
+        return Prototypes(origin + centres * unit, origin, unit, shares, about)
+
+    def _alternate(self, y: Array, own: Array, centres: Array) -> tuple[Array, float]:
+        """A few passes over these rows: centres, and the objective before the last of them."""
+        value = np.inf
+        for _ in range(TRIAL_PASSES):
+            shares, squared = self._memberships(y, centres)
+            weights = shares**self.m * own[:, None]
+            before, value = value, float((weights * squared).sum())
+            mass = weights.sum(axis=0)
+            centres = np.where(mass[:, None] > 0, weights.T @ y / np.maximum(mass, 1e-300)[:, None], centres)
+            if before - value <= SETTLED * value:
+                break
+        return centres, value
+
+    def _memberships(self, y: Array, centres: Array) -> tuple[Array, Array]:
+        """u of each row and cluster, and its squared distances, in units of `unit`."""
+        distances = np.stack([((y - c) ** 2).sum(axis=1) for c in centres], axis=1)
+        safe = np.maximum(distances, NEAR)
+        shares = (safe.min(axis=1, keepdims=True) / safe) ** (1.0 / (self.m - 1.0))
+        return shares / shares.sum(axis=1, keepdims=True), distances
 
     def continueParameter(self, previous: Prototypes, sample: Sample, rng: np.random.Generator) -> Prototypes:
         return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
-        return np.zeros((points, self.k))
+        return np.zeros((points, self.k + 1))
 
     def initAggregator(self, sample: Sample, parameter: Prototypes) -> Weights:
         k = len(parameter.centroids)
-        return Weights(np.zeros(k), np.zeros_like(parameter.centroids), np.zeros(k))
+        return Weights(np.zeros(k), np.zeros_like(parameter.centroids), np.zeros(k), np.zeros(1))
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Prototypes, iterationNum: int) -> MembershipChange:
         centroids = parameter.centroids
@@ -102,20 +160,22 @@ class FCM(Algorithm):
         for j in range(k):
             if not logarithms[j] > CUT and self.m != 2.0:
                 shares[j] = 0.0
-        changes = (shares / shares.sum()) ** self.m
-        for j in range(k):  # the change of the stored value, which may be rounded to float32
+        changes = np.ones(k + 1)
+        changes[:k] = (shares / shares.sum()) ** self.m
+        for j in range(k + 1):  # the change of the stored value, which may be rounded to float32
             old = np.float64(dataPoint.state[j])
             dataPoint.state[j] = changes[j]
             changes[j] = (np.float64(dataPoint.state[j]) - old) * dataPoint.weight
         return MembershipChange(changes, y)
 
     def aggregate(self, target: Weights, change: MembershipChange | Weights) -> Weights:
-        if len(change) == 3:  # Weights, a worker's report; numba removes this branch for a MembershipChange
+        if len(change) == 4:  # Weights, a worker's report; numba removes this branch for a MembershipChange
             pytree.add(target, change)
             return target
         changes, y = change
         norm = (y * y).sum()
-        for j in range(changes.shape[0]):
+        target.seen[0] += changes[-1]
+        for j in range(target.counts.shape[0]):
             target.counts[j] += changes[j]
             target.squares[j] += changes[j] * norm
             for t in range(y.shape[0]):
@@ -123,11 +183,16 @@ class FCM(Algorithm):
         return target
 
     def updateParameter(self, aggregator: Weights, oldParameter: Prototypes) -> Prototypes:
-        filled = aggregator.counts > 0
-        centroids = np.array(oldParameter.centroids, dtype=np.float64)
-        means = aggregator.sums[filled] / aggregator.counts[filled, None]
-        centroids[filled] = oldParameter.origin + means * oldParameter.unit
-        return Prototypes(centroids, oldParameter.origin, oldParameter.unit)
+        old, seen = oldParameter, float(aggregator.seen[0])
+        unseen = unseen_weight(old.points, seen) * old.shares
+        counts, sums = aggregator.counts, aggregator.sums
+        if unseen.any():
+            sums = sums + unseen[:, None] * ((old.centroids - old.origin) / old.unit)
+            counts = counts + unseen
+        filled = counts > 0
+        centroids = np.array(old.centroids, dtype=np.float64)
+        centroids[filled] = old.origin + sums[filled] / counts[filled, None] * old.unit
+        return old._replace(centroids=centroids, points=covered(old.points, seen))
 
     def objective(self, aggregator: Weights, parameter: Prototypes) -> float:
         filled = aggregator.counts > 0
@@ -165,10 +230,7 @@ class FCM(Algorithm):
             raise UsageError(f"FCM: rows of shape {rows.shape} do not fit a model of {columns} columns.")
         y = (rows - parameter.origin) / parameter.unit
         centres = (parameter.centroids - parameter.origin) / parameter.unit
-        distances = np.stack([((y - c) ** 2).sum(axis=1) for c in centres], axis=1)
-        safe = np.maximum(distances, NEAR)
-        shares = (safe.min(axis=1, keepdims=True) / safe) ** (1.0 / (self.m - 1.0))
-        return shares / shares.sum(axis=1, keepdims=True), distances
+        return self._memberships(y, centres)
 
     def probabilities(self, features: Any, parameter: Prototypes) -> Array:
         """Memberships."""
@@ -191,6 +253,9 @@ class FCM(Algorithm):
     def predict(self, features: Any, parameter: Prototypes) -> Array:
         """The cluster that each row belongs to most, int32."""
         return np.asarray(self.transform(features, parameter)[0].argmax(axis=1), dtype=np.int32)
+
+    def to_sklearn(self, parameter: Prototypes, classes: list[str] | None) -> Any:
+        raise UsageError("scikit-learn has no fuzzy c-means; use flegel.sklearn.FuzzyCMeans there.")
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Prototypes) -> Evaluation:
         memberships, distances = self.transform(features, parameter)

@@ -14,7 +14,7 @@ from numba import njit
 
 from flegel.algorithm import Kernel
 from flegel.algorithms.simd.math import exp, log
-from flegel.algorithms.simd.vectors import lane_count, load, maximum, minimum, spread, store, where
+from flegel.algorithms.simd.vectors import lane_count, load, maximum, minimum, spread, store, total, where, widen
 from flegel.algorithms.soft_assignment import (
     FLUSH,
     GROUP,
@@ -68,7 +68,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
     limit = STEEP * d
     far = np.empty((levels.size, TILE), features.dtype)
     active = np.empty(TILE, features.dtype)
-    slot, held, reached = 0, 0, end
+    slot, held, reached, seen = 0, 0, end, 0.0
     for tile in range(start // TILE, -(-end // TILE)):
         if raised(flag):
             reached = max(start, tile * TILE)
@@ -79,7 +79,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
         if features.itemsize == 4 and beyond(columns, d, at, ones, limit):
             if not opened:
                 wide, opened = _room(k, d, parameter, expanded), True
-            _wide_tile(features, state, weights, tile, start, end, parameter, m, wide)
+            seen += _wide_tile(features, state, weights, tile, start, end, parameter, m, wide)
             continue
         _norms(columns, d, at)
         mark_active(active, tile, start, end)
@@ -87,7 +87,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
             products(columns, d, at, slopes, levels, far)
         else:
             square_distances(columns, d, at, slopes, offsets, levels, far)
-        _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, active, changes)
+        seen += _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, active, changes)
         slot, held = slot + 1, held + TILE
         if slot == tiles:
             accumulate(changes, columns, lane_sums)
@@ -106,6 +106,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
         aggregator.squares[j] += table[j, d]
         for t in range(d):
             aggregator.sums[j, t] += table[j, t]
+    aggregator.seen[0] += seen
     return reached
 
 
@@ -116,12 +117,13 @@ def _room(k, d, parameter, expanded):
     slopes, offsets, levels = _pack(wide, parameter, k, expanded)
     changes, columns, lane_sums, _ = soft_buffers(wide, k, d + 2, 1)
     columns[d + 1] = 1
-    return slopes, offsets, levels, changes, columns, lane_sums, np.empty((levels.size, TILE)), np.zeros((k, TILE))
+    return slopes, offsets, levels, changes, columns, lane_sums, np.empty((levels.size, TILE)), np.zeros((k + 1, TILE))
 
 
 @njit(**OPTIONS)
 def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide):
-    """A tile of float32 rows in float64. What counts is the change of the state as it is kept, in float32."""
+    """A tile of float32 rows in float64; returns what the new ones weigh. What counts is the change of the state as it
+    is kept, in float32."""
     slopes, offsets, levels, changes, columns, lane_sums, far, room = wide
     k, d = parameter.centroids.shape
     active = np.empty(TILE)
@@ -132,7 +134,7 @@ def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide):
         products(columns, d, 0, slopes, levels, far)
     else:
         square_distances(columns, d, 0, slopes, offsets, levels, far)
-    for j in range(k):
+    for j in range(k + 1):
         for lane in range(TILE):
             room[j, lane] = state[tile, j, lane]
     _memberships(far, columns, d, 0, k, m, m <= 2.0, room, 0, None, active, changes)
@@ -143,19 +145,27 @@ def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide):
             changes[j, lane] = np.float64(state[tile, j, lane]) - old
             if weights is not None:
                 changes[j, lane] *= weights[tile, lane]
+    seen = 0.0
+    for lane in range(TILE):
+        new = room[k, lane] - state[tile, k, lane]
+        state[tile, k, lane] = room[k, lane]
+        seen += new if weights is None else new * weights[tile, lane]
     accumulate(changes, columns, lane_sums)
+    return seen
 
 
 @njit(**OPTIONS)
 def _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, active, changes):
     """u^m of each cluster into the state, their changes into `changes`; u ∝ (1 / distance²)^(1/(m−1)).
 
+    Returns what those of the points weigh that had not been visited before (last number of the state).
     `far` holds squared distances, which lack ‖y‖², row d of the columns, if they are `expanded`.
     """
     points = changes.shape[1]
     power = 1.0 / (m - 1.0)
+    seen = 0.0
     for lane in range(0, TILE, lane_count(far, LANES)):
-        base = tile * k * TILE + lane
+        base = tile * (k + 1) * TILE + lane
         visited = load(active, lane, LANES) > 0
         norm = load(columns, d * points + at + lane, LANES) * (1.0 if expanded else 0.0)
         zero = spread(0, norm)
@@ -190,6 +200,14 @@ def _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, acti
             if weights is not None:
                 change = change * load(weights, tile * TILE + lane, LANES)
             store(changes, j * points + at + lane, change)
+        old = load(state, base + k * TILE, LANES)
+        new = where(visited, spread(1, zero), old)
+        store(state, base + k * TILE, new)
+        change = new - old
+        if weights is not None:
+            change = change * load(weights, tile * TILE + lane, LANES)
+        seen += total(widen(change))
+    return seen
 
 
 @njit(**OPTIONS)

@@ -12,6 +12,8 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithms.estimators import fitted_mixture
+from flegel.algorithms.gmm.covariances import covariances_of, precision_factors
 from flegel.algorithms.gmm.kernel import CUT, kernel_for
 from flegel.algorithms.gmm.shapes import (
     diagonals,
@@ -28,11 +30,14 @@ from flegel.algorithms.seeding import (
     DRAWN,
     START_FILE,
     clipped,
+    coverage,
+    covered,
     lloyd,
     numbered,
     some_weighted,
     standard_units,
     start_rows,
+    unseen_weight,
     weighted_rows,
 )
 from flegel.core import pytree
@@ -55,7 +60,7 @@ class Mixture(NamedTuple):
     `covariances` and `whiten` have a row per component: d variances, or a lower triangle row by row. `whiten`
     is the inverse Cholesky factor in units of `unit`: ‖whiten·(x − mean)/unit‖² is a squared Mahalanobis
     distance. `level` is what in the log density does not depend on x. `origin`, `unit` and `floor`, the least variance
-    of a column in units of unit², never change.
+    of a column in units of unit², never change. `points` is the `coverage` of the first pass.
     """
 
     weights: Array
@@ -66,6 +71,7 @@ class Mixture(NamedTuple):
     origin: Array
     unit: Array
     floor: Array
+    points: Array
 
 
 class MixtureMoments(NamedTuple):
@@ -92,7 +98,8 @@ class GMM(Algorithm):
     Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and deviation of
     the sample without outliers, the latter to a power of two), and the sum of entropies; a visit adds the difference
     to the point's last one, in float64 where float32 would lose it.
-    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance that maximizes F among those with Σ_j ⪰ floor. The floor is
+    M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance that maximizes F among those with Σ_j ⪰ floor; before every
+    point has been visited, the sample counts for those that are missing (`seeding.unseen_weight`). The floor is
     `regularization` times the variance of each column, without its outliers. A component without points stays as it
     was, with weight 0.
     Objective (maximized): F(Q, θ) of the paper's Eq. (2), Σ_i E_r[log w_z p(x_i | z)] + H(r_i) over visited
@@ -109,6 +116,7 @@ class GMM(Algorithm):
     weighted = True
     ignores_labels = True
     maximize = True
+    auxiliary = ("points",)
     default_tolerance = 1e-6
     memoryless = True
     trivial = "a single Gaussian"
@@ -134,7 +142,7 @@ class GMM(Algorithm):
         rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, unit, floor = self._units(rows)
         if isinstance(self.init, str) and self.init == DRAWN:
-            return self._best_start((rows - origin) / unit, mass, origin, unit, floor, rng)
+            return self._best_start((rows - origin) / unit, mass, origin, unit, floor, sample.mass, rng)
         means = (start_rows(rows, self.k, self.init, sample.columns, rng, "GMM", mass) - origin) / unit
         y = (rows - origin) / unit
         # One variance for all components; outliers count as 5 units from their mean.
@@ -146,7 +154,8 @@ class GMM(Algorithm):
         covariances = spread.copy()
         if self._matrices(sample.columns):
             covariances = packed(np.stack([np.diag(row) for row in spread]))
-        return self._mixture(np.full(self.k, 1.0 / self.k), means, covariances, origin, unit, floor)
+        about = coverage(sample.mass, 0.0)  # a guess at the components' sizes stands for no points
+        return self._mixture(np.full(self.k, 1.0 / self.k), means, covariances, origin, unit, floor, about)
 
     def _units(self, rows: Array) -> tuple[Array, Array, Array]:
         """Origin and unit of each column, and its least variance in units of unit²."""
@@ -161,11 +170,30 @@ class GMM(Algorithm):
         if previous.means.shape != (self.k, sample.columns) or previous.covariances.shape != (self.k, width):
             raise UsageError("GMM: start= is a mixture of another shape than k, covariance and the data ask for.")
         origin, unit, floor = self._units(weighted_rows(np.asarray(sample.features), sample.weights)[0])
-        covariances = previous.covariances / outer(unit[None, :], width)
-        return self._mixture(previous.weights, (previous.means - origin) / unit, covariances, origin, unit, floor)
+        about = coverage(sample.mass, 0.0)
+        return self._in_units(previous.weights, previous.means, previous.covariances, origin, unit, floor, about)
+
+    def mixture(self, weights: Array, means: Array, covariances: Array) -> Mixture:
+        """θ of given components; `covariances` has a packed row each (see `shapes`). All in the units of the data."""
+        unit = 2.0 ** np.round(0.5 * np.log2(diagonals(covariances, means.shape[1]).mean(axis=0)))
+        floor, about = np.zeros(means.shape[1]), coverage(1.0, 0.0)
+        return self._in_units(weights, means, covariances, means.mean(axis=0), unit, floor, about)
+
+    def _in_units(
+        self, weights: Array, means: Array, covariances: Array, origin: Array, unit: Array, floor: Array, about: Array
+    ) -> Mixture:
+        scaled = covariances / outer(unit[None, :], covariances.shape[1])
+        return self._mixture(weights, (means - origin) / unit, scaled, origin, unit, floor, about)
 
     def _best_start(
-        self, y: Array, mass: Array | None, origin: Array, unit: Array, floor: Array, rng: np.random.Generator
+        self,
+        y: Array,
+        mass: Array | None,
+        origin: Array,
+        unit: Array,
+        floor: Array,
+        points: float,
+        rng: np.random.Generator,
     ) -> Mixture:
         """Of several starts by k-means, every second one on clipped rows, the one that EM takes furthest."""
         if self.k > len(y):
@@ -189,7 +217,7 @@ class GMM(Algorithm):
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
-        return best
+        return best._replace(points=coverage(points, float(len(some) if own is None else own.sum())))
 
     def _moments(self, y: Array, shares: Array) -> MixtureMoments:
         width = self._width(y.shape[1])
@@ -260,6 +288,10 @@ class GMM(Algorithm):
         return target
 
     def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
+        seen = float(aggregator.counts.sum())
+        about = covered(oldParameter.points, seen)
+        if unseen := unseen_weight(oldParameter.points, seen):
+            aggregator = self._with_unseen(aggregator, oldParameter, unseen)
         counts = np.maximum(aggregator.counts, 0.0)
         filled = counts > EMPTY
         n = np.where(filled, counts, 1.0)[:, None]
@@ -274,7 +306,20 @@ class GMM(Algorithm):
             covariances[~filled] = (oldParameter.covariances / outer(oldParameter.unit[None, :], width))[~filled]
         total = counts.sum()
         weights = counts / total if total > 0 else oldParameter.weights
-        return self._mixture(weights, means, covariances, oldParameter.origin, oldParameter.unit, oldParameter.floor)
+        origin, unit, floor = oldParameter.origin, oldParameter.unit, oldParameter.floor
+        return self._mixture(weights, means, covariances, origin, unit, floor, about)
+
+    def _with_unseen(self, aggregator: MixtureMoments, parameter: Mixture, unseen: float) -> MixtureMoments:
+        """Statistics with so many more points, distributed as θ has it: what the sample says of points not yet seen."""
+        width = aggregator.squares.shape[1]
+        means = (parameter.means - parameter.origin) / parameter.unit
+        shares = unseen * parameter.weights[:, None]
+        second = parameter.covariances / outer(parameter.unit[None, :], width) + outer(means, width)
+        return aggregator._replace(
+            counts=aggregator.counts + shares[:, 0],
+            sums=aggregator.sums + shares * means,
+            squares=aggregator.squares + shares * second,
+        )
 
     def objective(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
         d = parameter.means.shape[1]
@@ -293,7 +338,7 @@ class GMM(Algorithm):
         whole = MixtureMoments(counts, sums, squares, np.zeros(1))
         k = len(parameter.weights)
         single = Mixture(*(field[:1] if len(field) == k and at < 5 else field for at, field in enumerate(parameter)))
-        return self.objective(whole, self.updateParameter(whole, single))
+        return self.objective(whole, self.updateParameter(whole, single._replace(points=coverage(0.0, 0.0))))
 
     def kernel(self, share: Shard) -> Kernel | None:
         return kernel_for(share, self.k) if share.layout == "tiles" else None
@@ -385,6 +430,12 @@ class GMM(Algorithm):
         """The most responsible component of each row, int32."""
         return np.asarray(self.transform(features, parameter)[0].argmax(axis=1), dtype=np.int32)
 
+    def to_sklearn(self, parameter: Mixture, classes: list[str] | None) -> Any:
+        kind = "diag" if self.covariance == "diagonal" else self.covariance
+        covariances = covariances_of(parameter.covariances, kind, parameter.means.shape[1])
+        factors = precision_factors(covariances, kind)
+        return fitted_mixture(kind, parameter.weights, parameter.means, covariances, factors)
+
     def evaluate(self, features: Any, labels: Array | None, parameter: Mixture) -> Evaluation:
         """The log-likelihood of these rows."""
         densities = self.transform(features, parameter)[1]
@@ -409,7 +460,8 @@ class GMM(Algorithm):
         d = len(origin)
         ones = np.ones((self.k, d))
         covariances = packed(np.stack([np.eye(d)] * self.k)) if self._matrices(d) else ones
-        return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor)
+        none = coverage(0.0, 0.0)
+        return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor, none)
 
     def _unknown(self, aggregator: MixtureMoments) -> Array:
         """Rounding error of each variance, a row per component: the sums are differences of larger ones."""
@@ -417,7 +469,14 @@ class GMM(Algorithm):
         return np.asarray(ROUNDING * whole / np.maximum(aggregator.counts, 1.0)[:, None])
 
     def _mixture(
-        self, weights: Array, means: Array, covariances: Array, origin: Array, unit: Array, floor: Array
+        self,
+        weights: Array,
+        means: Array,
+        covariances: Array,
+        origin: Array,
+        unit: Array,
+        floor: Array,
+        points: Array,
     ) -> Mixture:
         """Everything in the units of the data, from means and covariances in standard units."""
         d, width = means.shape[1], covariances.shape[1]
@@ -425,4 +484,4 @@ class GMM(Algorithm):
         constant = -0.5 * d * np.log(2 * np.pi) - np.log(unit).sum()
         level = np.log(np.maximum(weights, 1e-300)) + constant + logarithm
         scaled = covariances * outer(unit[None, :], width)
-        return Mixture(weights, origin + means * unit, scaled, whiten, level, origin, unit, floor)
+        return Mixture(weights, origin + means * unit, scaled, whiten, level, origin, unit, floor, points)

@@ -12,39 +12,62 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithms.estimators import fitted_kmeans
 from flegel.algorithms.kmeans.kernel import kernel_for
+from flegel.algorithms.kmeans.point import nearest_centroid, reassign
+from flegel.algorithms.kmeans.sparse import (
+    dense_rows,
+    distances_of,
+    nearest_of,
+    sparse_kernel,
+    sparse_lloyd,
+    sparse_seed,
+    take_rows,
+)
+from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
     DRAWN,
+    LLOYD_PASSES,
+    NAMED,
     START_FILE,
-    lloyd,
+    best_lloyd,
+    coverage,
+    covered,
+    given_rows,
     more_rows,
+    numbered,
     origin_of,
     some_weighted,
     start_rows,
+    unseen_weight,
     weighted_rows,
 )
 from flegel.core import pytree
 from flegel.core.pytree import Array
-from flegel.core.shard import DataPoint, Shard
+from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
 from flegel.errors import UsageError
 
 ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference of two such sums in float64
 SPARE = 64  # rows of the sample, at most, that θ keeps as places for clusters that become empty
-TRIAL_ROWS = 32768  # rows of the sample, at most, on which starts are tried
+SPARE_NUMBERS = 2**20  # numbers in them, at most: fewer where rows are wide
+TRIAL_ROWS = 4096  # rows of the sample on which starts are tried, where clusters are few
+LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
+ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
 TRIAL_WORK = 2**26  # multiplications in a pass over them, at most: fewer rows where k·d is large
 
 
 class Centroids(NamedTuple):
     """θ. `origin` never changes: statistics are taken about it, so a large mean costs no digits.
 
-    Nor do `spare`, rows of the data far from the start, where an empty cluster may go, and `points`, how many there
-    are, or what they weigh.
+    Nor do `spare`, rows of the data far from the start, where an empty cluster may go, and `shares`, the part of the
+    sample in each cluster of the start. `points` is the `coverage` of the first pass.
     """
 
     centroids: Array
     origin: Array
     spare: Array = np.empty((0, 0))
-    points: Array = np.zeros(())
+    shares: Array = np.empty(0)
+    points: Array = np.zeros(3)
 
 
 class KMeansSums(NamedTuple):
@@ -58,7 +81,7 @@ class KMeansSums(NamedTuple):
 class PointReassignment(NamedTuple):
     """A point's change: it leaves cluster `last` (−1: it was in none) for `nearest`."""
 
-    point: Array
+    point: Array | SparseRow
     origin: Array
     last: int
     nearest: int
@@ -71,13 +94,15 @@ class KMeans(Algorithm):
     Model: centroids μ_1 … μ_k. State of a point: the cluster of its last visit, −1 before the first.
     Statistics (paper, Section 2.2), over the points last assigned to j: S_j = Σ (x − origin), C_j = number of points,
     q_j = Σ ‖x − origin‖². A point that stays changes nothing.
-    M-step: μ_j = origin + S_j / C_j. A cluster that is empty when every point has been visited goes to the spare row
+    M-step: μ_j = origin + S_j / C_j; before every point has been visited, the sample counts for those that are missing
+    (`seeding.unseen_weight`). A cluster that is empty when every point has been visited goes to the spare row
     that is furthest from all centroids, and waits there for its points; that changes no sum, and the objective can
     only fall. Before that, or if no spare row is left, it keeps its centroid.
     Objective: Σ ‖x − μ_z(x)‖² over visited points, each at the cluster of its last visit, from the statistics
     alone: with m_j = S_j / C_j it is Σ [q_j − C_j ‖m_j‖² + C_j ‖(μ_j − origin) − m_j‖²]. The origin is the
     mean of the sample without outliers, so the error is about 1e-15 of the scatter about it, however large it is.
     It never rises between barriers: a visit lowers a point's own term, the M-step lowers the sum.
+    Sparse rows (CSR) are trained as they are, about the origin 0.
     Start: the best of `n_init`, each a few passes over the sample from a start by k-means++. Other starts are taken as
     they are.
     Reference: S. Lloyd, Least squares quantization in PCM (1982); R. Neal, G. Hinton, A view of the EM
@@ -88,7 +113,8 @@ class KMeans(Algorithm):
     torch_program = "flegel.algorithms.kmeans.torch_program:KMeansProgram"
     weighted = True
     ignores_labels = True
-    auxiliary = ("spare", "points")
+    sparse = True
+    auxiliary = ("spare", "shares", "points")
     default_tolerance = 1e-6
     memoryless = True
     trivial = "one cluster"
@@ -102,24 +128,45 @@ class KMeans(Algorithm):
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Centroids:
+        if isinstance(sample.features, Sparse):
+            return self._sparse_start(sample.features, sample, rng)
         rows, weights = weighted_rows(np.asarray(sample.features), sample.weights)
         origin = origin_of(rows)
-        size = max(TRIAL_WORK // (self.k * sample.columns), 2048, 20 * self.k)
-        some, own = some_weighted(rows, weights, min(size, TRIAL_ROWS), rng)
+        size = max(min(TRIAL_WORK // (self.k * sample.columns), TRIAL_ROWS), LEAST_ROWS, ROWS_A_CLUSTER * self.k)
+        some, own = some_weighted(rows, weights, min(size, MOST_ROWS), rng)
         some = some - origin
         if isinstance(self.init, str) and self.init == DRAWN:
             if self.k > len(some):
                 raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
-            trials = [lloyd(some, self.k, rng, own) for _ in range(self.n_init)]
-            start = min(trials, key=lambda trial: trial[2])[0] + origin
+            start = best_lloyd(some, self.k, self.n_init, rng, own)[0] + origin
         else:
             start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans", weights)
         spare = more_rows(some, start - origin, min(self.k, SPARE), rng, own) + origin
         spare = spare.astype(rows.dtype).astype(np.float64)
-        return Centroids(start, origin, spare, np.array([sample.mass]))
+        shares, drawn = _shares(numbered(some, start - origin), own, self.k)
+        return Centroids(start, origin, spare, shares, coverage(sample.mass, drawn))
 
     def continueParameter(self, previous: Centroids, sample: Sample, rng: np.random.Generator) -> Centroids:
         return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
+
+    def _sparse_start(self, rows: Sparse, sample: Sample, rng: np.random.Generator) -> Centroids:
+        """The same about 0, which is the origin of sparse rows. Trials count rows of any positive weight alike."""
+        ids, own = weighted_rows(np.arange(rows_of(rows)), sample.weights)
+        ids, own = some_weighted(ids, own, MOST_ROWS, rng)
+        some, given = take_rows(rows, ids), self.init
+        if not (isinstance(given, str) and given in NAMED):
+            start = given_rows(given, self.k, rows.columns, "KMeans")
+        elif self.k > rows_of(some):
+            raise UsageError(f"KMeans: k={self.k} is more than the {rows_of(some)} points drawn; lower k.")
+        elif given == DRAWN:
+            trials = [sparse_lloyd(some, self.k, rng, LLOYD_PASSES) for _ in range(self.n_init)]
+            start = min(trials, key=lambda trial: trial[2])[0]
+        else:
+            chosen = np.arange(self.k) if given == "first" else rng.choice(len(ids), self.k, replace=False)
+            start = dense_rows(some, chosen)
+        spare = sparse_seed(some, start, max(1, min(self.k, SPARE, SPARE_NUMBERS // rows.columns)), rng)
+        shares, drawn = _shares(nearest_of(some, start)[0], own, self.k)
+        return Centroids(start, np.zeros(rows.columns), spare, shares, coverage(sample.mass, drawn))
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.full((points, 1), -1, np.int32)
@@ -128,33 +175,19 @@ class KMeans(Algorithm):
         return KMeansSums(np.zeros_like(parameter.centroids), *np.zeros((2, len(parameter.centroids))))
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Centroids, iterationNum: int) -> PointReassignment:
-        x = np.asarray(dataPoint.features)  # dense: KMeans does not take sparse rows
         last = dataPoint.state[0]
-        nearest, least = 0, np.inf
-        for j in range(parameter.centroids.shape[0]):
-            distance = 0.0
-            for t in range(x.shape[0]):
-                difference = x[t] - parameter.centroids[j, t]
-                distance += difference * difference
-            if distance < least or (distance == least and j == last):  # a point moves only to a strictly nearer cluster
-                nearest, least = j, distance
+        nearest = nearest_centroid(dataPoint.features, parameter.centroids, last)
         dataPoint.state[0] = nearest
-        return PointReassignment(x, parameter.origin, last, nearest, dataPoint.weight)
+        return PointReassignment(dataPoint.features, parameter.origin, last, nearest, dataPoint.weight)
 
     def aggregate(self, target: KMeansSums, change: PointReassignment | KMeansSums) -> KMeansSums:
         if len(change) == 3:  # KMeansSums, a worker's report; numba removes this branch for a PointReassignment
             pytree.add(target, change)
             return target
-        x, origin, last, nearest, weight = change
+        row, origin, last, nearest, weight = change
         if last == nearest:
             return target
-        square = 0.0
-        for t in range(x.shape[0]):
-            away = x[t] - origin[t]
-            square += away * away
-            target.sums[nearest, t] += weight * away
-            if last >= 0:
-                target.sums[last, t] -= weight * away
+        square = reassign(row, origin, last, nearest, weight, target.sums)
         target.counts[nearest] += weight
         target.squares[nearest] += weight * square
         if last >= 0:
@@ -163,12 +196,18 @@ class KMeans(Algorithm):
         return target
 
     def updateParameter(self, aggregator: KMeansSums, oldParameter: Centroids) -> Centroids:
+        seen = float(aggregator.counts.sum())
         filled = aggregator.counts > 0
-        centroids = np.array(oldParameter.centroids, dtype=np.float64)
-        centroids[filled] = oldParameter.origin + aggregator.sums[filled] / aggregator.counts[filled, None]
-        if not filled.all() and aggregator.counts.sum() >= oldParameter.points[0]:
+        old = np.array(oldParameter.centroids, dtype=np.float64)
+        unseen = (unseen_weight(oldParameter.points, seen) * oldParameter.shares)[filled, None]
+        counts, sums = aggregator.counts[filled, None], aggregator.sums[filled]
+        centroids = old.copy()
+        if unseen.any():
+            sums, counts = sums + unseen * (old[filled] - oldParameter.origin), counts + unseen
+        centroids[filled] = oldParameter.origin + sums / counts
+        if not filled.all() and seen >= oldParameter.points[0]:
             centroids = _relocated(centroids, filled, oldParameter.spare)
-        return oldParameter._replace(centroids=centroids)
+        return oldParameter._replace(centroids=centroids, points=covered(oldParameter.points, seen))
 
     def objective(self, aggregator: KMeansSums, parameter: Centroids) -> float:
         filled = aggregator.counts > 0
@@ -185,6 +224,8 @@ class KMeans(Algorithm):
         return squares - float(sums @ sums) / max(float(aggregator.counts.sum()), 1.0) + ROUNDING * squares
 
     def kernel(self, share: Shard) -> Kernel | None:
+        if isinstance(share.features, Sparse):
+            return sparse_kernel()
         return kernel_for(share, self.k) if share.layout == "tiles" else None
 
     def validate(self, sample: Sample) -> None:
@@ -211,11 +252,13 @@ class KMeans(Algorithm):
 
     def distances(self, features: Any, parameter: Centroids) -> Array:
         """Euclidean distances to all centroids."""
+        if isinstance(features, Sparse):
+            return np.sqrt(distances_of(features, parameter.centroids))
         return np.sqrt(_squared_distances(np.asarray(features), parameter))
 
     def scores(self, features: Any, parameter: Centroids) -> Array:
         """Minus the squared distance to the nearest centroid; their sum is minus the objective."""
-        return -_nearest(np.asarray(features), parameter)[1]
+        return -_nearest(features, parameter)[1]
 
     def model(self, parameter: Centroids) -> dict[str, Array]:
         return {"centroids": parameter.centroids}
@@ -225,10 +268,13 @@ class KMeans(Algorithm):
 
     def predict(self, features: Any, parameter: Centroids) -> Array:
         """The nearest cluster of each row, int32."""
-        return _nearest(np.asarray(features), parameter)[0]
+        return _nearest(features, parameter)[0]
+
+    def to_sklearn(self, parameter: Centroids, classes: list[str] | None) -> Any:
+        return fitted_kmeans(parameter.centroids)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Centroids) -> Evaluation:
-        nearest, distances = _nearest(np.asarray(features), parameter)
+        nearest, distances = _nearest(features, parameter)
         total = float(distances.sum())
         used = float(len(np.unique(nearest)))
         return Evaluation(total, {"inertia": total, "mean": total / len(nearest), "clusters": used})
@@ -253,6 +299,12 @@ def _relocated(centroids: Array, filled: Array, spare: Array) -> Array:
     return moved
 
 
+def _shares(labels: Array, weights: Array | None, k: int) -> tuple[Array, float]:
+    """The part of the sample in each cluster, and what the sample weighs."""
+    counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
+    return counts / counts.sum(), float(counts.sum())
+
+
 def _squared_distances(rows: Array, parameter: Centroids, chunk: int = 16384) -> Array:
     """(rows, centroids), in float64, by differences: no digits are lost where a row is near a centroid."""
     found = np.empty((len(rows), len(parameter.centroids)))
@@ -263,9 +315,14 @@ def _squared_distances(rows: Array, parameter: Centroids, chunk: int = 16384) ->
     return found
 
 
-def _nearest(rows: Array, parameter: Centroids, chunk: int = 16384) -> tuple[Array, Array]:
+def _nearest(features: Any, parameter: Centroids, chunk: int = 16384) -> tuple[Array, Array]:
     """Cluster and squared distance of each row, in float64."""
     columns = len(parameter.origin)
+    if isinstance(features, Sparse):
+        if features.columns > columns:
+            raise UsageError(f"KMeans: rows of {features.columns} columns do not fit a model of {columns}.")
+        return nearest_of(features, parameter.centroids)
+    rows = np.asarray(features)
     if rows.ndim != 2 or rows.shape[1] != columns:
         raise UsageError(f"KMeans: rows of shape {rows.shape} do not fit a model of {columns} columns.")
     centres = parameter.centroids - parameter.origin

@@ -1,8 +1,8 @@
 """K-means over blocks of rows by torch, for GPUs: the same statistics as the hooks. Imports torch.
 
 The nearest centroid minimizes ½‖c‖² − x·c: one matrix product and a minimum per block. As on processors, the features'
-precision proposes and float64 decides, but only for the rows that change their cluster; only these enter the sums, as
-a product of a sparse assignment matrix with the rows. After a few passes they are few, and a pass reads the data once.
+precision proposes and float64 decides, but only for the rows that change their cluster; only these enter the sums.
+After a few passes they are few, and a pass reads the data once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-ROOM = 2**28  # numbers of a block's product: 1 GiB in float32
-MANY = 8  # one row in so many changes: then adding them up by sorted segments pays
+BLOCK = 2**22  # rows of a block on a GPU
+CHUNK = 2**20  # rows of one product with all clusters, or that change their cluster together
+PRODUCT_UP_TO = 512  # clusters
 
 
 class KMeansProgram:
@@ -25,14 +26,20 @@ class KMeansProgram:
         self._gpu = device.type == "cuda"
 
     def block(self, columns: int) -> int:
-        return max(ROOM // max(self._clusters, 1), 4096) if self._gpu else 8192
+        """On a GPU some milliseconds of work; on a processor what its cache holds."""
+        return BLOCK if self._gpu else 8192
 
     def set_parameter(self, parameter: Any) -> None:
-        self._origin = self._put(parameter.origin)
-        self._centres = self._put(parameter.centroids) - self._origin
+        origin, centroids = (np.array(a, np.float64) for a in (parameter.origin, parameter.centroids))
+        centres = centroids - origin
+        half = 0.5 * (centres**2).sum(1)
+        self._shifted = bool((origin**2).sum() > 4.0 * (centres**2).sum() / max(len(centres), 1))
+        if not self._shifted:
+            half = half + centres @ origin  # x·c of an unshifted x contains origin·c
+        self._origin, self._centres, self._half = (self._put(a) for a in (origin, centres, half))
 
     def _put(self, values: Any) -> torch.Tensor:
-        return torch.from_numpy(np.array(values, np.float64)).to(self._device)
+        return torch.from_numpy(values).to(self._device)
 
     def visit(
         self, features: torch.Tensor, labels: torch.Tensor, state: torch.Tensor, sums: Sequence[torch.Tensor],
@@ -41,55 +48,59 @@ class KMeansProgram:
         last = state[:, 0]
         proposed = self._nearest(features)
         moved = torch.nonzero(proposed != last).reshape(-1)
-        if not len(moved):
-            return
+        for at in range(0, len(moved), CHUNK):
+            self._move(features, last, proposed, moved[at : at + CHUNK], sums)
+
+    def _move(
+        self, features: torch.Tensor, last: torch.Tensor, proposed: torch.Tensor, moved: torch.Tensor,
+        sums: Sequence[torch.Tensor],
+    ) -> None:  # fmt: skip
+        """Take rows to their new clusters, where float64 agrees that these are nearer. No step waits for the device."""
         rows = features[moved].double() - self._origin
         old, new = last[moved].long(), proposed[moved].long()
         seen = old >= 0
         before, after = self._centres[old.clamp(min=0)], self._centres[new]
         nearer = ((after - before) * (2.0 * rows - after - before)).sum(1) > 0.0
         keep = nearer | ~seen
-        if not bool(keep.all()):
-            rows, old, new, seen, moved = rows[keep], old[keep], new[keep], seen[keep], moved[keep]
-        last[moved] = new.to(last.dtype)
-        squares = (rows * rows).sum(1)
-        self._add(sums, new, rows, squares, 1.0)
-        if bool(seen.any()):
-            self._add(sums, old[seen], rows[seen], squares[seen], -1.0)
+        last[moved] = torch.where(keep, new, old).to(last.dtype)
+        squares = (rows * rows).sum(1, keepdim=True)
+        values = torch.cat([rows, torch.ones_like(squares), squares], 1)
+        joins, leaves = keep.double(), (keep & seen).double()
+        change = self._by_cluster(old.clamp(min=0), new, joins, leaves, values, len(self._centres))
+        sums[0].add_(change[:, :-2])
+        sums[1].add_(change[:, -2])
+        sums[2].add_(change[:, -1])
 
     def _nearest(self, features: torch.Tensor) -> torch.Tensor:
         """The cluster of each row in the features' precision. Rows far from the origin are shifted first."""
         kind = features.dtype if features.is_floating_point() else torch.float64
-        centres, origin = self._centres.to(kind), self._origin.to(kind)
-        scatter = float((self._centres**2).sum()) / max(len(centres), 1)
-        half = 0.5 * (self._centres**2).sum(1)
-        rows = features.to(kind)
-        if float((self._origin**2).sum()) > 4.0 * scatter:
-            rows = rows - origin
-        else:
-            half = half + self._centres @ self._origin
+        rows, centres, half = features.to(kind), self._centres.to(kind), self._half.to(kind)
+        if self._shifted:
+            rows = rows - self._origin.to(kind)
         if self._gpu and kind == torch.float32:
             from flegel.algorithms.kmeans.triton_kernel import nearest
 
-            found = nearest(rows, centres, half.float())
+            found = nearest(rows, centres, half)
             if found is not None:
                 return found
-        return torch.addmm(half.to(kind), rows, centres.T, alpha=-1.0).argmin(1).int()
+        parts = [
+            torch.addmm(half, rows[at : at + CHUNK], centres.T, alpha=-1.0).argmin(1)
+            for at in range(0, len(rows), CHUNK)
+        ]
+        return torch.cat(parts).int()
 
-    def _add(
-        self, sums: Sequence[torch.Tensor], which: torch.Tensor, rows: torch.Tensor, squares: torch.Tensor, sign: float
-    ) -> None:
-        """Rows into the sums of their clusters. Many rows go through sorted segments: thousands of additions to one
-        address would wait for each other."""
-        totals, counts, scatter = sums
-        if self._gpu and len(which) * MANY > 2**16:
-            order = torch.argsort(which)
-            sizes = torch.bincount(which, minlength=len(counts))
-            segments = torch.segment_reduce(rows[order], "sum", lengths=sizes, axis=0, initial=0)
-            totals.add_(segments, alpha=sign)
-            scatter.add_(torch.segment_reduce(squares[order], "sum", lengths=sizes, axis=0, initial=0), alpha=sign)
-            counts.add_(sizes, alpha=sign)
-            return
-        totals.index_add_(0, which, rows, alpha=sign)
-        scatter.index_add_(0, which, squares, alpha=sign)
-        counts.index_add_(0, which, torch.ones_like(squares), alpha=sign)
+    def _by_cluster(
+        self, old: torch.Tensor, new: torch.Tensor, joins: torch.Tensor, leaves: torch.Tensor, values: torch.Tensor,
+        clusters: int,
+    ) -> torch.Tensor:  # fmt: skip
+        """Σ of the values of rows that join a cluster less those that leave it. With few clusters as a product with a
+        matrix of ±1: thousands of atomic additions to one address would wait for each other."""
+        if self._gpu and clusters <= PRODUCT_UP_TO:
+            signs = torch.zeros((len(new), clusters), dtype=torch.float64, device=values.device)
+            signs.scatter_(1, new[:, None], joins[:, None])
+            signs.scatter_add_(1, old[:, None], -leaves[:, None])
+            return signs.T @ values
+        change = torch.zeros((clusters, values.shape[1]), dtype=torch.float64, device=values.device)
+        change.index_add_(0, new, values * joins[:, None])
+        change.index_add_(0, old, values * -leaves[:, None])
+        return change

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flegel.algorithms.estimators import fitted_classifier
 from flegel.algorithms.lr.model import Linear
 from flegel.algorithms.rows import times
 from flegel.core.pytree import Array
@@ -57,3 +58,13 @@ def class_numbers(labels: Array, parameter: Linear) -> Array:
     if not np.array_equal(parameter.classes[order[place]], labels):
         raise UsageError("LR: a label is not among the classes that the model was trained with.")
     return np.asarray(order[place])
+
+
+def genuine(parameter: Linear, names: list[str] | None, l2: float, l1: float) -> Any:
+    """scikit-learn's estimator of this model; its C is told where there is no l1 penalty."""
+    values = parameter.classes.astype(np.int64) if (parameter.classes % 1 == 0).all() else parameter.classes
+    classes = np.array([names[int(c)] for c in parameter.classes]) if names else values
+    if len(classes) < 2:
+        raise UsageError("LR: scikit-learn knows no model of a single class.")
+    points = float(parameter.internal_search[1])
+    return fitted_classifier(parameter.weights, np.asarray(parameter.bias), classes, 0.0 if l1 else l2, points)

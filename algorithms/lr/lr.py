@@ -187,12 +187,9 @@ class LR(Algorithm):
         fresh = self.initParameter(sample, rng)
         if previous.weights.shape != fresh.weights.shape or known != self.classes:
             raise UsageError("LR: start= has other columns or classes than these data; give the classes of the start.")
-        numbers = fresh.internal_visit.copy()
-        numbers[0] = self._penalty.value(joined(previous))
-        return fresh._replace(
-            weights=previous.weights, bias=previous.bias, internal_visit=numbers,
-            internal_search=begin(sample.points, settling=self.memory),
-        )  # fmt: skip
+        numbers = np.append(self._penalty.value(joined(previous)), fresh.internal_visit[1:])
+        made = {"internal_visit": numbers, "internal_search": begin(sample.points, settling=self.memory)}
+        return fresh._replace(weights=previous.weights, bias=previous.bias, **made)
 
     @property
     def _curvature(self) -> float:
@@ -410,8 +407,8 @@ class LR(Algorithm):
         part, floor = RECOUNT[int(search.settling)], max(NEGLIGIBLE * mean, 0.0)
         numbers = [self._penalty.value(theta), number, part, floor, self._cap(search), *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
-        fresh = parameter._replace(weights=weights, bias=bias, internal_visit=np.array(numbers))
-        return fresh._replace(internal_search=np.array(search))
+        made = {"internal_visit": np.array(numbers), "internal_search": np.array(search)}
+        return parameter._replace(weights=weights, bias=bias, **made)
 
     def _rate(self, search: StepSearch) -> float:
         return self.learning_rate * scheduled(self.schedule, self.decay, search.trained / search.points)
@@ -487,6 +484,9 @@ class LR(Algorithm):
     def predict(self, features: Any, parameter: Linear) -> Array:
         """The most likely class of each row, as a label value."""
         return answers.likeliest(features, parameter)
+
+    def to_sklearn(self, parameter: Linear, classes: list[str] | None) -> Any:
+        return answers.genuine(parameter, classes, self.l2, self.l1)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Linear) -> Evaluation:
         """Mean log-loss + penalty, and accuracy."""

@@ -3,7 +3,7 @@
 `solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the
 state and padded to whole vectors, and closed into the aggregator again; between the two it does, for each
 row, what `NMF.updateDataPoint` does on `NMF.localParameter`. Where the aggregator is as the last call left it,
-the copy still is what would be opened. `multiplying` leaves H alone. Both look at the flag before every row.
+the copy still is what would be opened. `whole_matrix` leaves H alone. Both look at the flag before every row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ import numpy as np
 from numba import njit
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.nmf.rows import MOST_SWEEPS, SETTLED, gram_of, multiply_row_with, settled, start_row
+from flegel.algorithms.nmf.rows import (
+    MOST_SWEEPS,
+    SETTLED,
+    gram_of,
+    hold_out,
+    number_bits,
+    row_key,
+    settled,
+    start_row,
+    whole_row_with,
+)
 from flegel.algorithms.simd.emit import register_lanes
 from flegel.algorithms.simd.vectors import fma, fma_each, load, maximum, splats, spread, store, total
 from flegel.core.pytree import Array, Tree
@@ -177,31 +187,51 @@ def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps,
 
 
 @njit(nogil=True, cache=True)
-def _sparse_rows(indptr, indices, entries, unit, state, masses, local, numbers, sums, counts, start, end, flag):
-    energy, progress, penalty, rate, sweeps, settle, room = numbers
-    values = np.empty(0, local.dtype)
+def _visit(columns, values, found, key, state, masses, i, local, numbers, sums, counts):
+    """A row with its first `found` columns and values, of which some may be held out."""
+    energy, progress, penalty, rate, sweeps, settle, room, rank, fraction = numbers
+    kept = hold_out(columns, values, found, key, fraction) if fraction > 0.0 else found
+    mass = 1.0 if masses is None else masses[i]
+    new = state[i, rank] < 0
+    if new:
+        sums[1] += mass
+        sums[3] += mass * (found - kept)
+        for t in range(kept):
+            counts[columns[t]] += mass
+    row = (penalty, rate, sweeps, settle, room, masses, i)
+    sums[0] += _row(local, energy, progress, columns[:kept], values, state[i, : rank + 1], *row)
+    if fraction > 0.0:
+        squares = 0.0
+        for t in range(kept, found):
+            about = 0.0
+            for f in range(rank):
+                about += state[i, f] * local[columns[t], f]
+            squares += (values[t] - about) ** 2
+        old = 0.0 if new else np.float64(state[i, rank + 1])
+        state[i, rank + 1] = squares
+        sums[2] += mass * (np.float64(state[i, rank + 1]) - old)
+
+
+@njit(nogil=True, cache=True)
+def _sparse_rows(indptr, indices, entries, bits, unit, state, masses, local, numbers, sums, counts, start, end, flag):
+    values, columns = np.empty(0, local.dtype), np.empty(0, np.int32)
     for i in range(start, end):
         if raised(flag):
             return i
         first, last = indptr[i], indptr[i + 1]
         if values.shape[0] < last - first:
             values = np.empty(2 * (last - first), local.dtype)
+            columns = np.empty(2 * (last - first), np.int32)
         for t in range(first, last):
             values[t - first] = entries[t] * unit
-        columns = indices[first:last]
-        if state[i, -1] < 0:
-            mass = 1.0 if masses is None else masses[i]
-            sums[1] += mass
-            for t in range(columns.shape[0]):
-                counts[columns[t]] += mass
-        row = (penalty, rate, sweeps, settle, room, masses, i)
-        sums[0] += _row(local, energy, progress, columns, values, state[i], *row)
+            columns[t - first] = indices[t]
+        key = row_key(bits[first:last]) if numbers[8] > 0.0 else np.uint64(0)
+        _visit(columns, values, last - first, key, state, masses, i, local, numbers, sums, counts)
     return end
 
 
 @njit(nogil=True, cache=True)
-def _dense_rows(features, unit, state, masses, local, numbers, sums, counts, start, end, flag):
-    energy, progress, penalty, rate, sweeps, settle, room = numbers
+def _dense_rows(features, bits, unit, state, masses, local, numbers, sums, counts, start, end, flag):
     columns = np.empty(features.shape[1], np.int32)
     values = np.empty(features.shape[1], local.dtype)
     for i in range(start, end):
@@ -213,13 +243,8 @@ def _dense_rows(features, unit, state, masses, local, numbers, sums, counts, sta
                 columns[found] = j
                 values[found] = features[i, j] * unit
                 found += 1
-        if state[i, -1] < 0:
-            mass = 1.0 if masses is None else masses[i]
-            sums[1] += mass
-            for t in range(found):
-                counts[columns[t]] += mass
-        row = (penalty, rate, sweeps, settle, room, masses, i)
-        sums[0] += _row(local, energy, progress, columns[:found], values, state[i], *row)
+        key = row_key(bits[i]) if numbers[8] > 0.0 else np.uint64(0)
+        _visit(columns, values, found, key, state, masses, i, local, numbers, sums, counts)
     return end
 
 
@@ -244,8 +269,8 @@ def _close(factors, moves, energy, gathered, progress, spread_, local, local_ene
             spread_[j] = progress[j] * progress[j]
 
 
-def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int) -> Kernel:
-    """The kernel of the solver sgd, in the precision of the shard's state."""
+def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int, fraction: float) -> Kernel:
+    """The kernel of the solver sgd, in the precision of the shard's state; `fraction` of the entries is held out."""
     dtype = shard.state.dtype
     padded = -(-rank // LANES) * LANES
     number = dtype.type
@@ -274,24 +299,26 @@ def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int) -> Kerne
             opened = parameter.factors
         scale = float(parameter.scale[0])
         rate = number(learning_rate / np.sqrt(rank))
-        numbers = (energy, progress, number(parameter.penalty[0]), rate, sweeps, settled(parameter.rows), room)
-        sums = np.zeros(2)
+        settle = settled(parameter.rows)
+        numbers = (energy, progress, number(parameter.penalty[0]), rate, sweeps, settle, room, rank, fraction)
+        sums = np.zeros(4)
         rest = (1.0 / scale, shard.state, shard.weights, local, numbers, sums, aggregator.counts, start, end, flag)
         if isinstance(shard.features, Sparse):
             rows = shard.features
-            reached = _sparse_rows(rows.indptr, rows.indices, rows.values, *rest)
+            reached = _sparse_rows(rows.indptr, rows.indices, rows.values, number_bits(rows.values), *rest)
         else:
-            reached = _dense_rows(shard.features, *rest)
+            reached = _dense_rows(shard.features, number_bits(shard.features), *rest)
         _close(*theirs, aggregator.spread, local, energy, progress)
         aggregator.loss[0] += sums[0]
         aggregator.seen[0] += sums[1]
+        aggregator.held[:] += sums[2:]
         return int(reached)
 
     return run
 
 
 @njit(nogil=True, cache=True)
-def _multiply(factors, gram_h, columns, values, state, mass, penalty, settle, moves, gram, sums):
+def _whole(factors, gram_h, columns, values, state, mass, penalty, sweeps, settle, moves, gram, sums):
     rank = factors.shape[1]
     new = state[rank] < 0
     before, weights = np.zeros(rank), np.empty(rank)
@@ -301,7 +328,7 @@ def _multiply(factors, gram_h, columns, values, state, mass, penalty, settle, mo
         start_row(factors, columns, values, weights)
     else:
         before[:] = weights
-    squares = multiply_row_with(factors, gram_h, columns, values, weights, penalty, new and settle)
+    squares = whole_row_with(factors, gram_h, columns, values, weights, penalty, sweeps, new and settle)
     for f in range(rank):
         state[f] = weights[f]
         weights[f] = state[f]
@@ -319,7 +346,7 @@ def _multiply(factors, gram_h, columns, values, state, mass, penalty, settle, mo
 
 
 @njit(nogil=True, cache=True)
-def _multiply_sparse(rows, factors, scale, state, masses, penalty, settle, moves, gram, sums, start, end, flag):
+def _whole_sparse(rows, factors, scale, state, masses, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
     indptr, indices, entries = rows
     gram_h = gram_of(factors)
     for i in range(start, end):
@@ -329,13 +356,13 @@ def _multiply_sparse(rows, factors, scale, state, masses, penalty, settle, moves
         values = np.empty(last - first)
         for t in range(first, last):
             values[t - first] = entries[t] / scale
-        mass = 1.0 if masses is None else masses[i]
-        _multiply(factors, gram_h, indices[first:last], values, state[i], mass, penalty, settle, moves, gram, sums)
+        mass, columns = 1.0 if masses is None else masses[i], indices[first:last]
+        _whole(factors, gram_h, columns, values, state[i], mass, penalty, sweeps, settle, moves, gram, sums)
     return end
 
 
 @njit(nogil=True, cache=True)
-def _multiply_dense(features, factors, scale, state, masses, penalty, settle, moves, gram, sums, start, end, flag):
+def _whole_dense(features, factors, scale, state, masses, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
     gram_h = gram_of(factors)
     columns = np.arange(features.shape[1])
     values = np.empty(features.shape[1])
@@ -345,12 +372,12 @@ def _multiply_dense(features, factors, scale, state, masses, penalty, settle, mo
         for j in range(columns.shape[0]):
             values[j] = features[i, j] / scale
         mass = 1.0 if masses is None else masses[i]
-        _multiply(factors, gram_h, columns, values, state[i], mass, penalty, settle, moves, gram, sums)
+        _whole(factors, gram_h, columns, values, state[i], mass, penalty, sweeps, settle, moves, gram, sums)
     return end
 
 
-def multiplying() -> Kernel:
-    """The kernel of the multiplicative solver."""
+def whole_matrix(sweeps: int) -> Kernel:
+    """The kernel of the solvers for whole matrices: coordinate, or multiplicative without sweeps."""
 
     def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(2)
@@ -361,6 +388,7 @@ def multiplying() -> Kernel:
             shard.state,
             shard.weights,
             float(parameter.penalty[0]),
+            sweeps,
             settled(parameter.rows),
             aggregator.moves,
             aggregator.gram,
@@ -371,9 +399,9 @@ def multiplying() -> Kernel:
         )
         if isinstance(shard.features, Sparse):
             rows = shard.features
-            reached = _multiply_sparse((rows.indptr, rows.indices, rows.values), *rest)
+            reached = _whole_sparse((rows.indptr, rows.indices, rows.values), *rest)
         else:
-            reached = _multiply_dense(shard.features, *rest)
+            reached = _whole_dense(shard.features, *rest)
         aggregator.loss[0] += sums[0]
         aggregator.seen[0] += sums[1]
         return int(reached)

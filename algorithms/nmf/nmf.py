@@ -11,19 +11,23 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithms.estimators import fitted_factorization
 from flegel.algorithms.nmf import kernels
 from flegel.algorithms.nmf.rows import (
     EPSILON,
     add_products,
+    descend_columns,
+    dot,
     errors,
     fold_in,
     join_columns,
-    multiply_row,
     observed,
     settled,
     solve_row,
+    split_row,
     start_row,
     step_columns,
+    whole_row,
 )
 from flegel.core import pytree
 from flegel.core.parallel_sums import in_pieces
@@ -50,7 +54,8 @@ class Factors(NamedTuple):
 
     `energy` is what AdaGrad has gathered of every column (solver sgd), `scale` the mean entry of the sample:
     all training is in units of it, so that large and tiny ratings behave alike. `rows`: how many there are,
-    and how many had been seen when this H was made. `penalty`: the regularization in force.
+    how many had been seen when this H was made, and 1 once all were; then `held` of the statistics.
+    `penalty`: the regularization in force.
     """
 
     factors: Array
@@ -68,6 +73,7 @@ class FactorSums(NamedTuple):
     energy, progress, spread (sgd, this interval): Σ of squared gradients, Σ of step lengths and its
     square, a column.
     counts (sgd): entries seen, a column. loss: see `NMF`. seen: rows visited. A row counts as often as it weighs.
+    held (sgd): Σ of squared errors of the entries held out, each at its row's last visit, and how many these are.
     """
 
     moves: Array
@@ -78,6 +84,7 @@ class FactorSums(NamedTuple):
     counts: Array
     loss: Array
     seen: Array
+    held: Array
 
 
 class RowChange(NamedTuple):
@@ -90,6 +97,7 @@ class RowChange(NamedTuple):
     progress: Array
     loss: float
     first: float
+    held: Array
 
 
 class NMF(Algorithm):
@@ -108,10 +116,12 @@ class NMF(Algorithm):
     Σ [e_ij² + scale²·regularization·(‖w_i‖² + ‖h_j‖²)] over the entries of rows seen, where e and w are those of
     the row's last visit, with the H that it saw, and h_j is the present one. Kept by difference.
 
-    solver=multiplicative: Lee and Seung's rule over the whole matrix; entries that a sparse row does not
-    store are 0.
+    solver=coordinate: the whole matrix; entries that a sparse row does not store are 0. A visit takes `sweeps` of
+    coordinate descent on w_i, a barrier as many on H. solver=multiplicative: the same by Lee and Seung's rule, which
+    needs more passes.
     Statistics Σ x·w and Σ w·wᵀ are kept by difference, so the objective, ‖X − W·Hᵀ‖² plus the penalty, is
-    that of the present W and H over rows seen, and never rises.
+    that of the present W and H over rows seen, and never rises. H waits until every row has been seen: one made of the
+    first few rows would fit those only, and lead to an optimum up to 9 % worse.
 
     Reference: D. Lee, S. Seung, Algorithms for non-negative matrix factorization (2000); A. Cichocki,
     A.-H. Phan, Fast local algorithms for large scale NMF (2009); J. Duchi et al., Adaptive subgradient
@@ -127,8 +137,8 @@ class NMF(Algorithm):
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
     solver: Annotated[
-        Literal["sgd", "multiplicative"],
-        Meta(description="sgd: observed entries only (ratings); multiplicative: the whole matrix"),
+        Literal["sgd", "coordinate", "multiplicative"],
+        Meta(description="sgd: observed entries only (ratings); coordinate or multiplicative: the whole matrix"),
     ] = "sgd"
     regularization: Annotated[
         Annotated[float, Meta(ge=0)] | None,
@@ -137,8 +147,12 @@ class NMF(Algorithm):
             "the mean entry; default: 0.03 where entries are missing (sgd), else 0"
         ),
     ] = None
+    holdout: Annotated[
+        float,
+        Meta(ge=0, lt=1, description="part of the entries that is not trained on; their error is a metric (sgd)"),
+    ] = 0.0
     learning_rate: Annotated[float, Meta(gt=0, description="length of AdaGrad's steps on H (sgd)")] = 0.4
-    sweeps: Annotated[int, Meta(ge=1, description="coordinate descent sweeps a row and visit (sgd)")] = 3
+    sweeps: Annotated[int, Meta(ge=1, description="coordinate descent sweeps a visit (not multiplicative)")] = 3
     precision: Annotated[
         Literal["float32", "float64"], Meta(description="precision of the row factors and the arithmetic")
     ] = "float32"
@@ -155,9 +169,11 @@ class NMF(Algorithm):
             raise UsageError(f"NMF: entries must not be negative, and {values.min():g} is; shift them first.")
         if not np.isfinite(values).all():
             raise UsageError("NMF: an entry is infinite; leave it out.")
+        if self.holdout and self.solver != "sgd":
+            raise UsageError(f"NMF: holdout needs solver=sgd; solver={self.solver} takes entries left out for zeros.")
         dense = not isinstance(sample.features, Sparse)
-        if self.solver == "multiplicative" and dense and np.isnan(np.asarray(sample.features)).any():
-            raise UsageError("NMF: the multiplicative solver needs every entry; use solver=sgd for missing ones.")
+        if self.solver != "sgd" and dense and np.isnan(np.asarray(sample.features)).any():
+            raise UsageError(f"NMF: solver={self.solver} needs every entry; use solver=sgd for missing ones.")
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Factors:
         values = _values(sample.features).astype(np.float64)
@@ -167,7 +183,7 @@ class NMF(Algorithm):
         energy = np.full(sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank)
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
         penalty = np.array([self._penalty(sample)])
-        return Factors(factors, energy, np.array([scale]), np.array([sample.mass, 0.0]), penalty)
+        return Factors(factors, energy, np.array([scale]), np.array([sample.mass, 0.0, 0.0, 0.0, 0.0]), penalty)
 
     def _mean(self, sample: Sample, values: Array) -> float:
         """The mean entry of the sample; 1 where it has none above 0."""
@@ -177,7 +193,7 @@ class NMF(Algorithm):
             each = np.diff(features.indptr) if isinstance(features, Sparse) else (features == features).sum(axis=1)
             mass = np.repeat(sample.weights, each)
             total, cells = float(mass @ values), float(mass.sum())
-        if self.solver == "multiplicative" and isinstance(features, Sparse):
+        if self.solver != "sgd" and isinstance(features, Sparse):
             rows = len(features.indptr) - 1 if sample.weights is None else float(sample.weights.sum())
             cells = rows * sample.columns
         return total / cells if cells and total > 0 else 1.0
@@ -187,7 +203,7 @@ class NMF(Algorithm):
         fresh = self.initParameter(sample, rng)
         if previous.factors.shape != fresh.factors.shape or previous.energy.shape != fresh.energy.shape:
             raise UsageError("NMF: start= has another rank, solver or number of columns than this job.")
-        rows = np.full(2, sample.mass)
+        rows = np.array([sample.mass, sample.mass, 1.0, 0.0, 0.0])
         return fresh._replace(factors=previous.factors, energy=previous.energy, rows=rows)
 
     def _penalty(self, sample: Sample) -> float:
@@ -195,11 +211,11 @@ class NMF(Algorithm):
         if self.regularization is not None:
             return self.regularization
         whole = not isinstance(sample.features, Sparse) and not np.isnan(np.asarray(sample.features)).any()
-        return 0.0 if whole or self.solver == "multiplicative" else MISSING_PENALTY
+        return 0.0 if whole or self.solver != "sgd" else MISSING_PENALTY
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
-        state = np.zeros((points, self.rank + 1), self.precision)
-        state[:, -1] = -1.0
+        state = np.zeros((points, self.rank + (2 if self.holdout else 1)), self.precision)
+        state[:, self.rank] = -1.0
         return state
 
     def initAggregator(self, sample: Sample, parameter: Factors) -> FactorSums:
@@ -208,12 +224,13 @@ class NMF(Algorithm):
         gram = np.zeros((0, 0) if sgd else (rank, rank))
         energy, progress, spread, counts = (np.zeros(columns if sgd else 0) for _ in range(4))
         moves, loss, seen = np.zeros((columns, rank)), np.zeros(1), np.zeros(1)
-        return FactorSums(moves, gram, energy, progress, spread, counts, loss, seen)
+        return FactorSums(moves, gram, energy, progress, spread, counts, loss, seen, np.zeros(2))
 
     # -- training ------------------------------------------------------------------------------------------
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Factors, iterationNum: int) -> RowChange:
         columns, values = observed(dataPoint.features, parameter.scale[0])
+        columns, values, held_columns, held_values = split_row(dataPoint.features, columns, values, self.holdout)
         factors, state = parameter.factors, dataPoint.state
         rank, mass = factors.shape[1], dataPoint.weight
         penalty = parameter.penalty[0]
@@ -228,7 +245,9 @@ class NMF(Algorithm):
         if self.solver == "sgd":
             squares = solve_row(factors, columns, values, weights, penalty, self.sweeps, settle)
         else:
-            squares = multiply_row(factors, columns, values, weights, penalty, settle)
+            squares = whole_row(
+                factors, columns, values, weights, penalty, self.sweeps if self.solver == "coordinate" else 0, settle
+            )
         old = 0.0 if first else np.float64(state[rank])
         state[:rank] = weights
         state[rank] = squares
@@ -246,13 +265,22 @@ class NMF(Algorithm):
             loss = mass * squares if first else 0.0  # a row's squares never change, and must not be rounded
             gram = np.zeros((rank, rank))
             add_products(columns, values, weights, before, mass, moves, gram)
-        return RowChange(columns, moves, gram, energy, progress, loss, mass if first else 0.0)
+        held = np.zeros(2)
+        if self.holdout > 0.0:
+            error = 0.0
+            for t in range(held_columns.shape[0]):
+                error += (held_values[t] - dot(weights, factors[held_columns[t]])) ** 2
+            gone = 0.0 if first else np.float64(state[rank + 1])
+            state[rank + 1] = error
+            held[0] = mass * (np.float64(state[rank + 1]) - gone)
+            held[1] = mass * held_columns.shape[0] if first else 0.0
+        return RowChange(columns, moves, gram, energy, progress, loss, mass if first else 0.0, held)
 
     def aggregate(self, target: FactorSums, aggregator: FactorSums | RowChange) -> FactorSums:
-        if len(aggregator) == 8:  # FactorSums, a worker's report; numba removes this branch for a RowChange
+        if len(aggregator) == 9:  # FactorSums, a worker's report; numba removes this branch for a RowChange
             pytree.add(target, aggregator)
             return target
-        columns, moves, gram, energy, progress, loss, first = aggregator
+        columns, moves, gram, energy, progress, loss, first, held = aggregator  # type: ignore[misc]
         for t in range(len(columns)):
             target.moves[columns[t]] += moves[t]
         for t in range(len(energy)):
@@ -265,6 +293,7 @@ class NMF(Algorithm):
             target.gram[f] += gram[f]
         target.loss[0] += loss
         target.seen[0] += first
+        target.held[:] += held
         return target
 
     def efficiency(self, part: float, workers: int) -> float | None:
@@ -280,18 +309,34 @@ class NMF(Algorithm):
 
     def kernel(self, share: Shard) -> Kernel:
         if self.solver == "sgd":
-            return kernels.solving(share, self.rank, self.learning_rate, self.sweeps)
-        return kernels.multiplying()
+            return kernels.solving(share, self.rank, self.learning_rate, self.sweeps, self.holdout)
+        return kernels.whole_matrix(self._whole_sweeps())
+
+    def _whole_sweeps(self) -> int:
+        """Sweeps of coordinate descent over a whole row; 0: the multiplicative rule."""
+        return self.sweeps if self.solver == "coordinate" else 0
 
     def updateParameter(self, aggregator: FactorSums, oldParameter: Factors) -> Factors:
-        oldParameter = oldParameter._replace(rows=np.array([oldParameter.rows[0], aggregator.seen[0]]))
+        oldParameter = oldParameter._replace(
+            rows=np.array([oldParameter.rows[0], aggregator.seen[0], oldParameter.rows[2], *aggregator.held])
+        )
         old = oldParameter.factors
         if self.solver == "sgd":
             moved = np.empty_like(old)
             sums = aggregator.moves, aggregator.progress, aggregator.spread
             in_pieces(len(old), JOINED, lambda start, end: join_columns(old, *sums, start, end, moved))
             return oldParameter._replace(factors=moved, energy=oldParameter.energy + aggregator.energy)
+        if aggregator.seen[0] < oldParameter.rows[0] and not oldParameter.rows[2]:
+            return oldParameter
+        oldParameter.rows[2] = 1.0
         penalty = oldParameter.penalty[0] * aggregator.seen[0]
+        if self.solver == "coordinate":
+            gram = aggregator.gram + penalty * np.eye(len(aggregator.gram))
+            moved, target = old.copy(), np.ascontiguousarray(aggregator.moves)
+            in_pieces(
+                len(old), JOINED, lambda start, end: descend_columns(moved, target, gram, self.sweeps, start, end)
+            )
+            return oldParameter._replace(factors=moved)
         below = old @ aggregator.gram + penalty * old
         below[below <= 0] = EPSILON
         return oldParameter._replace(factors=old * (np.maximum(aggregator.moves, 0.0) / below))
@@ -313,6 +358,13 @@ class NMF(Algorithm):
     def baseline(self, aggregator: FactorSums, parameter: Factors) -> float | None:
         """The squares of all entries. Statistics of sgd hold only what remains of them."""
         return None if self.solver == "sgd" else float(aggregator.loss[0]) * float(parameter.scale[0]) ** 2
+
+    def metrics(self, parameter: Factors) -> dict[str, float]:
+        squares, count = float(parameter.rows[3]), float(parameter.rows[4])
+        if count <= 0:
+            return {}
+        error = float(parameter.scale[0]) * float(np.sqrt(max(squares, 0.0) / count))
+        return {"held_out_rmse": error, "held_out_entries": count}
 
     # -- use -----------------------------------------------------------------------------------------------
 
@@ -341,6 +393,12 @@ class NMF(Algorithm):
         if len(rows) == 0:
             return 0.0
         return float(np.sqrt(np.mean((self.ratings(weights, parameter, rows, columns) - values) ** 2)))
+
+    def to_sklearn(self, parameter: Factors, classes: list[str] | None) -> Any:
+        if self.solver == "sgd":
+            raise UsageError("scikit-learn's NMF knows no missing entries, for which solver=sgd trains.")
+        scale = float(parameter.scale[0])
+        return fitted_factorization(np.sqrt(scale) * parameter.factors, float(parameter.penalty[0]) * scale)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Factors) -> Evaluation:
         """Rows solved anew for the finished H: the objective over their entries, and the RMSE."""

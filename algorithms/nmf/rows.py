@@ -54,6 +54,83 @@ def _observed(row: Any, scale: Any) -> Any:
     return dense if isinstance(row, types.Array) else sparse
 
 
+def number_bits(values: Array) -> Array:
+    """The same numbers as unsigned integers, bit by bit, for `row_key`."""
+    return values.view(np.dtype(f"u{values.dtype.itemsize}"))
+
+
+@njit(nogil=True, cache=True)
+def scramble(number: Any) -> Any:
+    """A number of 64 bits that looks drawn at random (SplitMix64)."""
+    z = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def row_key(bits: Array) -> Any:
+    """A number that depends on every entry of a row, so that a row holds out the same entries anywhere."""
+    key: Any = np.uint64(bits.shape[0])
+    for t in range(bits.shape[0]):
+        key = scramble(key ^ np.uint64(bits[t]))
+    return key
+
+
+@njit(nogil=True, cache=True)
+def is_held_out(key: Any, column: int, fraction: float) -> bool:
+    return bool(
+        np.float64(scramble(np.uint64(key) ^ np.uint64(column)) >> np.uint64(11)) < fraction * 9007199254740992.0
+    )
+
+
+@njit(nogil=True, cache=True)
+def hold_out(columns: Array, values: Array, count: int, key: Any, fraction: float) -> int:
+    """Reorder the first `count` entries so that those to train on come first, in order; how many these are."""
+    kept = 0
+    held_columns, held_values = columns[:count].copy(), values[:count].copy()
+    held = 0
+    for t in range(count):
+        if is_held_out(key, columns[t], fraction):
+            held_columns[held], held_values[held] = columns[t], values[t]
+            held += 1
+        else:
+            columns[kept], values[kept] = columns[t], values[t]
+            kept += 1
+    for t in range(held):
+        columns[kept + t], values[kept + t] = held_columns[t], held_values[t]
+    return kept
+
+
+def split_row(row: Array | SparseRow, columns: Array, values: Array, fraction: float) -> tuple[Array, ...]:
+    """Columns and values to train on, and those held out."""
+    entries = row.values if isinstance(row, SparseRow) else row
+    own_columns, own_values, kept = columns.copy(), values.copy(), len(columns)
+    if fraction > 0.0:
+        key = row_key(number_bits(np.ascontiguousarray(entries)))
+        kept = hold_out(own_columns, own_values, kept, key, fraction)
+    return own_columns[:kept], own_values[:kept], own_columns[kept:], own_values[kept:]
+
+
+@overload(split_row)
+def _split_row(row: Any, columns: Any, values: Any, fraction: Any) -> Any:
+    unsigned = getattr(np, f"uint{(row if isinstance(row, types.Array) else row[1]).dtype.bitwidth}")
+
+    def dense(row: Any, columns: Any, values: Any, fraction: Any) -> Any:
+        own_columns, own_values, kept = columns.copy(), values.copy(), columns.shape[0]
+        if fraction > 0.0:
+            kept = hold_out(own_columns, own_values, kept, row_key(row.copy().view(unsigned)), fraction)
+        return own_columns[:kept], own_values[:kept], own_columns[kept:], own_values[kept:]
+
+    def sparse(row: Any, columns: Any, values: Any, fraction: Any) -> Any:
+        own_columns, own_values, kept = columns.copy(), values.copy(), columns.shape[0]
+        if fraction > 0.0:
+            kept = hold_out(own_columns, own_values, kept, row_key(row.values.copy().view(unsigned)), fraction)
+        return own_columns[:kept], own_values[:kept], own_columns[kept:], own_values[kept:]
+
+    return dense if isinstance(row, types.Array) else sparse
+
+
 @njit(nogil=True, cache=True)
 def settled(rows: Array) -> bool:
     """True where H was made of all rows: a row without a state has lost it then, and is solved at once."""
@@ -82,10 +159,10 @@ def start_row(factors: Array, columns: Array, values: Array, weights: Array) -> 
 def descend(gram: Array, target: Array, weights: Array, sweeps: int, settle: bool) -> None:
     """Coordinate descent on wᵀ·gram·w − 2·target·w, w ≥ 0, in place: `sweeps` times, or until the row is solved."""
     rank = weights.shape[0]
-    explained = _product(weights, target)
+    explained = dot(weights, target)
     pull = target.copy()  # minus half the gradient
     for f in range(rank):
-        pull[f] -= _product(gram[f], weights)
+        pull[f] -= dot(gram[f], weights)
     for sweep in range(MOST_SWEEPS if settle else sweeps):
         gain = 0.0
         for f in range(rank):
@@ -122,13 +199,13 @@ def solve_row(
     for f in range(rank):
         value += entries * penalty * weights[f] * weights[f]
     for t in range(entries):
-        error = values[t] - _product(weights, factors[columns[t]])
+        error = values[t] - dot(weights, factors[columns[t]])
         value += error * error
     return value
 
 
 @njit(nogil=True, cache=True)
-def _product(x: Array, y: Array) -> float:
+def dot(x: Array, y: Array) -> float:
     value = 0.0
     for f in range(x.shape[0]):
         value += x[f] * y[f]
@@ -144,10 +221,10 @@ def step_columns(
     long a step.
     """
     rank = weights.shape[0]
-    length = _product(weights, weights)
+    length = dot(weights, weights)
     for t in range(columns.shape[0]):
         h = factors[columns[t]]
-        error = values[t] - _product(weights, h)
+        error = values[t] - dot(weights, h)
         step = rate / np.sqrt(energies[columns[t]])
         energy[t] = mass * mass * (error * error * length / rank)
         step *= mass
@@ -189,17 +266,20 @@ def add_products(
 
 
 @njit(nogil=True, cache=True)
-def multiply_row(factors: Array, columns: Array, values: Array, weights: Array, penalty: float, settle: bool) -> float:
-    """Lee and Seung's rule for one row, in place, or its solution; the sum of its squares. Needs all of H, for
-    the gram of H.
+def whole_row(
+    factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, settle: bool
+) -> float:
+    """A row over all columns, in place: so many sweeps of coordinate descent, without any Lee and Seung's rule, or its
+    solution; the sum of its squares. Needs all of H, for the gram of H.
     """
-    return multiply_row_with(factors, gram_of(factors), columns, values, weights, penalty, settle)
+    return whole_row_with(factors, gram_of(factors), columns, values, weights, penalty, sweeps, settle)
 
 
 @njit(nogil=True, cache=True)
-def multiply_row_with(
-    factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float, settle: bool
-) -> float:
+def whole_row_with(
+    factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, settle:
+    bool,
+) -> float:  # fmt: skip
     rank = weights.shape[0]
     above = np.zeros(rank)
     squares = 0.0
@@ -207,11 +287,11 @@ def multiply_row_with(
         squares += values[t] * values[t]
         for f in range(rank):
             above[f] += values[t] * factors[columns[t], f]
-    if settle:
+    if settle or sweeps > 0:
         ridged = gram.copy()
         for f in range(rank):
             ridged[f, f] += penalty * factors.shape[0]
-        descend(ridged, above, weights, 1, True)
+        descend(ridged, above, weights, max(sweeps, 1), settle)
         return squares
     below = np.zeros(rank)
     for f in range(rank):
@@ -221,6 +301,13 @@ def multiply_row_with(
     for f in range(rank):
         weights[f] *= above[f] / (below[f] if below[f] > 0.0 else EPSILON)
     return squares
+
+
+@njit(nogil=True, cache=True)
+def descend_columns(factors: Array, target: Array, gram: Array, sweeps: int, start: int, end: int) -> None:
+    """Columns `start` to `end` of H, in place: coordinate descent on Σ (x − w·h)² by its statistics."""
+    for j in range(start, end):
+        descend(gram, target[j], factors[j], sweeps, False)
 
 
 @njit(nogil=True, cache=True)

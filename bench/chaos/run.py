@@ -36,6 +36,10 @@ class Step(NamedTuple):
 STEPS = [
     Step("simulated", "30 % dropped, 30 % doubled, reordered; deaths: same final state", "simulate", {"--seeds": 1000},
          out="--book"),
+    Step("freezes", "any process SIGSTOP up to 20 s, links cut: no job lost, no attempt wasted", "freezes",
+         {"--cells": 40, "--partitions": 20}),
+    Step("random-faults", "a random fault every 20 s: all jobs done, right, nothing left", "soak",
+         {"--minutes": 30, "--jobs": 50}, ("--random",)),
     Step("worker-kills", "worker SIGKILL: resumes within 5 s (p99), no hang, no orphan", "worker", {"--kills": 300}),
     Step("worker-stops", "worker SIGSTOP 1–10 s: the zombie is fenced, no stale change is applied", "worker",
          {"--stops": 60}),

@@ -6,7 +6,10 @@
     python -m bench.chaos.simulate --seed 4711 -v                  replay one, with its event log
 
 Kinds: `losing` (30 % dropped, 30 % doubled, reordered, under bsp: the result must be that of a calm job, bit for bit),
-`anything` (any model, any mixture of faults). A seed that breaks a law is named; the same seed gives the same story.
+`anything` (any model, any mixture of faults), `freezing` (the coordinator and workers frozen for 1 to 60 s, alone and
+together; 245 seeds are the matrix of all models), `partitioned` (in both directions or one, healed after 5 to 60 s),
+`jumping` (clocks, by an hour), `delayed` (links); seeds of the last four take the seven models in turn.
+A seed that breaks a law is named; the same seed gives the same story.
 Exit code 1 where a law was broken.
 """
 
@@ -25,9 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from flegel.sim.faults.faulty_job import Violation, run
-from flegel.sim.faults.scenarios import anything, losing
+from flegel.sim.faults.scenarios import anything, delayed, freezing, jumping, losing, partitioned
 
-KINDS = {"losing": losing, "anything": anything}
+KINDS = {
+    "losing": losing, "anything": anything, "freezing": freezing, "partitioned": partitioned, "jumping": jumping,
+    "delayed": delayed,
+}  # fmt: skip
 PIECE = 25  # seeds that a process takes at once
 TOLD = ("events", "packets", "lost", "again", "stale", "commits", "moved", "incidents")
 

@@ -1,6 +1,7 @@
 """A cluster that works for a while with a kill a minute: does it grow, does it lose anything, does it leave anything?
 
     python -m bench.chaos.soak [--minutes 20] [--jobs 200] [--out FILE]
+    python -m bench.chaos.soak --random --minutes 30 --jobs 50       a random fault of any kind every 20 s
 
 Short jobs are submitted evenly over the time. Once a minute something dies: processes of jobs (workers, coordinators),
 slave s1 (which is started again) and, during the warm-up, the master (likewise). Slave s0 and the last life of the
@@ -11,6 +12,10 @@ end of the warm-up, where submitting pauses until all is done, and at the end. T
 warm-up; lives with less than half of the rest are shown, but prove nothing. The master begins with as many finished
 jobs in its table as it keeps; from then on each new one takes the place of an old one. A job that was lost with its
 slave leaves its checkpoints there, of which a slave keeps some; they are shown, not judged.
+
+With `--random`, faults are those of `disturbances.py`: freezes of any process, kills, daemons that die and come back,
+links that are cut in one or both directions or slowed. Growth is not judged then; that every job is done and right, and
+that nothing is left, is.
 
 Exit code 0: each job is done, once, and nothing is left, has grown or stays open. A run that was broken off is begun
 anew; its lines stay.
@@ -33,6 +38,7 @@ from typing import Any
 
 import psutil
 
+from bench.chaos.disturbances import LinkedCluster, disturb
 from bench.chaos.result_log import ResultLog, quantile
 from flegel.algorithms.kmeans import KMeans
 from flegel.cluster.master.facts import Ended, Placed, Submitted
@@ -40,6 +46,7 @@ from flegel.cluster.master.job_lifecycle import KEEP
 from flegel.cluster.master.journal import Journal
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.runtime.job.class_source import reference
+from flegel.sim.faults.scenarios import SEVEN
 from tests.cluster.daemon_cluster import DaemonCluster
 
 SAMPLE = 5.0
@@ -47,6 +54,7 @@ QUIET = 3  # looks in a quiet moment
 OWN_WARM_UP = 60.0
 MAX_GROWTH = 1.0  # MB an hour
 MAX_FILES = 5
+FAULT_EVERY = 20.0
 PATIENCE = 300.0  # seconds for a job, after which it hangs
 
 
@@ -219,6 +227,41 @@ def soak(options: argparse.Namespace, lines: ResultLog, cluster: DaemonCluster, 
     }  # fmt: skip
 
 
+def random_faults(options: argparse.Namespace, lines: ResultLog) -> bool:
+    """Jobs evenly over the time, a random fault every 20 s; whether all are done, right, once, and nothing is left."""
+    rng, submitted, faults = random.Random(options.seed), [], 0
+    shared = set(os.listdir("/dev/shm"))  # noqa: PTH208
+    with tempfile.TemporaryDirectory() as folder, LinkedCluster(Path(folder)) as cluster, cluster.client() as client:
+        began, seconds = time.monotonic(), options.minutes * 60
+        while (now := time.monotonic() - began) < seconds:
+            if len(submitted) < options.jobs * now / seconds:
+                submitted.append(_random_job(cluster, client, len(submitted)))
+            if now >= (faults + 1) * FAULT_EVERY:
+                faults += 1
+                lines.add(f"fault {faults}", at=round(now, 1), what=disturb(cluster, cluster.links, rng))
+            time.sleep(0.1)
+        states = ends(cluster, client, submitted)
+        with contextlib.suppress(AssertionError):  # counted below
+            cluster.no_orphans()
+        values = [client.figures(client.job(job))["objective"] for job in submitted if client.job(job).state == "done"]
+        end = {
+            "jobs": len(submitted), "done": states.count("done"), "others": sorted(set(states) - {"done"}),
+            "faults": faults, "attempts_most": max(v.attempt for v in client.jobs()), "listed": len(client.jobs()),
+            "objectives": len({round(v, 6) for v in values}), "orphans": len(cluster.processes()),
+            "shared_memory": len(set(os.listdir("/dev/shm")) - shared),  # noqa: PTH208
+        }  # fmt: skip
+    lines.add(f"end of seed {options.seed}", **end)
+    return end["done"] == end["jobs"] == end["listed"] and not end["orphans"] + end["shared_memory"]
+
+
+def _random_job(cluster: DaemonCluster, client: Any, number: int) -> str:
+    """Under each model in turn, some seconds long, from the same start."""
+    return cluster.submit(
+        KMeans(k=3, init="first"), "blobs:3000", client, workers=1 + number % 2, sync=SEVEN[number % 7], tolerance=0.0,
+        max_seconds=6.0, ticket=f"soak-ticket-{number}",
+    )  # fmt: skip
+
+
 def in_cluster(folder: Path, options: argparse.Namespace, lines: ResultLog) -> dict[str, Any]:
     with DaemonCluster(folder) as cluster, cluster.client() as client:
         end = soak(options, lines, cluster, client)
@@ -243,9 +286,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path("chaos/soak.jsonl"))
+    parser.add_argument("--random", action="store_true", help="a random fault of any kind every 20 s")
+    parser.add_argument("--seed", type=int, default=0, help="of the random faults")
     parser.add_argument("--daemons-live", action="store_true", help="kill processes of jobs only, to measure growth")
     options = parser.parse_args()
     lines = ResultLog(options.out)
+    if options.random:
+        sys.exit(not random_faults(options, lines))
     with tempfile.TemporaryDirectory() as folder:
         fill_journal(Path(folder) / "home")
         end = in_cluster(Path(folder), options, lines)

@@ -27,6 +27,7 @@ from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
+from flegel.algorithms.nmf.kullback import KLNMF
 from flegel.core.shard import Sparse
 from flegel.errors import FlegelError
 
@@ -40,6 +41,11 @@ REPORTED = 1e-3  # relative: the reported objective is that of the returned θ
 FAILURES = ("silent", "misreported", "error")
 SHAPED = ("collinear", "rare_columns", "tails_2", "cauchy", "unequal_scales", "offset_1e8", "outlier_1e6", "plain")
 """Tables on which mixtures of every shape are trained."""
+COUNTS = (
+    "nmf_low_rank", "nmf_exact", "nmf_counts", "nmf_blocks", "nmf_zero_rows_and_columns", "nmf_times_1e_4",
+    "small_integers", "zero_inflated", "tails_2", "sparse_text", "sparse_mostly_empty", "sparse_one_huge_value",
+)  # fmt: skip
+"""Tables that are also factorized by Kullback–Leibler divergence."""
 
 
 def algorithms_of(name: str, made: Table) -> list[str]:
@@ -50,6 +56,8 @@ def algorithms_of(name: str, made: Table) -> list[str]:
         chosen = SPARSE if sparse else DENSE
         chosen = tuple(a for a in chosen if a != "lr" or made.labels is not None)
     more = [f"gmm-{shape}" for shape in ("full", "tied", "spherical")] if name in SHAPED else []
+    if name in COUNTS:
+        more.append("nmf-kl")
     return [*chosen, *more]
 
 
@@ -66,9 +74,9 @@ def make(kind: str, made: Table) -> Algorithm:
     if kind == "lr":
         return LR(**made.lr)
     if kind == "nmf-kl":
-        return NMF(rank=min(3, columns_of(made.rows)), solver="multiplicative", loss="kl", precision="float64")
+        return KLNMF(rank=min(3, columns_of(made.rows)))
     missing = not isinstance(made.rows, Sparse) and np.isnan(made.rows).any()
-    solver = "sgd" if missing or (made.algorithms == ("nmf",) and isinstance(made.rows, Sparse)) else "multiplicative"
+    solver = "sgd" if missing or (made.algorithms == ("nmf",) and isinstance(made.rows, Sparse)) else "coordinate"
     return NMF(rank=min(3, columns_of(made.rows)), solver=solver, precision="float64")
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
-from flegel.algorithms.nmf.rows import start_row
+from flegel.algorithms.nmf.kullback import KLNMF
+from flegel.algorithms.nmf.rows import solve_row, start_row
 from flegel.core.shard import Sparse
 
 SHAPES = {"diagonal": "diag", "full": "full", "tied": "tied", "spherical": "spherical"}
@@ -104,35 +105,42 @@ def textbook(y: Any, centres: Any, m: float, passes: int) -> float:
 
 
 def nmf(algorithm: Any, rows: Any, first: Any) -> float:
-    """Squared error of scikit-learn's rule of the same name, from the same H and the first weights of each row."""
+    """scikit-learn from the same H and the first weights of each row; rows are solved anew for its H."""
     from sklearn.decomposition import non_negative_factorization
 
+    if getattr(algorithm, "solver", "") == "sgd":
+        return alternating(algorithm, rows, first)
     scale, h = float(first.scale[0]), np.asarray(first.factors)
     whole = dense_of(rows) / scale
     w = np.zeros((len(whole), algorithm.rank))
     for i in range(len(whole)):
         columns = np.flatnonzero(whole[i])
         start_row(h, columns, whole[i, columns], w[i])
-    kullback = getattr(algorithm, "loss", "") == "kl"
-    rule = {"solver": "mu", "beta_loss": "kullback-leibler" if kullback else "frobenius"}
-    if algorithm.solver == "coordinate":
-        rule = {"solver": "cd"}
-    w, h_found, _ = non_negative_factorization(
-        whole,
-        W=w,
-        H=np.ascontiguousarray(h.T),
-        n_components=algorithm.rank,
-        init="custom",
-        max_iter=400,
-        tol=1e-5,
+    rule = {"solver": "mu", "beta_loss": "kullback-leibler"} if isinstance(algorithm, KLNMF) else {"solver": "cd"}
+    _, found, _ = non_negative_factorization(
+        whole, W=w, H=np.ascontiguousarray(h.T), n_components=algorithm.rank, init="custom", max_iter=500, tol=1e-6,
         **rule,
-    )
-    about = w @ h_found
-    if kullback:
-        known = whole > 0
-        terms = whole[known] * np.log(whole[known] / np.maximum(about[known], 1e-300))
-        return float(terms.sum() - whole.sum() + about.sum()) * scale
-    return float(((whole - about) ** 2).sum()) * scale**2
+    )  # fmt: skip
+    return float(algorithm.evaluate(rows, None, first._replace(factors=np.ascontiguousarray(found.T))).objective)
+
+
+def alternating(algorithm: Any, rows: Any, first: Any, passes: int = 60) -> float:
+    """Alternating least squares over the observed entries: all rows are solved, then all columns."""
+    scale, h = float(first.scale[0]), np.array(first.factors)
+    penalty, sparse = float(first.penalty[0]), isinstance(rows, Sparse)
+    known = csr(rows).toarray() > 0 if sparse else ~np.isnan(rows)
+    whole = (dense_of(rows) if sparse else np.nan_to_num(rows)) / scale
+    w = np.zeros((len(whole), algorithm.rank))
+    by_row = [np.flatnonzero(each) for each in known]
+    by_column = [np.flatnonzero(each) for each in known.T]
+    for _ in range(passes):
+        for i, at in enumerate(by_row):
+            start_row(h, at, whole[i, at], w[i])
+            solve_row(h, at, whole[i, at], w[i], penalty, 1, True)
+        for j, at in enumerate(by_column):
+            if len(at):
+                solve_row(w, at, np.ascontiguousarray(whole[at, j]), h[j], penalty, 1, True)
+    return float(algorithm.evaluate(rows, None, first._replace(factors=h)).objective)
 
 
 def lr_objective(rows: Any, labels: Any, hyper: dict[str, Any], weights: Any, bias: Any) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.gauntlet.cells import FAILURES
+from bench.gauntlet.cells import FAILURES, WITHIN
 
 ORDER = ("error", "silent", "misreported", "stopped", "warned", "refused", "ok")
 COLUMNS = ("kmeans", "gmm", "gmm-full", "gmm-tied", "gmm-spherical", "fcm", "lr", "nmf", "nmf-kl")
@@ -65,8 +66,9 @@ def summary(records: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, A
                      "reason": cell["reason"][:120]}
                 )  # fmt: skip
     said = Counter(_words(cell) for r in records for cell in r["cells"].values() if cell["verdict"] not in ("ok",))
-    return {
-        **about,
+    figures = {
+        "within": WITHIN,
+        "seconds": about["seconds"],
         "tables": len({record["table"] for record in records}),
         "units": len(records),
         "cells": sum(verdicts.values()),
@@ -74,6 +76,8 @@ def summary(records: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, A
         "failures": findings[:100],
         "said": [{"cells": n, "words": words} for words, n in said.most_common(25) if words],
     }
+    origin = {key: about[key] for key in ("command", "commit", "machine")}
+    return {"title": "Tables that nobody prepared, beside other libraries", **origin, "figures": figures}
 
 
 def _words(cell: dict[str, Any]) -> str:
@@ -83,9 +87,13 @@ def _words(cell: dict[str, Any]) -> str:
     return "".join("#" if c.isdigit() else c for c in words)[:140]
 
 
+def wrapped(paragraph: str) -> list[str]:
+    return textwrap.wrap(paragraph, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def page(records: list[dict[str, Any]], about: dict[str, Any]) -> str:
     """docs/results/gauntlet.md."""
-    facts = summary(records, about)
+    facts = summary(records, about)["figures"]
     verdicts = facts["verdicts"]
     by_unit = {(r["table"], r["algorithm"]): r for r in records}
     tables = list(dict.fromkeys(r["table"] for r in records))
@@ -93,12 +101,16 @@ def page(records: list[dict[str, Any]], about: dict[str, Any]) -> str:
     lines = [
         "# The gauntlet: tables that nobody prepared",
         "",
-        f"{facts['tables']} tables, {facts['units']} pairs of table and algorithm, {facts['cells']} training jobs: "
-        "every pair under `bsp`, `fsp`, `bsp-mini`, `ssp`, `asp` and `psp` with one to four workers, beside",
-        "scikit-learn (FCM: scikit-fuzzy) from the same start, or from any start where the problem is convex (LR).",
+        *wrapped(
+            f"{facts['tables']} tables, {facts['units']} pairs of table and algorithm, {facts['cells']} training jobs: "
+            "every pair under `bsp`, `fsp`, `bsp-mini`, `ssp`, `asp` and `psp` with one to four workers, beside "
+            "scikit-learn (FCM: scikit-fuzzy) from the same start, or from any start where the problem is convex (LR)."
+        ),
         "",
-        f"`{about['command']}`, commit {about['commit']}, {about['machine']}, {about['seconds']:.0f} s; summary: "
-        "[gauntlet.json](gauntlet.json). Nightly: `make nightly`.",
+        *wrapped(
+            f"`{about['command']}`, commit {about['commit']}, {about['machine']}, {about['seconds']:.0f} s; summary: "
+            "[gauntlet.json](gauntlet.json). In small, and at night: `make test`, `make nightly`."
+        ),
         "",
         "| verdict | jobs | meaning |",
         "|---|---|---|",

@@ -6,6 +6,7 @@ imports a library only to test for its types.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def source_from_object(value: Any, options: Options) -> Source:
         label = None if at is None else table.values(at)
     else:
         features = chosen_columns(table, options._replace(label=None))[1]
-    plain = plain and not has_gaps(label) and all(_is_plain(table.values(k)) for k in features)
+    plain = plain and not has_gaps(label) and _all_plain(table, features)
     if not plain:
         if given is not None:
             features = [k for k in range(table.width) if k in features] if options.columns is None else features
@@ -80,6 +81,16 @@ def _sparse_source(table: ObjectTable, given: Any, options: Options) -> Source:
         raise _label_gaps(given)
     labels, classes = encode_labels(given)
     return SparseSource(table.sparse, labels, origin=table.origin, dtype=options.dtype, classes=classes)
+
+
+def _all_plain(table: ObjectTable, features: Sequence[int]) -> bool:
+    """Whether the features are numbers without gaps; an array is looked at as a whole."""
+    if table.matrix is None:
+        return all(_is_plain(table.values(k)) for k in features)
+    if table.matrix.dtype.kind != "f" or table.matrix.nbytes > CHECKED_BYTES:
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        return not (np.isnan(table.matrix.sum()) and np.isnan(table.matrix[:, features]).any())
 
 
 def _is_plain(column: Any) -> bool:

@@ -12,12 +12,14 @@ from flegel.cli.bench import bench_app, compare, report
 from flegel.cli.cluster_daemons import cluster_app, master, slave
 from flegel.cli.cluster_jobs import attach, cancel, jobs, logs, scale, status
 from flegel.cli.data import app as data_app
+from flegel.cli.export import export
 from flegel.cli.inspection import algorithms, check, models, version
 from flegel.cli.keys import app as keys_app
 from flegel.cli.predict import predict
 from flegel.cli.simulate import simulate
 from flegel.cli.submit import resume, submit
 from flegel.cli.watch.dashboard import dashboard
+from flegel.cli.watch.top import top
 from flegel.errors import ExitCode, Terminated
 from flegel.runtime.system.descendants import ended_with_this_block
 from flegel.runtime.system.standard_streams import protect
@@ -25,8 +27,8 @@ from flegel.runtime.system.standard_streams import protect
 __all__ = ["app", "main"]
 
 COMMANDS = (
-    submit, resume, predict, algorithms, models, check, version, compare, report, simulate,
-    dashboard, master, slave, jobs, status, logs, attach, cancel, scale,
+    submit, resume, predict, export, algorithms, models, check, version, compare, report, simulate,
+    dashboard, top, master, slave, jobs, status, logs, attach, cancel, scale,
 )  # fmt: skip
 GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "keys": keys_app}
 

@@ -146,7 +146,12 @@ def lacking(need: str) -> str:
     if kind == "algorithm":
         from flegel.algorithms import BUILTINS
 
-        return "" if name in BUILTINS else f"the algorithm {name} is not built in yet"
+        if name not in BUILTINS:
+            return f"the algorithm {name} is not built in yet"
+        networks = BUILTINS[name].startswith("flegel.torch.")
+        return (
+            f"{name} needs PyTorch (the extra torch)" if networks and importlib.util.find_spec("torch") is None else ""
+        )
     if kind == "sync":
         from flegel.sync import models
 

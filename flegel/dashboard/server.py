@@ -62,7 +62,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         request = Request(scope)
         answer = self._refusal(request) or self._new_session(request)
         if answer is None:

@@ -112,6 +112,8 @@ class Termination:
             return verdict
         if criteria.max_iterations and progress.iteration >= criteria.max_iterations:
             return Verdict(False, f"reached {criteria.max_iterations} iterations", "limit")
+        if criteria.max_passes and progress.slowest_pass >= criteria.max_passes:
+            return Verdict(False, f"reached {criteria.max_passes:g} passes", "limit")
         if criteria.max_seconds and progress.seconds >= criteria.max_seconds:
             return Verdict(False, f"reached {criteria.max_seconds:g} s", "limit")
         return None

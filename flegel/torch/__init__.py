@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "FlexibleDDP": "flegel.torch.flexible.ddp",
+    "FlexibleSampler": "flegel.torch.flexible.sampler",
     "NeuralNetwork": "flegel.torch.network",
     "load": "flegel.torch.weight_files",
     "model": "flegel.torch.adapter",

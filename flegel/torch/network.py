@@ -273,6 +273,14 @@ class NeuralNetwork(Algorithm):
 
     # -- use -----------------------------------------------------------------------------------------------
 
+    def model_files(self, parameter: NetworkWeights) -> dict[str, bytes]:
+        """The weights as safetensors, where that is installed."""
+        if find_spec("safetensors") is None:
+            return {}
+        from flegel.torch.weight_files import content
+
+        return {"model.safetensors": content(self.module(parameter))}
+
     def outputs(self, features: Any, parameter: NetworkWeights) -> Array:
         """What the network computes for rows, in blocks."""
         from flegel.torch.probing import outputs_of

@@ -11,18 +11,23 @@ from flegel.errors import StorageError, UsageError
 MISSING = "Saving and loading weights needs safetensors; install it with: pip install 'flegel[torch]'."
 
 
-def save(model: Any, path: str | os.PathLike[str]) -> Path:
-    """Write the weights of a result, a loaded model or an `nn.Module`; every PyTorch program can read them."""
+def content(module: Any) -> bytes:
+    """The weights of an `nn.Module` as the bytes of a safetensors file."""
     try:
         from safetensors.torch import save as to_bytes
     except ModuleNotFoundError:
         raise UsageError(MISSING) from None
-    module = getattr(model, "module", model)
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
+    return bytes(to_bytes(tensors))
+
+
+def save(model: Any, path: str | os.PathLike[str]) -> Path:
+    """Write the weights of a result, a loaded model or an `nn.Module`; every PyTorch program can read them."""
+    tensors = content(getattr(model, "module", model))
     target = Path(path)
     scratch = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        scratch.write_bytes(to_bytes(tensors))
+        scratch.write_bytes(tensors)
         scratch.replace(target)
     except OSError as error:
         scratch.unlink(missing_ok=True)

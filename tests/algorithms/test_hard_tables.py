@@ -26,8 +26,18 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.nmf import NMF
 
 CASES = {**SYNTHETIC, **REAL}
-EVERY = pytest.mark.parametrize("name", [*SYNTHETIC, *(pytest.param(name, marks=pytest.mark.data) for name in REAL)])
-BOTH = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+QUICK = ("rare", "heavy", "offset", "one_row", "all_equal")
+"""Tables for every run of the tests; the others, and all of `bench.gauntlet`, are for the night."""
+MARKS = {name: [pytest.mark.data] * (name in REAL) + [pytest.mark.slow] * (name not in QUICK) for name in CASES}
+EVERY = pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in CASES])
+BOTH = pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
+
+
+def some(*names: str) -> list[Any]:
+    """The first for every run, the others for the night."""
+    return [names[0], *(pytest.param(name, marks=pytest.mark.slow) for name in names[1:])]
+
+
 SKLEARN_SHAPE = {"diagonal": "diag", "full": "full", "tied": "tied", "spherical": "spherical"}
 
 
@@ -74,7 +84,7 @@ def test_gmm_is_as_good_as_scikit_learn_from_the_same_start(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", ["full", "tied", "spherical"])
-@pytest.mark.parametrize("name", ["collinear", "rare", "heavy", "cauchy", "unequal_scales", "offset", "outlier"])
+@pytest.mark.parametrize("name", some("rare", "collinear", "heavy", "cauchy", "unequal_scales", "offset", "outlier"))
 def test_other_shapes_are_as_good_as_scikit_learns(name: str, shape: str) -> None:
     compare_mixture(name, shape)
 
@@ -109,7 +119,7 @@ def scikit_learn_mixture(algorithm: GMM, rows: np.ndarray, first: Any) -> float:
     return float(peer.score(z) * len(rows) - len(rows) * np.log(unit).sum())
 
 
-@pytest.mark.parametrize("name", ["one_hot", "rare", "heavy", "cauchy", "outlier", "by_label", "many_clusters"])
+@pytest.mark.parametrize("name", some("rare", "one_hot", "heavy", "cauchy", "outlier", "by_label", "many_clusters"))
 def test_gmm_starts_no_worse_than_scikit_learn(name: str) -> None:
     """The best of theirs from three seeds, by their own k-means, in units where one floor serves all columns."""
     rows, k = CASES[name]()
@@ -172,6 +182,7 @@ def test_kmeans_ends_where_lloyd_ends_from_the_same_start(name: str, dtype: Any)
         assert any("are empty" in remark for remark in algorithm.warnings(statistics, parameter))
 
 
+@pytest.mark.slow
 def test_kmeans_with_half_its_starts_twice_ends_like_scikit_learn() -> None:
     """25 distinct starts of 50; each ends in an optimum of its own, so the mean over starts is compared."""
     rows = np.r_[clouds(1500, 6, 8, seed=1), clouds(500, 6, 3, seed=2) * 0.3]
@@ -259,7 +270,7 @@ def test_nmf_ends_where_scikit_learn_ends_from_the_same_start(name: str, kind: s
 
 @pytest.mark.parametrize("solver", ["sgd", "multiplicative"])
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize("scale", [1e-12, 1e-4, 1e-2, 1e6, 1e12])
+@pytest.mark.parametrize("scale", [1e-4, *(pytest.param(s, marks=pytest.mark.slow) for s in (1e-12, 1e-2, 1e6, 1e12))])
 def test_nmf_is_equivariant_under_scaling(kind: str, solver: str, scale: float) -> None:
     rng = np.random.default_rng(0)
     whole = rng.gamma(1.0, size=(120, 4)) @ rng.gamma(1.0, size=(4, 20))

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from local_training import sparse_of
+from local_training import start as local_start
 from passes import by_kernel, by_points, data_file, random_stretches, sample_of, start
 
 from flegel.algorithms.kmeans import KMeans
 from flegel.core import pytree
+from flegel.core.shard import DataPoint, SparseRow
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
 
@@ -271,3 +274,65 @@ def test_on_higgs_it_ends_where_lloyd_ends() -> None:
     peer = Lloyd(10, init=rows[:10].astype(np.float64), n_init=1, max_iter=20, tol=0, algorithm="lloyd")
     peer.fit(rows.astype(np.float64))
     assert algorithm.objective(statistics, parameter) == pytest.approx(peer.inertia_, rel=1e-6)
+
+
+# -- sparse rows --------------------------------------------------------------------------------------------
+
+
+def words(points: int = 300, columns: int = 40, seed: int = 0) -> np.ndarray:
+    """Three topics; every tenth row is empty."""
+    rng = np.random.default_rng(seed)
+    rates = rng.gamma(0.3, size=(3, columns))
+    rows = rng.poisson(rates[np.arange(points) % 3]).astype(np.float64)
+    rows[::10] = 0.0
+    return rows
+
+
+def test_sparse_kernel_does_what_the_hooks_say() -> None:
+    rows = words()
+    algorithm = KMeans(k=4)
+    run = local_start(algorithm, sparse_of(rows), workers=2)
+    plain, state = pytree.zeros_like(run.statistics), algorithm.initState(len(rows), 40, np.random.default_rng(0))
+    for _ in range(4):
+        parameter = run.parameter
+        run.passes(1)
+        for i, row in enumerate(rows):
+            stored = np.flatnonzero(row)
+            point = DataPoint(SparseRow(stored.astype(np.int32), row[stored]), 0.0, state[i])
+            algorithm.aggregate(plain, algorithm.updateDataPoint(point, parameter, 0))
+        for found, wanted in zip(run.statistics, plain, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-9)
+        np.testing.assert_array_equal(np.concatenate([share.state for share in run.shares]), state)
+
+
+def test_sparse_rows_end_where_dense_rows_end() -> None:
+    rows = words(seed=1)
+    given = rows[[1, 2, 3]]
+    dense = local_start(KMeans(k=3, init=given), rows).passes(30)
+    sparse = local_start(KMeans(k=3, init=given), sparse_of(rows), workers=3).passes(30)
+    assert sparse.objectives[-1] == pytest.approx(dense.objectives[-1], rel=1e-9)
+    found = KMeans(k=3).evaluate(sparse_of(rows), None, sparse.parameter)
+    assert found.objective == pytest.approx(sparse.objectives[-1], rel=1e-9)
+    np.testing.assert_array_equal(
+        KMeans(k=3).predict(sparse_of(rows), sparse.parameter), KMeans(k=3).predict(rows, sparse.parameter)
+    )
+
+
+def test_sparse_starts_are_as_good_as_dense_ones() -> None:
+    rows = words(600, 30, seed=2)
+    first = local_start(KMeans(k=5), sparse_of(rows)).passes(20).objectives[-1]
+    assert first <= 1.05 * local_start(KMeans(k=5), rows).passes(20).objectives[-1]
+
+
+def test_points_that_were_not_seen_count_as_the_sample_has_them() -> None:
+    """Only the points about 0 have been visited: the other clusters stay where the sample put them."""
+    rows = np.repeat([[0.0], [10.0], [20.0]], 50, axis=0) + np.tile([-1.0, 1.0], 75)[:, None]
+    algorithm = KMeans(k=3, init=np.array([[0.5], [10.5], [19.0]]))
+    share, parameter, statistics = start(algorithm, rows)
+    by_kernel(algorithm, share, parameter, statistics, 0, 50)
+    moved = algorithm.updateParameter(statistics, parameter)
+    assert moved.centroids[:, 0] == pytest.approx([0.5 * (1 - 50 / (50 + 50 * 2 / 3)), 10.5, 19.0])
+    by_kernel(algorithm, share, moved, statistics, 50, 150)
+    moved = algorithm.updateParameter(statistics, moved)
+    np.testing.assert_allclose(moved.centroids[:, 0], [0.0, 10.0, 20.0], atol=1e-12)
+    assert moved.points[2] == 1.0

@@ -53,8 +53,11 @@ FOUND = {
 """What scikit-learn 1.9 finds (`lr_cases.scikit_learn`); `test_scikit_learn_finds_these` computes it again."""
 WARNED = {"network_traffic": "A plane separates", "separable": "A plane separates", "botnet": "A plane separates"}
 REAL = ("diamonds", "penguins", "skin", "higgs", "flights", "botnet", "census")
-SLOW = ("census",)
-MARKS = {name: [pytest.mark.data] * (name in REAL) + [pytest.mark.slow] * (name in SLOW) for name in lr_cases.CASES}
+QUICK = ("plain_float32", "tails_3_of_rows", "network_traffic_l2", "separable", "scales", "elastic_net", "rare_classes")
+"""Cases for every run of the tests; the others, and all of `bench.gauntlet`, are for the night."""
+MARKS = {
+    name: [pytest.mark.data] * (name in REAL) + [pytest.mark.slow] * (name not in QUICK) for name in lr_cases.CASES
+}
 NAMES = [pytest.param(name, marks=MARKS[name]) for name in lr_cases.CASES]
 HISTORIES = [(1, 1), (3, 12)]
 """Workers, and barriers a pass: every θ is measured (as under bsp), or θ moves first (as under fsp)."""
@@ -87,7 +90,7 @@ def test_as_good_as_scikit_learn_or_a_sentence_why_not(name: str, workers: int, 
     assert objective <= FOUND[name] * 1.001
 
 
-@pytest.mark.parametrize("name", ["tails_3_of_rows", "network_traffic_sorted", "rare_classes", "elastic_net"])
+@pytest.mark.parametrize("name", ["tails_3_of_rows", pytest.param("network_traffic_sorted", marks=pytest.mark.slow)])
 def test_the_best_weights_never_get_worse(name: str) -> None:
     rows, labels, hyper = lr_cases.CASES[name]()
     run = start(LR(**hyper), rows, labels, workers=3)
@@ -132,6 +135,7 @@ def test_weights_of_classes_may_be_given_in_order_or_by_label() -> None:
         LR(l1=0.1, memory=False).validate(first.sample)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_every_synchronization_model_reaches_the_minimum() -> None:
     with flegel.LocalCluster(3) as cluster:

@@ -120,11 +120,11 @@ def test_rounds_in_slices_are_rounds_in_one_piece(precision: str) -> None:
 def test_hooks_compile_and_say_the_same(kind: str) -> None:
     observed, whole, _ = ratings(20, 12)
     data = observed if kind == "sparse" else whole
-    for solver in ("sgd", "multiplicative"):
-        algorithm = NMF(rank=3, solver=solver)
+    for solver, holdout in (("sgd", 0.25), ("multiplicative", 0.0)):
+        algorithm = NMF(rank=3, solver=solver, holdout=holdout)
         run = start(algorithm, data)
         share = run.shares[0]
-        own = namedtuple("own", "solver learning_rate sweeps")(solver, 0.4, 3)
+        own = namedtuple("own", "solver learning_rate sweeps holdout")(solver, 0.4, 3, holdout)
         state = share.state[3].copy()
         expected = algorithm.updateDataPoint(point_of(share, 3)._replace(state=state), run.parameter, 0)
         found = njit(NMF.updateDataPoint)(own, point_of(share, 3), run.parameter, 0)
@@ -330,3 +330,22 @@ def test_jester_shifted_to_be_non_negative() -> None:
     run = start(NMF(rank=10, regularization=0.1), train, workers=2).passes(5, interval=400)
     error = run.algorithm.rmse(weights_of(run), run.parameter, rows, columns, values)  # type: ignore[attr-defined]
     assert error < 0.98 * error_of_row_means(train, rows, values)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_entries_that_are_held_out_are_not_trained_on_and_their_error_is_reported(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    whole = rng.gamma(2.0, size=(200, 3)) @ rng.gamma(2.0, size=(3, 24))
+    known = rng.random(whole.shape) < 0.6
+    data = sparse_of(whole, observed=known) if kind == "sparse" else np.where(known, whole, np.nan)
+    algorithm = NMF(rank=3, holdout=0.2, regularization=1e-3, precision="float64")
+    run = start(algorithm, data, workers=2).passes(30)
+    found = algorithm.metrics(run.parameter)
+    assert found["held_out_entries"] == pytest.approx(0.2 * known.sum(), rel=0.1)
+    assert run.statistics.counts.sum() + found["held_out_entries"] == known.sum()
+    assert found["held_out_rmse"] < 0.2 * whole[known].std()  # it predicts what it never saw
+
+
+def test_holding_out_needs_a_solver_that_knows_missing_entries() -> None:
+    with pytest.raises(UsageError, match="holdout needs solver=sgd"):
+        start(NMF(rank=2, solver="coordinate", holdout=0.1), np.ones((5, 4)))

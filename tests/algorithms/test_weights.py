@@ -98,7 +98,9 @@ CASES = [
     (LR(class_weight="balanced"), "float64", True),
     (NMF(rank=3, precision="float64"), "float64", False),
     (NMF(rank=3, precision="float64"), "float64", True),
+    (NMF(rank=3, solver="coordinate", precision="float64"), "float64", False),
     (NMF(rank=3, solver="multiplicative", precision="float64"), "float64", False),
+    (KMeans(k=3), "float64", True),
     (NMF(rank=3, solver="multiplicative", precision="float64"), "float64", True),
 ]
 

@@ -9,6 +9,7 @@ from scene import load
 from flegel.machine.worker.worker import (
     BeginLoad,
     BeginTrain,
+    CountAgain,
     DropShard,
     OrderReceived,
     OwnTimer,
@@ -22,7 +23,7 @@ from flegel.machine.worker.worker import (
     TrainerFailed,
     Worker,
 )
-from flegel.messages import Exit, FetchStates, ReleaseJob, Report, ShardLoaded, Stop, Train, WorkerFailed
+from flegel.messages import AuditPoints, Exit, FetchStates, ReleaseJob, Report, ShardLoaded, Stop, Train, WorkerFailed
 
 LOADED = ShardLoaded(10, 3, "compiled", "", 0.1)
 
@@ -147,3 +148,15 @@ def test_an_own_clock_is_told_to_the_trainer_too():
     theta = (np.zeros(1),)
     commands = ready().handle(OrderReceived(Train(0, 10, 0.5), theta), 2.0)
     assert commands == [BeginTrain(0, 10, theta, until=2.5), SetOwnTimer(2.5, 0)]
+
+
+def test_an_audit_ends_overtime_and_is_answered_then() -> None:
+    """Under psp a worker goes on training after its report; an audit that was dropped there was awaited for ever."""
+    worker = ready()
+    worker.handle(OrderReceived(Train(0, 4, linger=True)), 2.0)
+    assert worker.handle(finished(4), 2.5)[1] == BeginTrain(0, 6, ())
+    order = AuditPoints(1, 128)
+    assert worker.handle(OrderReceived(order), 2.6) == [RaiseFlag()]
+    assert worker.handle(finished(2, exhausted=False), 2.7) == [CountAgain(order, ())]
+    theta = (np.zeros(2),)
+    assert worker.handle(OrderReceived(Train(1, 4), theta), 2.8) == [BeginTrain(1, 4, theta, keep=True)]

@@ -5,11 +5,25 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flegel.sim.faults.faulty_job import run
-from flegel.sim.faults.scenarios import Fault, Scenario, anything, losing
+from flegel.sim.faults.scenarios import (
+    COORDINATOR,
+    FREEZES,
+    FROZEN,
+    SEVEN,
+    Fault,
+    Scenario,
+    anything,
+    delayed,
+    freezing,
+    jumping,
+    losing,
+    partitioned,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,8 +42,31 @@ def test_the_laws_hold_whatever_happens(first: int) -> None:
         run(anything(seed))
 
 
+CELLS = len(SEVEN) * len(FREEZES) * len(FROZEN)
+
+
+@pytest.mark.parametrize("first", range(2))
+def test_freezes_lose_no_job_and_change_no_result(first: int) -> None:
+    """A part of the matrix model × length × who is frozen; `make faults` runs all 245 cells."""
+    for seed in range(first * 9, CELLS, 17):
+        scenario = freezing(seed)
+        found, calm = run(scenario), run(scenario.without_faults)
+        assert not found.error
+        if {fault.worker for fault in scenario.faults} == {COORDINATOR}:
+            assert found.incidents == 0, "a coordinator that was frozen gives up nobody"
+        assert found.objectives[-1] <= calm.objectives[-1] * 1.05  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", [partitioned, jumping, delayed], ids=lambda kind: kind.__name__)
+def test_partitions_jumps_and_delays_hang_and_double_nothing(kind: Any) -> None:
+    found = [run(kind(seed)) for seed in range(7)]
+    assert not any(f.error for f in found)
+    assert kind is not partitioned or (sum(f.incidents for f in found) and sum(f.lost for f in found))
+    assert kind is not jumping or sum(f.incidents for f in found) == 0, "a clock that jumped is nobody's loss"
+
+
 @pytest.mark.faults
-@pytest.mark.parametrize("kind", ["losing", "anything"])
+@pytest.mark.parametrize("kind", ["losing", "anything", "freezing", "partitioned", "jumping", "delayed"])
 def test_a_thousand_seeds(kind: str) -> None:
     command = [sys.executable, "-m", "bench.chaos.simulate", "--kind", kind]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -102,6 +102,8 @@ var Flegel = {};
         let i = 0, hi = lane.end.length;
         while (i < hi) { const mid = (i + hi) >> 1; if (lane.end[mid] <= a) i = mid + 1; else hi = mid; }
         for (; i < lane.begin.length && lane.begin[i] < b; i++) spread(lane.begin[i], lane.end[i], lane.kind[i], a, width, n, out, 1);
+        const waits = this.end || (this.last && this.last.worker.state[index] === "r"); // its report is in, others' are not
+        if (waits && lane.before < b && lane.before < this.duration) spread(Math.max(lane.before, a), Math.min(this.duration, b), 1, a, width, n, out, 1);
         return true;
       }
       let any = false;
@@ -123,6 +125,18 @@ var Flegel = {};
     const x = Math.max(0, (begin - a) / width), y = Math.min(n, (end - a) / width);
     for (let i = Math.floor(x); i < y; i++) out[3 * i + kind] += weight * (Math.min(i + 1, y) - Math.max(i, x));
   }
+
+  // Share of computing between two looks, in percent by worker; 255 where nothing is known. Kept with the later look.
+  F.computing = function (x, y, ids) {
+    if (y.since === x.at && y.shares && y.shares.length === ids.length) return y.shares;
+    const p = y.worker, q = x.worker, found = new Uint8Array(ids.length).fill(255);
+    for (let i = 0; i < ids.length; i++) {
+      const at = p.id[i] === ids[i] ? i : p.id.indexOf(ids[i]), was = q.id[i] === ids[i] ? i : q.id.indexOf(ids[i]); if (at < 0) continue;
+      const c = p.compute[at] - (was < 0 ? 0 : q.compute[was]), all = c + p.wait[at] + p.respond[at] - (was < 0 ? 0 : q.wait[was] + q.respond[was]);
+      if (all > 0) found[i] = Math.max(0, Math.min(100, Math.round((100 * c) / all)));
+    }
+    y.since = x.at; y.shares = found; return found;
+  };
 
   F.Run = Run;
   F.kinds = ["compute", "wait", "respond"];

@@ -98,21 +98,37 @@
         }
       });
     }
+    // The strip is made again only when it would look different: a page with a thousand workers stays fluid.
     heat(pen, ids, a, b, stop, n, lanes, wide) {
-      const picture = new ImageData(n, ids.length), out = new Float32Array(3 * n), work = rgb(F.color("compute")), idle = rgb(F.color("wait")), last = Math.ceil(((stop - a) / (b - a)) * n);
-      ids.forEach((id, lane) => {
-        if (!this.run.shares(id, lane, a, b, n, out)) return;
-        for (let i = 0; i < Math.min(last, n); i++) {
-          const all = out[3 * i] + out[3 * i + 1] + out[3 * i + 2]; if (!(all > 0)) continue;
-          const s = out[3 * i] / all, at = 4 * (lane * n + i);
-          for (let c = 0; c < 3; c++) picture.data[at + c] = idle[c] + s * (work[c] - idle[c]);
-          picture.data[at + 3] = 255;
-        }
-      });
-      const sheet = document.createElement("canvas"); sheet.width = n; sheet.height = ids.length; sheet.getContext("2d").putImageData(picture, 0, 0);
-      pen.imageSmoothingEnabled = false; pen.drawImage(sheet, this.left, 0, wide, lanes);
+      const key = [this.run.id, this.run.version, a, b, stop, n, document.documentElement.className].join(" ");
+      if (this.key !== key) { this.key = key; this.sheet = this.strip(ids, a, b, stop, n); }
+      pen.imageSmoothingEnabled = false; pen.drawImage(this.sheet, this.left, 0, wide, lanes);
       pen.fillStyle = F.color("soft"); pen.font = "10px system-ui"; pen.textAlign = "right";
       for (let i = 0; i < ids.length; i += Math.ceil(ids.length / 16)) pen.fillText(String(ids[i]), this.left - 6, i * this.pitch + 10);
+    }
+    strip(ids, a, b, stop, n) {
+      const picture = new ImageData(n, ids.length), work = rgb(F.color("compute")), idle = rgb(F.color("wait")), last = Math.min(n, Math.ceil(((stop - a) / (b - a)) * n));
+      const pixels = new Uint32Array(picture.data.buffer), colors = new Uint32Array(101);
+      for (let s = 0; s <= 100; s++) { const c = [0, 1, 2].map((k) => Math.round(idle[k] + (s / 100) * (work[k] - idle[k]))); colors[s] = (255 << 24) | (c[2] << 16) | (c[1] << 8) | c[0]; }
+      if (this.run.lanes.size) this.fromSpans(ids, a, b, n, last, pixels, colors); else this.fromLooks(ids, a, b, n, last, pixels, colors);
+      const sheet = document.createElement("canvas"); sheet.width = n; sheet.height = ids.length; sheet.getContext("2d").putImageData(picture, 0, 0);
+      return sheet;
+    }
+    fromLooks(ids, a, b, n, last, pixels, colors) {
+      const looks = this.run.looks;
+      for (let i = 1; i < looks.length; i++) {
+        const x = looks[i - 1], y = looks[i], from = Math.max(0, Math.floor(((x.at - a) / (b - a)) * n)), to = Math.min(last, Math.max(from + 1, Math.floor(((y.at - a) / (b - a)) * n)));
+        if (y.at <= a || x.at >= b || from >= to) continue;
+        const shares = F.computing(x, y, ids);
+        for (let lane = 0; lane < ids.length; lane++) { const s = shares[lane]; if (s <= 100) pixels.fill(colors[s], lane * n + from, lane * n + to); }
+      }
+    }
+    fromSpans(ids, a, b, n, last, pixels, colors) {
+      const out = new Float32Array(3 * n);
+      ids.forEach((id, lane) => {
+        if (!this.run.shares(id, lane, a, b, n, out)) return;
+        for (let i = 0; i < last; i++) { const all = out[3 * i] + out[3 * i + 1] + out[3 * i + 2]; if (all > 0) pixels[lane * n + i] = colors[Math.round((100 * out[3 * i]) / all)]; }
+      });
     }
     marks(pen, ids, a, b, lanes, wide) {
       const x = (t) => this.left + ((t - a) / (b - a)) * wide, run = this.run, r = run.rows;
@@ -123,9 +139,9 @@
         if (on && from === null) from = i ? r.t[i - 1] : 0;
         if (!on && from !== null) { const end = r.t[i - 1]; if (end > a && from < b) pen.fillRect(Math.max(this.left, x(from)), lanes + 1, Math.max(1, Math.min(x(end), this.left + wide) - Math.max(this.left, x(from))), 4); from = null; }
       }
-      pen.fillStyle = F.color("lost");
       for (const i of (run.last && run.last.incidents) || []) {
         const lane = ids.indexOf(i.worker), at = x(i.at); if (i.at < a || i.at > b) continue;
+        pen.fillStyle = F.color(i.kind === "lost" ? "lost" : "ink");
         pen.fillRect(at, lane < 0 ? 0 : lane * this.pitch, Math.max(2, (i.seconds / (b - a)) * wide), lane < 0 ? lanes : Math.max(this.pitch, 3));
       }
       if (this.cursor !== null && this.cursor >= a && this.cursor <= b) { pen.fillStyle = F.color("ink"); pen.fillRect(x(this.cursor), 0, 1, lanes); }

@@ -200,7 +200,7 @@ class Worker:
         self._points = 0
         self._extra_visits = 0
         self._extra_compute = 0.0
-        self._next: list[tuple[Train | Stop | FetchStates | Tending, tuple[Array, ...], float]] = []
+        self._next: list[tuple[Train | Stop | FetchStates | AuditPoints | Tending, tuple[Array, ...], float]] = []
         """Orders that came in overtime."""
         self._tending = 0
         self._stray = 0
@@ -254,9 +254,9 @@ class Worker:
                 return [BeginLoad(body, arrays)]
             case Stop() if self.phase == "turning":
                 self._next.append((body, arrays, now))
-            case Train() | FetchStates() | ListPoints() | ResetPoints() | GiveUpPoints() | AssignPoints() if (
-                self.phase in ("overtime", "turning")
-            ):
+            case (
+                Train() | FetchStates() | AuditPoints() | ListPoints() | ResetPoints() | GiveUpPoints() | AssignPoints()
+            ) if self.phase in ("overtime", "turning"):
                 self._next.append((body, arrays, now))
                 raised, self.phase = self.phase == "turning", "turning"
                 return [] if raised else [RaiseFlag()]

@@ -17,7 +17,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, check_state, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Dataset, scale
-from flegel.errors import AlgorithmError
+from flegel.errors import AlgorithmError, FlegelWarning
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
 from flegel.runtime import clock
@@ -33,10 +33,6 @@ PROBE_ROWS = 256
 COMPILING = 120.0
 """Seconds that compiling may take beyond the limit of a hook."""
 TIMED_ROWS = 2048  # on which a kernel is timed: 0.05 to 2 ms
-
-
-class FlegelWarning(UserWarning):
-    """Something that works, but not as well as it could."""
 
 
 class PreparedJob:

@@ -32,7 +32,7 @@ from flegel.loading.documents import read_records
 from flegel.loading.regular_files import DOCUMENT, read_regular
 from flegel.messages import TreeLayout
 from flegel.prediction import answer, class_names, model_of, predict
-from flegel.result import Result, module_of
+from flegel.result import Result, estimator, module_of
 from flegel.runtime.job.class_source import in_json, instantiate, reference
 from flegel.runtime.worker.trainer import build, form_of
 
@@ -107,6 +107,10 @@ class Model:
     @property
     def columns(self) -> int:
         return int(self.manifest.dataset["columns"])
+
+    def to_sklearn(self) -> Any:
+        """The model as a fitted estimator of scikit-learn; in a pipeline behind a scaler where the rows were scaled."""
+        return estimator(self.algorithm, self.parameter, self.manifest.classes, self.scaling)
 
     @property
     def module(self) -> Any:
@@ -234,6 +238,7 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
         result.treatment,
     )
     yield "model.json", msgspec.json.format(msgspec.json.encode(manifest))
+    yield from result.algorithm.model_files(pytree.present(result.parameter)).items()
     yield from _record(result)
 
 

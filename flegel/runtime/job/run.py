@@ -74,6 +74,8 @@ def _execute(request: Request, observation: Observation) -> Result:
     session = request.session
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
+        if place.choice is None or place.choice.kind == "threads":  # a small job: threads of a library only disturb it
+            ending.enter_context(by_one_thread())
         ending.enter_context(HookWatch(request.algorithm, request.job.hook_timeout))
         if session is not None:
             ending.callback(session.close)

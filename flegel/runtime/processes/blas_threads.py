@@ -8,8 +8,10 @@ barrier, so they would spin all the time, on processors that the workers need.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator
+from functools import lru_cache
 
 from threadpoolctl import ThreadpoolController
 
@@ -24,7 +26,13 @@ def by_one_thread() -> Iterator[None]:
         yield
         return
     try:
-        with ThreadpoolController().limit(limits=1, user_api="blas"):
+        with _controller(len(sys.modules)).limit(limits=1, user_api="blas"):
             yield
     finally:
         _limiting.release()
+
+
+@lru_cache(maxsize=1)
+def _controller(modules: int) -> ThreadpoolController:
+    """Finding the libraries of this process takes 5 ms; they are looked for again when modules were imported."""
+    return ThreadpoolController()

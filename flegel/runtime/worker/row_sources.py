@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets import Rows, read_rows, read_shard
 from flegel.errors import DataError, ProtocolError
 from flegel.runtime.transport.shared_memory import JobArray, SharedArray, open_shared
+
+GATHERED = 1 << 16  # rows that a thread copies at a time
 
 OpenArray = Callable[[dict[str, Any]], Any]
 """From the description of an array to the array, or to what fetches it when it is indexed."""
@@ -51,7 +54,12 @@ class SharedRows:
         if order is None:
             shared.array[...] = values
         else:
-            np.take(values, order, axis=0, out=shared.array, mode="clip")  # other modes make a second copy first
+            into, rows = shared.array, order
+
+            def gather(start: int, end: int) -> None:  # modes other than clip make a second copy first
+                np.take(values, rows[start:end], axis=0, out=into[start:end], mode="clip")
+
+            in_pieces(len(rows), GATHERED, gather)
         self._owned.append(shared)
         return shared.describe()
 

@@ -157,6 +157,10 @@ class FaultyJob:
         self._last_visit = np.full(count, -1)
         self._last_round: dict[tuple[int, int], int] = {}
         self._round = -1
+        self._awake_at = 0.0
+        """The coordinator is frozen until then."""
+        self._ahead = 0.0
+        """Seconds by which the coordinator's clock has jumped."""
 
     def _coordinator(self, theta: Array) -> Coordinator:
         scenario = self.scenario
@@ -248,7 +252,9 @@ class FaultyJob:
         worker = self.workers[number] = FaultyWorker(self, number, life)
         self._fence.admit(number, life)
         channel = ReliableChannel((0, life), patience=PATIENCE, hold=HOLD)
-        self._channels[number] = ChannelEnd(channel, self.events, lambda packet: self._to_worker(worker, packet))
+        end = ChannelEnd(channel, self.events, lambda packet: self._to_worker(worker, packet))
+        end.asleep_until = self._awake_at
+        self._channels[number] = end
         self.log(f"worker {worker.name} is up")
 
     def _started(self, worker: int) -> None:
@@ -285,11 +291,27 @@ class FaultyJob:
                 self._tell(ScaleTo(len(self.machine.view.workers) + 1))
             case "cut":
                 self.network.cut(fault.worker, self.events.now + fault.seconds)
+            case "frozen" if fault.worker == COORDINATOR:
+                self._freeze(fault.seconds)
+            case "jump" if fault.worker == COORDINATOR:
+                self._ahead += fault.seconds
+            case "deaf" | "mute":
+                self.network.cut_one_way(fault.kind, fault.worker, self.events.now + fault.seconds)
+            case "slow":
+                self.network.delay(fault.worker, fault.seconds)
+            case "jump" if worker is not None:
+                worker.jump(fault.seconds)
             case "frozen" if worker is not None:
                 worker.freeze(fault.seconds)
             case "killed" | "crashed" if worker is not None and not worker.dead:
                 worker.die()
                 self.events.at(self.events.now + NOTICED_IN, self._notice, worker, fault.kind == "crashed")
+
+    def _freeze(self, seconds: float) -> None:
+        """The coordinator does nothing for so long; what comes meanwhile waits, in its order."""
+        self._awake_at = self.events.now + seconds
+        for end in self._channels.values():
+            end.asleep_until = self._awake_at
 
     def _notice(self, worker: FaultyWorker, fault: bool) -> None:
         if self.workers.get(worker.number) is worker:
@@ -302,6 +324,9 @@ class FaultyJob:
 
     def from_worker(self, worker: FaultyWorker, packet: Packet) -> None:
         """Anybody may speak, also somebody who was replaced; who counts is decided by session and fence."""
+        if self.events.now < self._awake_at:
+            self.events.at(self._awake_at, self.from_worker, worker, packet)
+            return
         end = self._channels.get(worker.number)
         if end is None:
             self.stale += 1
@@ -327,12 +352,15 @@ class FaultyJob:
     def _tell(self, event: Event) -> None:
         if self.done is not None:
             return
+        if self.events.now < self._awake_at:
+            self.events.at(self._awake_at, self._tell, event)
+            return
         job = self.machine
         before = len(job.trace)
         if self._log is not None and not (isinstance(event, FromWorker) and isinstance(event.body, WorkerBeat)):
             said = event.body if isinstance(event, FromWorker) else event
             self.log(f"coordinator hears {said}" + (f" of {event.worker}" if isinstance(event, FromWorker) else ""))
-        commands = list(job.handle(event, self.events.now))
+        commands = list(job.handle(event, self.events.now + self._ahead))
         if job.view.round < self._round:
             raise Violation(f"round {self._round} was followed by round {job.view.round}")
         self._round = job.view.round
@@ -347,7 +375,7 @@ class FaultyJob:
                     if worker in self._channels:
                         self._channels[worker].send((body, tuple(np.array(a) for a in arrays)))
                 case SetTimer(at, timer):
-                    self.events.at(at, self._tell, timer)
+                    self.events.at(max(at - self._ahead, self.events.now), self._tell, timer)
                 case StartWorker(worker):
                     self._starting.add(worker)
                     self.events.at(self.events.now + STARTS_IN, self._started, worker)

@@ -187,6 +187,10 @@ class FaultyWorker(InlineWorker):
         """What comes meanwhile is handled afterwards."""
         self._awake_at = self._end.asleep_until = self.world.events.now + seconds
 
+    def jump(self, seconds: float) -> None:
+        """Its clock shows another time from now on."""
+        self._ahead += seconds
+
     def _later(self, seconds: float, what: Callable[..., None], *args: Any) -> None:
         """After so long by its own clock, if it is alive and awake then."""
         self.world.events.at(self.world.events.now + seconds / self._rate, self._awake, what, *args)

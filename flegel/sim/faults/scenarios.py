@@ -17,6 +17,9 @@ from flegel.sim.faults.reliable_channel import Packet
 
 COORDINATOR = -1
 """The coordinator's address in the network."""
+SEVEN = ("bsp", "bsp-mini", "ssp", "asp", "psp", "fsp-binary", "fsp")
+FREEZES = (1.0, 5.0, 9.0, 20.0, 60.0)
+HOUR = 3600.0
 MODELS = ("bsp", "fsp", "fsp", "fsp-binary", "bsp-mini", "ssp", "asp", "psp")
 
 
@@ -27,9 +30,11 @@ class Fault:
     at: float
     worker: int
     kind: str
-    """killed, crashed, frozen, cut (off from everybody), leave, join."""
+    """killed, crashed, frozen, cut (off from everybody), deaf (nothing reaches it), mute (nothing that it sends gets
+    away), slow (its links are delayed), jump (of its clock), leave, join. `COORDINATOR` can be frozen and its clock can
+    jump ahead, as that of a virtual machine that was moved; it never goes back."""
     seconds: float = 0.0
-    """How long it is frozen or cut off."""
+    """How long it is frozen or cut off; by how much its clock jumps."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,64 @@ def anything(seed: int) -> Scenario:
     )
 
 
+def freezing(seed: int) -> Scenario:
+    """One cell of a matrix: model × length × who is frozen, alone or in pairs; 245 seeds are all of them."""
+    model, rest = SEVEN[seed % 7], seed // 7
+    seconds, who = FREEZES[rest % 5], FROZEN[rest // 5 % len(FROZEN)]
+    faults = tuple(Fault(0.03, process, "frozen", seconds) for process in who)
+    return Scenario(seed, sync=model, workers=3, tiles=2, rest=5, iterations=_rounds(model), faults=faults)
+
+
+FROZEN = ((COORDINATOR,), (0,), (2,), (0, 1), (COORDINATOR, 1), (0, 1, 2), (COORDINATOR, 0, 1, 2))
+"""Who is frozen at once; the last one is the whole host."""
+
+
+def partitioned(seed: int) -> Scenario:
+    """Workers cut off from everybody, or in one direction only, healed after 5 to 60 s; on a network that loses."""
+    random = Random(f"partitioned {seed}")
+    faults = [
+        Fault(random.uniform(0.01, 0.3), worker, random.choice(("cut", "deaf", "mute")), random.uniform(5.0, 60.0))
+        for worker in random.sample(range(4), random.randint(1, 3))
+    ]
+    return _disturbed(seed, random, tuple(faults))
+
+
+def jumping(seed: int) -> Scenario:
+    """Clocks that jump by an hour, forwards and backwards; that of the coordinator forwards."""
+    random = Random(f"jumping {seed}")
+    faults = [
+        Fault(random.uniform(0.01, 0.3), worker, "jump", random.choice((-HOUR, HOUR)))
+        for worker in random.sample(range(4), random.randint(1, 3))
+    ]
+    if random.random() < 0.5:
+        faults.append(Fault(random.uniform(0.01, 0.3), COORDINATOR, "jump", HOUR))
+    return _disturbed(seed, random, tuple(faults))
+
+
+def delayed(seed: int) -> Scenario:
+    """Links of some workers are slow for a while: up to 1.5 s a packet."""
+    random = Random(f"delayed {seed}")
+    faults = [
+        Fault(random.uniform(0.01, 0.3), worker, "slow", random.uniform(0.05, 1.5))
+        for worker in random.sample(range(4), random.randint(1, 4))
+    ]
+    return _disturbed(seed, random, tuple(faults))
+
+
+def _disturbed(seed: int, random: Random, faults: tuple[Fault, ...]) -> Scenario:
+    model = SEVEN[seed % 7]
+    loss = random.choice((0.0, 0.05))
+    return Scenario(
+        seed, sync=model, workers=4, tiles=random.randint(1, 3), rest=random.randint(0, 9),
+        iterations=_rounds(model), drop=loss, duplicate=loss, speeds=_speeds(random), faults=faults,
+    )  # fmt: skip
+
+
+def _rounds(model: str) -> int:
+    """Iterations in which a job of that model runs for some tenths of a second."""
+    return {"asp": 90, "ssp": 60, "fsp": 60, "fsp-binary": 40, "bsp-mini": 60}.get(model, 24)
+
+
 def _speeds(random: Random) -> tuple[float, ...]:
     return tuple(random.choice([5_000.0, 20_000.0, 40_000.0]) for _ in range(3))
 
@@ -136,17 +199,28 @@ class LossyNetwork:
         self._scenario, self._events, self._log = scenario, events, log
         self._random = Random(f"wires {scenario.seed}")
         self._cuts: dict[int, float] = {}
+        self._one_way: dict[tuple[str, int], float] = {}
+        self._slow: dict[int, float] = {}
         self.sent = self.lost = self.doubled = 0
 
     def cut(self, place: int, until: float) -> None:
         """Nothing gets to or from there before that."""
         self._cuts[place] = max(self._cuts.get(place, 0.0), until)
 
+    def cut_one_way(self, kind: str, place: int, until: float) -> None:
+        """`deaf`: nothing gets there before that; `mute`: nothing gets away from there."""
+        self._one_way[kind, place] = max(self._one_way.get((kind, place), 0.0), until)
+
+    def delay(self, place: int, seconds: float) -> None:
+        """Packets to and from there take so much longer."""
+        self._slow[place] = seconds
+
     def send(self, source: int, target: int, what: object, deliver: Callable[..., None], *args: Any) -> None:
         """It arrives once, or never, or twice, after any while. `what` is written out where there is a log."""
         now, random, scenario = self._events.now, self._random, self._scenario
         self.sent += 1
-        if self._cuts and now < max(self._cuts.get(source, 0.0), self._cuts.get(target, 0.0)):
+        deaf, mute = self._one_way.get(("deaf", target), 0.0), self._one_way.get(("mute", source), 0.0)
+        if now < max(self._cuts.get(source, 0.0), self._cuts.get(target, 0.0), deaf, mute):
             self.lost += 1
             self._tell("is cut off", source, target, what)
             return
@@ -158,6 +232,7 @@ class LossyNetwork:
         self.doubled += twice
         for _ in range(1 + twice):
             late = random.expovariate(1.0 / scenario.scatter) if scenario.scatter else 0.0
+            late += self._slow.get(source, 0.0) + self._slow.get(target, 0.0)
             self._events.at(now + scenario.latency + late, self._arrive, source, target, what, deliver, args)
         if twice:
             self._tell("doubles", source, target, what)

@@ -258,6 +258,7 @@ def test_a_model_is_saved_and_loaded(cluster: Any, tmp_path: Path) -> None:
     again = load(tmp_path / "model", trust_code=True)
     np.testing.assert_array_equal(again.predict(X), result.predict(X))
     networks.save(result, tmp_path / "w.safetensors")
+    assert (tmp_path / "w.safetensors").read_bytes() == (tmp_path / "model" / "model.safetensors").read_bytes()
     module = networks.load(modules.Classifier(7), tmp_path / "w.safetensors")
     np.testing.assert_array_equal(module(torch.from_numpy(X)).argmax(1).numpy(), result.predict(X))
     with pytest.raises(UsageError, match="do not fit Classifier"):

@@ -36,7 +36,7 @@ class TorchBackend:
             raise UsageError(f"{name} takes dense rows on {self.device}; leave sparse ones to processors.")
         module, _, program = algorithm.torch_program.partition(":")
         made = getattr(import_module(module), program)(algorithm, self._device)
-        return TorchKernel(made, parameter, empty, self._device)
+        return TorchKernel(made, shard, parameter, empty, self._device)
 
 
 BACKEND = TorchBackend(torch.device("cpu"))

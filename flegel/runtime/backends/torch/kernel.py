@@ -19,6 +19,8 @@ from flegel.core.shard import TILE, Shard, pack_tiles, unpack_tiles
 from flegel.errors import UsageError
 from flegel.runtime.backends.torch.program import BlockProgram
 
+FIRST = 1 << 16  # points of the first calls on a GPU: with fewer the time is that of starting kernels
+
 
 @dataclass
 class DeviceShard:
@@ -35,15 +37,26 @@ class DeviceShard:
 class TorchKernel:
     """One algorithm on one device of torch."""
 
-    kind, note, library, least_points = "torch", "", "", TILE
+    kind, note, library = "torch", "", ""
 
-    def __init__(self, program: BlockProgram, parameter: Tree, empty: Tree, device: torch.device) -> None:
+    def __init__(self, program: BlockProgram, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
         self.device = str(device)
+        self.least_points = FIRST if device.type == "cuda" else TILE
         self._program, self._place = program, device
         self._parameter = parameter
         self._sums = [torch.zeros(a.shape, dtype=torch.float64, device=device) for a in pytree.flatten(empty)]
         self._shards: dict[int, DeviceShard] = {}
         program.set_parameter(parameter)
+        self._warm(shard)
+
+    def _warm(self, shard: Shard) -> None:
+        """Compile and load what the program needs, on a copy of a few points."""
+        if not shard.points:
+            return
+        rows = slice(0, min(TILE, shard.points))
+        features, state = (self._rows(a, 0, 1, shard, rows) for a in (shard.features, shard.state))
+        labels = torch.from_numpy(np.array(shard.labels[rows], np.float64)).to(self._place)
+        self._program.visit(features, labels, state, [torch.zeros_like(total) for total in self._sums], 0)
 
     # -- θ and statistics ----------------------------------------------------------------------------------
 

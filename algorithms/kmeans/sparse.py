@@ -1,0 +1,152 @@
+"""K-means over sparse rows: the block kernel, starts from a sample, and the nearest centroids of new rows.
+
+Sums are taken about 0, so that a row costs its stored entries only. A distance is ½‖c‖² − x·c in float64. Never makes a
+dense matrix of more rows than there are centroids.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from flegel.algorithm import Kernel
+from flegel.algorithms.rows import rows_of, times
+from flegel.core.pytree import Array
+from flegel.core.shard import Shard, Sparse
+from flegel.core.stop_flag import raised
+
+LOOK = 16  # rows between two looks at the stop flag
+
+
+def sparse_kernel() -> Kernel:
+    def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
+        rows = shard.features
+        assert isinstance(rows, Sparse)
+        return int(
+            _train(
+                rows.indptr, rows.indices, rows.values, shard.state, shard.weights, parameter.centroids,
+                aggregator.sums, aggregator.counts, aggregator.squares, start, min(end, shard.points), flag,
+            )
+        )  # fmt: skip
+
+    return kernel
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _train(
+    indptr: Array, indices: Array, values: Array, state: Array, weights: Array | None, centroids: Array, sums: Array,
+    counts: Array, squares: Array, start: int, end: int, flag: Array,
+) -> int:  # fmt: skip
+    if start < end and raised(flag):
+        return start
+    by_column = centroids.T.copy()
+    half = 0.5 * (centroids * centroids).sum(axis=1)
+    k = len(half)
+    scores = np.empty(k)
+    for i in range(start, end):
+        if (i - start) % LOOK == 0 and raised(flag):
+            return i
+        scores[:] = half
+        square = 0.0
+        for t in range(indptr[i], indptr[i + 1]):
+            value = np.float64(values[t])
+            square += value * value
+            row = by_column[indices[t]]
+            for j in range(k):
+                scores[j] -= value * row[j]
+        last, new = state[i, 0], 0
+        for j in range(1, k):
+            if scores[j] < scores[new]:
+                new = j
+        if new == last or (last >= 0 and not scores[new] < scores[last]):
+            continue
+        weight = 1.0 if weights is None else weights[i]
+        for t in range(indptr[i], indptr[i + 1]):
+            sums[new, indices[t]] += weight * values[t]
+        counts[new] += weight
+        squares[new] += weight * square
+        if last >= 0:
+            for t in range(indptr[i], indptr[i + 1]):
+                sums[last, indices[t]] -= weight * values[t]
+            counts[last] -= weight
+            squares[last] -= weight * square
+        state[i, 0] = new
+    return end
+
+
+def take_rows(rows: Sparse, ids: Array) -> Sparse:
+    """Some rows, as CSR."""
+    starts, lengths = rows.indptr[ids], np.diff(rows.indptr)[ids]
+    ends = np.cumsum(lengths)
+    places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+    return Sparse(np.concatenate([[0], ends]), rows.indices[places], rows.values[places], rows.columns)
+
+
+def dense_rows(rows: Sparse, ids: Array) -> Array:
+    few = take_rows(rows, np.asarray(ids))
+    found = np.zeros((len(few.indptr) - 1, rows.columns))
+    found[np.repeat(np.arange(len(found)), np.diff(few.indptr)), few.indices] = few.values
+    return found
+
+
+def squared_norms(rows: Sparse) -> Array:
+    row = np.repeat(np.arange(rows_of(rows)), np.diff(rows.indptr))
+    return np.bincount(row, rows.values.astype(np.float64) ** 2, minlength=rows_of(rows))
+
+
+def nearest_of(rows: Sparse, centroids: Array) -> tuple[Array, Array]:
+    """Cluster and squared distance of each row."""
+    scores = 0.5 * (centroids**2).sum(axis=1) - times(rows, np.ascontiguousarray(centroids.T))
+    nearest = scores.argmin(axis=1).astype(np.int32)
+    least = 2.0 * scores[np.arange(len(nearest)), nearest] + squared_norms(rows)
+    return nearest, np.maximum(least, 0.0)
+
+
+def distances_of(rows: Sparse, centroids: Array) -> Array:
+    """Squared distances, (rows, centroids)."""
+    scores = 0.5 * (centroids**2).sum(axis=1) - times(rows, np.ascontiguousarray(centroids.T))
+    return np.asarray(np.maximum(2.0 * scores + squared_norms(rows)[:, None], 0.0))
+
+
+def sparse_seed(rows: Sparse, centres: Array, count: int, rng: np.random.Generator) -> Array:
+    """`count` more rows, as greedy k-means++ draws them from the distances to these centres; the first one at random
+    where there are none."""
+    norms = squared_norms(rows)
+    chosen: list[Array] = []
+    if not len(centres):
+        chosen.append(dense_rows(rows, rng.integers(len(norms), size=1))[0])
+        centres = chosen[0][None, :]
+    least = nearest_of(rows, centres)[1]
+    trials = 2 + int(np.log(count + 1))
+    while len(chosen) < count:
+        total = least.sum()
+        if total > 0:
+            places = np.searchsorted(least.cumsum(), rng.random(trials) * total).clip(max=len(norms) - 1)
+        else:  # fewer distinct rows than clusters
+            places = rng.integers(len(norms), size=1)
+        candidates = dense_rows(rows, places)
+        squared = norms[:, None] - 2.0 * times(rows, np.ascontiguousarray(candidates.T)) + norms[places]
+        squared[places, np.arange(len(places))] = 0.0
+        shrunk = np.minimum(least[:, None], np.maximum(squared, 0.0))
+        best = int(shrunk.sum(axis=0).argmin())
+        chosen.append(candidates[best])
+        least = shrunk[:, best]
+    return np.array(chosen).reshape(len(chosen), rows.columns)
+
+
+def sparse_lloyd(rows: Sparse, k: int, rng: np.random.Generator, passes: int) -> tuple[Array, Array, float]:
+    """A few passes from a start by k-means++: centres, the cluster of each row, and the sum of squared distances."""
+    centres = sparse_seed(rows, np.empty((0, rows.columns)), k, rng)
+    row = np.repeat(np.arange(rows_of(rows)), np.diff(rows.indptr))
+    labels, distances = nearest_of(rows, centres)
+    for _ in range(passes):
+        counts = np.bincount(labels, minlength=k)
+        place = labels[row].astype(np.int64) * rows.columns + rows.indices
+        sums = np.bincount(place, rows.values, minlength=k * rows.columns).reshape(k, rows.columns)
+        centres = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], centres)
+        before, (labels, distances) = labels, nearest_of(rows, centres)
+        if np.array_equal(before, labels):
+            break
+    return centres, labels, float(distances.sum())

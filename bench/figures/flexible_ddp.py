@@ -1,0 +1,208 @@
+"""FlexibleDDP beside PyTorch's DDP: samples a second and time to a loss, with a slow rank, a wandering one, or none.
+
+    python -m bench.figures.flexible_ddp --part slow equal wander bias --seconds 20 --out runs/ddp.json
+
+Each case runs DDP and FlexibleDDP in turns on the same ranks, network, data and order. A slow rank repeats its forward
+and backward computation, so that it takes as many times longer; it is not put to sleep. `bias` needs no ranks: it shows
+what abandoning a micro-batch, or averaging means of ranks, does to a gradient whose cost depends on its content.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+CLASSES = 10
+
+
+def lenet(torch: Any) -> Any:
+    nn = torch.nn
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, CLASSES),
+    )  # fmt: skip
+
+
+def transformer(torch: Any) -> Any:
+    """About ten million parameters, on images read row by row."""
+    nn = torch.nn
+
+    class Rows(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(28, 384)
+            layer = nn.TransformerEncoderLayer(384, 6, 1536, dropout=0.0, batch_first=True)
+            self.layers = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+            self.last = nn.Linear(384, CLASSES)
+
+        def forward(self, images: Any) -> Any:
+            return self.last(self.layers(self.first(images.squeeze(1))).mean(1))
+
+    return Rows()
+
+
+NETWORKS = {"lenet": lenet, "transformer": transformer}
+
+
+def images(torch: Any, count: int, seed: int) -> Any:
+    """Blurred patterns with noise: learnable, and no file is needed."""
+    patterns = torch.randn(CLASSES, 1, 7, 7, generator=torch.Generator().manual_seed(5))
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, CLASSES, (count,), generator=generator)
+    clean = torch.nn.functional.interpolate(patterns[labels], size=28, mode="bilinear")
+    return clean + 1.5 * torch.randn(count, 1, 28, 28, generator=generator), labels
+
+
+def repeats(kind: str, rank: int, ranks: int, factor: int, elapsed: float) -> int:
+    """How often a rank computes each micro-batch."""
+    if kind == "slow":
+        return factor if rank == ranks - 1 else 1
+    if kind == "wander":
+        chosen = {int(elapsed // 5) % ranks, (int(elapsed // 5) + ranks // 2) % ranks}
+        return factor if rank in chosen else 1
+    return 1
+
+
+def train(given: argparse.Namespace, kind: str, flexible: bool, rank: int) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    from flegel.torch import FlexibleDDP, FlexibleSampler
+
+    torch.set_num_threads(1)
+    device = torch.device("cuda:0" if kind == "gpu" and rank == 0 else "cpu")
+    torch.manual_seed(0)
+    features, labels = images(torch, given.samples, 1)
+    held, truth = (t.to(device) for t in images(torch, 512, 2))
+    data = TensorDataset(features, labels)
+    net = NETWORKS[given.network](torch).to(device)
+    sampler: Any = FlexibleSampler(data) if flexible else DistributedSampler(data)
+    loader = DataLoader(data, batch_size=given.batch, sampler=sampler)
+    model: Any = FlexibleDDP(net, lr_rule="adascale") if flexible else DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=given.rate)
+    if flexible:
+        optimizer = model.optimizer(optimizer)
+    counted, epoch = 0, 0
+    began = time.monotonic()
+    losses: list[tuple[float, float]] = []
+    going = torch.ones(1)
+    while going.item():
+        sampler.set_epoch(epoch)
+        for number, (x, y) in enumerate(loader):
+            x, y = x.to(device), y.to(device)
+            optimizer.zero_grad()
+            for _ in range(repeats(kind, rank, dist.get_world_size(), given.factor, time.monotonic() - began) - 1):
+                torch.autograd.grad(torch.nn.functional.cross_entropy(net(x), y), list(net.parameters()))
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            counted += len(x)
+            if rank == 0 and number % 8 == 0:
+                with torch.no_grad():
+                    losses.append(
+                        (time.monotonic() - began, float(torch.nn.functional.cross_entropy(net(held), truth)))
+                    )
+        epoch += 1
+        going.fill_(time.monotonic() - began < given.seconds)
+        dist.all_reduce(going, dist.ReduceOp.MIN)  # all ranks end after the same epoch
+    total = torch.tensor([float(counted)])
+    dist.all_reduce(total)
+    seconds = time.monotonic() - began
+    low = [loss for _, loss in losses]
+    reached = next((at for at, loss in losses if loss <= given.target), None)
+    if flexible:
+        model.watchdog.close()
+    return {"rate": float(total) / seconds, "seconds": seconds, "reached": reached, "best": min(low, default=None)}
+
+
+def rank_main(rank: int, given: argparse.Namespace, kind: str, flexible: bool, place: str) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=given.ranks)
+    found = train(given, kind, flexible, rank)
+    if rank == 0:
+        Path(place + ".json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def case(given: argparse.Namespace, kind: str, folder: Path) -> dict[str, Any]:
+    import torch.multiprocessing as processes
+
+    found: dict[str, list[dict[str, Any]]] = {"ddp": [], "flexible": []}
+    for turn in range(given.repeats):
+        for name in ("ddp", "flexible"):
+            place = str(folder / f"{kind}-{turn}-{name}-{os.getpid()}")
+            processes.spawn(rank_main, (given, kind, name == "flexible", place), nprocs=given.ranks)
+            found[name].append(json.loads(Path(place + ".json").read_text()))
+            print(kind, name, found[name][-1], flush=True)
+
+    def middle(name: str, what: str) -> float | None:
+        values = [one[what] for one in found[name]]
+        return None if None in values else statistics.median(values)
+
+    rates = middle("flexible", "rate"), middle("ddp", "rate")
+    times = middle("ddp", "reached"), middle("flexible", "reached")
+    return {
+        "samples a second, flexible / ddp": None if None in rates else rates[0] / rates[1],  # type: ignore[operator]
+        "seconds to the target, ddp / flexible": None if None in times else times[0] / times[1],  # type: ignore[operator]
+        "runs": found,
+    }
+
+
+def bias(draws: int = 200_000, interval: float = 6.0) -> dict[str, float]:
+    """A sample's gradient equals its cost (mean 1, exponential): the relative error of the mean gradient."""
+    draw = random.Random(0)
+    sums = {name: [0.0, 0.0] for name in ("abandon the running one", "finish it", "foresee by the past")}
+    means = []
+    for _ in range(draws // 8):
+        at = 0.0
+        done: list[float] = []
+        while at < interval:
+            done.append(draw.expovariate(1.0))
+            at += done[-1]
+        kept = done[:-1]
+        foreseen, at = [], 0.0
+        while at + 1.0 <= interval:
+            foreseen.append(draw.expovariate(1.0))
+            at += foreseen[-1]
+        for name, values in zip(sums, (kept, done, foreseen), strict=True):
+            sums[name][0] += sum(values)
+            sums[name][1] += len(values)
+        means.append(sum(foreseen) / len(foreseen))
+    errors = {name: total / count - 1.0 for name, (total, count) in sums.items()}
+    return {**errors, "average of ranks' means": statistics.fmean(means) - 1.0}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--part", nargs="+", choices=["slow", "equal", "wander", "gpu", "bias"], default=["bias", "slow"]
+    )
+    parser.add_argument("--network", choices=sorted(NETWORKS), default="lenet")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--factor", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=0.02)
+    parser.add_argument("--samples", type=int, default=8192)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--target", type=float, default=0.5, help="loss on 512 held-out images")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/flexible_ddp.json"))
+    given = parser.parse_args()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    found = {kind: bias() if kind == "bias" else case(given, kind, given.out.parent.resolve()) for kind in given.part}
+    given.out.write_text(json.dumps(found, indent=1))
+    for kind, one in found.items():
+        print(kind, {name: value for name, value in one.items() if name != "runs"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Neural networks and GPU workers: what each claim of docs/results/networks.md rests on, one part at a time.
+
+    python -m bench.figures.networks --part accuracy --images FOLDER
+
+Parts: accuracy (LeNet under four models), overhead (against a plain loop), stragglers (two of eight workers 8 times
+slower), speeds (1 : 2 : 3), intervals (own interval against fixed ones), pass (one k-means pass on a GPU), mixed-kmeans
+and mixed-cnn (a GPU beside processors). FOLDER holds the IDX files of Fashion-MNIST, or a generated set stands in.
+Prints one JSON object a line and writes all of them to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import flegel
+from bench.common import network_runs as runs
+
+Line = dict[str, Any]
+
+
+def _course(course: runs.Course, target: float | None = None) -> Line:
+    found = course.result
+    line: Line = {
+        "accuracy": round(course.curve[-1][1], 4), "best": round(course.best, 4), "seconds": round(found.seconds, 2),
+        "updates": found.iterations, "utilization": round(found.utilization, 3),
+        "interval_ms": None if not found.rows[-1]["interval"] else round(1e3 * found.rows[-1]["interval"], 2),
+    }  # fmt: skip
+    return line if target is None else {**line, "target": target, "time_to_target": course.time_to(target)}
+
+
+def accuracy(options: argparse.Namespace) -> Iterator[Line]:
+    """LeNet on Fashion-MNIST under four models, several seeds each: test accuracy."""
+    images = runs.fashion(options.images, options.rows, options.tested)
+    settings = {"bsp": (120, {}), "bsp-mini": (12, {"batches": 234}), "psp": (12, {"batches": 234}), "fsp": (12, {})}
+    chosen = options.sync.split(",") if options.sync else list(settings)
+    for sync in chosen:
+        epochs, more = settings[sync]
+        for seed in range(options.seeds):
+            network = runs.KeptLeNet(epochs=epochs, schedule="cosine", warmup=0.5, lr=1e-3, batch=64)
+            course = runs.train(
+                network, images, 8, workers=options.workers, sync=sync, seed=seed, max_seconds=options.seconds, **more
+            )
+            yield {"part": "accuracy", "real": images.real, "sync": sync, "seed": seed, **_course(course)}
+
+
+def overhead(options: argparse.Namespace) -> Iterator[Line]:
+    """One worker on one core beside a plain loop with the same micro-batches; medians of three."""
+    images = runs.fashion(options.images, options.rows or 20_000)
+    for each_step in (False, True):
+        ratios = []
+        for _ in range(3):
+            plain = runs.plain_loop(images, 128, 2, each_step)
+            batches = -(-len(images.train[0]) // 128)
+            how: dict[str, Any] = {"sync": "bsp-mini", "batches": batches} if each_step else {"sync": "bsp"}
+            network = runs.KeptLeNet(epochs=3, micro_batch=128)
+            result = flegel.run(network, images.train, workers=1, **how)
+            first = next(row for row in result.rows if _visits(result, row) >= len(images.train[0]))
+            spent = (result.rows[-1]["seconds"] - first["seconds"]) / (
+                _visits(result, result.rows[-1]) - _visits(result, first)
+            )
+            ratios.append(spent / plain)
+            line = {"us_a_sample": round(1e6 * spent, 2), "plain_us": round(1e6 * plain, 2)}
+            yield {"part": "overhead", "step": "micro-batch" if each_step else "pass", **line}
+        ratio = round(statistics.median(ratios), 4)
+        yield {"part": "overhead", "step": "micro-batch" if each_step else "pass", "ratio": ratio, "goal": 1.05}
+
+
+def _visits(result: Any, row: Line) -> int:
+    return sum(r["visits"] for r in result.rows if r["iteration"] <= row["iteration"])
+
+
+def _race(part: str, options: argparse.Namespace, workers: int, straggler: str, entries: list[Any]) -> Iterator[Line]:
+    images = runs.fashion(options.images, options.rows, options.tested)
+    for sync, more in entries:
+        network = runs.KeptLeNet(epochs=1000, lr=1e-3, batch=64)
+        course = runs.train(
+            network, images, 100, workers=workers, sync=sync, straggler=straggler, max_seconds=options.seconds, **more
+        )
+        yield {"part": part, "real": images.real, "sync": sync, **more, **_course(course, options.target)}
+
+
+def stragglers(options: argparse.Namespace) -> Iterator[Line]:
+    """Eight workers, two of them 8 times slower: time to the same test accuracy."""
+    minis = [("bsp-mini", {"batches": b}) for b in (30, 60, 120, 240)]
+    yield from _race("stragglers", options, 8, "0-1:8x", [("fsp", {}), *minis, ("psp", {}), ("bsp", {})])
+
+
+def speeds(options: argparse.Namespace) -> Iterator[Line]:
+    """Three workers of speeds 1 : 2 : 3."""
+    batches = {"batches": 60}
+    entries = [("bsp", {}), ("psp", {}), ("psp", batches), ("fsp", {}), ("fsp", {"balance": "off"})]
+    yield from _race("speeds", options, 3, "0:3x,1:1.5x", entries)
+
+
+def intervals(options: argparse.Namespace) -> Iterator[Line]:
+    """The interval from gradient noise beside fixed ones."""
+    fixed = [("fsp", {"interval": seconds}) for seconds in (0.003, 0.01, 0.03, 0.1, 0.3)]
+    yield from _race("intervals", options, options.workers or 16, "", [("fsp", {}), *fixed])
+
+
+def _points(rows: int) -> np.ndarray:
+    """Rows like those of HIGGS."""
+    from bench.common.problems import BLOCK, collisions
+
+    made = np.empty((rows, 28), np.float32)
+    for at in range(0, rows, BLOCK):
+        collisions(np.random.default_rng([0, at]), made[at : at + BLOCK])
+    return made
+
+
+def one_pass(options: argparse.Namespace) -> Iterator[Line]:
+    """One pass of k-means over 11 M × 28 points on one device, k = 100: first pass, and when few points move."""
+    from flegel.algorithm import Sample
+    from flegel.algorithms.kmeans import KMeans
+    from flegel.core import pytree
+    from flegel.core.shard import make_shard
+    from flegel.core.stop_flag import new_flag
+    from flegel.runtime.backends.registry import choose
+
+    points = _points(options.rows or 11_000_000)
+    algorithm = KMeans(k=100, init="random")
+    sample = Sample(points[:100_000], None, len(points), 28)
+    theta = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0)))
+    empty = pytree.zeros_like(algorithm.initAggregator(sample, theta))
+    shard = make_shard(points, None, algorithm.initState(len(points), 28, np.random.default_rng(0)), "tiles")
+    kernel = choose(options.device).build(algorithm, shard, theta, empty, False)
+    total = pytree.copy(empty)
+    for number in range(12):
+        kernel.clear_statistics()
+        began = time.monotonic()
+        kernel.run(shard, 0, len(points), number, new_flag())
+        changes = kernel.statistics()
+        spent = time.monotonic() - began
+        pytree.add(total, pytree.unflatten(total, changes))
+        value = algorithm.objective(total, theta)
+        yield {
+            "part": "pass",
+            "device": options.device,
+            "pass": number,
+            "ms": round(1e3 * spent, 3),
+            "objective": value,
+        }
+        theta = algorithm.updateParameter(total, theta)
+        kernel.set_parameter(pytree.flatten(theta))
+
+
+def mixed_kmeans(options: argparse.Namespace) -> Iterator[Line]:
+    """One GPU beside processors, k-means on 11 M × 28 points, k = 100: time to within 0.1 % of the GPU alone."""
+    from flegel.algorithms.kmeans import KMeans
+
+    points = _points(options.rows or 11_000_000)
+    workers = options.workers or 16
+    gpu = {"device": f"0={options.device}"}
+    crews = [
+        ("gpu alone", "fsp", 1, gpu), ("processors alone", "fsp", workers, {}),
+        ("mixed", "bsp-mini", workers, {**gpu, "batches": 8}), ("mixed", "fsp", workers, gpu),
+    ]  # fmt: skip
+    target: float | None = None
+    for crew, sync, count, more in crews:
+        result = flegel.run(
+            KMeans(k=100, init="first"), points, workers=count, sync=sync, max_seconds=options.seconds, tolerance=1e-5,
+            **more,
+        )  # fmt: skip
+        if target is None and result.objective is not None:
+            target = 1.001 * result.objective
+        when = next(
+            (r["seconds"] for r in result.rows if r["objective"] is not None and r["objective"] <= target), None
+        )
+        share = result.worker[0]["points"] / len(points)
+        yield {
+            "part": "mixed-kmeans", "crew": crew, "sync": sync, "time_to_target": when, "objective": result.objective,
+            "seconds": round(result.seconds, 3), "share_of_worker_0": round(share, 4), "reason": result.reason,
+            "load_seconds": round(result.load_seconds, 1),
+        }  # fmt: skip
+
+
+def mixed_cnn(options: argparse.Namespace) -> Iterator[Line]:
+    """One GPU beside processors, the small CNN on Fashion-MNIST: time to the same test accuracy."""
+    images = runs.fashion(options.images, options.rows, options.tested)
+    workers, gpu = options.workers or 16, {"device": f"0={options.device}"}
+    crews = [
+        ("gpu alone", "fsp", 1, gpu), ("processors alone", "fsp", workers, {}),
+        ("mixed", "bsp-mini", workers, {**gpu, "batches": 120}), ("mixed", "fsp", workers, gpu),
+    ]  # fmt: skip
+    for crew, sync, count, more in crews:
+        network = runs.KeptCNN(epochs=1000, lr=1e-3, batch=64)
+        course = runs.train(network, images, 80, workers=count, sync=sync, max_seconds=options.seconds, **more)
+        share = course.result.worker[0]["points"] / len(images.train[0])
+        line = {"part": "mixed-cnn", "crew": crew, "sync": sync, "share_of_worker_0": round(share, 4)}
+        yield {**line, **_course(course, options.target)}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
+    "accuracy": accuracy, "overhead": overhead, "stragglers": stragglers, "speeds": speeds, "intervals": intervals,
+    "pass": one_pass, "mixed-kmeans": mixed_kmeans, "mixed-cnn": mixed_cnn,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--part", required=True, help=f"with commas between: {', '.join(PARTS)}")
+    parser.add_argument("--images", type=Path, default=None, help="folder with the IDX files of Fashion-MNIST")
+    parser.add_argument("--rows", type=int, default=None, help="rows of training; all by default")
+    parser.add_argument("--tested", type=int, default=None, help="rows of the test; all by default")
+    parser.add_argument("--workers", type=int, default=None)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--sync", default="", help="accuracy: these models only")
+    parser.add_argument("--seconds", type=float, default=25.0, help="limit of each run")
+    parser.add_argument("--target", type=float, default=0.87, help="test accuracy of the races")
+    parser.add_argument("--device", default="cuda:0", help="of the GPU worker")
+    parser.add_argument("--out", type=Path, default=None, help="write all lines to this file")
+    options = parser.parse_args()
+    lines = []
+    for part in options.part.split(","):
+        for line in PARTS[part](options):
+            print(json.dumps(line), flush=True)
+            lines.append(line)
+    if options.out is not None:
+        options.out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

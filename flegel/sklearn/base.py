@@ -1,0 +1,163 @@
+"""What all estimators have in common: the job behind `fit`, its options, seeds and weights.
+
+Never knows an algorithm. A fit is one call of `flegel.run`: small ones in threads of this process, large ones on worker
+processes that all estimators of this process share and that end with it. Inside workers of joblib a fit uses one
+thread, because the cores are taken already.
+"""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import joblib
+import numpy as np
+import scipy.sparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from flegel.algorithm import Algorithm
+from flegel.api import run
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import Sparse
+from flegel.errors import UsageError
+from flegel.result import Result
+from flegel.sklearn.rows import prepared
+
+LEAST_TOLERANCE = 1e-300  # stands for 0, which would switch the engine's criterion off
+DTYPES = [np.float64, np.float32]
+
+
+class EngineEstimator(BaseEstimator):  # type: ignore[misc]
+    """Base of the estimators. Subclasses have the parameters `workers`, `sync`, `cluster`, `target`, `random_state`,
+    `max_iter`, `tol` and `verbose`."""
+
+    _accepts_sparse: ClassVar[bool] = False
+    _positive: ClassVar[bool] = False
+    _warns: ClassVar[bool] = True
+    """A fit that ends at `max_iter` warns, as in scikit-learn."""
+
+    # -- rows ----------------------------------------------------------------------------------------------
+
+    def _rows(self, X: Any, *, reset: bool, **options: Any) -> Any:
+        """Checked rows: float32 and float64 stay, others become float64; sparse ones become CSR."""
+        sparse = "csr" if self._accepts_sparse else False
+        rows = validate_data(
+            self, X, reset=reset, accept_sparse=sparse, dtype=DTYPES, order="C", accept_large_sparse=False, **options
+        )
+        self._check_sign(rows[0] if isinstance(rows, tuple) else rows)
+        return rows
+
+    def _check_sign(self, rows: Any) -> None:
+        if self._positive:
+            values = rows.data if scipy.sparse.issparse(rows) else rows
+            if values.size and values.min() < 0:
+                raise ValueError(f"Negative values in data passed to {type(self).__name__}")
+
+    def _new_rows(self, X: Any) -> Any:
+        """Rows for a fitted model."""
+        check_is_fitted(self)
+        return self._rows(X, reset=False)
+
+    def _weights(self, sample_weight: Any, X: Any) -> Array | None:
+        """Float64 weights; None where all are 1."""
+        if sample_weight is None:
+            return None
+        weights = np.asarray(
+            _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True), dtype=np.float64
+        )
+        if not weights.sum() > 0:
+            raise ValueError("Every sample weight is 0; at least one must be positive (sample_weight).")
+        return weights
+
+    def _check_number(self, name: str, least: int, most: int | None = None) -> int:
+        value: Any = getattr(self, name)
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or int(value) < least:
+            raise ValueError(f"{name} must be a whole number of {least} or more, not {value!r}.")
+        if most is not None and int(value) > most:
+            raise ValueError(f"n_samples={most} should be >= {name}={value}.")
+        return int(value)
+
+    # -- the job -------------------------------------------------------------------------------------------
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, numbers.Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _sync(self, partial: bool = False) -> str:
+        """`bsp` where results must repeat, to the last bit, or a single pass is made (`partial`); `fsp` otherwise."""
+        if self.sync is not None:
+            return str(self.sync)
+        return "bsp" if partial or self.random_state is not None else "fsp"
+
+    def _job_options(self) -> dict[str, Any]:
+        backend, _ = joblib.parallel.get_active_backend()
+        if (getattr(backend, "nesting_level", 0) or 0) > 0:
+            return {"workers": 1, "processes": "no"}
+        options = {"workers": self.workers, "cluster": self.cluster}
+        return {name: value for name, value in options.items() if value is not None}
+
+    def _train(
+        self,
+        algorithm: Algorithm | Callable[[int], Algorithm],
+        X: Any,
+        y: Array | None = None,
+        weights: Array | None = None,
+        start: Tree | None = None,
+        passes: float | None = None,
+    ) -> Result:
+        """One job; `passes` instead of `max_iter`. `algorithm` may be made of the number of rows that are trained."""
+        rows = prepared(X, y, weights, getattr(algorithm, "k", 1))
+        chosen = algorithm if isinstance(algorithm, Algorithm) else algorithm(rows.features.shape[0])
+        sync = self._sync(partial=passes is not None)
+        options = {"seed": self._seed(), "sync": sync, **self._job_options()}
+        options["max_passes"] = passes or self._check_number("max_iter", 1)
+        if self.tol is not None:
+            options["tolerance"] = max(float(self.tol), LEAST_TOLERANCE)
+        if self.target is not None:
+            options["target"] = float(self.target)
+        if self.verbose:
+            options["say"] = print
+        try:
+            result = run(chosen, rows, start=start, **options)  # type: ignore[arg-type]
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        if self.verbose:
+            print(f"{type(self).__name__}: {sync}, {result.reason}; {result.iterations} updates.")
+        if result.outcome == "limit" and passes is None and self._warns:
+            warnings.warn(
+                f"{type(self).__name__} did not converge: {result.reason}. Raise max_iter or tol.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        self.sync_ = sync
+        self.n_iter_ = max(int(np.ceil(min((w["passes"] for w in result.worker if w["points"]), default=1.0))), 1)
+        return result
+
+    def __getstate__(self) -> Any:
+        """Processes do not travel: a copy in another process trains on its own."""
+        state = super().__getstate__()
+        return {**state, "cluster": None} if state.get("cluster") is not None else state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self._accepts_sparse
+        tags.input_tags.positive_only = self._positive
+        if tags.transformer_tags is not None:
+            tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def sparse_rows(X: Any) -> Sparse:
+    """A CSR matrix of scipy as the engine's algorithms know it."""
+    return Sparse(X.indptr, X.indices, X.data, X.shape[1])
+
+
+def share(old: float, new: float) -> float:
+    """The part that new rows have in all rows so far."""
+    return new / (old + new) if old + new > 0 else 1.0

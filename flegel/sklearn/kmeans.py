@@ -1,0 +1,171 @@
+"""K-means with the interface of `sklearn.cluster.KMeans`. Never computes what the engine's algorithm computes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import pairwise_distances_argmin_min
+from sklearn.metrics.pairwise import euclidean_distances
+
+from flegel.algorithms.kmeans.kmeans import Centroids
+from flegel.algorithms.kmeans.kmeans import KMeans as Algorithm
+from flegel.core.pytree import Array
+from flegel.sklearn.base import EngineEstimator
+
+STARTS = 3  # starts that are tried on a sample, for n_init="auto"
+
+
+class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, EngineEstimator):  # type: ignore[misc]
+    """Clusters around means. Parameters as in scikit-learn; besides:
+
+    `n_init`: starts that are tried on a sample ("auto": 3); the best is trained on all rows. `tol`: the fit ends when a
+    pass over the rows changes the inertia by less, relatively. `max_iter`: passes. `workers`, `sync`, `cluster`: see
+    `flegel.run`. `target`: the fit ends at this inertia. `algorithm` and `copy_x` are there so that an import is all
+    that changes: lloyd and elkan are two ways to the same clusters, ours is a third, and rows are never written to.
+    """
+
+    _accepts_sparse = True
+    _warns = False
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        init: Any = "k-means++",
+        n_init: Any = "auto",
+        max_iter: int = 300,
+        tol: float | None = 1e-6,
+        verbose: int = 0,
+        random_state: Any = None,
+        copy_x: bool = True,
+        algorithm: str = "lloyd",
+        workers: int | None = None,
+        sync: str | None = None,
+        cluster: Any = None,
+        target: float | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.verbose = verbose
+        self.random_state = random_state
+        self.copy_x = copy_x
+        self.algorithm = algorithm
+        self.workers = workers
+        self.sync = sync
+        self.cluster = cluster
+        self.target = target
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
+        X = self._rows(X, reset=True)
+        weights = self._weights(sample_weight, X)
+        k = self._check_number("n_clusters", 1, X.shape[0])
+        if self.algorithm not in ("lloyd", "elkan"):
+            raise ValueError(f"algorithm must be 'lloyd' or 'elkan', not {self.algorithm!r}.")
+        starts = STARTS if isinstance(self.n_init, str) else self._check_number("n_init", 1)
+        centres = self._fitted_centres(Algorithm(k=k, init=self._start(X), n_init=starts), X, weights)
+        self._finish(X, weights, centres)
+        self._counts = self._counts_of(self.labels_, weights)
+        if (found := len(np.unique(self.labels_))) < k:
+            warnings.warn(
+                f"Number of distinct clusters ({found}) found smaller than n_clusters ({k}). Possibly due to duplicate "
+                "points in X.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
+        """Goes on from the present centres: rows are assigned to them, and each centre becomes the mean of all rows
+        that were ever assigned to it."""
+        if not hasattr(self, "cluster_centers_"):
+            return self.fit(X, y, sample_weight)
+        X = self._rows(X, reset=False)
+        weights = self._weights(sample_weight, X)
+        before = self.cluster_centers_
+        labels = self._assigned(X)[0]
+        added = self._counts_of(labels, weights)
+        start = Centroids(before.astype(np.float64), np.zeros(before.shape[1]))
+        batch = self._fitted_centres(Algorithm(k=len(before)), X, weights, start=start, passes=1)
+        self._counts = self._counts + added
+        part = np.where(added > 0, added / np.maximum(self._counts, 1e-300), 0.0)[:, None]
+        self._finish(X, weights, before + part * (batch - before))
+        return self
+
+    def _start(self, X: Any) -> Any:
+        if callable(self.init):
+            from sklearn.utils import check_random_state
+
+            start = self.init(X, self.n_clusters, random_state=check_random_state(self.random_state))
+            return self._checked(np.asarray(start, dtype=np.float64), X.shape[1])
+        if isinstance(self.init, str):
+            if self.init not in ("k-means++", "random"):
+                raise ValueError(f"init must be 'k-means++', 'random', an array or a function, not {self.init!r}.")
+            return self.init
+        start = np.asarray(self.init, dtype=np.float64)
+        return self._checked(start, X.shape[1])
+
+    def _checked(self, start: Array, columns: int) -> Array:
+        what = f"The shape of the initial centers {start.shape} does not match the number of"
+        if start.shape[:1] != (self.n_clusters,):
+            raise ValueError(f"{what} clusters {self.n_clusters}.")
+        if start.shape[1:] != (columns,):
+            raise ValueError(f"{what} features of the data {columns}.")
+        if not isinstance(self.n_init, str) and self.n_init != 1 and not callable(self.init):
+            warnings.warn(
+                "Explicit initial center position passed: performing only one init in KMeans instead of "
+                f"n_init={self.n_init}.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return start
+
+    def _fitted_centres(self, algorithm: Algorithm, X: Any, weights: Array | None, **options: Any) -> Array:
+        if scipy.sparse.issparse(X) and not algorithm.sparse:
+            X = X.toarray()
+        return np.asarray(self._train(algorithm, X, None, weights, **options).parameter.centroids)
+
+    def _finish(self, X: Any, weights: Array | None, centres: Array) -> None:
+        self.cluster_centers_ = np.ascontiguousarray(centres, dtype=X.dtype)
+        self.labels_, distances = self._assigned(X)
+        squared = distances.astype(np.float64) ** 2
+        self.inertia_ = float(squared.sum() if weights is None else weights @ squared)
+
+    def _counts_of(self, labels: Array, weights: Array | None) -> Array:
+        return np.bincount(labels, weights, minlength=self.n_clusters).astype(np.float64)
+
+    def _assigned(self, X: Any) -> tuple[Array, Array]:
+        """Cluster of each row, and its distance."""
+        centres = self.cluster_centers_
+        if not scipy.sparse.issparse(X):  # about the centres' mean, so that a large mean costs no digits
+            middle = centres.mean(axis=0, dtype=np.float64).astype(X.dtype)
+            X, centres = X - middle, centres - middle
+        labels, distances = pairwise_distances_argmin_min(X, centres)
+        return labels.astype(np.int32), distances
+
+    def predict(self, X: Any) -> Array:
+        """The nearest cluster of each row."""
+        return self._assigned(self._new_rows(X))[0]
+
+    def transform(self, X: Any) -> Array:
+        """The distance of each row to every centre."""
+        X = self._new_rows(X)
+        return np.asarray(euclidean_distances(X, self.cluster_centers_), dtype=X.dtype)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Minus the inertia of these rows."""
+        X = self._new_rows(X)
+        squared = self._assigned(X)[1].astype(np.float64) ** 2
+        weights = self._weights(sample_weight, X)
+        return float(-(squared.sum() if weights is None else weights @ squared))
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.cluster_centers_)

@@ -1,0 +1,1 @@
+"""Flexible barriers inside PyTorch's own data-parallel training; no coordinator and no cluster of Flegel."""

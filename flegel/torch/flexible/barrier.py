@@ -1,0 +1,110 @@
+"""The state between two barriers of one rank: private gradient sums, counts, norms, and the all-reduced table.
+
+Gradients of micro-batches that are not synchronized are kept apart from `.grad`, so that clipping, zeroing and stepping
+by the script between barriers find nothing to change. Decides nothing: `pace.py` and `deal.py` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from flegel.torch.flexible.pace import FIELDS, RankReport
+
+
+class PooledBarrier:
+    """Sums over ranks, divided by the samples of all ranks; one object for each wrapped module."""
+
+    def __init__(
+        self, module: torch.nn.Module, group: Any, device: torch.device, broken: Callable[[BaseException], None]
+    ) -> None:
+        """`broken` is called when a message between ranks fails."""
+        self.broken = broken
+        self.group, self.rank, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
+        self.table = torch.zeros((self.ranks, FIELDS), dtype=torch.float64, device=device)
+        self.synchronizing = False
+        """The running backward pass is the one that synchronizes."""
+        self.complete = False
+        """Gradients are the mean over all ranks; the optimizer has not stepped yet."""
+        self.square = torch.zeros((), dtype=torch.float64, device=device)
+        self.pooled = torch.zeros((), dtype=torch.float64, device=device)
+        self._kept: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._views: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._pending: Any = None
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._keep)
+
+    def _keep(self, parameter: torch.Tensor) -> None:
+        """After a backward pass that does not synchronize: the gradient joins the private sum."""
+        if self.synchronizing or parameter.grad is None:
+            return
+        assert isinstance(parameter, torch.nn.Parameter)
+        kept = self._kept.get(parameter)
+        if kept is None:
+            self._kept[parameter] = parameter.grad.detach().clone()
+        else:
+            kept.add_(parameter.grad)
+        parameter.grad = None
+
+    def send(self, report: RankReport) -> None:
+        """The row of this rank on its way to all others; gradients follow."""
+        self.table.zero_()
+        self.table[self.rank] = torch.tensor(astuple(report), dtype=torch.float64)
+        self.square.zero_()
+        self.pooled.zero_()
+        self._pending = dist.all_reduce(self.table, group=self.group, async_op=True)
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """One bucket: what was kept joins it, ranks are summed, the sum is divided by all samples."""
+        buffer = bucket.buffer()
+        for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
+            kept = self._kept.pop(parameter, None)
+            if kept is not None:
+                gradient.add_(kept.view_as(gradient))
+            self._views[parameter] = gradient
+        self.square += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
+        work = dist.all_reduce(buffer, group=self.group, async_op=True)
+        assert work is not None
+
+        def divide(future: torch.futures.Future[Any]) -> torch.Tensor:
+            try:
+                value = future.value()
+                self._pending.wait()
+            except RuntimeError as error:
+                self.broken(error)
+                raise
+            total: torch.Tensor = value[0] if isinstance(value, list) else value
+            self.pooled += torch.linalg.vector_norm(total, dtype=torch.float32).double().square()
+            return total.div_(self.table[:, 0].sum().to(total.dtype))
+
+        return work.get_future().then(divide)
+
+    def reports(self) -> list[RankReport]:
+        """The rows of all ranks, after the barrier."""
+        self._pending.wait()
+        return [RankReport(*row) for row in self.table.tolist()]
+
+    def adopt_unused(self) -> None:
+        """Gradients of parameters that no rank used in its last micro-batch, but some rank did before it: DDP leaves
+        `.grad` of such parameters alone."""
+        for parameter, gradient in self._views.items():
+            if parameter.grad is None and bool(gradient.any()):
+                parameter.grad = gradient.clone().view_as(parameter)
+        self._views.clear()
+
+    def average_buffers(self, module: torch.nn.Module, samples: float, total: float) -> None:
+        """Running statistics, such as those of BatchNorm, averaged over ranks by samples, in one message."""
+        found = [b for b in module.buffers() if b.is_floating_point() and b.numel()]
+        if not found:
+            return
+        flat = torch.cat([b.detach().reshape(-1).to(torch.float32) for b in found]).mul_(samples / total)
+        dist.all_reduce(flat, group=self.group)
+        at = 0
+        for one in found:
+            one.copy_(flat[at : at + one.numel()].view_as(one))
+            at += one.numel()

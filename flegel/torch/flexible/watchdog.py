@@ -1,0 +1,99 @@
+"""Says which rank is missing when a barrier does not end, and ends this process: a collective cannot be interrupted.
+
+Each rank writes a sign of life to the process group's store every second, from a thread of its own. Never looks at
+gradients and costs a barrier nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from flegel.runtime import clock
+
+PERIOD = 1.0  # seconds between signs of life
+SILENT = 5.0  # seconds without one after which a rank counts as stopped
+EXIT_CODE = 75  # a temporary failure: a launcher that restarts may try again
+
+
+class Watchdog:
+    """One thread for each wrapped module."""
+
+    def __init__(self, group: Any, timeout: float) -> None:
+        self._rank, self._ranks, self._timeout = dist.get_rank(group), dist.get_world_size(group), timeout
+        self._store = dist.PrefixStore("flegel/flexible", distributed_c10d._get_default_store())
+        self._waiting: tuple[int, float] | None = None
+        self._step = 0
+        self._seen: dict[int, tuple[bytes, float]] = {}
+        self._ended = threading.Event()
+        if self._ranks > 1 and timeout > 0:
+            threading.Thread(target=self._watch, name="flegel-watchdog", daemon=True).start()
+
+    def arrive(self, step: int) -> None:
+        """This rank waits at a barrier from now on."""
+        self._step, self._waiting = step, (step, clock.now())
+
+    def leave(self) -> None:
+        self._waiting = None
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def broken(self, error: BaseException) -> None:
+        """A collective failed: ends this process with a sentence, once it is known who is gone."""
+        self._waiting = self._waiting or (self._step, clock.now())
+        limit = clock.now() + 4 * SILENT
+        while clock.now() < limit:
+            clock.sleep(PERIOD / 2)
+            try:
+                self._look((self._step, limit))
+            except (RuntimeError, dist.DistError):
+                break  # the store is gone too
+        self._end(f"a message between ranks failed ({str(error).splitlines()[0][:200]})")
+
+    def _watch(self) -> None:
+        beat = 0
+        while not self._ended.wait(PERIOD):
+            beat += 1
+            try:
+                waits = self._waiting
+                self._store.set(f"{self._rank}", f"{beat} {waits[0] if waits else -1}")
+                if waits is not None and clock.now() - waits[1] > SILENT:
+                    self._look(waits)
+            except (RuntimeError, dist.DistError) as error:
+                if self._waiting is not None and not self._ended.is_set():
+                    self._end(
+                        f"the store of the process group is gone ({error}): the rank or agent that holds it ended"
+                    )
+                return
+
+    def _look(self, waits: tuple[int, float]) -> None:
+        """Ranks without signs of life are named at once, ranks that are alive but late after the timeout."""
+        now, late = clock.now(), []
+        for rank in range(self._ranks):
+            if rank == self._rank:
+                continue
+            value = self._store.get(f"{rank}") if self._store.check([f"{rank}"]) else b"0 -1"
+            known = self._seen.get(rank)
+            if known is None or known[0] != value:
+                self._seen[rank] = known = (value, now)
+            if int(value.split()[1]) < waits[0]:
+                late.append((rank, now - known[1]))
+        stopped = [rank for rank, silent in late if silent > SILENT]
+        if stopped:
+            names = ", ".join(map(str, stopped))
+            self._end(f"rank {names} gave no sign of life for {SILENT:.0f} s")
+        elif now - waits[1] > self._timeout and late:
+            names = ", ".join(str(rank) for rank, _ in late)
+            self._end(f"rank {names} is alive, but did not arrive within {self._timeout:.0f} s")
+
+    def _end(self, why: str) -> None:
+        if self._waiting is None or self._ended.is_set():
+            return
+        print(f"flegel: barrier {self._step} cannot end, {why}; rank {self._rank} stops.", file=sys.stderr, flush=True)
+        os._exit(EXIT_CODE)

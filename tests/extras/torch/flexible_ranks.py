@@ -1,0 +1,175 @@
+"""What the ranks of the tests do; started as processes of their own by `test_flexible_ddp.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+from flegel.errors import FlegelWarning
+from flegel.torch import FlexibleDDP, FlexibleSampler
+
+COLUMNS = 6
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(COLUMNS, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+
+def rows(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, COLUMNS, generator=generator)
+    return x, x[:, :1] * 2.0 + 0.1 * torch.randn(count, 1, generator=generator)
+
+
+def gather(value: Any) -> list[Any]:
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def flat(model: torch.nn.Module) -> list[float]:
+    return [float(v) for p in model.parameters() for v in p.detach().reshape(-1)]
+
+
+def epochs(rank: int, many: int = 2, workers: int = 0, **options: Any) -> dict[str, Any]:
+    """Two epochs with a slow rank, as any script trains; what each rank has seen, and whether all have the same θ."""
+    x, y = rows(1003)
+    data = TensorDataset(x, y, torch.arange(len(x)))
+    sampler = FlexibleSampler(data)
+    loader = DataLoader(data, batch_size=8, sampler=sampler, num_workers=workers)
+    model = FlexibleDDP(network(), **options)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    scheduler = model.scheduler(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999))
+    seen: list[list[int]] = []
+    for epoch in range(many):
+        sampler.set_epoch(epoch)
+        seen.append([])
+        for features, target, index in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(features), target)
+            time.sleep(0.004 if rank == 0 else 0.0005)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+            optimizer.step()
+            scheduler.step()
+            seen[-1] += index.tolist()
+    return {
+        "seen": gather(seen), "parameters": gather(flat(model)), "barriers": model.barriers,
+        "rate": scheduler.get_last_lr()[0], "samples": model.samples_seen,
+    }  # fmt: skip
+
+
+def weighted_mean(rank: int) -> dict[str, Any]:
+    """Ranks make different numbers of micro-batches of different sizes; the gradient is the mean over all samples."""
+    model = FlexibleDDP(network(), endless=True, interval=1.0)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.0))
+    mine: list[tuple[torch.Tensor, torch.Tensor]] = []
+    x, y = rows(4000)
+    at, steps, worst = 2000 * rank, 0, 0.0
+    while steps < 3:
+        count = 3 + (at * 7 + rank) % 5
+        part = x[at : at + count], y[at : at + count]
+        at += count
+        mine.append(part)
+        optimizer.zero_grad()
+        time.sleep(0.05 * (1 + 3 * rank))
+        torch.nn.functional.mse_loss(model(part[0]), part[1]).backward()
+        if not model.barrier.complete:
+            assert all(p.grad is None for p in model.parameters())
+            optimizer.step()
+            continue
+        got = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+        optimizer.step()
+        parts = [p for parts in gather(mine) for p in parts]
+        plain = network()
+        xs, ys = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+        torch.nn.functional.mse_loss(plain(xs), ys).backward()
+        exact = torch.cat([p.grad.reshape(-1) for p in plain.parameters() if p.grad is not None])
+        worst = max(worst, float((got - exact).abs().max() / exact.abs().max()))
+        mine, steps = [], steps + 1
+    return {"worst": max(gather(worst)), "counts": gather(at - 2000 * rank)}
+
+
+def lost(rank: int) -> dict[str, Any]:
+    """The last rank freezes in the middle; the others must end with a sentence."""
+    model = FlexibleDDP(network(), endless=True, interval=0.02, timeout=8.0)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+    x, y = rows(64)
+    for step in range(100_000):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        if step == 20 and rank == dist.get_world_size() - 1:
+            os.kill(os.getpid(), 19 if sys.argv[4] == "freeze" else 9)
+    return {}
+
+
+def static(rank: int) -> dict[str, Any]:
+    """Without a FlexibleSampler every micro-batch is synchronized, and a warning says so."""
+    model = FlexibleDDP(network())
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    x, y = rows(80)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for at in range(0, 80, 16):
+            part = slice(at + 8 * rank, at + 8 * rank + 8)
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x[part]), y[part]).backward()
+            optimizer.step()
+    plain = network()
+    other = torch.optim.SGD(plain.parameters(), lr=0.05)
+    for at in range(0, 80, 16):
+        other.zero_grad()
+        torch.nn.functional.mse_loss(plain(x[at : at + 16]), y[at : at + 16]).backward()
+        other.step()
+    told = [str(w.message) for w in said if issubclass(w.category, FlegelWarning)]
+    return {"barriers": model.barriers, "said": told, "mine": flat(model), "plain": flat(plain)}
+
+
+def buffers(rank: int) -> dict[str, Any]:
+    """Running statistics of BatchNorm, averaged by samples; a scaler and groups of micro-batches."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(COLUMNS, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    model = FlexibleDDP(net, endless=True, interval=0.05, lr_rule="adascale")
+    optimizer = model.optimizer(torch.optim.AdamW(model.parameters(), lr=0.01))
+    scaler = model.scaler(torch.amp.GradScaler("cpu", init_scale=8.0))
+    x, y = rows(4000)
+    while model.barriers < 12:
+        part = torch.randint(0, 4000, (16,))
+        optimizer.zero_grad()
+        with model.no_sync():
+            scaler.scale(torch.nn.functional.mse_loss(model(x[part]), y[part]) / 2).backward()
+        scaler.scale(torch.nn.functional.mse_loss(model(x[part]), y[part]) / 2).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    statistics = [float(v) for b in model.module.buffers() if b.is_floating_point() for v in b]
+    return {"statistics": gather(statistics), "parameters": gather(flat(model))}
+
+
+def main() -> None:
+    name, folder, rank = sys.argv[1], Path(sys.argv[2]), int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=int(os.environ["WORLD_SIZE"])
+    )
+    case = {"epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers}[name]
+    options = json.loads(sys.argv[3])
+    found = case(rank, **options)
+    if rank == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

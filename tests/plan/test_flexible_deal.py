@@ -1,0 +1,103 @@
+"""Claims on an epoch: every position once, whatever the speeds; all ranks finish together."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from flegel.torch.flexible.deal import Deal, RankProgress, level
+from flegel.torch.flexible.pace import LONGEST, BarrierPace, RankReport, RankTimings
+
+
+def positions_of(deal: Deal) -> list[int]:
+    return sorted(p for start, end in deal.trained_spans() for p in range(start, end))
+
+
+def play(positions: int, speeds: list[float], batch: int, seed: int = 0, ahead: int = 0) -> tuple[Deal, list[float]]:
+    """An epoch with speeds that scatter; returns the deal and each rank's seconds in the last interval."""
+    draw, ranks = random.Random(seed), len(speeds)
+    deal, seconds, interval = Deal(positions, ranks), [0.0] * ranks, 20 * batch / max(speeds)
+    deal.begin([], interval, ahead)
+    for _ in range(10_000):
+        counts = []
+        for rank, speed in enumerate(speeds):
+            left = deal.outstanding(rank)
+            assert left > 0, "every rank takes part in every barrier"
+            fits = max(1, int(interval * speed * draw.uniform(0.7, 1.3)) // batch) * batch
+            count = left if deal.final else min(left, fits)
+            counts.append(count)
+            seconds[rank] = count / speed
+        ended = deal.final
+        rates = [speed * draw.uniform(0.9, 1.1) for speed in speeds]
+        progress = [
+            RankProgress(count, rate, min(ahead, deal.outstanding(rank) - count))
+            for rank, (count, rate) in enumerate(zip(counts, rates, strict=True))
+        ]
+        deal.advance(progress, interval, batch, ahead)
+        if ended:
+            return deal, seconds
+    raise AssertionError("the epoch does not end")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_position_is_trained_once(seed: int) -> None:
+    draw = random.Random(seed)
+    ranks = draw.randint(1, 9)
+    speeds = [10 ** draw.uniform(1, 3) for _ in range(ranks)]
+    positions = draw.randint(ranks, 20_000)
+    deal, _ = play(positions, speeds, draw.choice([1, 7, 32]), seed, draw.choice([0, 64]))
+    assert positions_of(deal) == list(range(positions))
+    assert sum(deal.trained) == positions
+
+
+def test_ranks_of_unequal_speed_finish_together() -> None:
+    _, seconds = play(100_000, [100.0, 800.0, 800.0, 800.0], 10)
+    assert max(seconds) - min(seconds) < 0.3 * max(seconds) + 10 / 100.0, "rates scatter by a tenth; a batch is 0.1 s"
+
+
+def test_an_interrupted_epoch_goes_on_with_another_number_of_ranks() -> None:
+    deal = Deal(1000, 3, 10)
+    deal.begin([10.0, 20.0, 30.0], 1.0, 0)
+    deal.advance([RankProgress(10, 10.0, 0), RankProgress(20, 20.0, 0), RankProgress(30, 30.0, 0)], 1.0, 10, 0)
+    before = {p for start, end in deal.trained_spans() for p in range(start, end)}
+    assert len(before) == 60
+    resumed = Deal(1000, 2, 10, skipped=tuple(deal.trained_spans()))
+    resumed.begin([], 1.0, 0)
+    while any(resumed.outstanding(rank) for rank in range(2)):
+        counts = [min(50, resumed.outstanding(rank)) for rank in range(2)]
+        resumed.advance([RankProgress(c, 50.0, 0) for c in counts], 1.0, 10, 0)
+    assert positions_of(resumed) == list(range(1000))
+    assert sum(resumed.trained) == 940
+
+
+def test_shares_add_up_and_leave_nobody_without_work() -> None:
+    assert sum(level([5, 0, 0], [1.0, 1.0, 50.0], 97, 8, [5, 0, 0])) == 97
+    assert all(h + s > 0 for h, s in zip([0, 0, 0], level([0] * 3, [1.0, 1e-6, 100.0], 30, 8, [0] * 3), strict=True))
+
+
+def test_a_rank_stops_before_a_micro_batch_that_would_not_be_finished() -> None:
+    own = RankTimings()
+    own.open(0.0)
+    assert own.is_last(0.0, 1.0), "nothing is known yet"
+    own.begin(0.0)
+    own.ready(0.25)
+    own.open(1.0)
+    decisions = []
+    for k in range(4):
+        decisions.append(own.is_last(1.0 + 0.25 * k, 1.0))
+        own.begin(1.0 + 0.25 * k)
+    assert decisions == [False, False, False, True]
+
+
+def test_the_interval_is_never_shorter_than_the_slowest_micro_batch_and_grows_with_noise() -> None:
+    pace = BarrierPace()
+    quiet = [RankReport(32, 0.1, 0.1, 0.02, 32.0**2, 32), RankReport(32, 0.8, 0.8, 0.9, 32.0**2, 32)]
+    pace.barrier(quiet, 0.0)
+    pace.barrier(quiet, 64.0**2)
+    assert pace.interval == 0.8
+    noisy = [RankReport(r.samples, r.seconds, r.unit, r.cost, 40 * r.square, r.batch) for r in quiet]
+    for _ in range(40):
+        pace.barrier(noisy, 64.0**2 * 1.01)
+    assert 0.8 <= pace.interval <= LONGEST * 0.8
+    assert BarrierPace(fixed=0.3).interval == 0.0

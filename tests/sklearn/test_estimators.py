@@ -1,0 +1,188 @@
+"""Estimators beside scikit-learn's: weights, continuation, copies, pipelines; and what `check_estimator` asks, in part.
+
+The whole of `check_estimator` is in tests/extras/sklearn. Rows here are few, so that every fit runs in this process.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
+
+import flegel
+from flegel.algorithm import Algorithm, DataPoint, Sample
+from flegel.algorithms.kmeans import KMeans as KMeansAlgorithm
+from flegel.errors import UsageError
+from flegel.sklearn import NMF, FuzzyCMeans, GaussianMixture, KMeans, LogisticRegression
+from flegel.sklearn.rows import prepared
+
+RNG = np.random.default_rng(3)
+CENTRES = np.array([[0.0, 0, 0], [6, 0, 0], [0, 6, 6]])
+LABELS = RNG.integers(3, size=240)
+X = CENTRES[LABELS] + RNG.normal(size=(240, 3)) + 10.0
+
+QUICK = [
+    "check_fit_score_takes_y",
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_estimators_partial_fit_n_features",
+    "check_fit_idempotent",
+]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_kmeans_keeps_some_promises_of_an_estimator(name: str) -> None:
+    getattr(estimator_checks, name)("KMeans", KMeans(n_clusters=2))
+
+
+def test_kmeans_finds_what_scikit_learn_finds() -> None:
+    from sklearn.cluster import KMeans as Theirs
+
+    ours, theirs = KMeans(3, random_state=0).fit(X), Theirs(3, n_init=3, random_state=0).fit(X)
+    assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-9)
+    order = ours.predict(theirs.cluster_centers_)
+    np.testing.assert_allclose(ours.cluster_centers_[order], theirs.cluster_centers_)
+    np.testing.assert_array_equal(ours.labels_, ours.predict(X))
+    assert ours.sync_ == "bsp" and KMeans(3).fit(X).sync_ == "fsp"
+
+
+def test_the_same_random_state_gives_the_same_bits() -> None:
+    one, other = (KMeans(3, random_state=7).fit(X) for _ in range(2))
+    assert one.cluster_centers_.tobytes() == other.cluster_centers_.tobytes()
+    copy = pickle.loads(pickle.dumps(clone(one).set_params(cluster=None).fit(X)))
+    assert copy.cluster_centers_.tobytes() == one.cluster_centers_.tobytes()
+
+
+def test_partial_fit_keeps_the_mean_of_all_rows_that_a_cluster_ever_had() -> None:
+    model = KMeans(3, random_state=0).fit(X[:80])
+    before, counts = model.cluster_centers_.copy(), np.bincount(model.labels_, minlength=3)
+    labels = model.predict(X[80:160])
+    model.partial_fit(X[80:160])
+    for j in range(3):
+        mine = X[80:160][labels == j]
+        expected = (counts[j] * before[j] + mine.sum(axis=0)) / (counts[j] + len(mine))
+        np.testing.assert_allclose(model.cluster_centers_[j], expected)
+
+
+def test_a_grid_search_in_a_pipeline() -> None:
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), KMeans(random_state=0)), {"kmeans__n_clusters": [2, 3]}, cv=2, n_jobs=None
+    )
+    assert search.fit(X).best_params_["kmeans__n_clusters"] == 3
+
+
+def test_inside_workers_of_joblib_a_fit_has_one_thread() -> None:
+    import joblib
+
+    model = KMeans(2, workers=4)
+    assert model._job_options() == {"workers": 4}
+    with joblib.parallel_config(backend="threading"):
+        inside = joblib.Parallel(n_jobs=2)(joblib.delayed(model._job_options)() for _ in range(2))
+    assert inside == [{"workers": 1, "processes": "no"}] * 2
+
+
+def test_a_cluster_stays_behind_when_an_estimator_travels() -> None:
+    held = object()
+    model = KMeans(2, cluster=held)
+    assert model.get_params()["cluster"] is held
+    assert pickle.loads(pickle.dumps(model)).cluster is None
+
+
+def test_small_sets_are_trained_in_an_order_of_their_own() -> None:
+    rows, weights = np.repeat(X[:50], 2, axis=0), np.ones(100)
+    one = prepared(rows, None, None, 1)
+    other = prepared(rows[::-1], None, weights, 1)
+    assert np.array_equal(one.features, other.features) and (one.weights == 2).all() and (other.weights == 2).all()
+    kept = prepared(X, None, np.where(np.arange(240) < 7, 1.0, 0.0), 1)
+    assert len(kept.features) == 7 and kept.weights is None
+    assert len(prepared(rows, None, None, 80).features) == 100, "fewer different rows than clusters: left as they are"
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "sentence"),
+    [
+        (KMeans(9), X[:4], "should be >= n_clusters=9"),
+        (KMeans(2, init="no"), X, "init must be"),
+        (GaussianMixture(2, covariance_type="round"), X, "covariance_type must be one of"),
+        (FuzzyCMeans(2, m=1.0), X, "m must be above 1"),
+        (NMF(0), X, "n_components must be"),
+        (NMF(2), -X, "Negative values in data"),
+        (KMeans(2, max_iter=0), X, "max_iter must be"),
+    ],
+)
+def test_wrong_parameters_are_told_as_value_errors(model: Any, rows: np.ndarray, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        model.fit(rows)
+
+
+def test_a_logistic_regression_of_one_class_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        LogisticRegression().fit(X, np.zeros(len(X)))
+
+
+def test_a_result_becomes_a_genuine_estimator() -> None:
+    result = flegel.run(KMeansAlgorithm(k=3), X, sync="bsp", scale="standard")
+    genuine = result.to_sklearn()
+    np.testing.assert_array_equal(genuine.predict(X), result.predict(X))
+
+
+# -- weights and continuation through whole jobs -------------------------------------------------------------
+
+
+class WeightedMean(Algorithm):
+    """θ is the mean of all rows."""
+
+    weighted = True
+
+    def initParameter(self, sample: Sample, rng: np.random.Generator) -> np.ndarray:
+        return np.zeros(sample.columns)
+
+    def initState(self, points: int, columns: int, rng: np.random.Generator) -> np.ndarray:
+        return np.zeros((points, 1))
+
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Any, iterationNum: int) -> np.ndarray:
+        change = np.zeros(parameter.shape[0] + 1)
+        if dataPoint.state[0] == 0:
+            dataPoint.state[0] = 1
+            change[:-1] = dataPoint.features
+            change[-1] = 1.0
+        return change * dataPoint.weight
+
+    def updateParameter(self, aggregator: np.ndarray, oldParameter: np.ndarray) -> np.ndarray:
+        return aggregator[:-1] / aggregator[-1]
+
+
+def test_a_class_of_a_user_counts_weights() -> None:
+    weights = RNG.integers(4, size=240)
+    result = flegel.run(WeightedMean(), (X, None, weights), sync="bsp", max_iterations=2, workers=2, processes="no")
+    np.testing.assert_allclose(result.parameter, np.average(X, axis=0, weights=weights))
+    assert result.kernel == "compiled"
+
+
+class Unweighted(WeightedMean):
+    weighted = False
+
+
+def test_a_class_that_ignores_weights_gets_none() -> None:
+    with pytest.raises(UsageError, match="declare `weighted = True`"):
+        flegel.run(Unweighted(), (X, None, np.ones(240)), sync="bsp", max_iterations=1)
+
+
+def test_weighted_points_move_between_workers_and_training_goes_on_from_a_result() -> None:
+    weights = RNG.integers(4, size=240).astype(float)
+    twice = np.repeat(X, weights.astype(int), axis=0)
+    plain = flegel.run(KMeansAlgorithm(k=3, init=CENTRES + 10), twice, sync="bsp")
+    moved = flegel.run(
+        KMeansAlgorithm(k=3, init=CENTRES + 10), (X, None, weights), sync="fsp", workers=2, processes="no"
+    )
+    assert moved.objective == pytest.approx(plain.objective, rel=1e-9)
+    again = flegel.run(KMeansAlgorithm(k=3), (X, None, weights), sync="bsp", start=moved)
+    assert again.objective == pytest.approx(plain.objective, rel=1e-9) and again.iterations <= 2
+    with pytest.raises(UsageError, match="not of WeightedMean"):
+        flegel.run(WeightedMean(), X, start=moved, max_iterations=1)

@@ -166,6 +166,7 @@ def test_names_of_files_stay_in_their_folder(running: tuple[MasterDaemon, Any], 
 def test_a_mistake_of_the_master_is_told_and_does_not_end_it(
     running: tuple[MasterDaemon, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     master, job = running
     del master._report_failure  # type: ignore[method-assign]
     server: Any = master.server

@@ -91,6 +91,8 @@ def test_a_slave_says_once_that_nobody_answers_and_once_that_somebody_does(
 
 
 def test_no_order_ends_a_slave(slave: SlaveDaemon, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    caplog.set_level("INFO")
+
     def breaks(*_: Any) -> None:
         raise ZeroDivisionError("as it may happen")
 

@@ -224,7 +224,7 @@ def test_full_batches_take_the_steps_of_plain_pytorch(
 @pytest.mark.processes
 @pytest.mark.parametrize("sync", ["bsp-mini", "psp", "fsp", "asp"])
 def test_a_network_learns_under_every_model(cluster: Any, sync: str) -> None:
-    network = networks.model(modules.Classifier, lr=0.02, epochs=40)
+    network = networks.model(modules.Classifier, lr=0.05, epochs=15)
     result = run(network, (X, Y), workers=2, sync=sync, cluster=cluster)
     assert result.metrics["accuracy"] > 0.75 and result.objective is not None and result.objective < 0.6
     assert float(np.mean(result.predict(X) == Y)) > 0.8
@@ -326,6 +326,13 @@ def test_cuda_that_is_not_there_is_refused_with_a_sentence(cluster: Any) -> None
         pytest.skip("this host has a GPU")
     with pytest.raises(UsageError, match="CUDA is not available on this host"):
         run(networks.model(modules.Classifier), (X, Y), workers=2, gpus=1, cluster=cluster)
+
+
+def test_lists_and_tables_are_set_from_text() -> None:
+    network = networks.model(modules.Classifier, shape="[8]", arguments='{"hidden": 5}', betas="[0.8, 0.9]")
+    assert (network.shape, network.arguments, network.betas) == ([8], {"hidden": 5}, [0.8, 0.9])
+    with pytest.raises(UsageError, match="does not fit"):
+        networks.model(modules.Classifier, shape="[8")
 
 
 def test_a_module_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

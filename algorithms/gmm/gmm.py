@@ -32,8 +32,10 @@ from flegel.algorithms.seeding import (
     clipped,
     coverage,
     covered,
+    holds,
     lloyd,
     numbered,
+    polishing_passes,
     some_weighted,
     standard_units,
     start_rows,
@@ -51,6 +53,7 @@ EMPTY = 1e-8  # a component with fewer points than this counts as empty
 CHUNK = 16384  # rows evaluated at a time
 TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on which starts are tried
 TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart
+RESTS = 1e-8  # relative gain of a pass over the sample below which EM has come to rest
 TRIAL_WORK = 2**28  # numbers added to statistics in a pass of a trial: fewer rows where matrices are large
 
 
@@ -207,17 +210,26 @@ class GMM(Algorithm):
             labels = lloyd(seen, self.k, rng, own)[1]
             shares = np.zeros((len(some), self.k))
             shares[np.arange(len(some)), labels] = 1.0
-            mixture = blank
-            value = -np.inf
-            for _ in range(TRIAL_PASSES):
-                counted = shares if own is None else shares * own[:, None]
-                mixture = self.updateParameter(self._moments(some, counted), mixture)
-                shares, densities = self._expectation(some, mixture)
-                value = float(densities.mean() if own is None else own @ densities)
+            mixture, value = self._passes(some, own, self._step(some, own, shares, blank), TRIAL_PASSES - 1)
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
-        return best._replace(points=coverage(points, float(len(some) if own is None else own.sum())))
+        best, _ = self._passes(some, own, best, polishing_passes(len(some) * self.k * self._width(y.shape[1])))
+        return best._replace(points=coverage(points, float(len(some) if own is None else own.sum()), True))
+
+    def _step(self, y: Array, own: Array | None, shares: Array, mixture: Mixture) -> Mixture:
+        return self.updateParameter(self._moments(y, shares if own is None else shares * own[:, None]), mixture)
+
+    def _passes(self, y: Array, own: Array | None, mixture: Mixture, passes: int) -> tuple[Mixture, float]:
+        """EM over these rows until it comes to rest; the mixture and its log-likelihood, a mean or weighted sum."""
+        value = -np.inf
+        for left in range(passes, -1, -1):
+            shares, densities = self._expectation(y, mixture)
+            before, value = value, float(densities.mean() if own is None else own @ densities)
+            if not left or value - before <= RESTS * abs(value):
+                break
+            mixture = self._step(y, own, shares, mixture)
+        return mixture, value
 
     def _moments(self, y: Array, shares: Array) -> MixtureMoments:
         width = self._width(y.shape[1])
@@ -289,6 +301,8 @@ class GMM(Algorithm):
 
     def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
         seen = float(aggregator.counts.sum())
+        if holds(oldParameter.points, seen):
+            return oldParameter
         about = covered(oldParameter.points, seen)
         if unseen := unseen_weight(oldParameter.points, seen):
             aggregator = self._with_unseen(aggregator, oldParameter, unseen)

@@ -395,7 +395,7 @@ class NMF(Algorithm):
         if self.solver != "sgd" or aggregator.counts.sum() >= MANY_ENTRIES:
             return []
         return [
-            "solver=sgd takes stochastic steps and ends near a minimum, 0.2 to 1 % above it on matrices as small as this; "
+            "solver=sgd takes stochastic steps and ends near a minimum, 0.2 to 1 % above it on matrices of this size; "
             "a smaller tolerance comes nearer, and solver=coordinate gets there if no entry is missing."
         ]
 

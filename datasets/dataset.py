@@ -41,6 +41,8 @@ class Dataset:
     """One line for the user where the rows are a stand-in for the named set."""
     remote: str | None = None
     """The address of a downloaded set, from which other hosts download it too."""
+    label_place: int | None = None
+    """Number of the label column, where columns have no names."""
 
     @property
     def columns(self) -> int:
@@ -80,7 +82,7 @@ class Dataset:
         if self.source.treatment is not None:
             found: Treatment = self.source.treatment
             return found
-        return Treatment(self.columns, self.names, sparse=self.sparse, dtype=self.dtype.name)
+        return Treatment(self.columns, self.names, self.label_place, sparse=self.sparse, dtype=self.dtype.name)
 
     @property
     def in_memory(self) -> bool:

@@ -61,11 +61,21 @@ def open_data(
     if isinstance(spec, Dataset):
         return _with_weights(spec, weight)
     if isinstance(spec, str | Path):
-        return _with_weights(_open_spec(str(spec), rows, options), weight)
+        data = _open_spec(str(spec), rows, options)
+        data.label_place = _label_place(label, data)
+        return _with_weights(data, weight)
     from flegel.datasets.formats.python_objects import source_from_object
 
     source = source_from_object(spec, options)
     return _with_weights(_keep_rows(Dataset("(rows from Python)", source, 0), rows), weight)
+
+
+def _label_place(label: str | int | None, data: Dataset) -> int | None:
+    """The label's number among the columns of a table without names."""
+    try:
+        return None if label is None or data.names else int(label) % (data.columns + 1)
+    except ValueError:
+        return None
 
 
 def _with_weights(data: Dataset, weight: str | int | None) -> Dataset:
@@ -135,7 +145,8 @@ def open_for_prediction(spec: str, how: Treatment, label: str | int | None = Non
         return open_data(spec, label=label).load()[0]
     table = raw_table(path, kind, Options())
     if how.plain and not (table.named and how.names):
-        return open_data(spec, label=label).load()[0]
+        given = how.label_place if label is None and len(table.names) == how.width + 1 else label
+        return open_data(spec, label=given).load()[0]
     columns: list[str | int] = list(how.names or ())
     if how.plain and set(columns) <= set(table.names) and is_plain(path, kind, Options(columns=columns)):
         return open_data(spec, columns=columns).load()[0]

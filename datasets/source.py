@@ -30,6 +30,13 @@ WINDOW_BYTES = 8 << 20
 """Rows are read, checked and shuffled in windows of about this many bytes of numbers."""
 
 
+WAYS_OUT = (
+    "use --missing drop (leaves such rows out), --missing mean or median (fills gaps in) or --missing indicator (fills "
+    "them in and adds a column that marks them)"
+)
+"""What to do about gaps, in messages."""
+
+
 class Rows(NamedTuple):
     """Rows of a data set: features, labels and weights (None where it has none), and the global number of each row."""
 
@@ -220,15 +227,17 @@ def check_finite(features: Array, labels: Array | None, ids: Array, names: list[
         if len(bad):
             row, column = bad[0]
             where = column_name(names, int(column))
+            value = features[row, column]
+            way = WAYS_OUT if np.isnan(value) else "correct it, or leave the column out with --drop"
             raise DataError(
-                f"{origin}: row {ids[row] + 1}, {where} is {features[row, column]}; every value must be a "
-                f"finite {features.dtype.name} number, so drop or fill such rows first."
+                f"{origin}: row {ids[row] + 1}, {where} is {value}; every value must be a finite "
+                f"{features.dtype.name} number: {way}."
             )
     if labels is not None and not np.isfinite(labels).all():
         row = int(np.flatnonzero(~np.isfinite(labels))[0])
         raise DataError(
             f"{origin}: row {ids[row] + 1} has the label {labels[row]}; "
-            "every label must be a finite number, so drop or fill such rows first."
+            "every label must be a finite number: leave such rows out with --missing drop."
         )
 
 

@@ -50,6 +50,9 @@ def scaled(features: Any, columns: int, curvature: float, l2: float, intercept: 
     """The metric for such features. `curvature` is c; without an intercept the mean is not subtracted."""
     rows = max(rows_of(features), 1)
     basis = coordinates(features, columns, intercept, centered=intercept)
+    # The penalty's curvature is part of a column's unit: in units of its deviation alone, that of a column which the
+    # sample hardly shows would be larger than all others by orders of magnitude, and bound every step.
+    basis[1, :columns] = np.sqrt(basis[1, :columns] ** 2 + l2 / curvature)
     mean, unit = basis[0, :columns], basis[1, :columns]
     directions = min(columns, BUDGET // columns)
     shrink = min(1.0, 1e-6 + 0.1 * columns / rows)  # a small sample shows correlations that the data do not have

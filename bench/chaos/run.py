@@ -36,7 +36,7 @@ class Step(NamedTuple):
 STEPS = [
     Step("simulated", "30 % dropped, 30 % doubled, reordered; deaths: same final state", "simulate", {"--seeds": 1000},
          out="--book"),
-    Step("freezes", "any process SIGSTOP up to 20 s, links cut: no job lost, no attempt wasted, same objective", "freezes",
+    Step("freezes", "any process SIGSTOP up to 20 s, links cut: no job lost, no attempt wasted", "freezes",
          {"--cells": 40, "--partitions": 20}),
     Step("random-faults", "a random fault every 20 s: all jobs done, right, nothing left", "soak",
          {"--minutes": 30, "--jobs": 50}, ("--random",)),

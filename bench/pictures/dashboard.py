@@ -27,7 +27,11 @@ SIZE = (1280, 1010)
 
 
 def train(folder: Path, workers: int, seconds: float) -> list[Path]:
-    rows = np.random.default_rng(0).normal(size=(12_500 * workers, 28)).astype("float32")
+    rng = np.random.default_rng(0)
+    centres = rng.normal(scale=3.0, size=(10, 28))
+    rows = (centres[rng.integers(10, size=12_500 * workers)] + rng.normal(size=(12_500 * workers, 28))).astype(
+        "float32"
+    )
     slow = f"0:32ms/1000,1-{workers - 1}:4ms/1000"
     found = []
     with flegel.LocalCluster(workers) as cluster:

@@ -14,9 +14,9 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.file_signature import check_unchanged, signature
-from flegel.datasets.formats.text_dialect import WAYS_OUT, find_column
+from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.options import Options
-from flegel.datasets.source import Chunk, Description, Source, Stream, column_name, write_columns
+from flegel.datasets.source import WAYS_OUT, Chunk, Description, Source, Stream, column_name, write_columns
 from flegel.errors import DataError, UsageError
 
 
@@ -111,7 +111,7 @@ class TableSource(Source):
             if name != label and not is_numeric(schema.field(name).type):
                 raise DataError(
                     f"{path}: column {name!r} holds {schema.field(name).type}, not numbers; "
-                    "write a file without it, or choose others with columns=[…] of open_data."
+                    f"leave it out with --drop {name}."
                 )
         self._edges = np.concatenate(([0], np.cumsum(self.blocks.counts, dtype=np.int64)))
         self.rows = int(self._edges[-1])
@@ -199,7 +199,7 @@ class TableStream(Stream):
             labels = numbers.blocks.read(block, [str(self.source.label)]).column(0)
             if labels.null_count:
                 row = int(edges[block]) + int(np.flatnonzero(labels.is_null().to_numpy())[0])
-                raise DataError(f"{self.origin}: row {row + 1} has no label; drop or fill such rows first.")
+                raise DataError(f"{self.origin}: row {row + 1} has no label; leave such rows out with --missing drop.")
             yield Chunk(rows.features, np.array(labels.to_pylist(), dtype=object))
 
     def describe(self) -> Description:

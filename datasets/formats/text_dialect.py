@@ -11,19 +11,23 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from flegel.datasets.source import column_name
+from flegel.datasets.source import WAYS_OUT, column_name
 from flegel.datasets.tables.columns import unique_names
 from flegel.errors import DataError, nearest
 
 HEAD_BYTES = 1 << 18
 LINE_LIMIT = 16 << 20
 """Longer lines are refused: the file is most likely no table."""
-WAYS_OUT = (
-    "use --missing drop (leaves such rows out), --missing mean or median (fills gaps in) or --missing indicator (fills "
-    "them in and adds a column that marks them)"
-)
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-"})
 _CANDIDATES = {".csv": ",;\t|", ".tsv": "\t,;|", ".tab": "\t,;|"}
+
+
+class MissingCell(DataError):
+    """A cell has no value; `column` is its number."""
+
+    def __init__(self, message: str, column: int) -> None:
+        super().__init__(message)
+        self.column = column
 
 
 @dataclass
@@ -267,7 +271,7 @@ def check_line(line: str, number: int, dialect: Dialect, origin: str, advice: st
             continue
         name = column_name(dialect.names, column)
         if is_missing(cell):
-            raise DataError(f"{where}, {name} has no value ({cell!r}); {WAYS_OUT}.")
+            raise MissingCell(f"{where}, {name} has no value ({cell!r}); {WAYS_OUT}.", column)
         raise DataError(f"{where}, {name}: {cell[:40]!r} is not a number; {advice or _advice(cell, column, dialect)}.")
 
 

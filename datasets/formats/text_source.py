@@ -15,11 +15,17 @@ from flegel.datasets import recorder
 from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.text_blocks import BLOCKS, MAX_BLOCK, MIN_BLOCK, TextFile, block_starts, count_lines
-from flegel.datasets.formats.text_dialect import Dialect
+from flegel.datasets.formats.text_dialect import Dialect, MissingCell
 from flegel.datasets.formats.text_parse import parse
 from flegel.datasets.recorder import Recorder
-from flegel.datasets.source import Description, Source, write_columns
+from flegel.datasets.source import WAYS_OUT, Description, Source, column_name, write_columns
+from flegel.datasets.tables.columns import unique_names
+from flegel.datasets.tables.survey import survey
+from flegel.datasets.tables.text_table import CellDialect, TextTable
 from flegel.errors import DataError
+
+COUNTED_BYTES = 256 << 20
+"""Gaps of a file of up to this size are counted for the message about the first."""
 
 
 class TextSource(Source):
@@ -112,12 +118,31 @@ class TextSource(Source):
             for first, last in pieces:  # parse range by range to find the number of the line
                 base = int(self._edges[first])
                 lines, line = int(self._edges[last]) - base, self.dialect.skip_lines + base + 1
-                parse(self._read_blocks([(first, last)], stops), self.dialect, self.dtype, lines, line, self.origin)
+                block = self._read_blocks([(first, last)], stops)
+                try:
+                    parse(block, self.dialect, self.dtype, lines, line, self.origin)
+                except MissingCell as gap:
+                    raise self._counted(gap) from None
             raise
         rows = None if seen == len(features) else np.concatenate(kept)
         write_columns(columns if rows is None else [column[rows] for column in columns], features)
         if labels is not None and values is not None:
             labels[...] = values if rows is None else values[rows]
+
+    def _counted(self, gap: MissingCell) -> DataError:
+        """The same error with the number of gaps of its column, where the file is not too large to count them."""
+        if self.file.size > COUNTED_BYTES:
+            return gap
+        names = unique_names(self.dialect.names or range(self.dialect.width))
+        header = bool(self.dialect.skip_lines)
+        table = TextTable(self.path, CellDialect("utf-8-sig", self.dialect.delimiter, header, names, simple=True))
+        found = survey(table, [gap.column])[gap.column]
+        where = column_name(self.dialect.names, gap.column)
+        first = table.row_name(found.first_gap)
+        return DataError(
+            f"{self.origin}: {where} has no value in {found.missing:,} of {found.rows:,} rows (first: {first}); "
+            f"{WAYS_OUT}."
+        )
 
     def _read_blocks(self, pieces: list[tuple[int, int]], stops: Array) -> memoryview:
         """Blocks first … last-1 of each piece, one after the other; a missing last line end is added."""

@@ -5,6 +5,7 @@ Never decides what a column is used for.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def _read_sheet(path: Path) -> tuple[str, list[list[Any]], int]:
         ) from None
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is no complete Excel file ({error}); save it again.") from None
     found = []
     for sheet in book.worksheets:

@@ -5,11 +5,14 @@ Never opens a file.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from flegel.core.shard import Sparse
+from flegel.datasets.cache_folder import entry_folder
 from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.sparse_arrays import SparseSource
@@ -26,6 +29,9 @@ from flegel.datasets.tables.stream import TreatedStream
 from flegel.datasets.tables.survey import survey
 from flegel.datasets.tables.treatment import Treatment, join_rows
 from flegel.errors import DataError, UsageError
+
+SURVEY = 1
+"""Version of the decisions; raised when a survey of the same table would decide otherwise."""
 
 
 def chosen_columns(table: RawTable, options: Options) -> tuple[int | None, list[int]]:
@@ -46,23 +52,56 @@ def chosen_columns(table: RawTable, options: Options) -> tuple[int | None, list[
     return label, features
 
 
+class Decided(msgspec.Struct, frozen=True):
+    """What a survey found out: the treatment, and the number of rows that were read."""
+
+    treatment: Treatment
+    rows: int
+
+
 def open_treated(table: RawTable, options: Options) -> Source:
     """The rows of a table, encoded, with gaps treated. The source carries its treatment and what became of columns."""
+    memory = isinstance(table, ObjectTable)
+    found = _decided(table, options) if memory else _stored(table, options)
+    how = found.treatment
+    _check_memory(table, how, found.rows)
+    stream = TreatedStream(table, how)
+    source = _in_memory(stream) if memory else columnar(stream)
+    source.treatment = how
+    if stream.label is not None:
+        source.classes = stream.label.categories or None
+    source.report = column_report(table, how, found.rows, source.rows)
+    return source
+
+
+def _decided(table: RawTable, options: Options) -> Decided:
+    """From a survey of all rows."""
     label, features = chosen_columns(table, options)
     found = survey(table, sorted({*features, *([] if label is None else [label])}))
     rows = next(iter(found.values())).rows
     if not rows:
         raise DataError(f"{table.origin} has no rows; give a file with at least one.")
     gaps = any(column.missing for column in found.values())
-    how = finish(table, decide(table, found, label, features, options), gaps)
-    _check_memory(table, how, rows)
-    stream = TreatedStream(table, how)
-    source = _in_memory(stream) if isinstance(table, ObjectTable) else columnar(stream)
-    source.treatment = how
-    if stream.label is not None:
-        source.classes = stream.label.categories or None
-    source.report = column_report(table, how, rows, source.rows)
-    return source
+    return Decided(finish(table, decide(table, found, label, features, options), gaps), rows)
+
+
+def _stored(table: RawTable, options: Options) -> Decided:
+    """From the cache folder, where the same file was surveyed for the same options; a new survey is stored there."""
+    key = {"survey": SURVEY, "table": table.describe(), "options": options._asdict()}
+    path = entry_folder(key).with_suffix(".json")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Decided)
+    except (OSError, msgspec.DecodeError):
+        pass
+    found = _decided(table, options)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(msgspec.json.encode(found))
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)  # the next start surveys again; rows that cannot be stored are told later
+    return found
 
 
 def _check_memory(table: RawTable, how: Treatment, rows: int) -> None:

@@ -18,7 +18,7 @@ from flegel.datasets.tables.file_tables import ArrowTable, ExcelTable, NpyTable
 from flegel.datasets.tables.text_table import CellDialect, TextTable, detect
 
 TABLES = {"text", "table", "excel", "npy"}
-CHECKED_LINES = 500
+CHECKED_LINES = 200
 """So many lines at the beginning of a text file must be plain numbers; all of a file of up to 256 kB."""
 
 
@@ -71,9 +71,9 @@ def _plain_text(path: Path, options: Options) -> bool:
     found = detect(head, whole, str(path), suffixes(path)[0], options.delimiter, options.header)
     if found.encoding not in ("utf-8", "utf-8-sig") or found.indexed:
         return False
-    lines = head.decode("utf-8-sig", "replace").rstrip().splitlines()
-    lines = lines if whole else lines[:-1]
-    lines = lines[found.header :] if whole else lines[found.header : CHECKED_LINES]
+    text = head.decode("utf-8-sig", "replace").rstrip()
+    lines = text.split("\n") if whole else text.split("\n", CHECKED_LINES + 1)[:-1]
+    lines = [line.rstrip("\r") for line in lines[found.header :]]
     names = found.names if found.header else None
     label = None if options.label is None else find_column(options.label, names, found.width, str(path), "label column")
     left_out = {find_column(c, names, found.width, str(path), "column") for c in options.drop or ()}

@@ -67,6 +67,8 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     width: int
     names: list[str] | None = None
     """Of the columns of a plain table, where it has names."""
+    label_place: int | None = None
+    """Where a plain table without names had its label; such a table has one column more."""
     columns: list[ColumnTreatment] = []
     named: bool = True
     """`columns` are found by name; by position otherwise."""
@@ -167,8 +169,10 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 )
             return given.sparse
         if isinstance(given, ObjectTable) and given.matrix is not None:
-            check_width(given.width, self.width)
             rows = given.matrix
+            if given.width == self.width + 1 and self.label_place is not None:
+                rows = np.delete(rows, self.label_place, axis=1)
+            check_width(rows.shape[1], self.width)
             if rows.dtype.kind != "f":
                 rows = rows.astype(self.dtype)
         else:

@@ -53,12 +53,15 @@ def master(
         from flegel.cluster.transport.protocol import RIGHTS
         from flegel.cluster.transport.secure_server import listen as listen_on
         from flegel.runtime.processes.malloc_settings import share_heap
+        from flegel.runtime.system.private_files import keep_private
 
         share_heap()
         pair = None if insecure else keys.first_start()
         registry = None if insecure else keys.KeyRegistry()
         with listen_on(listen, RIGHTS, pair=pair, registry=registry, insecure=insecure) as server:
-            daemon = MasterDaemon(server, folder or _home() / "master")
+            place = folder or _home() / "master"
+            keep_private(place)
+            daemon = MasterDaemon(server, place)
             with _cluster_metrics(metrics) as publish:
                 daemon.run(publish)
 
@@ -117,6 +120,7 @@ def slave(
         from flegel.cluster.transport.secure_client import SecureClient, dial
         from flegel.runtime.processes.host import cores
         from flegel.runtime.processes.malloc_settings import share_heap
+        from flegel.runtime.system.private_files import keep_private
 
         share_heap()
         host_of(master)
@@ -139,6 +143,7 @@ def slave(
             parse_bytes(memory) if memory else _memory() // max(count, 1), drain,
             tuple(data or ()),
         )  # fmt: skip
+        keep_private(settings.folder)
         SlaveDaemon(settings, call).run()
 
 

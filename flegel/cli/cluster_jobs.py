@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,21 +130,34 @@ def jobs(json: AsJson = False, master: Master = DEFAULT_MASTER, insecure: Insecu
     """List the jobs of the cluster, the newest last."""
     with errors_as_sentences():
         from rich.console import Console
-        from rich.table import Table
 
         with open_client(master, insecure) as client:
             views = client.jobs()
         if json:
             print(json_module.dumps([_plain(v) for v in views], indent=1))
             return
-        table = Table(box=None)
-        for heading in ("job", "owner", "state", "priority", "workers", "data", "what"):
-            table.add_column(heading, overflow="fold" if heading == "what" else "ellipsis")
-        for v in views:
-            workers = "–" if v.workers is None else str(v.workers)
-            what = v.reason if len(v.reason) <= 80 else f"{v.reason[:79]}…"
-            table.add_row(v.job, v.owner, v.state, str(v.priority), workers, v.data, what)
+        table = jobs_table(views)
         Console().print(table if views else "No jobs yet; `flegel submit … --master ADDRESS` makes one.")
+
+
+def jobs_table(views: Sequence[JobView]) -> Any:
+    """A line for each job; names are whole, because other commands take them, and the rest is cut where it is long."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    longest = max((len(v.job) for v in views), default=0)
+    for heading in ("job", "owner", "state", "prio", "workers", "data", "what"):
+        side: Any = "right" if heading in ("prio", "workers") else "left"
+        widest = {"owner": 12, "data": 16}.get(heading)
+        least = longest if heading == "job" else 9 if heading == "state" else len(heading)
+        table.add_column(heading, no_wrap=True, overflow="ellipsis", justify=side, min_width=least, max_width=widest)
+    for v in views:
+        workers = "–" if v.workers is None else str(v.workers)
+        data = v.data if len(v.data) <= 16 else f"…{v.data[-15:]}"  # the end of a path tells more than its beginning
+        cells = (v.job, v.owner, v.state, str(v.priority), workers, data, " ".join(v.reason.split()))
+        table.add_row(*map(Text, cells))
+    return table
 
 
 def status(

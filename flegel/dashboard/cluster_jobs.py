@@ -24,6 +24,7 @@ from flegel.runtime import clock
 EVERY = 1.0
 LOGS = 5.0  # seconds between two looks at the log of a job
 MOST_LISTED = 200
+MOST_SHOWN = 16  # running jobs that are shown in detail, the newest ones
 
 
 class ClusterDashboard:
@@ -73,11 +74,14 @@ class ClusterDashboard:
         jobs, slaves = client.jobs(), client.slaves()
         listed = [_plain(view) for view in jobs[-MOST_LISTED:]]
         self._hub.publish_cluster({"jobs": listed, "slaves": msgspec.to_builtins(slaves), "error": ""})
-        for view in jobs:
-            if view.state == "running" and view.glance:
+        running = [view.job for view in jobs if view.state == "running"]
+        for name in running[-MOST_SHOWN:]:  # one by one: the list has no workers
+            view = client.job(name)
+            if view.glance:
                 self._take(view)
-                self._log(client, view.job)
-            elif view.state in OVER and view.job in self._seen:
+                self._log(client, name)
+        for view in jobs:
+            if view.state in OVER and view.job in self._seen:
                 history = self._seen.pop(view.job)[0]
                 figures = client.figures(client.job(view.job)) if view.state == "done" else None
                 self._log(client, view.job, last=True)

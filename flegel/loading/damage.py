@@ -26,4 +26,4 @@ def damage_as(text: str, error: type[FlegelError] = StorageError) -> Iterator[No
         raise error(f"{text}: it names a position that cannot be.") from None
     except Exception as found:  # noqa: BLE001 - see above
         said = " ".join(str(found).split())[:200] or type(found).__name__
-        raise error(f"{text}: {said}.") from None
+        raise error(f"{text}: {said.rstrip('.')}.") from None

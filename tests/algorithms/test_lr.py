@@ -14,9 +14,9 @@ from numba import njit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from flegel.algorithms.lr import LR
+from flegel.algorithms.lr import LR, precondition
 from flegel.core import pytree
-from flegel.core.shard import make_shard
+from flegel.core.shard import Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
 
@@ -287,3 +287,11 @@ def test_a9a() -> None:
     measured = run.algorithm.evaluate(rows, labels, run.parameter)
     assert measured.metrics["accuracy"] > 0.847
     assert measured.metrics["loss"] < 0.326  # the best there is without a penalty: 0.3226
+
+
+def test_columns_that_the_sample_does_not_show_do_not_shorten_every_step() -> None:
+    rows, columns = 2000, 9000
+    at = np.random.default_rng(0).integers(0, rows, rows).astype(np.int32)
+    features = Sparse(np.arange(rows + 1), at, np.ones(rows, np.float32), columns)
+    bound = precondition.scaled(features, columns, 0.25, 1e-5, True)[1, columns]
+    assert bound < 1.0  # 80 where the penalty is no part of the units; every step is shorter by that factor

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from flegel.cluster.client import Client
 from flegel.cluster.master.actions import Caller
 from flegel.cluster.master.daemon import MasterDaemon
 from flegel.cluster.master.facts import RUNNING
@@ -277,3 +278,22 @@ def test_a_stopped_process_is_seen_as_stopped() -> None:
 def _measured(child: child_processes.ChildProcess) -> child_processes.ChildProcess:
     child.stopped = child_processes.is_stopped(child.process.pid)
     return child
+
+
+def test_a_client_that_was_frozen_still_takes_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four pauses of 40 s are more than an answer may take, and none of it is the master's fault."""
+    time = [0.0]
+
+    class Line:
+        def send(self, request: Any, frames: Any) -> None:
+            self.number = request.number
+
+        def receive(self, timeout: float) -> Iterator[Any]:
+            time[0] += 40.0
+            if time[0] > 150.0:
+                yield protocol.Accepted("j", number=self.number), ()
+
+    monkeypatch.setattr(clock, "now", lambda: time[0])
+    client = Client.__new__(Client)
+    client._number, client._connection, client.address = 1, Line(), "tcp://x:1"  # type: ignore[assignment]
+    assert client._ask(CancelJob("j"), protocol.Accepted)[0].job == "j"

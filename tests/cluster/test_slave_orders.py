@@ -217,3 +217,13 @@ def test_a_long_list_of_jobs_has_the_newest() -> None:
     found = listed(jobs, 900 << 10)
     assert size(found) <= 1 << 20 and len(found) > 1500 and found[-1].job == "j2999"
     assert [job.job for job in found] == [job.job for job in jobs[-len(found) :]]
+
+
+def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_processes, "MAX_LOG", 10_000)
+    log = child_processes.JobLog(tmp_path / "log")
+    for _ in range(100):
+        log.write("worker 0", b"x" * 1000)
+    content = log.read(0, 1 << 20)
+    assert log.length < 10_000 and content.endswith(b"the log is full; later output is dropped\n")
+    log.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -184,10 +185,9 @@ def test_surveys_of_two_parts_are_merged() -> None:
 @pytest.mark.parametrize(
     ("cell", "name"),
     [("1", "integer"), ("-1.5e3", "point"), ("1.234", "dot-group"), ("1,5", "comma"), ("1,234", "comma-group"),
-     ("1,234.5", "comma-groups"), ("1.234,5", "dot-groups"), ("12 345", "integer"),
-     ("yes", "boolean"), ("NA", "missing"),
+     ("1,234.5", "comma-groups"), ("1.234,5", "dot-groups"), ("12 345", "integer"), ("yes", "boolean"),
      ("2024-02-30", "text"), ("2024-02-29", "year-first"), ("30.02.2024", "text"), ("1/2/2024", "day-or-month"),
-     ("1_0", "text"), ("tcp", "text")],
+     ("1_0", "text"), ("tcp", "text"), ("NA", "missing")],
 )  # fmt: skip
 def test_cells_have_shapes(cell: str, name: str) -> None:
     assert shape(cell) == name
@@ -202,11 +202,28 @@ def test_values_of_cells() -> None:
 
 def test_a_gap_deep_in_a_large_file_names_the_ways_out(tmp_path: Path) -> None:
     lines = [f"{k},{k}\n" for k in range(60_000)]
-    lines[55_000] = "7,\n"
+    lines[55_000] = lines[57_000] = "7,\n"
     (tmp_path / "a.csv").write_text("".join(lines))
-    with pytest.raises(DataError, match=r"line 55001.* --missing mean") as caught:
+    with pytest.raises(DataError, match=r"column 2 has no value in 2 of 60,000 rows \(first: line 55001\)") as caught:
         open_data(tmp_path / "a.csv").load()
     assert "--missing drop" in str(caught.value)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert open_data(tmp_path / "a.csv", missing="drop").rows == 59_999
+        assert open_data(tmp_path / "a.csv", missing="drop").rows == 59_998
+
+
+def test_excel_without_its_library_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "t.xlsx").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UsageError, match=r"pip install 'flegel\[excel\]', or save it as CSV"):
+        open_data(tmp_path / "t.xlsx")
+
+
+def test_a_second_start_finds_the_survey_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FRAME.to_csv(tmp_path / "t.csv", index=False)
+    first = open_data(tmp_path / "t.csv", missing="mean")
+    monkeypatch.setattr("flegel.datasets.tables.open_table.survey", None)
+    again = open_data(tmp_path / "t.csv", missing="mean")
+    assert again.treatment == first.treatment and again.source.report == first.source.report
+    with pytest.raises(TypeError):
+        open_data(tmp_path / "t.csv", missing="median")

@@ -7,6 +7,7 @@ import io
 import msgspec
 from rich.console import Console
 
+from flegel.cli.cluster_jobs import jobs_table
 from flegel.cli.watch.top import MOST_JOBS, figures, screen
 from flegel.cluster.transport.protocol import JobView, SlaveView
 from tests.observability.test_metrics import SEEN
@@ -39,3 +40,18 @@ def test_it_fits_80_columns_and_shows_no_control_characters() -> None:
 
 def test_a_job_without_a_glance_has_no_figures() -> None:
     assert figures(job(1, "queued")) == ("",) * 6
+
+
+def test_the_list_of_jobs_fits_80_columns_with_whole_names() -> None:
+    stream = io.StringIO()
+    views = [
+        job(1, "running"),
+        job(2, "failed", reason="ValueError: " + "something went wrong " * 20),
+        msgspec.structs.replace(
+            job(3, "queued"), job="a-long-name-of-a-job-that-someone-chose", data="/data/" + "x/" * 60
+        ),
+    ]
+    Console(file=stream, width=80).print(jobs_table(views))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 4 and max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[1:]] == [view.job for view in views]

@@ -13,6 +13,9 @@ from flegel.errors import UsageError
 
 WHY, TRACE = 2_000, 20_000
 """Characters of a cause and of a traceback that are passed on."""
+LONG = ("workers", "flows", "incidents", "reason")
+"""Parts of a snapshot of any length; `flegel status JOB` has them."""
+GLANCE = 1000
 LINE = 300
 """Characters of a cause in a list of jobs."""
 
@@ -68,9 +71,13 @@ def listed(jobs: tuple[JobView, ...], most: int) -> tuple[JobView, ...]:
     kept: list[JobView] = []
     left = most
     for job in reversed(jobs):
-        glance = {name: value for name, value in job.glance.items() if name != "workers"}
+        glance = {name: value for name, value in job.glance.items() if name not in LONG}
         line = msgspec.structs.replace(
-            job, trace="", reason=job.reason[:LINE], data=job.data[:LINE], glance=glance if size(glance) < LINE else {}
+            job,
+            trace="",
+            reason=job.reason[:LINE],
+            data=job.data[:LINE],
+            glance=glance if size(glance) < GLANCE else {},
         )
         left -= size(line)
         if left < 0:

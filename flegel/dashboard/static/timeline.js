@@ -139,9 +139,9 @@
         if (on && from === null) from = i ? r.t[i - 1] : 0;
         if (!on && from !== null) { const end = r.t[i - 1]; if (end > a && from < b) pen.fillRect(Math.max(this.left, x(from)), lanes + 1, Math.max(1, Math.min(x(end), this.left + wide) - Math.max(this.left, x(from))), 4); from = null; }
       }
-      pen.fillStyle = F.color("lost");
       for (const i of (run.last && run.last.incidents) || []) {
         const lane = ids.indexOf(i.worker), at = x(i.at); if (i.at < a || i.at > b) continue;
+        pen.fillStyle = F.color(i.kind === "lost" ? "lost" : "ink");
         pen.fillRect(at, lane < 0 ? 0 : lane * this.pitch, Math.max(2, (i.seconds / (b - a)) * wide), lane < 0 ? lanes : Math.max(this.pitch, 3));
       }
       if (this.cursor !== null && this.cursor >= a && this.cursor <= b) { pen.fillStyle = F.color("ink"); pen.fillRect(x(this.cursor), 0, 1, lanes); }

@@ -1,1 +1,1 @@
-"""What a process asks of its operating system: its descendants, its standard streams."""
+"""What a process asks of its operating system: its descendants, its standard streams, who reads its files."""

@@ -10,10 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flegel import run  # noqa: E402
+from flegel.algorithm import Sample  # noqa: E402
 from flegel.algorithms.fcm import FCM  # noqa: E402
 from flegel.algorithms.gmm import GMM  # noqa: E402
 from flegel.algorithms.kmeans import KMeans  # noqa: E402
 from flegel.algorithms.lr import LR  # noqa: E402
+from flegel.core.shard import make_shard  # noqa: E402
+from flegel.core.stop_flag import new_flag  # noqa: E402
 from flegel.errors import UsageError  # noqa: E402
 from flegel.plan.devices import parse_devices  # noqa: E402
 from flegel.runtime.backends.conformance import check_backend  # noqa: E402
@@ -51,14 +54,35 @@ def test_far_away_rows_keep_their_clusters() -> None:
 def test_a_job_with_torch_beside_processors_gives_the_same_model() -> None:
     """Under bsp the mixed workers make the same statistics, so the same centroids to rounding; under fsp points move
     between them."""
-    settings = {"workers": 2, "seed": 3, "max_iterations": 12}
+    settings: dict[str, Any] = {"workers": 2, "seed": 3, "max_iterations": 6}
     alone = run(KMeans(k=4), ROWS, sync="bsp", **settings)
     mixed = run(KMeans(k=4), ROWS, sync="bsp", device="0=torch:cpu", **settings)
     np.testing.assert_allclose(mixed.parameter.centroids, alone.parameter.centroids, rtol=1e-5, atol=1e-6)
-    flexible = run(KMeans(k=4), np.tile(ROWS, (30, 1)), sync="fsp", device="1=torch:cpu", workers=2, straggler="0:8x")
-    assert sum(worker["points"] for worker in flexible.worker) == 30 * len(ROWS)
-    value = flexible.algorithm.evaluate(np.tile(ROWS, (30, 1)), None, flexible.parameter).objective
+    flexible = run(
+        KMeans(k=4),
+        np.tile(ROWS, (8, 1)),
+        sync="fsp",
+        device="1=torch:cpu",
+        workers=2,
+        straggler="0:8x",
+        max_iterations=40,
+    )
+    assert sum(worker["points"] for worker in flexible.worker) == 8 * len(ROWS)
+    value = flexible.algorithm.evaluate(np.tile(ROWS, (8, 1)), None, flexible.parameter).objective
     assert flexible.objective == pytest.approx(value, rel=1e-3)
+
+
+def test_points_that_were_trained_keep_their_states_when_others_arrive() -> None:
+    """Tiles in the middle are trained first; those around them are brought later."""
+    algorithm = KMeans(k=4, init="random")
+    sample = Sample(ROWS, None, len(ROWS), 5)
+    theta = algorithm.initParameter(sample, np.random.default_rng(0))
+    empty = algorithm.initAggregator(sample, theta)
+    shard = make_shard(ROWS, None, algorithm.initState(len(ROWS), 5, RNG), "tiles")
+    kernel = choose("torch:cpu").build(algorithm, shard, theta, empty, False)
+    kernel.run(shard, 128, 256, 0, new_flag())
+    kernel.run(shard, 0, len(ROWS), 0, new_flag())
+    assert kernel.statistics()[1].sum() == len(ROWS)
 
 
 def test_an_algorithm_without_a_program_is_refused() -> None:

@@ -103,9 +103,9 @@ class TorchKernel:
         if held is None:
             held = self._shards[id(shard)] = self._room(shard)
         first, last = start // TILE, -(-end // TILE)
-        missing = np.flatnonzero(~held.here[first:last])
-        if len(missing):
-            lo, hi = first + int(missing[0]), first + int(missing[-1]) + 1
+        missing = first + np.flatnonzero(~held.here[first:last])
+        for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1) if len(missing) else ():
+            lo, hi = int(run[0]), int(run[-1]) + 1  # not what lies between: its states are newer here than in the shard
             rows = slice(lo * TILE, min(hi * TILE, shard.points))
             held.features[rows] = self._rows(shard.features, lo, hi, shard, rows)
             held.labels[rows] = torch.from_numpy(np.array(shard.labels[rows], np.float64)).to(self._place)

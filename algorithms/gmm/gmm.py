@@ -320,8 +320,7 @@ class GMM(Algorithm):
             covariances[~filled] = (oldParameter.covariances / outer(oldParameter.unit[None, :], width))[~filled]
         total = counts.sum()
         weights = counts / total if total > 0 else oldParameter.weights
-        origin, unit, floor = oldParameter.origin, oldParameter.unit, oldParameter.floor
-        return self._mixture(weights, means, covariances, origin, unit, floor, about)
+        return self._mixture(weights, means, covariances, *oldParameter[5:8], about)
 
     def _with_unseen(self, aggregator: MixtureMoments, parameter: Mixture, unseen: float) -> MixtureMoments:
         """Statistics with so many more points, distributed as θ has it: what the sample says of points not yet seen."""
@@ -474,8 +473,8 @@ class GMM(Algorithm):
         d = len(origin)
         ones = np.ones((self.k, d))
         covariances = packed(np.stack([np.eye(d)] * self.k)) if self._matrices(d) else ones
-        none = coverage(0.0, 0.0)
-        return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor, none)
+        weights, none = np.full(self.k, 1.0 / self.k), coverage(0.0, 0.0)
+        return self._mixture(weights, 0.0 * ones, covariances, origin, unit, floor, none)
 
     def _unknown(self, aggregator: MixtureMoments) -> Array:
         """Rounding error of each variance, a row per component: the sums are differences of larger ones."""

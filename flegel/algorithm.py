@@ -79,8 +79,10 @@ class HyperParameter:
         value = value.item() if isinstance(value, np.generic) else value
         plain = _without_arrays(self.type)
         try:
+            if isinstance(value, str) and value[:1] in ("[", "{"):  # lists and tables from the command line
+                return msgspec.json.decode(value, type=plain)
             return msgspec.convert(value, plain, strict=not isinstance(value, str))
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:  # also those of values that do not fit
             detail = str(error).split(" - at ")[0]
             raise UsageError(f"{owner}: {self.name}={value!r} does not fit ({detail}).") from None
 

@@ -96,7 +96,7 @@ class FlexibleBarrier(SyncModel):
                     return Decision((Update(tuple(view.workers)),))
                 if exhausted:
                     self._idle += view.workers[worker].rate
-                    if self._idle >= self._matters:
+                    if self._idle >= self._matters and (self._matters or self._half_through(view)):
                         if self._arrivals:
                             self._arrivals.cut(now)
                         return self._stop(view)
@@ -117,6 +117,11 @@ class FlexibleBarrier(SyncModel):
             own = self._arrivals.begin(min(eta, through))
             eta += self._arrivals.patience
         return Decision((TrainWorkers(workers, points, own), Wake(now + eta, view.round)), self._step.reason)
+
+    def _half_through(self, view: View) -> bool:
+        """While speeds are unknown: half of the workers are through with what they were given, and the others have had
+        as much time. So the first update rests on the points of all workers, and no single one decides it."""
+        return 2 * len(self._through) >= sum(w.points > 0 for w in view.workers.values())
 
     def _limit(self, view: View) -> float:
         """Points a second that may stand idle before it is better to begin a new round."""

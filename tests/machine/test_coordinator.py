@@ -40,6 +40,14 @@ def test_training_begins_only_when_the_last_worker_is_loaded() -> None:
     assert scene.machine.state.began == 2.0, "seconds count from here: loading is not training"
 
 
+def test_workers_with_different_versions_of_a_library_are_refused() -> None:
+    scene = Scene(workers=2)
+    scene.start()
+    scene.say(1, ShardLoaded(10, 3, "torch", "", 0.1, library="torch 2.12.0"), 1.0)
+    with pytest.raises(UsageError, match=r"Worker 0 has torch 2\.13\.0, but worker 1 has torch 2\.12\.0"):
+        scene.say(0, ShardLoaded(10, 3, "torch", "", 0.1, library="torch 2.13.0"), 2.0)
+
+
 def test_bsp_waits_for_all_then_folds_in_and_goes_on() -> None:
     scene = Scene(workers=2)
     assert {t.points for t in trains(scene.loaded()).values()} == {10}

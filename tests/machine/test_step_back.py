@@ -1,4 +1,4 @@
-"""A job that diverges goes back to its best θ, then to bsp, and ends with the best θ where the method itself diverges."""
+"""A job that diverges goes back to its best θ, then to bsp, and ends with the best θ where the method diverges."""
 
 from __future__ import annotations
 

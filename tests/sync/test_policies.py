@@ -188,9 +188,19 @@ def test_own_clocks_are_set_no_later_than_shares_last() -> None:
 
 
 def test_a_worker_with_nothing_left_ends_the_round_for_all() -> None:
+    stage = Stage(name="fsp", interval=0.5, coordination="centralized")
+    stage.tell(Started())
+    for worker in range(3):
+        stage.report(worker, exhausted=False, rate=1000.0)
+    assert stage.report(1) == [StopWorkers((0, 2))]
+
+
+def test_the_first_update_waits_for_half_of_the_workers() -> None:
+    """No speed is known yet: the first one to be through may have begun long before the others."""
     stage = Stage(name="fsp", interval=0.5)
     stage.tell(Started())
-    assert stage.report(1) == [StopWorkers((0, 2))]
+    assert stage.report(1) == []
+    assert stage.report(0) == [StopWorkers((2,))]
 
 
 def test_a_slow_worker_with_few_points_does_not_end_the_round() -> None:

@@ -328,6 +328,13 @@ def test_cuda_that_is_not_there_is_refused_with_a_sentence(cluster: Any) -> None
         run(networks.model(modules.Classifier), (X, Y), workers=2, gpus=1, cluster=cluster)
 
 
+def test_lists_and_tables_are_set_from_text() -> None:
+    network = networks.model(modules.Classifier, shape="[8]", arguments='{"hidden": 5}', betas="[0.8, 0.9]")
+    assert (network.shape, network.arguments, network.betas) == ([8], {"hidden": 5}, [0.8, 0.9])
+    with pytest.raises(UsageError, match="does not fit"):
+        networks.model(modules.Classifier, shape="[8")
+
+
 def test_a_module_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from flegel.cli.inspection import check
 

@@ -16,8 +16,9 @@ from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentence
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
 from flegel.cli.options import Insecure, LogJson, MaybeMaster, Settings, Verbose, make_algorithm, start_logging
 from flegel.cli.watch.dashboard import DEFAULT_PLACE, serve_job
-from flegel.errors import FlegelError, UsageError
+from flegel.errors import ExitCode, FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
+from flegel.plan.termination import FAILED
 
 if TYPE_CHECKING:
     from flegel.callbacks.callback import Callback
@@ -279,6 +280,8 @@ def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | 
         with display:
             result = _finish_job(partial(job, observers=observers), display, folder, json_to)
     display.finish(result)
+    if result.outcome in FAILED:
+        raise typer.Exit(ExitCode.NOT_AS_ASKED)
 
 
 def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:

@@ -130,7 +130,9 @@ class Dataset:
 
     def summary(self) -> dict[str, Any]:
         """The `dataset` part of a result."""
-        return {"name": self.name, "rows": self.rows, "columns": self.columns, "stand_in": self.stand_in}
+        return {"name": self.name, "rows": self.rows, "columns": self.columns, "stand_in": self.stand_in} | (
+            {"note": self.note} if self.stand_in and self.note else {}
+        )
 
 
 def read_shard(description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:

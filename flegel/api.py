@@ -101,6 +101,7 @@ def run(
     start: Result | Tree | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    phase: Callable[[str, str], None] = lambda name, hook: None,
     callbacks: Sequence[Callback] = (),
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
@@ -112,8 +113,8 @@ def run(
     model, result and trace. Workers stay warm between runs until this process ends, or until `flegel.shutdown()`;
     those of a `LocalCluster` belong to you, and `cluster.scale(n)` from another thread changes their number while a job
     runs. With `start`, a result or its θ, training goes on from there, on these data. `watch` is called several times a
-    second with a `JobSnapshot`, `say` with remarks; `callbacks` (`flegel.callbacks`) hear of every barrier in threads
-    of their own, and may end the job.
+    second with a `JobSnapshot`, `say` with remarks, `phase` with what happens before training (reading, compiling, …);
+    `callbacks` (`flegel.callbacks`) hear of every barrier in threads of their own, and may end the job.
 
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
@@ -134,7 +135,7 @@ def run(
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
     seeing = _observers(callbacks, observers, say)
     began = _start(start, chosen)
-    result = execute(Request(chosen, dataset, job, cluster, session, began, watch, say, observers=seeing))
+    result = execute(Request(chosen, dataset, job, cluster, session, began, watch, say, phase, observers=seeing))
     if out is not None:
         result_store.save_or_rescue(result, out)
     return result
@@ -153,6 +154,7 @@ def resume(
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    phase: Callable[[str, str], None] = lambda name, hook: None,
     callbacks: Sequence[Callback] = (),
     observers: Sequence[Observer] = (),
     **changes: Unpack[ResumeOptions],
@@ -177,7 +179,7 @@ def resume(
         result_store.check_target(out)
     result = resume_job(
         place, given, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
-        begin_anew=begin_anew, cluster=cluster, watch=watch, say=say,
+        begin_anew=begin_anew, cluster=cluster, watch=watch, say=say, phase=phase,
         observers=_observers(callbacks, observers, say),
     )  # fmt: skip
     if out is not None:

@@ -220,7 +220,13 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     criteria: Criteria = Criteria()
     seed: Annotated[
         int,
-        Option("Decides initial parameters and the order of the data.", TRAINING, check=check_seed),
+        Option(
+            "Decides initial parameters and the order of the data. The same seed gives the same bits only under "
+            "--sync bsp with the same --workers: other models set barriers by time, so runs differ within --tolerance.",
+            TRAINING,
+            check=check_seed,
+            see="results-and-predictions.md",
+        ),
     ] = 0
     sync: SyncSpec = SyncSpec()
     device: Annotated[

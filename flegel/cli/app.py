@@ -6,13 +6,17 @@ Exit codes are those of `flegel.errors.ExitCode`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
 from flegel.errors import AlgorithmError, ExitCode, FlegelError, Interrupted, StorageError, Terminated
+
+if TYPE_CHECKING:
+    from flegel.machine.coordinator.observation import JobSnapshot
 
 app = typer.Typer(
     name="flegel",
@@ -85,3 +89,78 @@ def say(text: str) -> None:
     """A remark for people, on standard error."""
     if text:
         print(f"flegel: {text}", file=sys.stderr)
+
+
+PHASES = {
+    "importing": "importing libraries",
+    "reading": "reading {data}",
+    "init": "choosing the initial parameters",
+    "compiling": "compiling: once, about 15 s; afterwards the code is loaded",
+    "loading": "starting workers, which read their rows",
+}
+
+
+class PhaseLine:
+    """Says what a job does before it trains, where that takes longer than a tenth of a second.
+
+    On a terminal the line is replaced by what comes next. A thread waits meanwhile, because the job is busy.
+    """
+
+    def __init__(self, stream: IO[str], data: str = "", after: float = 0.1) -> None:
+        self._stream, self._data, self._after = stream, data, after
+        self._shown, self._said = False, ""
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def __call__(self, phase: str, hook: str = "") -> None:
+        self.stop()
+        if phase in PHASES:
+            text = PHASES[phase].format(data=self._data) + " …"
+            self._timer = threading.Timer(self._after, self._show, (text,))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def __enter__(self) -> PhaseLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """The phase is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        with self._lock:
+            if self._shown and self._stream.isatty():
+                print("\r\x1b[K", end="", file=self._stream, flush=True)
+            self._shown = False
+
+    def _show(self, text: str) -> None:
+        with self._lock:
+            if text == self._said and not self._stream.isatty():
+                return
+            self._shown, self._said = True, text
+            print(text, end="" if self._stream.isatty() else "\n", file=self._stream, flush=True)
+
+    def watching(self, watch: Callable[[JobSnapshot], None]) -> Callable[[JobSnapshot], None]:
+        """The same observer; this line ends with the first look at a job that trains."""
+
+        def look(seen: JobSnapshot) -> None:
+            if self._timer is not None and seen.phase != "loading":
+                self.stop()
+            watch(seen)
+
+        return look
+
+    def saying(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        """The same, on a line of its own."""
+
+        def tell(text: str) -> None:
+            with self._lock:
+                if self._shown and self._stream.isatty():
+                    print("\r\x1b[K", end="", file=self._stream, flush=True)
+                    self._shown = False
+            say(text)
+
+        return tell

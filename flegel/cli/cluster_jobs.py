@@ -90,6 +90,9 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None) 
         print_all(json_module.dumps(figures, indent=1))
     elif json_to is not None:
         Path(json_to).write_text(json_module.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    if figures["dataset"].get("stand_in"):
+        name = figures["dataset"]["name"]
+        display.say(figures["dataset"].get("note") or f"note: the rows are a stand-in for {name}, not the set itself")
     for text in figures["warnings"]:
         display.say(f"note: {text}")
     for line in summary(SimpleNamespace(**figures)):  # type: ignore[arg-type]
@@ -145,13 +148,16 @@ def jobs_table(views: Sequence[JobView]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     longest = max((len(v.job) for v in views), default=0)
     for heading in ("job", "owner", "state", "prio", "workers", "data", "what"):
         side: Any = "right" if heading in ("prio", "workers") else "left"
         widest = {"owner": 12, "data": 16}.get(heading)
         least = longest if heading == "job" else 9 if heading == "state" else len(heading)
-        table.add_column(heading, no_wrap=True, overflow="ellipsis", justify=side, min_width=least, max_width=widest)
+        share = 1 if heading == "what" else None  # takes what the others leave
+        table.add_column(
+            heading, no_wrap=True, overflow="ellipsis", justify=side, min_width=least, max_width=widest, ratio=share
+        )
     for v in views:
         workers = "–" if v.workers is None else str(v.workers)
         data = v.data if len(v.data) <= 16 else f"…{v.data[-15:]}"  # the end of a path tells more than its beginning

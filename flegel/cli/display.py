@@ -14,6 +14,9 @@ from flegel.runtime import clock
 if TYPE_CHECKING:
     from flegel.result import Result
 
+LONG_START = 1.0  # seconds; below that nobody minds
+DWARFED = 5.0  # times as long as training
+
 
 class Display(Protocol):
     def __enter__(self) -> Display: ...
@@ -63,9 +66,21 @@ def summary(result: Result) -> list[str]:
         f"after {result.iterations} iterations, {duration(result.seconds)} of "
         f"training ({duration(result.load_seconds)} of loading), utilization {result.utilization:.0%}",
     ]
+    if advice := start_advice(result.seconds, result.load_seconds, getattr(result, "placement", "processes")):
+        lines.append(advice)
     if result.model:
         lines.append(f"saved to {result.model}; use it with: flegel predict {result.model} --data …")
     return lines
+
+
+def start_advice(seconds: float, load_seconds: float, placement: str) -> str:
+    """What to do where starting took much longer than training; empty otherwise."""
+    if load_seconds < LONG_START or load_seconds < DWARFED * seconds:
+        return ""
+    took = f"starting took {duration(load_seconds)} for {duration(seconds)} of training"
+    if placement == "threads":
+        return f"{took}: reading, and compiling, which is done once for an algorithm and a shape of data"
+    return f"{took}: --processes no runs a job like this in one process, and `flegel.run` in Python keeps workers warm"
 
 
 class _Incidents:

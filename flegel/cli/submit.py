@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from flegel.cli import cluster_jobs
-from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, errors_as_sentences, print_all, say
+from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, PhaseLine, errors_as_sentences, print_all, say
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
 from flegel.cli.options import Insecure, LogJson, MaybeMaster, Settings, Verbose, make_algorithm, start_logging
 from flegel.cli.watch.dashboard import DEFAULT_PLACE, serve_job
@@ -117,7 +117,9 @@ def submit(
 
     here = master is None or master == "local"
     start_logging(verbose, log_json)
-    with errors_as_sentences(WORKERS_STOPPED if here else ""), fork_server.prepared(here):
+    line = PhaseLine(sys.stderr, data)
+    with errors_as_sentences(WORKERS_STOPPED if here else ""), fork_server.prepared(here), line:
+        line("importing")
         chosen = make_algorithm(algorithm, settings)
         folder = _folder(save, out, algorithm, data)
         _check_targets(folder, json_to)
@@ -137,7 +139,7 @@ def submit(
 
         job = partial(api.run, chosen, data, callbacks=_trackers(track), **local)
         served = Served(metrics, dashboard_at if dashboard else None, f"{algorithm} on {data}")
-        _show_and_save(job, folder, json_to, served)
+        _show_and_save(job, folder, json_to, served, line)
 
 
 @for_resume
@@ -205,7 +207,9 @@ def resume(
     start_logging(verbose, log_json)
     at = master if master != "local" and "://" not in place and not Path(place).exists() else None
     left = CHECKPOINTS_KEPT if at is None else ""
-    with errors_as_sentences(left), fork_server.prepared(at is None):
+    line = PhaseLine(sys.stderr, data or place)
+    with errors_as_sentences(left), fork_server.prepared(at is None), line:
+        line("importing")
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
             if options or out or json_to or begin_anew or track or metrics or dashboard:
@@ -220,7 +224,7 @@ def resume(
             api.resume, place, trust_code=trust_code, begin_anew=begin_anew, callbacks=_trackers(track), **options
         )
         served = Served(metrics, dashboard_at if dashboard else None, f"{place}, resumed")
-        _show_and_save(job, folder, json_to, served)
+        _show_and_save(job, folder, json_to, served, line)
 
 
 def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
@@ -270,21 +274,26 @@ class Served(NamedTuple):
         return found
 
 
-def _show_and_save(job: Callable[..., Any], folder: Path | None, json_to: str | None, served: Served) -> None:
+def _show_and_save(
+    job: Callable[..., Any], folder: Path | None, json_to: str | None, served: Served, line: PhaseLine
+) -> None:
     """Run it under a display, which also tells the result."""
     from flegel.cli.display import make_display
 
+    line("reading")
     display = make_display(sys.stderr)
     with ExitStack() as stack:
         observers = served.observers(stack)
         with display:
-            result = _finish_job(partial(job, observers=observers), display, folder, json_to)
+            result = _finish_job(partial(job, observers=observers), display, folder, json_to, line)
     display.finish(result)
     if result.outcome in FAILED:
         raise typer.Exit(ExitCode.NOT_AS_ASKED)
 
 
-def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None) -> Any:
+def _finish_job(
+    job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None, line: PhaseLine
+) -> Any:
     """Run it under a display, save and tell the result."""
     import json
     import warnings
@@ -293,7 +302,8 @@ def _finish_job(job: Callable[..., Any], display: Any, folder: Path | None, json
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
-        result = job(watch=display.watch, say=display.say)
+        result = job(watch=line.watching(display.watch), say=line.saying(display.say), phase=line)
+    line.stop()
     for text in result.warnings:
         display.say(f"note: {text}")
     failed: FlegelError | None = None

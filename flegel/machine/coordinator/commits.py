@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import AlgorithmError, ProtocolError
@@ -262,6 +263,8 @@ class Commits:
 
 def interval_worth(job: JobState, workers: int) -> Array | None:
     """The hook `efficiency` for every part of a pass; None where the algorithm says nothing."""
+    if type(job.algorithm).efficiency is Algorithm.efficiency:
+        return None
     said = [call_hook(job.algorithm, job.place, "efficiency", float(part), workers) for part in PARTS]
     worth = None if any(value is None for value in said) else np.array([_number(v) for v in said])
     if worth is not None and not (worth.min() >= 0.0 < worth.max() < math.inf):

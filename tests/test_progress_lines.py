@@ -1,0 +1,76 @@
+"""What the command line says before and after training, and the list of jobs."""
+
+from __future__ import annotations
+
+import io
+import threading
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from flegel.cli.app import PhaseLine
+from flegel.cli.cluster_jobs import jobs_table
+from flegel.cli.display import start_advice
+
+
+class Stream(io.StringIO):
+    """Text that somebody waits for."""
+
+    def __init__(self, terminal: bool = False) -> None:
+        super().__init__()
+        self.written, self._terminal = threading.Event(), terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def flush(self) -> None:
+        self.written.set()
+
+
+def test_a_phase_that_lasts_is_told_once() -> None:
+    stream = Stream()
+    with PhaseLine(stream, "points.csv", after=0.0) as line:
+        line("reading")
+        assert stream.written.wait(30)
+        stream.written.clear()
+        line("compiling")
+        assert stream.written.wait(30)
+    assert stream.getvalue().splitlines()[0] == "reading points.csv …"
+    assert "once, about 15 s" in stream.getvalue() and len(stream.getvalue().splitlines()) == 2
+
+
+def test_a_phase_that_is_over_at_once_is_not_told() -> None:
+    stream = Stream()
+    with PhaseLine(stream, "points.csv", after=3600.0) as line:
+        line("reading")
+        line("compiling")
+        line("training")
+    assert stream.getvalue() == ""
+
+
+def test_on_a_terminal_the_line_goes_before_others_are_written() -> None:
+    stream = Stream(terminal=True)
+    with PhaseLine(stream, after=0.0) as line:
+        line("loading")
+        assert stream.written.wait(30)
+        line.saying(lambda text: print(text, file=stream))("a remark")
+    assert stream.getvalue().endswith("\r\x1b[Ka remark\n")
+
+
+def test_a_start_that_dwarfs_training_says_what_to_do() -> None:
+    assert "--processes no" in start_advice(0.02, 2.4, "processes")
+    assert "done once" in start_advice(0.02, 2.4, "threads")
+    assert start_advice(2.0, 2.4, "processes") == "" == start_advice(0.001, 0.3, "threads")
+
+
+def test_each_job_is_one_line_of_a_terminal_of_80_columns() -> None:
+    view = SimpleNamespace(
+        job="kmeans-higgs-with-a-long-name-17", owner="somebody@laboratory", state="running", priority=0, workers=64,
+        data="/data/projects/particles/2024/higgs-with-a-long-name.parquet",
+        reason="waits for 64 slots, of which 12 are free;\nother jobs hold the rest of them for some time",
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), width=80)
+    console.print(jobs_table([view, view]))  # type: ignore[list-item]
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 3 and all(len(line) <= 80 for line in lines)
+    assert "running" in lines[1] and "kmeans-higgs" in lines[1]

@@ -154,7 +154,7 @@ def test_the_command_line_exits_with_3_where_the_model_is_not_as_asked_for(
     monkeypatch.setattr(display, "make_display", lambda stream: Silent())
     monkeypatch.setattr(submit, "_finish_job", lambda *_: SimpleNamespace(outcome=outcome))
     try:
-        submit._show_and_save(lambda **_: None, None, None, Nobody())
+        submit._show_and_save(lambda **_: None, None, None, Nobody(), lambda *_: None)
     except typer.Exit as ended:
         found = ended.exit_code
     assert found == code

@@ -49,7 +49,7 @@ def fitted_factorization(factors: Array, alpha: float) -> Any:
     NMF = _imported("sklearn.decomposition").NMF
     model = NMF(n_components=factors.shape[1], init="random", solver="cd", alpha_W=alpha, max_iter=1000, tol=1e-6)
     model.components_ = np.ascontiguousarray(factors.T, dtype=np.float64)
-    model.n_components_ = model._n_components = model._n_features_out = factors.shape[1]
+    model.n_components_ = model._n_components = factors.shape[1]
     model.n_features_in_, model.n_iter_, model._beta_loss = len(factors), 1, 2
     return model
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
-from flegel.datasets.formats.readers import checked_kind, open_files
+from flegel.datasets.formats.readers import files_are_plain, open_files, open_raw
 from flegel.datasets.options import CATEGORICAL, MISSING, Options, check_choice
-from flegel.datasets.tables.plain_files import TABLES, is_plain, raw_table
 from flegel.datasets.tables.treatment import Treatment
 from flegel.datasets.weights import weights_from_column
 from flegel.errors import DataError, UsageError, nearest
@@ -102,30 +101,35 @@ def _open_spec(spec: str, rows: int | None, options: Options) -> Dataset:
             if rows < 1:
                 raise UsageError(f"{spec!r} selects no rows; use at least {name}:1.")
         return registry.open_registered(name, rows, options)
-    if "://" in spec:
-        from flegel.datasets.catalog.remote import stage
-
-        data = _keep_rows(Dataset(spec, open_files([stage(spec)], options, spec), 0), rows)
-        data.remote = spec
+    paths = _paths(spec)
+    if paths is not None:
+        data = _keep_rows(Dataset(spec, open_files(paths, options, spec), 0), rows)
+        data.remote = spec if "://" in spec else None
         return data
-    if not spec.strip():
-        raise UsageError("The name of the data is empty; give a data set, a file, a folder or an address.")
-    path = Path(spec).expanduser()
-    if glob.has_magic(spec) and not path.exists():
-        files = sorted(
-            Path(p)
-            for p in glob.glob(str(path), recursive=True)  # noqa: PTH207 - absolute patterns
-            if Path(p).is_file()
-        )
-        if not files:
-            raise DataError(f"No file matches {spec}; check the pattern.")
-        return _keep_rows(Dataset(spec, open_files(files, options, spec), 0), rows)
-    if path.exists():
-        check_regular(path, DataError)
-        return _keep_rows(Dataset(spec, open_files([path], options, spec), 0), rows)
     if "/" in spec or "." in spec or "\\" in spec:
         raise DataError(f"{spec} does not exist; check the path.")
     raise UsageError(f"There is no data set and no file {spec!r}{nearest(name, registry.names())}")
+
+
+def _paths(spec: str) -> list[Path] | None:
+    """The files or the folder that an address, a pattern or a path stands for; None where there is no such path."""
+    if "://" in spec:
+        from flegel.datasets.catalog.remote import stage
+
+        return [stage(spec)]
+    if not spec.strip():
+        raise UsageError("The name of the data is empty; give a data set, a file, a folder or an address.")
+    path = Path(spec).expanduser()
+    if path.exists():
+        check_regular(path, DataError)
+        return [path]
+    if not glob.has_magic(spec):
+        return None
+    found = glob.glob(str(path), recursive=True)  # noqa: PTH207 - absolute patterns
+    files = sorted(Path(p) for p in found if Path(p).is_file())
+    if not files:
+        raise DataError(f"No file matches {spec}; check the pattern.")
+    return files
 
 
 def open_for_prediction(spec: str, how: Treatment, label: str | int | None = None) -> Any:
@@ -133,21 +137,19 @@ def open_for_prediction(spec: str, how: Treatment, label: str | int | None = Non
 
     `label` is a column of numbers without names that is no feature; by name it is left out anyway.
     """
-    path = Path(spec).expanduser()
-    if spec.partition(":")[0] in registry.names() or "://" in spec or not path.is_file():
+    paths = None if spec.partition(":")[0] in registry.names() else _paths(spec)
+    table = None if paths is None else open_raw(paths, spec)
+    if table is None:
         data = open_data(spec, label=label)
         if data.note:
             warnings.warn(data.note, stacklevel=2)
         return data.load()[0]
-    path = path.absolute()
-    kind = checked_kind(path, Options())
-    if kind not in TABLES:
-        return open_data(spec, label=label).load()[0]
-    table = raw_table(path, kind, Options())
-    if how.plain and not (table.named and how.names):
-        given = how.label_place if label is None and len(table.names) == how.width + 1 else label
-        return open_data(spec, label=given).load()[0]
-    columns: list[str | int] = list(how.names or ())
-    if how.plain and set(columns) <= set(table.names) and is_plain(path, kind, Options(columns=columns)):
-        return open_data(spec, columns=columns).load()[0]
-    return table
+    if not how.plain:
+        return table
+    plain: dict[str, Any] = {"columns": list(how.names or ())}
+    if not (table.named and how.names):
+        place = how.label_place if label is None and len(table.names) == how.width + 1 else label
+        plain = {"label": place}
+    elif not set(how.names) <= set(table.names):
+        return table
+    return open_data(spec, **plain).load()[0] if files_are_plain(paths or [], plain) else table

@@ -5,6 +5,7 @@ Compiled code is kept below pytest's own cache folder, so that a second run of t
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -37,6 +38,19 @@ def blobs(rows: int = 3000, columns: int = 6, centres: int = 5, seed: int = 0, d
     rng = np.random.default_rng(seed)
     means = rng.normal(scale=2.0, size=(centres, columns))
     return (means[rng.integers(centres, size=rows)] + rng.normal(size=(rows, columns))).astype(dtype)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_found() -> Iterator[None]:
+    """Commands that run inside the tests configure `logging` for their process."""
+    ours, root = logging.getLogger("flegel"), logging.getLogger()
+    before = [(logger, logger.level, list(logger.handlers), logger.propagate) for logger in (ours, root)]
+    yield
+    for logger, level, handlers, propagate in before:
+        logger.setLevel(level)
+        logger.propagate = propagate
+        for handler in [h for h in logger.handlers if h not in handlers and getattr(h, "of_flegel", False)]:
+            logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

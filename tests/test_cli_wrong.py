@@ -77,7 +77,11 @@ def test_a_target_is_a_number(words: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [("x.txt", "should end in .npy, .csv or .parquet"), ("no/such.csv", "There is no folder"), ("d.csv", "d.csv is a folder")],
+    [
+        ("x.txt", "should end in .npy, .csv or .parquet"),
+        ("no/such.csv", "There is no folder"),
+        ("d.csv", "d.csv is a folder"),
+    ],
 )
 def test_predictions_have_a_place_before_the_model_is_read(words: str, sentence: str) -> None:
     Path("d.csv").mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -131,7 +131,11 @@ def everything() -> Job:
     """A job in which no option has its default."""
 
     def another(value: Any, kind: type) -> Any:
-        return not value if kind is bool else f"{value or ''}x" if kind is str else kind((value or 0) + 1)
+        if kind is bool:
+            return not value
+        if get_origin(kind) is list:
+            return [*(value or []), "x", 3]
+        return f"{value or ''}x" if kind is str else kind((value or 0) + 1)
 
     kinds = {name: get_args(o.type)[0] if get_args(o.type) else o.type for name, o in options_of(Job).items()}
     values = {name: another(option.default, kinds[name]) for name, option in options_of(Job).items()}

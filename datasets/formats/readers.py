@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.formats import ratings, svmlight
@@ -16,6 +17,7 @@ from flegel.datasets.formats.text_source import TextSource
 from flegel.datasets.formats.text_stream import TextStream
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source
+from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.file_tables import FilesTable, folder_keys
 from flegel.datasets.tables.open_table import open_treated
 from flegel.datasets.tables.plain_files import TABLES, is_plain, raw_table
@@ -98,24 +100,45 @@ def format_of(path: Path, options: Options) -> str:
 
 def open_files(paths: list[Path], options: Options, spec: str) -> Source:
     """One source for a file, a folder or several files."""
-    root = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
-    files = [path.absolute() for path in (readable_files(root, options) if root else paths)]
-    keys = [folder_keys(path, root.absolute()) if root else {} for path in files]
-    kinds = [checked_kind(path, options) for path in files]
+    files, keys, kinds = _listed(paths, options)
     by_file = options.label == FILE_LABEL
     plain = options._replace(label=None) if by_file else options
     if set(kinds) <= TABLES and not all(
         not any(keys) and is_plain(path, kind, plain) for path, kind in zip(files, kinds, strict=True)
     ):
-        tables = [raw_table(path, kind, options) for path, kind in zip(files, kinds, strict=True)]
         if by_file:
             keys = [{**key, FILE_LABEL: path.name.split(".")[0]} for key, path in zip(keys, files, strict=True)]
-        whole = tables[0] if len(tables) == 1 and not any(keys) else FilesTable(tables, keys, spec)
-        return open_treated(whole, options)
+        return open_treated(_as_table(files, keys, kinds, options, spec), options)
     parts = [open_file(path, plain) for path in files]
     if len(parts) == 1 and not by_file:
         return parts[0]
     return ConcatenatedSource(parts, spec, [path.name.split(".")[0] for path in files] if by_file else None)
+
+
+def open_raw(paths: list[Path], spec: str) -> RawTable | None:
+    """A file, a folder or several files as a table that is still to be treated; None where they are no tables."""
+    files, keys, kinds = _listed(paths, Options())
+    return _as_table(files, keys, kinds, Options(), spec) if set(kinds) <= TABLES else None
+
+
+def files_are_plain(paths: list[Path], chosen: dict[str, Any]) -> bool:
+    """Whether these files hold plain numbers in the chosen columns."""
+    files, keys, kinds = _listed(paths, Options())
+    options = Options(**chosen)
+    return not any(keys) and all(is_plain(path, kind, options) for path, kind in zip(files, kinds, strict=True))
+
+
+def _listed(paths: list[Path], options: Options) -> tuple[list[Path], list[dict[str, str]], list[str]]:
+    """Files with the keys in the names of their folders, and their formats."""
+    root = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
+    files = [path.absolute() for path in (readable_files(root, options) if root else paths)]
+    keys = [folder_keys(path, root.absolute()) if root else {} for path in files]
+    return files, keys, [checked_kind(path, options) for path in files]
+
+
+def _as_table(files: list[Path], keys: list[dict[str, str]], kinds: list[str], options: Options, spec: str) -> RawTable:
+    tables = [raw_table(path, kind, options) for path, kind in zip(files, kinds, strict=True)]
+    return tables[0] if len(tables) == 1 and not any(keys) else FilesTable(tables, keys, spec)
 
 
 def checked_kind(path: Path, options: Options) -> str:

@@ -128,8 +128,9 @@ def number_value(cell: str, written: CellFormat) -> float | None:
 
 
 def boolean_value(cell: str) -> float | None:
+    """0 or 1 for a word, or for the number itself, or None."""
     lower = cell.lower()
-    return next((pair[lower] for pair in BOOLEANS if lower in pair), None)
+    return next((pair[lower] for pair in (*BOOLEANS, {"0": 0.0, "1": 1.0}) if lower in pair), None)
 
 
 def date_value(cell: str, written: CellFormat) -> float | None:

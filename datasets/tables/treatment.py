@@ -79,6 +79,12 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     factor: list[float] = []
     """Rows are scaled as (row - shift) * factor, where these are given."""
 
+    def __post_init__(self) -> None:
+        if self.columns and self.width != sum(column.width for column in self.columns):
+            raise ValueError("the treatment of its columns gives another number of features than it says")
+        if self.factor and not len(self.factor) == len(self.shift) == self.width:
+            raise ValueError("the scaling in it is for another number of features")
+
     @property
     def plain(self) -> bool:
         return not self.columns
@@ -119,7 +125,7 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if column.used and at == feature and column.width == 1:
                 left = msgspec.structs.replace(column, use="drop", note="the weight of each row")
                 columns = [*self.columns[:k], left, *self.columns[k + 1 :]]
-                return msgspec.structs.replace(self, columns=columns, width=self.width - 1)
+                return msgspec.structs.replace(self, columns=columns, width=self.width - 1, shift=[], factor=[])
             at += column.width
         raise UsageError("Weights must be a column of numbers without gaps; choose another --weight.")
 
@@ -177,6 +183,8 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 rows = rows.astype(self.dtype)
         else:
             places = self.places(given) if self.names and given.named else list(range(len(given.names)))
+            if len(places) == self.width + 1 and self.label_place is not None and not given.named:
+                del places[self.label_place]
             check_width(len(places), self.width)
             columns = [ColumnTreatment(given.names[k], "number") for k in places]
             how = Treatment(self.width, columns=columns, dtype=self.dtype)

@@ -67,7 +67,7 @@ def to_onnx(estimator: Any, columns: int) -> tuple[bytes, int]:
     rows = probe_rows(estimator, columns)
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     answers = np.asarray(session.run(None, {"X": rows})[0]).reshape(-1)
-    agreed = int((answers == estimator.predict(rows)).sum())
+    agreed = int((answers == estimator.predict(rows.astype(np.float64))).sum())
     if agreed < AGREE * len(rows):
         raise StorageError(
             f"The ONNX model answers as the original for {agreed} of {len(rows)} rows only; not written."

@@ -68,6 +68,21 @@ def test_a_job_from_the_command_line_and_its_result_at_home(
     assert re.search(r"ended +20\d\d-\d\d-\d\dT", flegel(cluster, "status", "first", folder=tmp_path).output)
 
 
+@pytest.mark.slow
+def test_a_table_with_text_and_gaps_is_treated_alike_on_every_host(
+    cluster: DaemonCluster, client: Client, tmp_path: Path
+) -> None:
+    rows = [f"{k % 5},{'' if k % 10 == 3 else k % 7},{'red' if k % 2 else 'blue'},{'uv'[k % 2]}" for k in range(400)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,colour,kind", *rows]))
+    words = "submit kmeans --data t.csv --label kind --missing mean --drop a --set k=2 --workers 2 --out m --name table"
+    done = flegel(cluster, *words.split(" "), folder=tmp_path)
+    assert done.exit_code == 0, done.output + cluster.logs()
+    assert "t.csv: 400 rows, 4 columns → 3 features" in flegel(cluster, "logs", "table", folder=tmp_path).output
+    (tmp_path / "new.csv").write_text("colour,b\nred,\ngreen,1\n")
+    found = flegel(cluster, "predict", "m", "--data", "new.csv", folder=tmp_path)
+    assert found.exit_code == 0 and "1 row has a value in column 'colour'" in found.output
+
+
 def test_a_file_that_slaves_cannot_see_is_refused_with_a_sentence(cluster: DaemonCluster, client: Client) -> None:
     job = cluster.submit(KMeans(k=2), "/nowhere/points.csv", client, workers=1)
     view = cluster.wait(client, job, "failed")

@@ -164,8 +164,9 @@ def test_names_of_files_stay_in_their_folder(running: tuple[MasterDaemon, Any], 
 
 
 def test_a_mistake_of_the_master_is_told_and_does_not_end_it(
-    running: tuple[MasterDaemon, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    running: tuple[MasterDaemon, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     master, job = running
     del master._report_failure  # type: ignore[method-assign]
     server: Any = master.server
@@ -180,7 +181,7 @@ def test_a_mistake_of_the_master_is_told_and_does_not_end_it(
     (answer, _) = server.sent[-1]
     assert isinstance(answer, protocol.Denied) and answer.number == 7 and not answer.usage
     assert "ZeroDivisionError: as it may happen" in answer.text
-    said = capsys.readouterr().err
+    said = caplog.text
     assert "SubmitJob of ann failed" in said and "in breaks" in said
     before = len(server.sent)
     for sender in (NODE, OTHER):

@@ -159,7 +159,7 @@ def test_a_key_is_revoked_in_the_middle_of_its_conversation(host: Host) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_authenticator_that_died_is_replaced(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_authenticator_that_died_is_replaced(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     authenticator = host.server._authenticator
     assert authenticator is not None
 
@@ -173,7 +173,7 @@ def test_an_authenticator_that_died_is_replaced(host: Host, capsys: pytest.Captu
     with host.client("submit") as client:
         client.send(Ask(1))
         assert len(answers(client, 1)) == 1
-    assert "authenticator died" in capsys.readouterr().err
+    assert "authenticator died" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["unknown key", "plain client", "wrong server key", "revoked key"])

@@ -76,20 +76,23 @@ def beat(slave: SlaveDaemon) -> protocol.SlaveBeat:
     return found
 
 
-def test_a_slave_says_once_that_nobody_answers_and_once_that_somebody_does(slave: SlaveDaemon, capsys: Any) -> None:
+def test_a_slave_says_once_that_nobody_answers_and_once_that_somebody_does(
+    slave: SlaveDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     client: Any = slave._client
     for now in (0.0, slave._complain_at, slave._complain_at, 1e9):
         slave._report_connection(now)
-    assert capsys.readouterr().err == (
-        "flegel: no connection to tcp://head:7077 yet, still trying: nobody answers there.\n"
-    )
+    assert caplog.messages == ["no connection to tcp://head:7077 yet, still trying: nobody answers there."]
     client.answered = True
     slave._report_connection(1e9)
     slave._report_connection(1e9)
-    assert capsys.readouterr().err == "flegel: the master at tcp://head:7077 answers\n"
+    assert caplog.messages[1:] == ["the master at tcp://head:7077 answers"]
 
 
-def test_no_order_ends_a_slave(slave: SlaveDaemon, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_no_order_ends_a_slave(slave: SlaveDaemon, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    caplog.set_level("INFO")
+
     def breaks(*_: Any) -> None:
         raise ZeroDivisionError("as it may happen")
 
@@ -106,7 +109,7 @@ def test_no_order_ends_a_slave(slave: SlaveDaemon, monkeypatch: pytest.MonkeyPat
     ]
     slave._receive_orders()
     slave._receive_orders()
-    said = capsys.readouterr().err
+    said = caplog.text
     assert (
         "LaunchCoordinator one: slave s0 could not execute it: ZeroDivisionError" in said
         and "was not understood" in said

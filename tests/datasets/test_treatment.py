@@ -56,6 +56,13 @@ def test_a_treatment_survives_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(how), type=Treatment) == how
 
 
+def test_a_damaged_treatment_is_refused() -> None:
+    whole = msgspec.to_builtins(treated())
+    for change in ({"width": 3}, {"factor": [1.0], "shift": [0.0]}, {"columns": [{"name": "a", "use": "eval"}]}):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({**whole, **change}, Treatment)
+
+
 def test_columns_are_found_by_name_in_any_order_and_others_are_ignored() -> None:
     how, table = treated(), FRAME.drop(columns="kind")
     wanted = how.apply(table)
@@ -132,6 +139,11 @@ def test_files_are_read_as_the_model_was_trained(tmp_path: Path) -> None:
     how = data.treatment
     rows = how.apply(open_for_prediction(str(tmp_path / "new.parquet"), how))
     assert np.array_equal(rows, dense(data.load()[0])[:3])
+    folder = tmp_path / "set" / "colour=green"
+    folder.mkdir(parents=True)
+    FRAME[4:5].drop(columns=["colour", "kind"]).to_parquet(folder / "a.parquet")
+    again = how.apply(open_for_prediction(str(tmp_path / "set"), how))
+    assert np.array_equal(again, dense(data.load()[0])[4:5])
     pd.DataFrame({"z": [7.0], "y": [1.0], "x": [2.0]}).to_csv(tmp_path / "plain.csv", index=False)
     assert Treatment(2, ["x", "y"]).apply(
         open_for_prediction(str(tmp_path / "plain.csv"), Treatment(2, ["x", "y"]))

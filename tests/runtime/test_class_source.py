@@ -261,7 +261,7 @@ def test_a_class_from_a_file_may_import_its_neighbours(tmp_path: Path, monkeypat
         ("{}/none.py:X", UsageError, "There is no file"),
         ("{}/good.py:Goood", UsageError, "did you mean 'Good'"),
         ("{}/good.py", UsageError, "good.py:Good"),
-        ("{}/good.py:Other", UsageError, "not a subclass"),
+        ("{}/good.py:Other", UsageError, "neither a subclass of flegel.Algorithm"),
         ("{}/syntax.py:X", UsageError, "not valid Python"),
         ("{}/raises.py:X", AlgorithmError, "ZeroDivisionError"),
     ],

@@ -18,6 +18,9 @@ from sklearn.utils import estimator_checks
 
 import flegel
 from flegel.algorithm import Algorithm, DataPoint, Sample
+from flegel.algorithms.estimators import fitted_classifier, fitted_factorization
+from flegel.algorithms.gmm import GMM
+from flegel.algorithms.gmm.covariances import packed_covariances
 from flegel.algorithms.kmeans import KMeans as KMeansAlgorithm
 from flegel.errors import UsageError
 from flegel.sklearn import NMF, FuzzyCMeans, GaussianMixture, KMeans, LogisticRegression
@@ -130,6 +133,32 @@ def test_a_result_becomes_a_genuine_estimator() -> None:
     result = flegel.run(KMeansAlgorithm(k=3), X, sync="bsp", scale="standard")
     genuine = result.to_sklearn()
     np.testing.assert_array_equal(genuine.predict(X), result.predict(X))
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_a_mixture_becomes_a_genuine_one(kind: str) -> None:
+    rng = np.random.default_rng(5)
+    roots = rng.normal(size=(2, 3, 3))
+    whole = {"full": roots @ np.swapaxes(roots, 1, 2) + np.eye(3), "tied": roots[0] @ roots[0].T + np.eye(3)}
+    covariances = whole.get(kind, rng.random((2, 3) if kind == "diag" else 2) + 0.5)
+    algorithm = GMM(k=2, covariance=kind)
+    theta = algorithm.mixture(np.array([0.3, 0.7]), CENTRES[:2] + 10, packed_covariances(covariances, kind, 2, 3))
+    genuine = algorithm.to_sklearn(theta, None)
+    np.testing.assert_allclose(genuine.predict_proba(X), algorithm.transform(X, theta)[0], atol=1e-12)
+    np.testing.assert_allclose(genuine.score_samples(X), algorithm.transform(X, theta)[1])
+    np.testing.assert_allclose(genuine.covariances_, covariances)
+
+
+def test_a_classifier_and_a_factorization_become_genuine_ones() -> None:
+    rng = np.random.default_rng(6)
+    weights, bias = rng.normal(size=(3, 3)), rng.normal(size=3)
+    model = fitted_classifier(weights, bias, np.array(["a", "b", "c"]), 1e-3, 240)
+    scores = X @ weights.T + bias
+    np.testing.assert_allclose(model.decision_function(X), scores)
+    assert set(model.predict(X)) <= {"a", "b", "c"} and pytest.approx(1 / 0.24) == model.C
+    factors, w = rng.random((6, 2)), rng.random((20, 2))
+    found = fitted_factorization(factors, 0.0).transform(w @ factors.T)
+    np.testing.assert_allclose(found @ factors.T, w @ factors.T, rtol=1e-2, atol=1e-2)
 
 
 # -- weights and continuation through whole jobs -------------------------------------------------------------

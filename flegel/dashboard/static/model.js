@@ -5,6 +5,8 @@ var Flegel = {};
   const MOST_ROWS = 40000, MOST_LOOKS = 900, MOST_SPANS = 300000, MOST_LINES = 500;
   const COLUMNS = ["t", "it", "obj", "est", "eta", "visits", "cost", "flight", "bytes", "pmin", "pmed", "pmax"];
 
+  const NUMBERS = ["points", "passes", "rate", "compute", "wait", "respond", "visits", "moving"];
+
   class Lane {
     constructor(id) { this.id = id; this.before = 0; this.begin = []; this.end = []; this.kind = []; this.ends = []; this.sums = []; }
     // A span of the trace becomes segments: 0 computing, 1 waiting, 2 answering a barrier (see flegel/compare/picture.py).
@@ -54,7 +56,11 @@ var Flegel = {};
       if (r.t.length > MOST_ROWS) for (const c of COLUMNS) r[c] = r[c].filter((_, i) => i % 2 || i > MOST_ROWS / 2);
       if (this.reasons.length > 2000) this.reasons.splice(0, 1000);
     }
+    // A thousand workers for half an hour stay below 100 MB: columns are typed, and those that repeat are shared.
     takeLook(frame) {
+      const w = frame.worker, before = this.last;
+      for (const k of NUMBERS) w[k] = Float32Array.from(w[k]);
+      for (const k of ["id", "host"]) if (before && before.worker[k].length === w[k].length && before.worker[k].every((v, i) => v === w[k][i])) w[k] = before.worker[k];
       this.looks.push(frame);
       if (this.looks.length > MOST_LOOKS) { const n = this.looks.length; this.looks = this.looks.filter((_, i) => i % 2 === (n - 1) % 2); }
     }
@@ -91,7 +97,7 @@ var Flegel = {};
       return Object.assign({}, w, {
         compute: sums.map((s) => s[0]), wait: sums.map((s) => s[1]), respond: sums.map((s) => s[2]), visits: sums.map((s) => s[3]),
         passes: sums.map((s, i) => (w.points[i] ? s[3] / w.points[i] : 0)), rate: sums.map((s) => (s[0] ? s[3] / s[0] : 0)),
-        moving: w.moving.map(() => 0),
+        moving: sums.map(() => 0),
       });
     }
     // Shares of computing, waiting and answering of one worker in n slices of [a, b]; false where nothing is known.

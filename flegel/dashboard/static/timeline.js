@@ -100,34 +100,35 @@
     }
     // The strip is made again only when it would look different: a page with a thousand workers stays fluid.
     heat(pen, ids, a, b, stop, n, lanes, wide) {
-      const key = [this.run.id, this.run.version, a, b, stop, n, document.documentElement.className].join(" ");
-      if (this.key !== key) { this.key = key; this.sheet = this.strip(ids, a, b, stop, n); }
-      pen.imageSmoothingEnabled = false; pen.drawImage(this.sheet, this.left, 0, wide, lanes);
+      const key = [this.run.id, this.run.version, a, b, n, document.documentElement.className].join(" "), shown = Math.max(0, Math.min(1, (stop - a) / (b - a)));
+      if (this.key !== key) { this.key = key; this.sheet = this.strip(ids, a, b, n); }
+      pen.imageSmoothingEnabled = false;
+      if (shown > 0) pen.drawImage(this.sheet, 0, 0, shown * n, ids.length, this.left, 0, shown * wide, lanes);
       pen.fillStyle = F.color("soft"); pen.font = "10px system-ui"; pen.textAlign = "right";
       for (let i = 0; i < ids.length; i += Math.ceil(ids.length / 16)) pen.fillText(String(ids[i]), this.left - 6, i * this.pitch + 10);
     }
-    strip(ids, a, b, stop, n) {
-      const picture = new ImageData(n, ids.length), work = rgb(F.color("compute")), idle = rgb(F.color("wait")), last = Math.min(n, Math.ceil(((stop - a) / (b - a)) * n));
+    strip(ids, a, b, n) {
+      const picture = new ImageData(n, ids.length), work = rgb(F.color("compute")), idle = rgb(F.color("wait"));
       const pixels = new Uint32Array(picture.data.buffer), colors = new Uint32Array(101);
       for (let s = 0; s <= 100; s++) { const c = [0, 1, 2].map((k) => Math.round(idle[k] + (s / 100) * (work[k] - idle[k]))); colors[s] = (255 << 24) | (c[2] << 16) | (c[1] << 8) | c[0]; }
-      if (this.run.lanes.size) this.fromSpans(ids, a, b, n, last, pixels, colors); else this.fromLooks(ids, a, b, n, last, pixels, colors);
+      if (this.run.lanes.size) this.fromSpans(ids, a, b, n, pixels, colors); else this.fromLooks(ids, a, b, n, pixels, colors);
       const sheet = document.createElement("canvas"); sheet.width = n; sheet.height = ids.length; sheet.getContext("2d").putImageData(picture, 0, 0);
       return sheet;
     }
-    fromLooks(ids, a, b, n, last, pixels, colors) {
+    fromLooks(ids, a, b, n, pixels, colors) {
       const looks = this.run.looks;
       for (let i = 1; i < looks.length; i++) {
-        const x = looks[i - 1], y = looks[i], from = Math.max(0, Math.floor(((x.at - a) / (b - a)) * n)), to = Math.min(last, Math.max(from + 1, Math.floor(((y.at - a) / (b - a)) * n)));
+        const x = looks[i - 1], y = looks[i], from = Math.max(0, Math.floor(((x.at - a) / (b - a)) * n)), to = Math.min(n, Math.max(from + 1, Math.floor(((y.at - a) / (b - a)) * n)));
         if (y.at <= a || x.at >= b || from >= to) continue;
         const shares = F.computing(x, y, ids);
         for (let lane = 0; lane < ids.length; lane++) { const s = shares[lane]; if (s <= 100) pixels.fill(colors[s], lane * n + from, lane * n + to); }
       }
     }
-    fromSpans(ids, a, b, n, last, pixels, colors) {
+    fromSpans(ids, a, b, n, pixels, colors) {
       const out = new Float32Array(3 * n);
       ids.forEach((id, lane) => {
         if (!this.run.shares(id, lane, a, b, n, out)) return;
-        for (let i = 0; i < last; i++) { const all = out[3 * i] + out[3 * i + 1] + out[3 * i + 2]; if (all > 0) pixels[lane * n + i] = colors[Math.round((100 * out[3 * i]) / all)]; }
+        for (let i = 0; i < n; i++) { const all = out[3 * i] + out[3 * i + 1] + out[3 * i + 2]; if (all > 0) pixels[lane * n + i] = colors[Math.round((100 * out[3 * i]) / all)]; }
       });
     }
     marks(pen, ids, a, b, lanes, wide) {

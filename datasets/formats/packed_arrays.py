@@ -155,6 +155,8 @@ class NpzStream(Stream):
         self.labelled = self.labels_name is not None
         if self.labelled:
             labels = self._read(self.labels_name)
+            if labels.dtype.kind not in "fiubUS":
+                raise DataError(f"{path}: {self.labels_name} holds {labels.dtype} values; save numbers or words.")
             self.named_classes = labels.dtype.kind in "US"
             rows = int(self._read("shape")[0]) if self.sparse else len(array)
             if labels.shape != (rows,):

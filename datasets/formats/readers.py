@@ -22,6 +22,7 @@ from flegel.datasets.tables.file_tables import FilesTable, folder_keys
 from flegel.datasets.tables.open_table import open_treated
 from flegel.datasets.tables.plain_files import TABLES, is_plain, raw_table
 from flegel.errors import DataError, UsageError, nearest
+from flegel.loading.damage import damage_as
 
 _FORMATS = {
     ".csv": "text", ".tsv": "text", ".tab": "text", ".txt": "text", ".data": "text", ".dat": "text",
@@ -109,7 +110,7 @@ def open_files(paths: list[Path], options: Options, spec: str) -> Source:
         if by_file:
             keys = [{**key, FILE_LABEL: path.name.split(".")[0]} for key, path in zip(keys, files, strict=True)]
         return open_treated(_as_table(files, keys, kinds, options, spec), options)
-    parts = [open_file(path, plain) for path in files]
+    parts = [_opened(path, plain) for path in files]
     if len(parts) == 1 and not by_file:
         return parts[0]
     return ConcatenatedSource(parts, spec, [path.name.split(".")[0] for path in files] if by_file else None)
@@ -192,6 +193,12 @@ def format_suffix(path: Path) -> str:
 
 def _hidden(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def _opened(path: Path, options: Options) -> Source:
+    """`open_file`; whatever else goes wrong with the bytes of the file is one sentence too."""
+    with damage_as(f"{path} is damaged", DataError):
+        return open_file(path, options)
 
 
 def open_file(path: Path, options: Options) -> Source:

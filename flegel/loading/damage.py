@@ -25,5 +25,5 @@ def damage_as(text: str, error: type[FlegelError] = StorageError) -> Iterator[No
             raise
         raise error(f"{text}: it names a position that cannot be.") from None
     except Exception as found:  # noqa: BLE001 - see above
-        said = " ".join(str(found).split())[:200] or type(found).__name__
+        said = " ".join(str(found).split())[:200].rstrip(".") or type(found).__name__
         raise error(f"{text}: {said.rstrip('.')}.") from None

@@ -260,3 +260,9 @@ def test_slaves_hand_their_folders_on(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(OSError):
         child_processes.start_spare("worker", "owner", tmp_path, (tmp_path / "data",))
     assert seen[FOLDERS_VARIABLE] == str(tmp_path / "data")
+
+
+def test_labels_that_are_neither_numbers_nor_words_are_one_sentence(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", X=ROWS, y=np.zeros(12, "V8"))
+    with pytest.raises(DataError, match=r"y holds .* values; save numbers or words|damaged"):
+        flegel.datasets.open_data(tmp_path / "rows.npz")

@@ -110,7 +110,7 @@ TABLES: dict[str, Table] = {
     "skin": Table(real("skin/Skin_NonSkin.txt.gz"), csv(sep="\t", header=None), "3", {}),
     "higgs": Table(real("higgs/higgs_lightgbm_train.tsv"), csv(sep="\t", header=None), "0", {}),
     "higgs, commas": Table(real("higgs/higgs_xlearn.csv"), csv(header=None), "0", {}),
-    "census, CSV": Table(made("p.csv", lambda f, p: f.to_csv(p, index=False)), people_csv(), "bought", {}, slow=False),
+    "census, CSV": Table(made("p.csv", lambda f, p: f.to_csv(p, index=False)), people_csv(), "bought", {}),
     "census, index": Table(made("p.csv", lambda f, p: f.to_csv(p)), people_csv(index_col=0), "bought", {}),
     "census, gaps": Table(made("p.csv", lambda f, p: with_gaps(f).to_csv(p, index=False)), people_csv(), "bought",
                           {"missing": "median"}),

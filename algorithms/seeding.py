@@ -16,8 +16,18 @@ START_FILE = NamesFile(NAMED)
 """Marks the hyper-parameter `init`."""
 QUANTILE_ROWS = 8192  # rows, at most, from which a column's quantiles are computed
 FAR = 8.0  # robust deviations from the median at which `clipped` cuts a number
+POLISHING = 2**23  # multiplications, about 20 ms
 LLOYD_PASSES = 10  # passes over the sample for one start; the first few bring most of the decrease
 TRIAL_PASSES = 3  # of these, after which several starts are compared
+
+
+def polishing_passes(work: int) -> int:
+    """Further passes over the sample for the start that is chosen, where a pass takes so many multiplications.
+
+    Small tables are trained to the end here. Otherwise the order of visits under `ssp`, `asp` and `psp` decides which
+    of several optima is found, and some are worse by a few tenths of a percent. Large ones have no time for it.
+    """
+    return min(POLISHING // max(work, 1), 300)
 
 
 def start_rows(
@@ -204,15 +214,20 @@ def _distances(rows: Array, norms: Array, centres: Any) -> Array:
     return np.asarray(np.maximum(squared, 0.0))
 
 
-def coverage(points: float, sampled: float) -> Array:
+def coverage(points: float, sampled: float, trained: bool = False) -> Array:
     """What θ remembers of the first pass: the number of points (or what they weigh), the same of the sample that the
-    start rests on, and 1 once every point has been visited."""
-    return np.array([points, sampled, 0.0])
+    start rests on, 1 once every point has been visited, and 1 where the start was trained on every point."""
+    return np.array([points, sampled, 0.0, 1.0 if trained and sampled >= points else 0.0])
 
 
 def covered(about: Array, seen: float) -> Array:
     """`coverage` after so many points were seen. It stays complete if a worker and its points are lost later."""
-    return np.array([about[0], about[1], 1.0 if about[2] or seen >= about[0] else 0.0])
+    return np.array([about[0], about[1], 1.0 if about[2] or seen >= about[0] else 0.0, about[3]])
+
+
+def holds(about: Array, seen: float) -> bool:
+    """A start that was trained on every point waits until every point has been visited: a part of them knows less."""
+    return bool(about[3] and not about[2] and seen < about[0])
 
 
 def unseen_weight(about: Array, seen: float) -> float:

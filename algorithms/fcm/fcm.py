@@ -18,7 +18,9 @@ from flegel.algorithms.seeding import (
     START_FILE,
     coverage,
     covered,
+    holds,
     lloyd,
+    polishing_passes,
     some_weighted,
     standard_units,
     start_rows,
@@ -33,7 +35,7 @@ from flegel.errors import UsageError
 TRIAL_ROWS = (2048, 16384)  # least and largest number of rows of the sample on which starts are tried
 TRIAL_WORK = 2**24  # distances times columns in a pass over them: fewer rows where k·d is large
 TRIAL_PASSES = 30
-SETTLED = 1e-5  # relative gain of a pass below which a trial ends
+SETTLED, RESTS = 1e-5, 1e-10  # relative gain of a pass below which a trial ends, and the start that is chosen
 SAME = 1e-3  # relative to the spread of the points: closer centroids count as coinciding
 
 
@@ -111,22 +113,25 @@ class FCM(Algorithm):
                 raise UsageError(f"FCM: k={self.k} is more than the {len(y)} points drawn; lower k.")
             trials = [self._alternate(y, own, lloyd(y, self.k, rng, own)[0]) for _ in range(self.n_init)]
             centres = min(trials, key=lambda trial: trial[1])[0]
+            centres = self._alternate(y, own, centres, polishing_passes(y.size * self.k), RESTS)[0]
         else:
             centres = (start_rows(rows, self.k, self.init, sample.columns, rng, "FCM", mass) - origin) / unit
         shares = own @ self._memberships(y, centres)[0] ** self.m / own.sum()
-        about = coverage(sample.mass, float(own.sum()))
+        about = coverage(sample.mass, float(own.sum()), isinstance(self.init, str) and self.init == DRAWN)
         return Prototypes(origin + centres * unit, origin, unit, shares, about)
 
-    def _alternate(self, y: Array, own: Array, centres: Array) -> tuple[Array, float]:
+    def _alternate(
+        self, y: Array, own: Array, centres: Array, passes: int = TRIAL_PASSES, rests: float = SETTLED
+    ) -> tuple[Array, float]:
         """A few passes over these rows: centres, and the objective before the last of them."""
         value = np.inf
-        for _ in range(TRIAL_PASSES):
+        for _ in range(passes):
             shares, squared = self._memberships(y, centres)
             weights = shares**self.m * own[:, None]
             before, value = value, float((weights * squared).sum())
             mass = weights.sum(axis=0)
             centres = np.where(mass[:, None] > 0, weights.T @ y / np.maximum(mass, 1e-300)[:, None], centres)
-            if before - value <= SETTLED * value:
+            if before - value <= rests * value:
                 break
         return centres, value
 
@@ -184,6 +189,8 @@ class FCM(Algorithm):
 
     def updateParameter(self, aggregator: Weights, oldParameter: Prototypes) -> Prototypes:
         old, seen = oldParameter, float(aggregator.seen[0])
+        if holds(old.points, seen):
+            return old
         unseen = unseen_weight(old.points, seen) * old.shares
         counts, sums = aggregator.counts, aggregator.sums
         if unseen.any():

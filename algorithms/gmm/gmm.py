@@ -32,8 +32,10 @@ from flegel.algorithms.seeding import (
     clipped,
     coverage,
     covered,
+    holds,
     lloyd,
     numbered,
+    polishing_passes,
     some_weighted,
     standard_units,
     start_rows,
@@ -51,6 +53,7 @@ EMPTY = 1e-8  # a component with fewer points than this counts as empty
 CHUNK = 16384  # rows evaluated at a time
 TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on which starts are tried
 TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart
+RESTS = 1e-8  # relative gain of a pass over the sample below which EM has come to rest
 TRIAL_WORK = 2**28  # numbers added to statistics in a pass of a trial: fewer rows where matrices are large
 
 
@@ -207,17 +210,26 @@ class GMM(Algorithm):
             labels = lloyd(seen, self.k, rng, own)[1]
             shares = np.zeros((len(some), self.k))
             shares[np.arange(len(some)), labels] = 1.0
-            mixture = blank
-            value = -np.inf
-            for _ in range(TRIAL_PASSES):
-                counted = shares if own is None else shares * own[:, None]
-                mixture = self.updateParameter(self._moments(some, counted), mixture)
-                shares, densities = self._expectation(some, mixture)
-                value = float(densities.mean() if own is None else own @ densities)
+            mixture, value = self._passes(some, own, self._step(some, own, shares, blank), TRIAL_PASSES - 1)
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
-        return best._replace(points=coverage(points, float(len(some) if own is None else own.sum())))
+        best, _ = self._passes(some, own, best, polishing_passes(len(some) * self.k * self._width(y.shape[1])))
+        return best._replace(points=coverage(points, float(len(some) if own is None else own.sum()), True))
+
+    def _step(self, y: Array, own: Array | None, shares: Array, mixture: Mixture) -> Mixture:
+        return self.updateParameter(self._moments(y, shares if own is None else shares * own[:, None]), mixture)
+
+    def _passes(self, y: Array, own: Array | None, mixture: Mixture, passes: int) -> tuple[Mixture, float]:
+        """EM over these rows until it comes to rest; the mixture and its log-likelihood, a mean or weighted sum."""
+        value = -np.inf
+        for left in range(passes, -1, -1):
+            shares, densities = self._expectation(y, mixture)
+            before, value = value, float(densities.mean() if own is None else own @ densities)
+            if not left or value - before <= RESTS * abs(value):
+                break
+            mixture = self._step(y, own, shares, mixture)
+        return mixture, value
 
     def _moments(self, y: Array, shares: Array) -> MixtureMoments:
         width = self._width(y.shape[1])
@@ -289,6 +301,8 @@ class GMM(Algorithm):
 
     def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
         seen = float(aggregator.counts.sum())
+        if holds(oldParameter.points, seen):
+            return oldParameter
         about = covered(oldParameter.points, seen)
         if unseen := unseen_weight(oldParameter.points, seen):
             aggregator = self._with_unseen(aggregator, oldParameter, unseen)
@@ -306,8 +320,7 @@ class GMM(Algorithm):
             covariances[~filled] = (oldParameter.covariances / outer(oldParameter.unit[None, :], width))[~filled]
         total = counts.sum()
         weights = counts / total if total > 0 else oldParameter.weights
-        origin, unit, floor = oldParameter.origin, oldParameter.unit, oldParameter.floor
-        return self._mixture(weights, means, covariances, origin, unit, floor, about)
+        return self._mixture(weights, means, covariances, *oldParameter[5:8], about)
 
     def _with_unseen(self, aggregator: MixtureMoments, parameter: Mixture, unseen: float) -> MixtureMoments:
         """Statistics with so many more points, distributed as θ has it: what the sample says of points not yet seen."""
@@ -460,8 +473,8 @@ class GMM(Algorithm):
         d = len(origin)
         ones = np.ones((self.k, d))
         covariances = packed(np.stack([np.eye(d)] * self.k)) if self._matrices(d) else ones
-        none = coverage(0.0, 0.0)
-        return self._mixture(np.full(self.k, 1.0 / self.k), 0.0 * ones, covariances, origin, unit, floor, none)
+        weights, none = np.full(self.k, 1.0 / self.k), coverage(0.0, 0.0)
+        return self._mixture(weights, 0.0 * ones, covariances, origin, unit, floor, none)
 
     def _unknown(self, aggregator: MixtureMoments) -> Array:
         """Rounding error of each variance, a row per component: the sums are differences of larger ones."""

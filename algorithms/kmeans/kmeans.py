@@ -34,6 +34,7 @@ from flegel.algorithms.seeding import (
     coverage,
     covered,
     given_rows,
+    holds,
     more_rows,
     numbered,
     origin_of,
@@ -67,7 +68,7 @@ class Centroids(NamedTuple):
     origin: Array
     spare: Array = np.empty((0, 0))
     shares: Array = np.empty(0)
-    points: Array = np.zeros(3)
+    points: Array = np.zeros(4)
 
 
 class KMeansSums(NamedTuple):
@@ -144,7 +145,8 @@ class KMeans(Algorithm):
         spare = more_rows(some, start - origin, min(self.k, SPARE), rng, own) + origin
         spare = spare.astype(rows.dtype).astype(np.float64)
         shares, drawn = _shares(numbered(some, start - origin), own, self.k)
-        return Centroids(start, origin, spare, shares, coverage(sample.mass, drawn))
+        trained = isinstance(self.init, str) and self.init == DRAWN
+        return Centroids(start, origin, spare, shares, coverage(sample.mass, drawn, trained))
 
     def continueParameter(self, previous: Centroids, sample: Sample, rng: np.random.Generator) -> Centroids:
         return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
@@ -166,7 +168,8 @@ class KMeans(Algorithm):
             start = dense_rows(some, chosen)
         spare = sparse_seed(some, start, max(1, min(self.k, SPARE, SPARE_NUMBERS // rows.columns)), rng)
         shares, drawn = _shares(nearest_of(some, start)[0], own, self.k)
-        return Centroids(start, np.zeros(rows.columns), spare, shares, coverage(sample.mass, drawn))
+        trained = isinstance(given, str) and given == DRAWN
+        return Centroids(start, np.zeros(rows.columns), spare, shares, coverage(sample.mass, drawn, trained))
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.full((points, 1), -1, np.int32)
@@ -197,6 +200,8 @@ class KMeans(Algorithm):
 
     def updateParameter(self, aggregator: KMeansSums, oldParameter: Centroids) -> Centroids:
         seen = float(aggregator.counts.sum())
+        if holds(oldParameter.points, seen):
+            return oldParameter
         filled = aggregator.counts > 0
         old = np.array(oldParameter.centroids, dtype=np.float64)
         unseen = (unseen_weight(oldParameter.points, seen) * oldParameter.shares)[filled, None]

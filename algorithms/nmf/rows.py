@@ -18,7 +18,7 @@ from flegel.core.shard import Sparse, SparseRow
 
 EPSILON = float(np.finfo(np.float32).eps)
 """Replaces a zero in a denominator."""
-SETTLED = 1e-8
+SETTLED = 1e-10
 """A row is solved when a sweep gains less than this part of the squares that it explains. Where a factorization leaves
 0.1 % of the squares, 1e-6 stopped 0.6 % above the row's least error."""
 MOST_SWEEPS = 500

@@ -38,6 +38,7 @@ WORKERS = (1, 2, 3, 4)
 SECONDS = 10.0  # of training after which a job is stopped
 WITHIN = 1e-3  # relative: as good as the peer
 REPORTED = 1e-3  # relative: the reported objective is that of the returned θ
+EXACT = 1e-7  # of the squares: a factorization that leaves less is exact (its entries have a relative error of 3e-4)
 FAILURES = ("silent", "misreported", "error")
 SHAPED = ("collinear", "rare_columns", "tails_2", "cauchy", "unequal_scales", "offset_1e8", "outlier_1e6", "plain")
 """Tables on which mixtures of every shape are trained."""
@@ -74,10 +75,15 @@ def make(kind: str, made: Table) -> Algorithm:
     if kind == "lr":
         return LR(**made.lr)
     if kind == "nmf-kl":
-        return KLNMF(rank=min(3, columns_of(made.rows)))
+        return KLNMF(rank=rank_for(made.rows))
     missing = not isinstance(made.rows, Sparse) and np.isnan(made.rows).any()
     solver = "sgd" if missing or (made.algorithms == ("nmf",) and isinstance(made.rows, Sparse)) else "coordinate"
-    return NMF(rank=min(3, columns_of(made.rows)), solver=solver, precision="float64")
+    return NMF(rank=rank_for(made.rows), solver=solver, precision="float64")
+
+
+def rank_for(rows: Any) -> int:
+    """Less than the number of columns: a factorization of full rank leaves nothing to compare."""
+    return max(1, min(3, columns_of(rows) - 1))
 
 
 def columns_of(rows: Any) -> int:
@@ -123,7 +129,7 @@ def margin(kind: str, rows: Any, peer: float) -> float:
     if kind.startswith("gmm"):
         return WITHIN * max(abs(peer), size_of(kind, rows))
     values = rows.values if isinstance(rows, Sparse) else rows
-    rounding = 1e-6 if values.dtype == np.float32 else 1e-9
+    rounding = 1e-6 if values.dtype == np.float32 else EXACT if kind.startswith("nmf") else 1e-9
     return max(WITHIN * abs(peer), rounding * size_of(kind, rows))
 
 

@@ -113,11 +113,11 @@ def sparse_duplicates() -> Table:
 
 @table
 def ratings_missing() -> Table:
-    """A matrix of ratings from 1 to 5 of which a third is known; NaN elsewhere."""
+    """A matrix of ratings from 1 to 5 of which a third is known."""
     rng = np.random.default_rng(10)
     whole = low_rank(300, 40, 3)
     whole = 1.0 + 4.0 * np.clip(whole / np.quantile(whole, 0.95), 0, 1)
-    return Table(np.where(rng.random(whole.shape) < 0.35, whole.round(), np.nan), algorithms=("nmf",))
+    return Table(sparse_of(np.where(rng.random(whole.shape) < 0.35, whole.round(), 0.0)), algorithms=("nmf",))
 
 
 @table

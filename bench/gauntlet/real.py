@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.gauntlet.matrices import sparse_of
 from bench.gauntlet.tables import DENSE, REAL, SPARSE, Table, table
 from flegel.core.shard import Sparse
 
@@ -172,7 +173,7 @@ def movielens() -> Table:
 
 @real
 def jester() -> Table:
-    """Ratings of jokes from −10 to 10, shifted to be positive; NaN where there is none."""
+    """Ratings of jokes from −10 to 10, shifted to be positive."""
     import pandas as pd
 
     with zipfile.ZipFile(FOLDER / "jester" / "jester-data-1.zip") as archive:
@@ -180,7 +181,7 @@ def jester() -> Table:
         with archive.open(name) as file:
             whole = pd.read_excel(file, header=None) if name.endswith(".xls") else pd.read_csv(file, header=None)
     ratings = whole.to_numpy(np.float64)[::30, 1:]
-    return Table(np.where(ratings == 99, np.nan, ratings + 11.0), algorithms=("nmf",))
+    return Table(sparse_of(np.where(ratings == 99, 0.0, ratings + 11.0)), algorithms=("nmf",))
 
 
 @real

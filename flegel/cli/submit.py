@@ -16,8 +16,9 @@ from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, PhaseLine, errors_
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
 from flegel.cli.options import Insecure, LogJson, MaybeMaster, Settings, Verbose, make_algorithm, start_logging
 from flegel.cli.watch.dashboard import DEFAULT_PLACE, serve_job
-from flegel.errors import FlegelError, UsageError
+from flegel.errors import ExitCode, FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
+from flegel.plan.termination import FAILED
 
 if TYPE_CHECKING:
     from flegel.callbacks.callback import Callback
@@ -286,6 +287,8 @@ def _show_and_save(
         with display:
             result = _finish_job(partial(job, observers=observers), display, folder, json_to, line)
     display.finish(result)
+    if result.outcome in FAILED:
+        raise typer.Exit(ExitCode.NOT_AS_ASKED)
 
 
 def _finish_job(

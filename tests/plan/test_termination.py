@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import typer
 
+from flegel.cli import display, submit
 from flegel.job import Criteria
 from flegel.plan.termination import SOUND, Progress, Termination
 
@@ -127,3 +130,31 @@ def test_a_job_that_stalls_above_its_target_says_so_and_ends_and_a_slow_one_does
     first = next(v for v in verdicts if v is not None)
     assert first.outcome == "stalled" and "short of the target" in first.reason and verdicts.index(first) >= 12
     assert all(slow.judge(at(objective=2.0 - 1e-3 * p, passes=p), False) is None for p in range(1, 200))
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("stalled", 3), ("worse", 3), ("unsound", 3), ("limit", 0)])
+def test_the_command_line_exits_with_3_where_the_model_is_not_as_asked_for(
+    outcome: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent:
+        """A display that shows nothing."""
+
+        def __enter__(self) -> Silent:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def finish(self, result: object) -> None: ...
+
+    class Nobody:
+        def observers(self, stack: object) -> list[object]:
+            return []
+
+    found = 0
+    monkeypatch.setattr(display, "make_display", lambda stream: Silent())
+    monkeypatch.setattr(submit, "_finish_job", lambda *_: SimpleNamespace(outcome=outcome))
+    try:
+        submit._show_and_save(lambda **_: None, None, None, Nobody(), lambda *_: None)
+    except typer.Exit as ended:
+        found = ended.exit_code
+    assert found == code

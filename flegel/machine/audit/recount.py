@@ -55,6 +55,7 @@ class Recount:
         self._algorithm, self._kernel, self._fresh, self._empty = algorithm, kernel, fresh, empty
         self._first = pytree.copy(parameter)
         self._unvisited: Array | None = None
+        self._unvisited_points = 0
         self._room = np.empty(0)
         """States of a chunk of points before their first visit, and where copies of them are used."""
 
@@ -122,10 +123,13 @@ class Recount:
 
     def _clone(self, part: Shard) -> Shard:
         """The same rows as if never visited."""
-        if self._unvisited is None or self._unvisited.shape != part.state.shape:
+        known = self._unvisited is not None and self._unvisited.shape == part.state.shape
+        if not known or self._unvisited_points < part.points:  # the last tile of fewer points is in part padding
+            self._unvisited_points = part.points
             made = replace(part, state=np.zeros_like(part.state))
             put_states(made, np.arange(part.points), self._fresh(part.points))
             self._unvisited, self._room = made.state, np.empty_like(made.state)
+        assert self._unvisited is not None
         np.copyto(self._room, self._unvisited)
         return replace(part, state=self._room, halted=np.zeros_like(part.halted))
 

@@ -181,7 +181,7 @@ def test_wrong_use_is_one_sentence(cluster: LocalCluster, options: dict[str, Any
         (KMeans(k=2), np.zeros((0, 3)), "no rows|empty"),
         (KMeans(k=2), np.zeros((1, 3)), "2 workers are more than the 1 point"),
         (KMeans(k=7), np.ones((5, 3)), "k=7 is more than"),
-        (KMeans(k=2), np.array([[1.0, np.nan], [1.0, 2.0], [0.0, 1.0]]), "nan"),
+        (KMeans(k=2), np.array([[1.0, np.nan], [1.0, 2.0], [0.0, 1.0]]), "has no value in 1 of 3 rows"),
         (KMeans(k=2), np.array([[1.0, np.inf], [1.0, 2.0], [0.0, 1.0]]), "inf"),
         (KMeans(k=2), [[1.0, 2.0], [3.0]], "no table of numbers"),
         (KMeans(k=2), "no_such_set", "no data set"),

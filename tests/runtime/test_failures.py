@@ -115,7 +115,7 @@ def test_a_job_whose_workers_are_all_killed_names_the_last_one_and_nothing_is_le
     with pytest.raises(WorkerLost, match=r"Worker [01] was killed by SIGKILL in round \d+, and no worker is left"):
         flegel.run(
             KMeans(k=3, init="first"), ROWS, workers=2, sync="bsp", tolerance=0, max_seconds=120, watch=kill,
-            replace=False,
+            replace=False, processes="yes",
         )  # fmt: skip
     assert belongings() == before
 

@@ -293,7 +293,7 @@ def test_workers_let_go_of_the_board_when_the_job_is_over(monkeypatch: pytest.Mo
 
 
 @pytest.mark.processes
-def test_a_report_to_the_board_of_a_job_that_was_broken_off_is_nobody_s_trouble(capfd: Any) -> None:
+def test_a_report_to_the_board_of_a_job_that_was_broken_off_is_nobody_s_trouble(caplog: Any) -> None:
     """It arrives while the next job loads, whose shared buffers is another one, or none."""
     rows = np.random.default_rng(3).normal(size=(500, 60)).astype(np.float32)
     with flegel.LocalCluster(1) as cluster:
@@ -308,7 +308,7 @@ def test_a_report_to_the_board_of_a_job_that_was_broken_off_is_nobody_s_trouble(
                 cluster._mailbox.begin_job(voice.job, 1)
             cluster.endpoint.receive = take_once(cluster.endpoint.receive, late)  # type: ignore[method-assign]
             assert not [m for m in cluster.receive(0.0) if isinstance(m[0].body, Report)]
-            assert ("dropped a message" in capfd.readouterr().err) == (job == "a worker of this one")
+            assert ("dropped a message" in caplog.text) == (job == "a worker of this one")
         small = flegel.run(find_algorithm("kmeans")(k=2), rows, cluster=cluster, sync="bsp", max_iterations=2)
     assert small.iterations == 2
 

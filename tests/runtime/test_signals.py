@@ -25,7 +25,10 @@ pytestmark = pytest.mark.processes
 def job(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A job that would train for minutes, in the middle of it."""
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(4000, 5)))
-    words = "submit kmeans --data rows.npy --set k=6 --workers 2 --sync bsp --tolerance 0 --max-seconds 300 --out model"
+    words = (
+        "submit kmeans --data rows.npy --set k=6 --workers 2 --sync bsp --tolerance 0 --max-seconds 300 --out model "
+        "--processes yes"
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "flegel.cli.main", *words.split()],
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -50,7 +53,7 @@ def test_no_worker_outlives_the_command(
     job: subprocess.Popen[str], tmp_path: Path, sent: signal.Signals, code: int, words: str
 ) -> None:
     workers = psutil.Process(job.pid).children(recursive=True)
-    assert len(workers) == 3, "a nest and its two"
+    assert len(workers) == 3, "a fork server and its two"
     if sent == signal.SIGKILL:
         for process in workers[:2]:
             process.suspend()  # stopped, it cannot see that its standard input closes

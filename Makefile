@@ -26,7 +26,8 @@ demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexibl
 	$(VENV)/bin/flegel submit kmeans --data higgs --set k=10 --workers 4 --sync fsp
 
 test: $(VENV)/.dev lint  ## everything that CI runs, two files of tests at a time
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(PY) -m pytest -n 2 --dist loadfile --ignore tests/extras
+	@echo "tests/extras was left out: make test-extras installs what it needs and runs it"
 
 test-extras: $(EXTRAS)/.ready  ## the parts that need large libraries, with those libraries, in an environment of their own
 	$(EXTRAS)/bin/python -m pytest -n 2 --dist loadfile tests/extras

@@ -121,7 +121,7 @@ def test_workers_that_sleep_now_and_then_are_predicted_too() -> None:
         trace = train("async", clustered(), straggler="0-3:2ms/1000", seed=seed)[0].trace
         spreads = [spread(r.passes) for r in trace[len(trace) // 2 :]]
         ends.append(spreads[-1])
-        assert median(spreads) <= 1.2 and max(spreads) <= 3.0
+        assert median(spreads) <= 1.3 and max(spreads) <= 3.0
     assert median(ends) <= 1.0
 
 

@@ -29,9 +29,9 @@ DEEDS = {
     "chdir": 'open("left-behind", "w").write("x"); raise ValueError("BOOM")',
 }
 EXPECTED = {
-    "raise": "BOOM", "exit": "exit code 3", "segfault": "SIGSEGV", "loop": "return?", "bomb": "emory",
+    "raise": "BOOM", "exit": "exit code 3", "segfault": "SIGSEGV", "loop": "return", "bomb": "emory",
     "abort": "SIGABRT", "system-exit": "", "interrupt": "KeyboardInterrupt", "hog": "", "recursion": "ecursion",
-    "suicide": "SIGBUS", "threads": "BOOM", "child": "BOOM", "daemon": "exit code 4", "stop-parent": "BOOM",
+    "suicide": "SIGBUS", "threads": "BOOM", "child": "BOOM", "daemon": "4", "stop-parent": "BOOM",
     "shout": "BOOM", "close-all": "", "chdir": "BOOM",
 }  # fmt: skip
 """What the cause must say; empty where any cause is good enough."""

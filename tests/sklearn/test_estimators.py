@@ -1,6 +1,6 @@
 """Estimators beside scikit-learn's: weights, continuation, copies, pipelines; and what `check_estimator` asks, in part.
 
-The whole of `check_estimator` is in tests/extras/sklearn. Rows here are few, so that every fit runs in this process.
+The whole of `check_estimator` is in tests/extras/estimators. Rows here are few, so that every fit runs in this process.
 """
 
 from __future__ import annotations

@@ -143,6 +143,7 @@ def test_a_point_on_a_centroid_belongs_to_it_alone() -> None:
     np.testing.assert_allclose(share.state_rows(), [[1, 0, 1], [0, 1, 1], [0.25, 0.25, 1]], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_flag_and_stretches_inside_a_tile() -> None:
     algorithm = FCM(k=3)
     share, parameter, statistics = start(algorithm, clouds(1000, 3))

@@ -165,6 +165,7 @@ def test_a_component_without_points_keeps_its_place_with_weight_zero() -> None:
     assert "1 of 2 components" in algorithm.warnings(statistics, parameter)[0]
 
 
+@pytest.mark.slow
 def test_flag_and_stretches_inside_a_tile() -> None:
     algorithm = GMM(k=3)
     share, parameter, statistics = start(algorithm, clouds(1000, 3))

@@ -271,6 +271,7 @@ def test_higgs(standardized: bool) -> None:
     assert run.algorithm.evaluate(data, labels, run.parameter).objective < best + 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_skin_even_in_the_order_of_its_labels() -> None:
     rows, labels = real_data.skin()
@@ -280,6 +281,7 @@ def test_skin_even_in_the_order_of_its_labels() -> None:
     assert run.algorithm.evaluate(rows, labels, run.parameter).objective < best + 3e-3
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_a9a() -> None:
     rows, labels = real_data.a9a()

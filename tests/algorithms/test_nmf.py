@@ -116,6 +116,7 @@ def test_rounds_in_slices_are_rounds_in_one_piece(precision: str) -> None:
                 np.testing.assert_allclose(one, two, rtol=near, atol=near * np.abs(two).max(initial=0), err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_hooks_compile_and_say_the_same(kind: str) -> None:
     observed, whole, _ = ratings(20, 12)
@@ -270,6 +271,7 @@ def test_huge_and_tiny_entries_are_learned_as_well_as_others(scale: float, solve
     assert scaled.objectives[-1] / scale / scale == pytest.approx(plain.objectives[-1], rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["sgd", "multiplicative"])
 @pytest.mark.parametrize(
     "data",

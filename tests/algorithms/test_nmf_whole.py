@@ -56,6 +56,7 @@ def test_coordinate_descent_ends_like_scikit_learns(kind: str, workers: int, bar
     assert algorithm.evaluate(data, None, run.parameter).objective <= 1.001 * peer
 
 
+@pytest.mark.slow
 @HISTORIES
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_kullback_leibler_ends_like_scikit_learns(kind: str, workers: int, barriers: int) -> None:

@@ -192,6 +192,7 @@ def test_theta_comes_in_the_precision_that_the_class_asks_for(
 BORROWERS = [CLUSTERS(k=5), users.DenseMean(), users.FunctionalMean(), users.InPlaceMean(), users.HaltsWhenLarge()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", BORROWERS, ids=str)
 def test_borrowed_arrays_change_no_result_and_leave_no_owner_behind(
     algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch

@@ -148,7 +148,11 @@ def page(records: list[dict[str, Any]], about: dict[str, Any]) -> str:
         ]
         lines += [
             f"| {f['table']} | {NAMES[f['algorithm']]} | {f['cell']} | {f['verdict']} | "
-            f"{'' if f['worse'] is None else format(f['worse'], ',.0f' if f['worse'] >= 100 else '.2g')} | {f['reason'].replace('|', '/')} |"
+            f"{_gap(f['worse'])} | {f['reason'].replace('|', '/')} |"
             for f in facts["failures"]
         ]
     return "\n".join(lines) + "\n"
+
+
+def _gap(worse: float | None) -> str:
+    return "" if worse is None else format(worse, ",.0f" if worse >= 100 else ".2g")

@@ -99,7 +99,7 @@ def people_csv(**how: Any) -> Callable[[Path], pd.DataFrame]:
 TABLES: dict[str, Table] = {
     "penguins": Table(real("tables/penguins.csv.gz"), csv(), "species", {"missing": "drop"}, slow=False),
     "cars": Table(real("tables/cars.csv.gz"), csv(parse_dates=["Year"]), "Origin",
-                  {"missing": "mean", "drop": ["Name"]}, slow=False),
+                  {"missing": "mean", "drop": ["Name"]}),
     "seattle weather": Table(real("tables/seattle_weather.csv.gz"), csv(parse_dates=["date"]), "weather", {}),
     "planes": Table(real("tables/planes.csv.gz"), csv(), "engine",
                     {"missing": "median", "drop": ["tailnum", "speed"]}),
@@ -130,7 +130,7 @@ TABLES: dict[str, Table] = {
         made("p.csv", lambda f, p: f.to_csv(p, index=False, lineterminator="\r")), people_csv(), "bought", {}),
     "census, Parquet": Table(made("p.parquet", lambda f, p: f.to_parquet(p)), pd.read_parquet, "bought", {}),
     "census, Feather": Table(made("p.feather", lambda f, p: f.to_feather(p)), pd.read_feather, "bought", {}),
-    "census, folders": Table(made("set", partitioned), read_partitioned, "bought", {}, slow=False),
+    "census, folders": Table(made("set", partitioned), read_partitioned, "bought", {}),
 }  # fmt: skip
 
 

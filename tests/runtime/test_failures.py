@@ -117,7 +117,8 @@ def test_a_job_whose_workers_are_all_killed_names_the_last_one_and_nothing_is_le
             KMeans(k=3, init="first"), ROWS, workers=2, sync="bsp", tolerance=0, max_seconds=120, watch=kill,
             replace=False, processes="yes",
         )  # fmt: skip
-    assert belongings() == before
+    after = belongings()
+    assert after[0] <= before[0] and after[1:] == before[1:], "waiting workers of an earlier job may be gone too"
 
 
 def test_a_cluster_replaces_a_worker_that_died() -> None:

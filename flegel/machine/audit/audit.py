@@ -31,6 +31,8 @@ FIRST, EVERY = 0.05, 0.5  # seconds from the start to the first audit, and betwe
 REPAIRS = 2  # recounts of a job; books that are wrong again after that have a cause that counting does not remove
 LONGEST = 600.0  # seconds of the pass at the end
 LAG = 3.0  # multiples of the last pass's change that the books may be behind the final θ
+CUT_OFF = frozenset({"limit", "stopped", "halted"})
+"""Ends that say nothing about convergence. The objective is that of the pass; the books are checked by the other laws."""
 NEAR = 1e-6  # relative: differences below are rounding of float32 kernels
 
 
@@ -184,6 +186,8 @@ class Audit:
         self.objective = float(value)
         scale = max(abs(self.objective), abs(job.objective), 1e-300)
         self.difference = (job.objective - self.objective) / scale
+        if job.verdict is not None and job.verdict.outcome in CUT_OFF:
+            return ""  # points keep contributions from before the last updates: how far behind, nothing bounds
         allowed = NEAR + 10.0 * (job.criteria.tolerance or 0.0) + LAG * _last_change(job) / scale
         if not abs(self.difference) <= allowed:
             return (

@@ -32,7 +32,7 @@ REPAIRS = 2  # recounts of a job; books that are wrong again after that have a c
 LONGEST = 600.0  # seconds of the pass at the end
 LAG = 3.0  # multiples of the last pass's change that the books may be behind the final θ
 CUT_OFF = frozenset({"limit", "stopped", "halted"})
-"""Ends that say nothing about convergence. The objective is that of the pass; the books are checked by the other laws."""
+"""Ends that say nothing about convergence: the pass gives the objective, and the other laws check the books."""
 NEAR = 1e-6  # relative: differences below are rounding of float32 kernels
 
 

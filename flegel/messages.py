@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from flegel.job import AlgorithmRef
+from flegel.server_messages import ServerAnswer, ServerBetween, ServerOrder
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True, tag=True):
@@ -68,6 +69,17 @@ class LoadShard(_Message):
     """Put the share where other workers of this host can read it, because points may move."""
     device: str = "cpu"
     """What computes: cpu, cuda:0, ... (see runtime/backends/registry.py)."""
+    version: int = -1
+    """Servers hold θ: the version of the θ that comes with this; -1: the coordinator holds it."""
+
+
+class ServeJob(_Message):
+    """Be a parameter server: get the class ready and listen; answer `ServerReady`."""
+
+    algorithm: AlgorithmRef
+    parameter: TreeLayout
+    statistics: TreeLayout
+    debug: bool = False
 
 
 class Train(_Message):
@@ -78,6 +90,8 @@ class Train(_Message):
     seconds: float | None = None
     linger: bool = False
     """After the report, go on under the same θ until the next order; that is part of the next report."""
+    version: int = -1
+    """θ comes from the servers, in this version or a later one; -1: it comes with this."""
 
 
 class Stop(_Message):
@@ -406,6 +420,8 @@ Tending = ListPoints | ResetPoints | GiveUpPoints | AssignPoints
 Order = (
     MeasureMoments
     | LoadShard
+    | ServeJob
+    | ServerOrder
     | Train
     | Stop
     | ReceivePoints
@@ -435,8 +451,9 @@ Answer = (
     | CheckpointPart
     | PointsAudited
     | WorkerFailed
+    | ServerAnswer
 )
-Between = Window | WindowReceived | ReadRows | RowsRead
+Between = Window | WindowReceived | ReadRows | RowsRead | ServerBetween
 Body = Order | Answer | Between
 
 

@@ -23,14 +23,16 @@ class WorkerOrders:
 
     def train(self, action: TrainWorkers, now: float) -> None:
         job = self._job
-        arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.unsent)))
+        version = job.store.train_version
+        sent = version < 0
+        arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.unsent))) if sent else ()
         out, workers = job.out, job.view.workers
         round_, points, seconds, linger = job.view.round, action.points, action.seconds, action.linger
         for worker in action.workers:
             seen = workers[worker]
             seen.phase, seen.stopping = "training", False
             visits = seen.points if points is None else points[worker]
-            body = Train(round_, visits, seconds.get(worker) if seconds else None, linger)
+            body = Train(round_, visits, seconds.get(worker) if seconds else None, linger, version)
             out.append(Send(worker, body, arrays))
         self.round_of.update(dict.fromkeys(action.workers, round_))
         self.sent_at.update(dict.fromkeys(action.workers, now))

@@ -18,8 +18,8 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import ProtocolError
 from flegel.messages import DropFold, HoldReplica, Order, Reduced, ReduceReports
-from flegel.params.layouts import form_of
 from flegel.params.protocol import Fold, Folded
+from flegel.params.tree_layout import form_of
 
 
 class MemberLinks(Protocol):

@@ -13,7 +13,14 @@ from flegel.errors import DecodeError, ProtocolError
 from flegel.machine.coordinator.events import Command, Send, Timeouts, WorkerDied
 from flegel.machine.worker.replica import HeldReports, Replica, SliceSum, digest
 from flegel.messages import (
-    DropFold, HoldReplica, Reduced, ReduceReports, Report, ResetPoints, ShardLoaded, TreeLayout, WorkerBeat,
+    DropFold,
+    HoldReplica,
+    Reduced,
+    ReduceReports,
+    Report,
+    ResetPoints,
+    ShardLoaded,
+    WorkerBeat,
     WorkerFailed,
 )  # fmt: skip
 from flegel.params.ledger import add_in_order

@@ -16,7 +16,7 @@ from flegel.core.shard import Shard, make_shard
 from flegel.errors import AlgorithmError, UsageError
 from flegel.machine.worker.worker import BeginLoad, BeginTrain, ShardReady, TrainerDone
 from flegel.messages import LoadShard
-from flegel.params.layouts import form_of
+from flegel.params.tree_layout import form_of
 from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.protocol import Backend, ShardKernel
 from flegel.runtime.backends.registry import BACKENDS, choose

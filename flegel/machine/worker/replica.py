@@ -19,8 +19,8 @@ from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError
 from flegel.messages import DropFold, HoldReplica, Order, Reduced, ReduceReports, Train
-from flegel.params.layouts import build
 from flegel.params.parameter_update import HookCall, new_parameter
+from flegel.params.tree_layout import build
 
 Arrays = tuple[Array, ...]
 

@@ -31,7 +31,7 @@ from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
 from flegel.messages import TreeLayout
-from flegel.params.layouts import build
+from flegel.params.tree_layout import build
 from flegel.runtime import clock
 from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job

@@ -30,10 +30,10 @@ from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import LoadShard, MeasureMoments
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
-from flegel.params.layouts import form_of
 from flegel.params.local import LocalStore
 from flegel.params.protocol import ParameterStore
 from flegel.params.replicated import ReplicatedStore
+from flegel.params.tree_layout import form_of
 from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED

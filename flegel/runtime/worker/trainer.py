@@ -57,7 +57,7 @@ from flegel.messages import (
     TransferOwnership,
     WorkerFailed,
 )
-from flegel.params.layouts import build
+from flegel.params.tree_layout import build
 from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime import clock
 from flegel.runtime.backends.protocol import ShardKernel

@@ -1,4 +1,4 @@
-"""Bundles of arrays and their description in messages: the name of a tuple class and its fields. Decides nothing."""
+"""Named tuples of arrays on the wire and on disk: their layout, and the tuple again from layout and arrays."""
 
 from __future__ import annotations
 

@@ -67,19 +67,12 @@ class LoadShard(_Message):
     """Keep a checksum of what is reported, for `AuditPoints`."""
     lend: bool = False
     """Put the share where other workers of this host can read it, because points may move."""
+    replicated: bool = False
+    """Keep θ and the statistics here, and merge reports with the other workers (`ReduceReports`)."""
     device: str = "cpu"
     """What computes: cpu, cuda:0, ... (see runtime/backends/registry.py)."""
     version: int = -1
     """Servers hold θ: the version of the θ that comes with this; -1: the coordinator holds it."""
-
-
-class ServeJob(_Message):
-    """Be a parameter server: get the class ready and listen; answer `ServerReady`."""
-
-    algorithm: AlgorithmRef
-    parameter: TreeLayout
-    statistics: TreeLayout
-    debug: bool = False
 
 
 class Train(_Message):
@@ -98,6 +91,33 @@ class Stop(_Message):
     """The flexible barrier: commit what you have."""
 
     round: int
+
+
+class HoldReplica(_Message):
+    """With replicas of θ: from now on this is θ (the first frames) and the sum of all statistics (the others)."""
+
+    parameter: TreeLayout
+    statistics: TreeLayout
+
+
+class ReduceReports(_Message):
+    """With replicas of θ: add the reports that were made since the last fold to the statistics, together with the other
+    workers, and where `update` make θ anew; answer `Reduced`."""
+
+    fold: int
+    round: int
+    place: str
+    members: tuple[tuple[int, str], ...]
+    """All that take part, in the order of their numbers, and where they listen."""
+    reporting: tuple[int, ...]
+    """Those of them whose reports count, in the order in which they are added."""
+    update: bool
+
+
+class DropFold(_Message):
+    """A worker that takes part is lost: leave this fold, and keep the reports for another one."""
+
+    fold: int
 
 
 class ReceivePoints(_Message):
@@ -200,6 +220,8 @@ class ShardLoaded(_Message):
     """This worker has opened the shared buffers that `LoadShard` named."""
     library: str = ""
     """Name and version of the library that computes, where all workers must have the same."""
+    address: str = ""
+    """Where the other workers send their parts of a fold, where θ is replicated."""
 
 
 class MomentsMeasured(_Message):
@@ -222,6 +244,16 @@ class Report(_Message):
     """Seconds between being told (to train, to stop) and doing so."""
     wait: float
     """Seconds between the last report and the order to go on."""
+
+
+class Reduced(_Message):
+    """This worker's copy of θ and of the statistics holds the fold. Frames, from the first member only: both."""
+
+    fold: int
+    digest: int
+    """Of all bits of θ and of the statistics; the same on every worker."""
+    objective: float | None = None
+    diverged: str = ""
 
 
 class WorkerBeat(_Message):
@@ -389,6 +421,16 @@ class Window(_Message):
     that only the states."""
 
 
+class StatisticsPiece(_Message):
+    """A slice of statistics, on the way between two workers that fold reports. Frames: that slice of each field.
+
+    Not `summed`: what the sender reported, for the worker that adds up this slice; else the new sum, for everybody.
+    """
+
+    fold: int
+    summed: bool
+
+
 class WindowReceived(_Message):
     """The window lies here; `lacking`: I cannot see the points that you thought I could, send them."""
 
@@ -418,42 +460,16 @@ class RowsRead(_Message):
 
 Tending = ListPoints | ResetPoints | GiveUpPoints | AssignPoints
 Order = (
-    MeasureMoments
-    | LoadShard
-    | ServeJob
-    | ServerOrder
-    | Train
-    | Stop
-    | ReceivePoints
-    | SendPoints
-    | TransferOwnership
-    | Tending
-    | FetchStates
-    | TakeCheckpoint
-    | AuditPoints
-    | ReleaseJob
-    | Exit
-)
+    MeasureMoments | LoadShard | ServerOrder | Train | Stop | HoldReplica | ReduceReports | DropFold | ReceivePoints
+    | SendPoints | TransferOwnership | Tending | FetchStates | TakeCheckpoint | AuditPoints | ReleaseJob | Exit
+)  # fmt: skip
 Answer = (
-    Hello
-    | MomentsMeasured
-    | ShardLoaded
-    | Report
-    | WorkerBeat
-    | MoveReady
-    | MoveRefused
-    | WindowArrived
-    | MoveSent
-    | PointsListed
-    | PointsGivenUp
-    | PointsAssigned
-    | States
-    | CheckpointPart
-    | PointsAudited
+    Hello | MomentsMeasured | ShardLoaded | Report | Reduced | WorkerBeat | MoveReady | MoveRefused | WindowArrived
+    | MoveSent | PointsListed | PointsGivenUp | PointsAssigned | States | CheckpointPart | PointsAudited
     | WorkerFailed
     | ServerAnswer
-)
-Between = Window | WindowReceived | ReadRows | RowsRead | ServerBetween
+)  # fmt: skip
+Between = Window | WindowReceived | StatisticsPiece | ReadRows | RowsRead | ServerBetween
 Body = Order | Answer | Between
 
 

@@ -10,12 +10,24 @@ from __future__ import annotations
 
 import msgspec
 
+from flegel.job import AlgorithmRef
+
 
 class _ServerMessage(msgspec.Struct, forbid_unknown_fields=True, tag=True):
     """What all messages of servers have in common."""
 
 
 # -- coordinator to servers and workers --------------------------------------------------------------------
+
+
+class ServeJob(_ServerMessage):
+    """Be a parameter server: get the class ready and listen; answer `ServerReady`. Of θ and of the statistics: the name
+    of the bundle and its fields."""
+
+    algorithm: AlgorithmRef
+    parameter: tuple[str, tuple[str, ...]]
+    statistics: tuple[str, tuple[str, ...]]
+    debug: bool = False
 
 
 class ServerMap(_ServerMessage):
@@ -196,6 +208,8 @@ class ReplicaStored(_ServerMessage):
     slices: tuple[int, ...]
 
 
-ServerOrder = ServerMap | HoldSlices | FoldSlices | ChangeAccounts | ReplaceParameter | AbandonFold | CombinedSummary
+ServerOrder = (
+    ServeJob | ServerMap | HoldSlices | FoldSlices | ChangeAccounts | ReplaceParameter | AbandonFold | CombinedSummary
+)
 ServerAnswer = ServerReady | SlicesFolded | SliceSummaries | SlicesStable | SlicesTaken
 ServerBetween = PushSlices | PushStored | PullSlices | ParameterSlices | ReplicateSlices | ReplicaStored

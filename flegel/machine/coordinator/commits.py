@@ -71,6 +71,10 @@ class Commits:
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
         return seen
 
+    def hold_again(self, request: Fold) -> None:
+        """The fold was undone: its reports are as they were before it."""
+        self.held.update(zip(request.workers, request.changes, strict=True))
+
     def forget(self, worker: int) -> int:
         """The worker is lost: what it reported and was not handed over does not count. Returns the visits of that."""
         self._spans.pop(worker, None)

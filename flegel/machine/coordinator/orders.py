@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flegel.core import pytree
+from flegel.core.pytree import Array
 from flegel.machine.coordinator.events import Send
 from flegel.machine.coordinator.liveness import Liveness
 from flegel.machine.coordinator.state import JobState
@@ -24,8 +25,9 @@ class WorkerOrders:
     def train(self, action: TrainWorkers, now: float) -> None:
         job = self._job
         version = job.store.train_version
-        sent = version < 0
-        arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.unsent))) if sent else ()
+        arrays: tuple[Array, ...] = ()
+        if not job.store.publish(action.workers):
+            arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.unsent)))
         out, workers = job.out, job.view.workers
         round_, points, seconds, linger = job.view.round, action.points, action.seconds, action.linger
         for worker in action.workers:

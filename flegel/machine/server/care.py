@@ -30,12 +30,13 @@ from flegel.machine.coordinator.events import (
 )
 from flegel.machine.server.assignment import Assignment, after_loss, assign
 from flegel.machine.server.group import ServerGroup
-from flegel.messages import ServeJob, WorkerFailed
+from flegel.messages import WorkerFailed
 from flegel.server_messages import (
     AbandonFold,
     ChangeAccounts,
     CombinedSummary,
     FoldSlices,
+    ServeJob,
     ServerMap,
     ServerReady,
     SlicesFolded,

@@ -25,6 +25,7 @@ from flegel.machine.coordinator.events import Command, Event, FoldFinished, Send
 from flegel.machine.server.assignment import Assignment
 from flegel.machine.server.fold_progress import Mirror, OpProgress
 from flegel.machine.server.server import TOGETHER
+from flegel.messages import Reduced
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.ledger import Ledger
@@ -112,6 +113,21 @@ class ServerGroup:
     @property
     def train_version(self) -> int:
         return self.version
+
+    def admit(self, worker: int, address: str) -> None:
+        """Workers are reached through the coordinator alone."""
+
+    def publish(self, workers: Sequence[int]) -> bool:
+        """Servers send θ to them."""
+        return True
+
+    def heard(self, worker: int, body: Reduced, arrays: Sequence[Array]) -> Folded | None:
+        """Workers have no part in a fold."""
+        return None
+
+    def interrupted(self, worker: int) -> bool:
+        """A fold has all reports that it needs."""
+        return False
 
     def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
         """The servers have the arrays."""

@@ -34,6 +34,8 @@ from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
 from flegel.params.protocol import ParameterStore
+from flegel.params.replicated import ReplicatedStore
+from flegel.params.tree_layout import form_of
 from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
@@ -53,8 +55,7 @@ from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.worker.row_sources import SharedRows
-from flegel.runtime.worker.trainer import form_of
-from flegel.sync import balance_mode, make_policy
+from flegel.sync import balance_mode, check_topology, make_policy
 
 
 def execute(request: Request) -> Result:
@@ -74,6 +75,7 @@ def _execute(request: Request, observation: Observation) -> Result:
     check_numbers(request)
     check_servers_fit(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
+    check_topology(request.job.sync, request.job.topology)
     parse_stragglers(request.job.straggler, request.workers)
     parse_devices(request.job.device, request.job.gpus, request.workers)
     session = request.session
@@ -172,18 +174,18 @@ def _coordinator(
             lend=balance_mode(job.sync, request.workers) != "off",
             device=devices.get(index, "cpu"),
             version=0 if servers is not None else -1,
+            replicated=job.topology == "allreduce",
         )
         for index in range(request.workers)
     }
-    store: ParameterStore = LocalStore(algorithm, prepared.parameter, prepared.zero, add_fields, job.attribute)
     make: Callable[..., Coordinator] = Coordinator
     if servers is not None:
-        store, make = servers.group, partial(ServedCoordinator, servers=servers)
+        make = partial(ServedCoordinator, servers=servers)
     return make(
         algorithm=algorithm,
         policy=make_policy(job.sync),
         criteria=job.criteria,
-        store=store,
+        store=servers.group if servers is not None else _store(request, prepared),
         loads=loads,
         collect=job.collect_state or algorithm.keep_state,
         scaling=tuple(scaling or ()),
@@ -197,6 +199,13 @@ def _coordinator(
         rows=request.data.rows,
         replace=job.replace,
     )
+
+
+def _store(request: Request, prepared: PreparedJob) -> ParameterStore:
+    """Where θ and the statistics live."""
+    if request.job.topology == "allreduce":
+        return ReplicatedStore(request.algorithm, prepared.parameter, prepared.zero)
+    return LocalStore(request.algorithm, prepared.parameter, prepared.zero, add_fields, request.job.attribute)
 
 
 def _described(request: Request) -> Job:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
+from flegel.core import pytree
 from flegel.errors import UsageError
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.server.care import ServerCare
 from flegel.machine.server.group import ServerGroup
-from flegel.messages import ServeJob
 from flegel.params.sharded import cuts_for, sharding_of
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.placement import has_servers
@@ -16,7 +16,7 @@ from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
-from flegel.runtime.worker.trainer import form_of
+from flegel.server_messages import ServeJob
 
 
 def check_servers_fit(request: Request) -> None:
@@ -25,6 +25,8 @@ def check_servers_fit(request: Request) -> None:
     if not has_servers(job):
         return
     sharding_of(request.algorithm)
+    if job.topology != "coordinator":
+        raise UsageError(f"--topology {job.topology} keeps θ on the workers, --servers on servers; choose one.")
     if job.attribute:
         raise UsageError("--attribute needs θ and the statistics in one place; use --servers 0.")
     if job.processes is False:
@@ -43,6 +45,8 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
     cuts = cuts_for(algorithm, prepared.parameter, prepared.zero, count)
     count = min(count, cuts.count)
     debug = bool(os.environ.get("FLEGEL_DEBUG"))
+    bundles = prepared.parameter, prepared.zero
     group = ServerGroup(algorithm, prepared.parameter, prepared.zero, cuts)
-    serve = ServeJob(reference(algorithm), form_of(prepared.parameter), form_of(prepared.zero), debug)
+    parameter, statistics = [(type(tree).__name__, pytree.names(tree) if pytree.is_bundle(tree) else ()) for tree in bundles]
+    serve = ServeJob(reference(algorithm), parameter, statistics, debug)
     return ServerCare(group, serve, count, min(job.replicas, count - 1), timeouts, job.replace)

@@ -19,15 +19,15 @@ from flegel.core.pytree import Array
 from flegel.errors import AlgorithmError, own_traceback
 from flegel.machine.server.care import FIRST_SERVER
 from flegel.machine.server.server import Command, ParameterServer, ToCoordinator, ToServer, ToWorker
-from flegel.messages import Answer, ServeJob, WorkerFailed
+from flegel.messages import Answer, TreeLayout, WorkerFailed
+from flegel.params.tree_layout import build
 from flegel.runtime.job.class_source import instantiate
 from flegel.runtime.server.links import ServerLinks, decoded
 from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import PackedArrays
 from flegel.runtime.transport.job_sockets import JobSockets
 from flegel.runtime.transport.poller import Poller
-from flegel.runtime.worker.trainer import build
-from flegel.server_messages import ServerBetween, ServerMap, ServerOrder, ServerReady
+from flegel.server_messages import ServeJob, ServerBetween, ServerMap, ServerOrder, ServerReady
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class ServerShell:
         poller.watch(self._listener)
         algorithm = instantiate(order.algorithm)
         parameter, statistics = (
-            build(form, tuple(np.zeros(0) for _ in form.fields or ("value",)), algorithm)
+            build(TreeLayout(*form), tuple(np.zeros(0) for _ in form[1] or ("value",)), algorithm)
             for form in (order.parameter, order.statistics)
         )
         self._machine = ParameterServer(algorithm, worker, parameter, statistics, order.debug)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
-from flegel.core import pytree
+from flegel.core.pytree import Tree
 from flegel.errors import UsageError
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.server.care import ServerCare
 from flegel.machine.server.group import ServerGroup
 from flegel.params.sharded import cuts_for, sharding_of
+from flegel.params.tree_layout import form_of
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
@@ -45,8 +46,11 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
     cuts = cuts_for(algorithm, prepared.parameter, prepared.zero, count)
     count = min(count, cuts.count)
     debug = bool(os.environ.get("FLEGEL_DEBUG"))
-    bundles = prepared.parameter, prepared.zero
     group = ServerGroup(algorithm, prepared.parameter, prepared.zero, cuts)
-    parameter, statistics = [(type(tree).__name__, pytree.names(tree) if pytree.is_bundle(tree) else ()) for tree in bundles]
-    serve = ServeJob(reference(algorithm), parameter, statistics, debug)
+    serve = ServeJob(reference(algorithm), _form(prepared.parameter), _form(prepared.zero), debug)
     return ServerCare(group, serve, count, min(job.replicas, count - 1), timeouts, job.replace)
+
+
+def _form(bundle: Tree) -> tuple[str, tuple[str, ...]]:
+    layout = form_of(bundle)
+    return layout.name, layout.fields

@@ -305,7 +305,7 @@ class ComparisonRunner:
         """
         if self.settings.data.weighted:
             self.notes.append(
-                "Rows have weights, so objectives are those of the jobs; models were not evaluated again."
+                "Rows have weights: objectives are those of the jobs, models were not evaluated again."
             )
             return
         large = self.settings.data.rows * self.settings.data.columns > CHECK_EACH_UP_TO

@@ -304,9 +304,7 @@ class ComparisonRunner:
         weighted rows: `evaluate` counts every row once.
         """
         if self.settings.data.weighted:
-            self.notes.append(
-                "Rows have weights: objectives are those of the jobs, models were not evaluated again."
-            )
+            self.notes.append("Rows have weights: objectives are those of the jobs, models were not evaluated again.")
             return
         large = self.settings.data.rows * self.settings.data.columns > CHECK_EACH_UP_TO
         wanted = (

@@ -10,7 +10,6 @@ A server that joins holds copies first, made in the background; the map changes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -28,9 +27,11 @@ from flegel.machine.coordinator.events import (
     WorkerDied,
     WorkerJoined,
 )
-from flegel.machine.server.assignment import Assignment, after_loss, assign
+from flegel.machine.server.assignment import after_loss, copies_first
 from flegel.machine.server.group import ServerGroup
 from flegel.messages import WorkerFailed
+from flegel.plan.placement.assignment import first_map, levelled
+from flegel.plan.placement.slice_map import SliceMap
 from flegel.server_messages import (
     AbandonFold,
     ChangeAccounts,
@@ -48,6 +49,8 @@ from flegel.server_messages import (
 FIRST_SERVER = 960
 """Servers have the numbers from here on; a cluster has at most 1,024 processes."""
 MOST_SERVERS = 64
+FIRST_MAP = 1
+"""Its slices are handed out with it."""
 TRIES = 5
 """Starts of one server without a fold in between; then the job has failed."""
 
@@ -74,8 +77,8 @@ class ServerCare:
         """A slice changed hands while the fold under way was under way."""
         self._gone: set[int] = set()
         """Workers that were lost since that fold was asked for."""
-        self._joining: dict[int, set[int]] = {}
-        """By server that joins: slices whose copies are not complete there."""
+        self._goal: SliceMap | None = None
+        """Where slices are to be as soon as copies are complete."""
         self.lost = 0
         self.notes: list[str] = []
 
@@ -115,7 +118,7 @@ class ServerCare:
             case ServerReady(address) if number in self._starting:
                 del self._starting[number]
                 self._live[number] = address
-                self._joined(number, now)
+                self._joined(number)
             case SlicesFolded():
                 self._tries[number] = 0
                 return self._settle(self.group.folded(body, arrays))
@@ -177,54 +180,45 @@ class ServerCare:
         if self.group.pending is None:
             self._taken_in_fold = False
             self._gone.clear()
-            self._move_to_joined()
+            self._move_to_goal()
         return events
 
     # -- the map -------------------------------------------------------------------------------------------
 
-    def _joined(self, number: int, now: float) -> None:
+    def _joined(self, number: int) -> None:
         if self._map is None:
             if len(self._live) == len(self.numbers):
-                self._publish(assign(self.group.cuts.count, self._order(), self._replicas))
+                sizes = tuple(stop - start for start, stop in self.group.cuts.slices)
+                self._publish(first_map(sizes, self._order(), self._replicas))
                 for server in self._live:
-                    self.group.hand_out(server, self._held_by(server), known=True)
+                    self.group.hand_out(server, self._assignment().of_server(server), known=True)
             return
         self.notes.append(f"server {number - FIRST_SERVER} joined")
         self._command(Milestone("server joined"))
-        if not self._holders():
+        if not set(self._assignment().servers) & (set(self._live) - {number}):
             self._recover()
-            return
-        wanted = assign(self.group.cuts.count, self._order(), self._replicas)
-        mine = set(wanted.held_by(number))
-        before = self._assignment()
-        backups = tuple(
-            (number, *[s for s in some if s != number])[: max(self._replicas, 1)] if at in mine else some
-            for at, some in enumerate(before.backups)
-        )
-        self._joining = {number: mine}
-        self._publish(Assignment(before.primary, backups))
+        else:
+            self._head_for(levelled(self._assignment(), self._order(), self._replicas))
 
-    def _move_to_joined(self) -> None:
-        """Copies are complete: the newcomer becomes the primary of its slices, between two folds."""
-        ready = [server for server, missing in self._joining.items() if not missing and server in self._live]
-        if not ready or self.group.pending is not None:
+    def _head_for(self, goal: SliceMap) -> None:
+        """Slices are to move: copies come first, in the background."""
+        before = self._assignment()
+        self._goal = goal if goal != before else None
+        if self._goal is not None:
+            self._publish(copies_first(before, goal))
+
+    def _move_to_goal(self) -> None:
+        """Copies are complete: between two folds they become the slices."""
+        goal, complete = self._goal, len(self._stable) == self.group.cuts.count
+        if goal is None or not complete or self.group.pending is not None:
             return
-        self._joining = {}
-        before, wanted = self._assignment(), assign(self.group.cuts.count, self._order(), self._replicas)
-        primary = tuple(
-            new if new in ready and new in before.backups[at] else old
-            for at, (old, new) in enumerate(zip(before.primary, wanted.primary, strict=True))
-        )
-        backups = []
-        for at, holder in enumerate(primary):
-            others = dict.fromkeys(s for s in (before.primary[at], *wanted.backups[at]) if s != holder)
-            backups.append(tuple(others)[: self._replicas])
-        moved = Assignment(primary, tuple(backups))
-        if moved != before:
-            self._publish(moved)
+        self._goal = None
+        moved = goal.primary != self._assignment().primary
+        self._publish(goal)
+        if moved:
             self.group.share()
 
-    def _publish(self, assignment: Assignment) -> None:
+    def _publish(self, assignment: SliceMap) -> None:
         """The new map to all servers and workers."""
         self._map = self.group.new_map(assignment, self._live)
         self._stable.clear()
@@ -234,17 +228,9 @@ class ServerCare:
     def _order(self) -> list[int]:
         return sorted(self._live)
 
-    def _assignment(self) -> Assignment:
+    def _assignment(self) -> SliceMap:
         assert self.group.assignment is not None
         return self.group.assignment
-
-    def _held_by(self, server: int) -> tuple[int, ...]:
-        return self._assignment().held_by(server)
-
-    def _holders(self) -> set[int]:
-        """Servers that hold slices or copies and live."""
-        before = self._assignment()
-        return {*before.primary, *(s for some in before.backups for s in some)} & set(self._live)
 
     # -- losses --------------------------------------------------------------------------------------------
 
@@ -253,7 +239,6 @@ class ServerCare:
         if not was_live and number not in self._starting:
             return []
         self._starting.pop(number, None)
-        self._joining.pop(number, None)
         self.lost += 1
         self.notes.append(f"server {number - FIRST_SERVER} {why}")
         self._command(EvictWorker(number, why))
@@ -268,6 +253,7 @@ class ServerCare:
 
     def _recover(self) -> None:
         """Slices of lost servers go to the holders of their copies."""
+        self._goal = None
         assignment, orphans = after_loss(self._assignment(), self._live, self._replicas)
         moved = assignment.primary != self._assignment().primary
         self._taken_in_fold = self._taken_in_fold or (moved and self.group.pending is not None)
@@ -277,11 +263,13 @@ class ServerCare:
         if orphans:
             self._command(Note(f"{len(orphans)} slices had no copy left; they continue from the coordinator's"))
         self._give_up_hopeless()
+        if not self._replace:
+            self._head_for(levelled(assignment, self._order(), self._replicas))
 
     def _taken(self, server: int, body: SlicesTaken) -> list[Event]:
         """A server says in which state it has the slices that it took over: it does again what came after."""
         group, events = self.group, []
-        if self._map is None or body.map != self._map.version:
+        if self._map is None or body.map != self._map.version or body.map == FIRST_MAP:
             return []
         for number, op in body.slices:
             if op < 0 or (op < group.op and op + 1 not in group.log):  # no copy, or one that is too old
@@ -308,13 +296,6 @@ class ServerCare:
             return
         for number in body.slices:
             self._stable[number] = body.op
-            for missing in self._joining.values():
-                missing.discard(number)
         if len(self._stable) == self.group.cuts.count:
             self.group.trim(min(self._stable.values()))
-        self._move_to_joined()
-
-
-def server_count(servers: str, hosts: Sequence[str]) -> int:
-    """What `--servers` means: a number, or `colocated`: one beside the workers of each host."""
-    return max(1, len(set(hosts))) if servers == "colocated" else int(servers)
+        self._move_to_goal()

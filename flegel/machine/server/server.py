@@ -195,7 +195,7 @@ class ParameterServer:
                 self.slices[number] = PrimarySlice(state, queued=copy.op)
         for number in [n for n in self._replicas if self.number not in fresh.backups[n]]:
             del self._replicas[number]
-        if taken and before is not None:
+        if taken:
             states = tuple((n, self.slices[n].state.op if n in self.slices else -1) for n in taken)
             self._out.append(ToCoordinator(SlicesTaken(fresh.version, states)))
             for number in taken:  # the answer of the former server may be lost

@@ -79,6 +79,15 @@ class SliceClient:
         """An order waits for θ, or a report for the servers."""
         return bool(self._waiting or self._reports)
 
+    @property
+    def kept_rounds(self) -> tuple[int, ...]:
+        """Rounds whose reports are kept."""
+        return tuple(self._kept)
+
+    def kept_reports(self) -> list[tuple[int, tuple[Array, ...]]]:
+        """Reports that are not stable yet, by round."""
+        return [(round_, report.arrays) for round_, report in self._kept.items()]
+
     # -- orders --------------------------------------------------------------------------------------------
 
     def order(self, body: Order, arrays: tuple[Array, ...]) -> None:

@@ -269,9 +269,11 @@ class ServerCare:
     def _taken(self, server: int, body: SlicesTaken) -> list[Event]:
         """A server says in which state it has the slices that it took over: it does again what came after."""
         group, events = self.group, []
-        if self._map is None or body.map != self._map.version or body.map == FIRST_MAP:
+        if self._map is None or body.map == FIRST_MAP:
             return []
         for number, op in body.slices:
+            if self._assignment().primary[number] != server:
+                continue  # somebody else has it by now
             if op < 0 or (op < group.op and op + 1 not in group.log):  # no copy, or one that is too old
                 group.hand_out(server, (number,), known=False)
                 op = group.done_op

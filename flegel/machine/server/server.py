@@ -222,6 +222,8 @@ class ParameterServer:
         assert self.map is not None
         fields = len(self.map.parameter), len(self.map.statistics)
         for at, number in enumerate(body.slices):
+            if number in self.slices and self.slices[number].state.op >= body.op:
+                continue  # it came twice
             mine = arrays[at * sum(fields) : (at + 1) * sum(fields)]
             state = SliceState(
                 self._algorithm, number, self.map.slices[number],

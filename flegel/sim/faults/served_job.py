@@ -26,12 +26,13 @@ from flegel.core.pytree import Array
 from flegel.core.sharding import Sharding
 from flegel.job import AlgorithmRef
 from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.events import Event
 from flegel.machine.server.care import FIRST_SERVER, ServerCare
 from flegel.machine.server.client import Push, SliceClient
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.served_coordinator import ServedCoordinator
 from flegel.machine.server.server import Command, ParameterServer, ToCoordinator, ToServer, ToWorker
-from flegel.messages import Answer, Envelope, LoadShard, ReleaseJob, Report, ResetPoints
+from flegel.messages import Answer, Envelope, LoadShard, ReleaseJob, Report, ResetPoints, Train
 from flegel.params.sharded import cuts_for
 from flegel.server_messages import ServeJob, ServerMap, ServerReady
 from flegel.sim.faults.faulty_job import FaultyJob, Outcome, Violation
@@ -81,6 +82,8 @@ class ServedSite(FaultyWorker):
     def _go_on(self) -> None:
         if self.client is not None:
             for body, arrays in self.client.ready_orders():
+                if isinstance(body, Train):
+                    self.world.note_version(self.client.version, arrays[0], f"worker {self.name}")
                 if isinstance(body, ResetPoints):
                     self.void.update(self.client.kept_rounds)
                 self.executor.order(body, arrays, self.now)
@@ -173,6 +176,8 @@ class ServedJob(FaultyJob):
     """A `FaultyJob` with `scenario.servers`."""
 
     care: ServerCare
+    _versions: dict[int, bytes]
+    """Every θ that there was."""
 
     def _make_coordinator(self, **options: Any) -> Coordinator:
         scenario, theta = self.scenario, options["store"].parameter
@@ -182,6 +187,7 @@ class ServedJob(FaultyJob):
         serve = ServeJob(AlgorithmRef("x", {}), ("array", ()), ("ClusterSums", ClusterSums._fields))
         count = min(scenario.servers, cuts.count)
         replicas = min(scenario.replicas, count - 1)
+        self._versions = {0: theta.tobytes()}
         self.care = ServerCare(group, serve, count, replicas, options["timeouts"])
         options["store"] = group
         options["loads"] = {w: msgspec.structs.replace(load, version=0) for w, load in options["loads"].items()}
@@ -211,7 +217,27 @@ class ServedJob(FaultyJob):
                         found.append(ClusterSums(*arrays))
         return found
 
+    def trained(self, worker: FaultyWorker, round_: int, theta: tuple[Array, ...], ids: Array) -> None:
+        """Without barriers an order may be carried out under a newer θ than the one that it was given with."""
+        if self.scenario.sync in ("asp", "ssp"):
+            self._theta.pop(round_, None)
+        super().trained(worker, round_, theta, ids)
+
+    def note_version(self, version: int, theta: Array, who: str) -> None:
+        """A version of θ is one θ, whoever put it together."""
+        known = self._versions.setdefault(version, theta.tobytes())
+        if known != theta.tobytes():
+            raise Violation(f"{who} has another θ of version {version} than others")
+
+    def _tell(self, event: Event) -> None:
+        super()._tell(event)
+        group = self.care.group
+        if group.pending is None and group.done_op == group.op:
+            self.note_version(group.version, group.parameter, "the coordinator")
+
     def _check(self) -> None:
+        if not self.machine.membership.steady:
+            return  # a loss that was heard while the fold was under way was handled right after it
         super()._check()
         group = self.care.group
         assert group.assignment is not None

@@ -345,7 +345,7 @@ class Coordinator(JobReader):
 
     def _lost(self, worker: int, why: str, fault: bool, now: float, silent: bool = False) -> None:
         """Every part forgets the worker; what it reported and was not handed to the store does not count."""
-        if not self.membership.knows(worker):
+        if not self.membership.knows(worker) or self._folds.defers(events.WorkerDied(worker, why, fault)):
             return
         if self.checkpoints is not None and worker not in self.membership.roster.hired:
             self.checkpoints.lost()

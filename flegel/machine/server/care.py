@@ -196,7 +196,7 @@ class ServerCare:
         self.notes.append(f"server {number - FIRST_SERVER} joined")
         self._command(Milestone("server joined"))
         if not set(self._assignment().servers) & (set(self._live) - {number}):
-            self._recover()
+            self._recover(all_lost=True)
         else:
             self._head_for(levelled(self._assignment(), self._order(), self._replicas))
 
@@ -251,11 +251,11 @@ class ServerCare:
             self._recover()
         return []
 
-    def _recover(self) -> None:
-        """Slices of lost servers go to the holders of their copies."""
+    def _recover(self, all_lost: bool = False) -> None:
+        """Slices of lost servers go to the holders of their copies; `all_lost`: the only server is a new one."""
         self._goal = None
         assignment, orphans = after_loss(self._assignment(), self._live, self._replicas)
-        moved = assignment.primary != self._assignment().primary
+        moved = all_lost or assignment.primary != self._assignment().primary
         self._taken_in_fold = self._taken_in_fold or (moved and self.group.pending is not None)
         self._publish(assignment)
         if moved:

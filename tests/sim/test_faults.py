@@ -58,7 +58,7 @@ def test_freezes_lose_no_job_and_change_no_result(first: int) -> None:
 
 
 WAITING = (640,)
-"""Partitions in which healthy workers wait for one that hears nothing for a minute: who waits is not stuck in a hook."""
+"""Partitions in which workers wait for one that hears nothing for a minute: who waits is not stuck in a hook."""
 
 
 @pytest.mark.parametrize("kind", [partitioned, jumping, delayed], ids=lambda kind: kind.__name__)

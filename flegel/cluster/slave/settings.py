@@ -20,3 +20,7 @@ class SlaveSettings:
     """Seconds that running jobs have to leave when the slave is asked to stop."""
     data: tuple[Path, ...] = ()
     """Folders that files may be read from; empty for all."""
+    isolation: str = "none"
+    """`namespace`: jobs see neither keys nor other jobs; `strict`: they change nothing else and signal nobody."""
+    write: tuple[Path, ...] = ()
+    """Folders that jobs may write to under `strict`."""

@@ -76,7 +76,9 @@ class AttemptProcesses:
             self.refuse_coordinator(attempt, refusal, usage=True)
             return
         attempt.spec = order.spec
-        attempt.deadlines = CoordinatorDeadlines(order.spec.criteria.max_seconds, order.spec.hook_timeout)
+        attempt.deadlines = CoordinatorDeadlines(
+            order.spec.criteria.max_seconds, order.spec.hook_timeout, order.spec.worker_timeout
+        )
         attempt.status = CoordinatorStatus(order.job, order.attempt)
         shutil.rmtree(attempt.result, ignore_errors=True)
         if not order.resume:  # left by an older job of the same name

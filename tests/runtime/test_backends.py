@@ -21,7 +21,8 @@ from flegel.runtime.backends.protocol import Backend, ShardKernel
 from flegel.runtime.backends.registry import BACKENDS, choose
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.worker.row_sources import SharedRows
-from flegel.runtime.worker.trainer import Trainer, form_of
+from flegel.runtime.worker.trainer import Trainer
+from flegel.runtime.worker.tree_layout import form_of
 
 MICRO_BATCH = 16
 ROWS = np.random.default_rng(5).integers(-9, 10, size=(300, 4)) * 1.0

@@ -38,7 +38,7 @@ from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.checkpoint.writer import Checkpointer
 from flegel.runtime.job.class_source import in_json, plain_hyper, reference
 from flegel.runtime.job.find_algorithm import home_of
-from flegel.runtime.worker.trainer import build
+from flegel.runtime.worker.tree_layout import build
 
 
 class CheckpointWarning(UserWarning):

@@ -34,7 +34,7 @@ from flegel.messages import TreeLayout
 from flegel.prediction import answer, class_names, model_of, predict
 from flegel.result import Result, estimator, module_of
 from flegel.runtime.job.class_source import in_json, instantiate, reference
-from flegel.runtime.worker.trainer import build, form_of
+from flegel.runtime.worker.tree_layout import build, form_of
 
 FORMAT = 1
 

@@ -49,7 +49,7 @@ from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.worker.row_sources import SharedRows
-from flegel.runtime.worker.trainer import form_of
+from flegel.runtime.worker.tree_layout import form_of
 from flegel.sync import balance_mode, make_policy
 
 

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Algorithm
-from flegel.core import pytree
-from flegel.core.pytree import Array, Tree
+from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
@@ -52,7 +51,6 @@ from flegel.messages import (
     PointsAudited,
     ShardLoaded,
     TransferOwnership,
-    TreeLayout,
     WorkerFailed,
 )
 from flegel.plan.stragglers import parse_stragglers
@@ -66,6 +64,7 @@ from flegel.runtime.worker.current_hook import MODULE, HookRecord, inside
 from flegel.runtime.worker.point_reassigner import PointReassigner
 from flegel.runtime.worker.row_sources import OpenArray, open_ids, open_rows
 from flegel.runtime.worker.straggler_injection import StragglerInjection
+from flegel.runtime.worker.tree_layout import build
 
 AUDITED = 128  # points on which changes are checked when training is over
 SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
@@ -419,20 +418,3 @@ class Trainer:
             fitting = self._deadline.fitting(order.until - clock.now(), least)
             most = most if fitting is None else min(most, fitting)
         return most
-
-
-def build(form: TreeLayout, arrays: tuple[Array, ...], algorithm: Any) -> Tree:
-    """Arrays in the tuple class that the algorithm's own module defines under that name, or in a plain one."""
-    import sys
-    from collections import namedtuple
-
-    if not form.fields:
-        return arrays[0]
-    own = getattr(sys.modules[type(algorithm).__module__], form.name, None)
-    if isinstance(own, type) and getattr(own, "_fields", None) == form.fields:
-        return own(*arrays)
-    return namedtuple(form.name, form.fields)(*arrays)  # type: ignore[misc]
-
-
-def form_of(value: Tree) -> TreeLayout:
-    return TreeLayout(type(value).__name__, pytree.names(value)) if pytree.is_bundle(value) else TreeLayout("array", ())

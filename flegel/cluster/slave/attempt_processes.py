@@ -34,6 +34,7 @@ from flegel.cluster.transport.protocol import (
     runs_submitted_code,
 )
 from flegel.core.own_pauses import OwnPauses
+from flegel.errors import UNDECODABLE
 from flegel.runtime import clock
 from flegel.runtime.processes.exit_codes import describe_exit
 
@@ -183,7 +184,7 @@ class AttemptProcesses:
         for line in child_processes.reports(child):
             try:
                 report = coordinator_protocol.decode_report(line)
-            except msgspec.MsgspecError:
+            except UNDECODABLE:
                 continue  # user code wrote into a descriptor that is not its own
             self._take_report(attempt, report)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import namedtuple
+from collections.abc import Sequence
 from typing import Any
 
 from flegel.core import pytree
@@ -11,7 +12,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.messages import TreeLayout
 
 
-def build(form: TreeLayout, arrays: tuple[Array, ...], algorithm: Any) -> Tree:
+def build(form: TreeLayout, arrays: Sequence[Array], algorithm: Any) -> Tree:
     """Arrays in the tuple class that the algorithm's own module defines under that name, or in a plain one."""
     if not form.fields:
         return arrays[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -130,7 +129,7 @@ def slave(
         from flegel.cluster.transport.framing import host_of
         from flegel.cluster.transport.protocol import TO_SLAVE, check_name
         from flegel.cluster.transport.secure_client import SecureClient, dial
-        from flegel.runtime.processes.host import cores
+        from flegel.runtime.processes.host import cores, host_memory
         from flegel.runtime.processes.malloc_settings import share_heap
         from flegel.runtime.system.private_files import keep_private
 
@@ -152,8 +151,8 @@ def slave(
 
         settings = SlaveSettings(
             called, count, address or own_address(master), folder or default_folder(called),
-            parse_bytes(memory) if memory else _memory() // max(count, 1), drain,
-            tuple(data or ()), _isolation(isolation, bool(write)), tuple(write or ()),
+            parse_bytes(memory) if memory else host_memory() // max(count, 1), drain,
+            tuple(data or ()), isolation=_isolation(isolation, bool(write)), write=tuple(write or ()),
         )  # fmt: skip
         keep_private(settings.folder)
         SlaveDaemon(settings, call).run()
@@ -220,7 +219,3 @@ def _isolation(wanted: str, write: bool) -> str:
     if why:
         say(f"jobs can read the keys of this user and each other's files, because isolation is not possible: {why}")
     return "none" if why else "namespace" if wanted == "auto" else wanted
-
-
-def _memory() -> int:
-    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

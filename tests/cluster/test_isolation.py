@@ -51,7 +51,7 @@ class Host:
 
     def plan(self, isolation: str = "namespace", submitted: bool = True, join: int | None = None) -> Confinement:
         settings = SlaveSettings(
-            "s0", 2, "127.0.0.1", self.settings.folder, 1 << 30, 1.0, (), isolation, (self.base / "data",)
+            "s0", 2, "127.0.0.1", self.settings.folder, 1 << 30, 1.0, isolation=isolation, write=(self.base / "data",)
         )  # fmt: skip
         found = confinement_for(settings, self.own, submitted, join)
         assert found is not None

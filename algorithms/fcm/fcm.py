@@ -90,6 +90,7 @@ class FCM(Algorithm):
     default_tolerance = 1e-6
     auxiliary = ("shares", "points")
     memoryless = True
+    starts_from_means = True
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     m: Annotated[float, Meta(gt=1, description="fuzzifier: near 1 is hard, large is fuzzy; 2 is fastest")] = 2.0

@@ -118,6 +118,7 @@ class KMeans(Algorithm):
     auxiliary = ("spare", "shares", "points")
     default_tolerance = 1e-6
     memoryless = True
+    starts_from_means = True
     trivial = "one cluster"
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10

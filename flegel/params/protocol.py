@@ -61,6 +61,19 @@ class ParameterStore(Protocol):
         """The sum of all contributions."""
         ...
 
+    @property
+    def remote(self) -> Mapping[str, Tree]:
+        """Statistics of other groups that train the same model, which are part of `statistics`."""
+        ...
+
+    def own_statistics(self) -> Tree:
+        """The statistics without those of other groups."""
+        ...
+
+    def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
+        """Replace the statistics of all other groups. True where something changed."""
+        ...
+
     def bundle(self, arrays: Sequence[Array]) -> Tree:
         """The arrays of a report as statistics."""
         ...

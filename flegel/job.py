@@ -10,16 +10,16 @@ from __future__ import annotations
 import csv
 import math
 import os
-import re
 from typing import Annotated, Any
 
 import msgspec
 
 from flegel.errors import UsageError, nearest
+from flegel.group_options import GROUPS, GroupSpec
 from flegel.options import Option, parse_bytes, parse_seconds
 
 TRAINING, SYNCHRONIZATION, DATA = "Training", "Synchronization", "Data"
-FAULTS, OUTPUT, CLUSTER, GROUPS = "Faults and checkpoints", "Output", "Cluster", "Groups at several sites"
+FAULTS, OUTPUT, CLUSTER = "Faults and checkpoints", "Output", "Cluster"
 PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER, GROUPS)
 """Headings under which options are listed, in this order."""
 
@@ -198,18 +198,8 @@ def check_missing(value: str, flag: str) -> None:
     _check_choice(value, flag, ["error", "drop", "mean", "median", "indicator"])
 
 
-def check_group(value: str, flag: str) -> None:
-    if value and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", value):
-        raise UsageError(f"{flag} {value!r} is no name of a group; use letters, digits, - and _.")
-
-
-def check_outer(value: str, flag: str) -> None:
-    _check_choice(value, flag, ["mean", "visits", "nesterov"])
-
-
-def check_positive(value: int, flag: str) -> None:
-    if value < 1:
-        raise UsageError(f"{flag} {value} must be at least 1.")
+def check_topology(value: str, flag: str) -> None:
+    _check_choice(value, flag, ["coordinator", "allreduce"])
 
 
 def _check_choice(value: str, flag: str, known: list[str]) -> None:
@@ -244,6 +234,17 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0
     sync: SyncSpec = SyncSpec()
+    topology: Annotated[
+        str,
+        Option(
+            "Where θ lives: coordinator, or allreduce (every worker has it, and they merge reports among themselves; "
+            "bsp, bsp-mini and fsp).",
+            SYNCHRONIZATION,
+            metavar="coordinator|allreduce",
+            check=check_topology,
+            see="topologies.md",
+        ),
+    ] = "coordinator"
     device: Annotated[
         str,
         Option(
@@ -411,82 +412,4 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     retries: Annotated[int, Option("Start again so often when it crashes.", CLUSTER, local=False)] = 0
-    group: Annotated[
-        str,
-        Option(
-            "Train one model together with other groups: the name of this one. Needs --bucket.",
-            GROUPS,
-            metavar="NAME",
-            check=check_group,
-            see="sites.md",
-        ),
-    ] = ""
-    bucket: Annotated[
-        str,
-        Option(
-            "Where the groups of a job meet: a folder, or an address such as s3://bucket/job.", GROUPS, see="sites.md"
-        ),
-    ] = ""
-    every: Annotated[
-        str,
-        Option(
-            "Synchronize groups every so many barriers (3), or by time (30s).",
-            GROUPS,
-            metavar="T|DURATION",
-            see="sites.md",
-        ),
-    ] = "3"
-    groups: Annotated[
-        int,
-        Option(
-            "So many groups are expected: training is not over before they have taken part.",
-            GROUPS,
-            check=check_positive,
-        ),
-    ] = 1
-    group_timeout: Annotated[
-        float,
-        Option(
-            "A group without a sign of life for so long is not waited for any more.",
-            GROUPS,
-            metavar="DURATION",
-            default="30s",
-            parse=parse_seconds,
-            check=check_timeout,
-        ),
-    ] = 30.0
-    outer: Annotated[
-        str,
-        Option(
-            "How changes of θ are put together where gradients are trained: mean, visits or nesterov.",
-            GROUPS,
-            check=check_outer,
-            see="sites.md",
-        ),
-    ] = "mean"
-    gate: Annotated[
-        str,
-        Option(
-            "Networks: send only what scores so well on --gate-data: best (so far), or a number such as 0.8.",
-            GROUPS,
-            metavar="best|X",
-            cluster=False,
-            see="sites.md",
-        ),
-    ] = ""
-    gate_data: Annotated[
-        str, Option("Rows that are not trained on, for --gate.", GROUPS, metavar="PATH", cluster=False)
-    ] = ""
-    gate_failures: Annotated[
-        int, Option("Excluded after so many scores in a row that were not good enough.", GROUPS, check=check_positive)
-    ] = 10
-    group_key: Annotated[
-        str,
-        Option(
-            "Key file of this group (`flegel keys groups`): what it writes is signed, and encrypted if asked for.",
-            GROUPS,
-            metavar="FILE",
-            cluster=False,
-            see="sites.md",
-        ),
-    ] = ""
+    sites: GroupSpec = GroupSpec()

@@ -15,7 +15,6 @@ import numpy as np
 
 from flegel.core.pytree import Array
 
-STEPS = ("mean", "visits", "nesterov")
 RATE, MOMENTUM = 0.7, 0.9
 
 

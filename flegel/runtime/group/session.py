@@ -37,13 +37,13 @@ from flegel.machine.group.records import (
 )
 from flegel.machine.group.schedule import parse_every
 from flegel.messages import TreeLayout
+from flegel.params.tree_layout import build, form_of
 from flegel.runtime import clock
 from flegel.runtime.group.bucket import Conflict, open_bucket
 from flegel.runtime.group.keys import RefusedObject, read_key_file
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.job.class_source import in_json, plain_hyper, reference
 from flegel.runtime.job.request import open_job_data
-from flegel.runtime.worker.trainer import build, form_of
 
 FORMAT = 1
 PATIENCE = 20.0  # seconds for the bucket to answer at the start
@@ -55,9 +55,9 @@ class GroupSession:
     def __init__(self, job: Job, algorithm: Algorithm) -> None:
         self._job, self._algorithm = job, algorithm
         self.kind = exchange_of(algorithm)
-        self._every = parse_every(job.every)
-        self._seal = read_key_file(job.group_key, job.group)
-        self._bucket = open_bucket(job.bucket)
+        self._every = parse_every(job.sites.every)
+        self._seal = read_key_file(job.sites.group_key, job.sites.group)
+        self._bucket = open_bucket(job.sites.bucket)
         self._gate = self._make_gate()
         self._submitted = _plain(algorithm)
         self._package: tuple[Package, list[Array]] | None = None
@@ -68,16 +68,16 @@ class GroupSession:
 
     def _make_gate(self) -> Gate | None:
         job = self._job
-        if not job.gate and not job.gate_data:
+        if not job.sites.gate and not job.sites.gate_data:
             return None
         if self.kind == "statistics":
             raise UsageError(
                 f"--gate cannot be used with {type(self._algorithm).__name__}: groups exchange its statistics, and "
                 "points that are withheld would be missing in the sums."
             )
-        if not (job.gate and job.gate_data):
+        if not (job.sites.gate and job.sites.gate_data):
             raise UsageError("--gate says which score is good enough, --gate-data names rows to score; give both.")
-        return Gate(parse_gate(job.gate), job.gate_failures)
+        return Gate(parse_gate(job.sites.gate), job.sites.gate_failures)
 
     # -- the training package ------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class GroupSession:
 
     @property
     def _outer(self) -> str:
-        return self._job.outer if self.kind == "parameters" else ""
+        return self._job.sites.outer if self.kind == "parameters" else ""
 
     def scaling(self) -> scale.Scaling | None:
         """How the first group scales its columns."""
@@ -150,18 +150,18 @@ class GroupSession:
         """Weighted means of the rows of all groups, as far as they are expected and come in time; this group's own
         sample where the algorithm, the rows or scaled columns do not allow that."""
         job = self._job
-        if not self._algorithm.starts_from_means or job.groups < 2 or job.scale != "none":
+        if not self._algorithm.starts_from_means or job.sites.groups < 2 or job.scale != "none":
             return sample
         own = representatives(sample, np.random.default_rng(job.seed))
         if own is None:
             return sample
-        key = STARTS + job.group
-        self._patiently(lambda: self._bucket.put(key, self._seal.seal(key, encode(StartRows(job.group), own))))
+        key = STARTS + job.sites.group
+        self._patiently(lambda: self._bucket.put(key, self._seal.seal(key, encode(StartRows(job.sites.group), own))))
         began = clock.now()
         while True:
             found = self._patiently(self._starts)
-            late = clock.now() - began > job.group_timeout
-            if len(found) >= job.groups or late or self._patiently(lambda: self._bucket.get(JOB)) is not None:
+            late = clock.now() - began > job.sites.group_timeout
+            if len(found) >= job.sites.groups or late or self._patiently(lambda: self._bucket.get(JOB)) is not None:
                 break
             clock.sleep(0.05)
         rows = np.concatenate([found[group][0] for group in sorted(found)])
@@ -188,7 +188,7 @@ class GroupSession:
             format=FORMAT, algorithm=ref.name, source=ref.source, hyper=_plain(self._algorithm),
             submitted=self._submitted, parameter=(form.name, tuple(form.fields)), columns=data.columns,
             features=_features(data), classes=tuple(data.classes or ()), scaled=scaling is not None,
-            exchange=self.kind, outer=self._outer, every=self._job.every, made_by=self._job.group,
+            exchange=self.kind, outer=self._outer, every=self._job.sites.every, made_by=self._job.sites.group,
         )  # fmt: skip
         scales = [] if scaling is None else [np.asarray(column, dtype=np.float64) for column in scaling]
         content = encode(package, [*pytree.flatten(parameter), *scales])
@@ -231,21 +231,21 @@ class GroupSession:
         self._base = self._base if self.kind == "parameters" else []
         sent = self._base if self.kind == "parameters" else pytree.flatten(zero)
         settings = GroupSettings(
-            name=job.group,
+            name=job.sites.group,
             life=clock.microseconds(),
             exchange=self.kind,
-            outer=job.outer,
-            silence=job.group_timeout,
-            beat=min(1.0, job.group_timeout / 5),
-            least_groups=job.groups,
+            outer=job.sites.outer,
+            silence=job.sites.group_timeout,
+            beat=min(1.0, job.sites.group_timeout / 5),
+            least_groups=job.sites.groups,
         )
         machine = Group(settings, [a.shape for a in sent], self._base, clock.now())
         score = self._scorer(parameter) if self._gate is not None else None
-        self.link = GroupLink(machine, self._bucket, self._seal, job.group_timeout, self._gate, score)
+        self.link = GroupLink(machine, self._bucket, self._seal, job.sites.group_timeout, self._gate, score)
         self.link.start()
 
     def _scorer(self, parameter: Tree) -> Callable[[Offered], float]:
-        rows = open_job_data(self._job, self._job.gate_data, self._algorithm).read()
+        rows = open_job_data(self._job, self._job.sites.gate_data, self._algorithm).read()
         algorithm = self._algorithm
 
         def score(offer: Offered) -> float:
@@ -269,7 +269,7 @@ class GroupSession:
 
     def exchange(self) -> GroupExchange:
         """The coordinator's part."""
-        return GroupExchange(self._algorithm, self._every, self._job.group_timeout, self._base)
+        return GroupExchange(self._algorithm, self._every, self._job.sites.group_timeout, self._base)
 
     def close(self) -> None:
         if self.link is not None:
@@ -278,10 +278,12 @@ class GroupSession:
 
 def open_group(job: Job, algorithm: Algorithm) -> GroupSession | None:
     """None for a job that trains alone."""
-    if not job.group and not job.bucket:
+    if not job.sites.group and not job.sites.bucket:
         return None
-    if not (job.group and job.bucket):
+    if not (job.sites.group and job.sites.bucket):
         raise UsageError("--group names this site and --bucket where groups meet; give both.")
+    if job.topology != "coordinator":
+        raise UsageError("Groups need their statistics in one place; omit --topology.")
     return GroupSession(job, algorithm)
 
 

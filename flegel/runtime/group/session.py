@@ -282,8 +282,8 @@ def open_group(job: Job, algorithm: Algorithm) -> GroupSession | None:
         return None
     if not (job.sites.group and job.sites.bucket):
         raise UsageError("--group names this site and --bucket where groups meet; give both.")
-    if job.topology != "coordinator":
-        raise UsageError("Groups need their statistics in one place; omit --topology.")
+    if job.topology != "coordinator" or str(job.servers) != "0":
+        raise UsageError("Groups need their statistics in one place; omit --topology and --servers.")
     return GroupSession(job, algorithm)
 
 

@@ -70,9 +70,9 @@ def _advice(trial: Trial) -> Iterator[str]:
         yield "float32 rows meet a float64 θ; `narrow_parameter = True` on the class doubles the numbers in a register"
     for line, name in _allocations(hook):
         yield f"line {line} allocates for each point ({name}); use the state, or return plain numbers"
-    if (line := _nested_loop(hook)) is not None:
+    if (inner := _nested_loop(hook)) is not None:
         yield (
-            f"line {line} loops over columns one number at a time; nearest, squared_distance, dot and add_to of "
+            f"line {inner} loops over columns one number at a time; nearest, squared_distance, dot and add_to of "
             "flegel.algorithms.points compute the same in vectors"
         )
 

@@ -45,6 +45,7 @@ from flegel.algorithms.seeding import (
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
+from flegel.core.sharding import Sharding
 from flegel.errors import UsageError
 
 LEAST_VARIANCE = 1e-12  # lower bound of the regularization, relative to a column's variance
@@ -299,30 +300,57 @@ class GMM(Algorithm):
         target.entropy[0] += changes[k]
         return target
 
+    @property
+    def sharding(self) -> Sharding | None:  # type: ignore[override]
+        if self.covariance == "tied":
+            return None
+        return Sharding(dict.fromkeys(("means", "covariances", "whiten", "level"), 0), {"sums": 0, "squares": 0})
+
+    unsharded = "all components share one matrix (covariance=tied)"
+
     def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
+        components = 0, len(oldParameter.weights)
+        summary = self.sliceSummary(aggregator, oldParameter, *components)
+        return self.updateSlice(aggregator, oldParameter, *components, summary)
+
+    def sliceSummary(self, aggregator: MixtureMoments, parameter: Mixture, start: int, stop: int) -> Array:
+        """Second moments of the columns: together they tell the rounding error of variances."""
+        if unseen := unseen_weight(parameter.points, float(aggregator.counts.sum())):
+            aggregator = self._with_unseen(aggregator, parameter, unseen, slice(start, stop))
+        return _spread_of(aggregator)
+
+    def updateSlice(
+        self, aggregator: MixtureMoments, oldParameter: Mixture, start: int, stop: int, summary: Array | None
+    ) -> Mixture:
+        """`counts` and `weights` are those of all components."""
+        mine = slice(start, stop)
         seen = float(aggregator.counts.sum())
         if holds(oldParameter.points, seen):
             return oldParameter
         about = covered(oldParameter.points, seen)
         if unseen := unseen_weight(oldParameter.points, seen):
-            aggregator = self._with_unseen(aggregator, oldParameter, unseen)
-        counts = np.maximum(aggregator.counts, 0.0)
+            aggregator = self._with_unseen(aggregator, oldParameter, unseen, mine)
+        everybody = np.maximum(aggregator.counts, 0.0)
+        counts = everybody[mine]
         filled = counts > EMPTY
         n = np.where(filled, counts, 1.0)[:, None]
         width = aggregator.squares.shape[1]
         old_means = (oldParameter.means - oldParameter.origin) / oldParameter.unit
         means = np.where(filled[:, None], aggregator.sums / n, old_means)
         scatter = aggregator.squares / n - outer(means, width)
-        least = np.maximum(oldParameter.floor, self._unknown(aggregator))
+        least = np.maximum(oldParameter.floor, _unknown(aggregator.counts[mine], summary))
         scatter[~filled] = 0.0
         covariances = floored(scatter, np.where(filled, counts, 0.0), least, self.covariance)
         if self.covariance != "tied":
             covariances[~filled] = (oldParameter.covariances / outer(oldParameter.unit[None, :], width))[~filled]
-        total = counts.sum()
-        weights = counts / total if total > 0 else oldParameter.weights
-        return self._mixture(weights, means, covariances, *oldParameter[5:8], about)
+        total = everybody.sum()
+        weights = everybody / total if total > 0 else oldParameter.weights
+        made = self._mixture(weights[mine], means, covariances, *oldParameter[5:8], about)
+        return made._replace(weights=weights)
 
-    def _with_unseen(self, aggregator: MixtureMoments, parameter: Mixture, unseen: float) -> MixtureMoments:
+    def _with_unseen(
+        self, aggregator: MixtureMoments, parameter: Mixture, unseen: float, mine: slice
+    ) -> MixtureMoments:
         """Statistics with so many more points, distributed as θ has it: what the sample says of points not yet seen."""
         width = aggregator.squares.shape[1]
         means = (parameter.means - parameter.origin) / parameter.unit
@@ -330,8 +358,8 @@ class GMM(Algorithm):
         second = parameter.covariances / outer(parameter.unit[None, :], width) + outer(means, width)
         return aggregator._replace(
             counts=aggregator.counts + shares[:, 0],
-            sums=aggregator.sums + shares * means,
-            squares=aggregator.squares + shares * second,
+            sums=aggregator.sums + shares[mine] * means,
+            squares=aggregator.squares + shares[mine] * second,
         )
 
     def objective(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
@@ -368,7 +396,7 @@ class GMM(Algorithm):
             found.append(
                 f"{int(empty.sum())} of {self.k} components have lost all their points (weight 0); a smaller k may do."
             )
-        unknown = self._unknown(aggregator)[~empty]
+        unknown = _unknown(aggregator.counts, _spread_of(aggregator))[~empty]
         precision = diagonals(precisions(parameter.whiten[~empty], d), d)
         flat = (precision * np.maximum(parameter.floor, unknown)).sum(axis=1).round()  # directions without variance
         if flat.any():
@@ -476,11 +504,6 @@ class GMM(Algorithm):
         weights, none = np.full(self.k, 1.0 / self.k), coverage(0.0, 0.0)
         return self._mixture(weights, 0.0 * ones, covariances, origin, unit, floor, none)
 
-    def _unknown(self, aggregator: MixtureMoments) -> Array:
-        """Rounding error of each variance, a row per component: the sums are differences of larger ones."""
-        whole = np.abs(diagonals(aggregator.squares, aggregator.sums.shape[1])).sum(axis=0)
-        return np.asarray(ROUNDING * whole / np.maximum(aggregator.counts, 1.0)[:, None])
-
     def _mixture(
         self,
         weights: Array,
@@ -498,3 +521,15 @@ class GMM(Algorithm):
         level = np.log(np.maximum(weights, 1e-300)) + constant + logarithm
         scaled = covariances * outer(unit[None, :], width)
         return Mixture(weights, origin + means * unit, scaled, whiten, level, origin, unit, floor, points)
+
+
+def _spread_of(aggregator: MixtureMoments) -> Array:
+    """Σ r·y² of each component and column."""
+    return np.abs(diagonals(aggregator.squares, aggregator.sums.shape[1]))
+
+
+def _unknown(counts: Array, spread: Array | None) -> Array:
+    """Rounding error of each variance, a row for each component of `counts`: the sums are differences of larger ones.
+    `spread`: of all components."""
+    assert spread is not None
+    return np.asarray(ROUNDING * spread.sum(axis=0) / np.maximum(counts, 1.0)[:, None])

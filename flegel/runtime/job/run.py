@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.scaling_moments import MomentsCollector
+from flegel.machine.server.served_coordinator import ServedCoordinator
 from flegel.messages import LoadShard, MeasureMoments
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
@@ -48,6 +50,7 @@ from flegel.runtime.job.observers import Observation
 from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
+from flegel.runtime.job.servers import check_servers_fit, server_care
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -70,6 +73,7 @@ def execute(request: Request) -> Result:
 def _execute(request: Request, observation: Observation) -> Result:
     began = clock.now()
     check_numbers(request)
+    check_servers_fit(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
     check_topology(request.job.sync, request.job.topology)
     parse_stragglers(request.job.straggler, request.workers)
@@ -150,6 +154,7 @@ def _coordinator(
 ) -> Coordinator:
     """The machine that decides, with what it tells each worker to load."""
     algorithm, job, session = request.algorithm, request.job, request.session
+    servers = server_care(request, prepared, cluster, _timeouts(request))
     ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
     loads = {
         index: LoadShard(
@@ -168,15 +173,19 @@ def _coordinator(
             audit=job.audit != "off",
             lend=balance_mode(job.sync, request.workers) != "off",
             device=devices.get(index, "cpu"),
+            version=0 if servers is not None else -1,
             replicated=job.topology == "allreduce",
         )
         for index in range(request.workers)
     }
-    return Coordinator(
+    make: Callable[..., Coordinator] = Coordinator
+    if servers is not None:
+        make = partial(ServedCoordinator, servers=servers)
+    return make(
         algorithm=algorithm,
         policy=make_policy(job.sync),
         criteria=job.criteria,
-        store=_store(request, prepared),
+        store=servers.group if servers is not None else _store(request, prepared),
         loads=loads,
         collect=job.collect_state or algorithm.keep_state,
         scaling=tuple(scaling or ()),

@@ -1,0 +1,320 @@
+"""The servers of a job: started, watched, replaced; who holds which slice when one is lost or joins. Pure.
+
+A lost server's slices go to the backups that hold their copies. These say which op their copy is after; the ops behind
+it are sent again from the log, and workers push the reports again that are not stable. So the fold that was under way
+is done with the same bits, and nothing is read from a checkpoint. Slices that no living server has come from the
+coordinator's mirror. From then on all owners share one account: copies have totals only.
+
+A server that joins holds copies first, made in the background; the map changes between two folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from flegel.errors import AlgorithmError, WorkerLost
+from flegel.machine.coordinator.events import (
+    Command,
+    Event,
+    EvictWorker,
+    FromWorker,
+    Milestone,
+    Note,
+    StartWorker,
+    Timeouts,
+    WorkerDied,
+    WorkerJoined,
+)
+from flegel.machine.server.assignment import Assignment, after_loss, assign
+from flegel.machine.server.group import ServerGroup
+from flegel.messages import WorkerFailed
+from flegel.server_messages import (
+    AbandonFold,
+    ChangeAccounts,
+    CombinedSummary,
+    FoldSlices,
+    ServeJob,
+    ServerMap,
+    ServerReady,
+    SlicesFolded,
+    SlicesStable,
+    SlicesTaken,
+    SliceSummaries,
+)
+
+FIRST_SERVER = 960
+"""Servers have the numbers from here on; a cluster has at most 1,024 processes."""
+MOST_SERVERS = 64
+TRIES = 5
+"""Starts of one server without a fold in between; then the job has failed."""
+
+
+class ServerCare:
+    """The servers of one job. `take` returns commands; events for the coordinator come from `handle`."""
+
+    def __init__(
+        self, group: ServerGroup, serve: ServeJob, count: int, replicas: int, timeouts: Timeouts, replace: bool = True
+    ) -> None:
+        self.group, self._serve, self._replicas, self._replace = group, serve, replicas, replace
+        self._timeouts = timeouts
+        self.numbers = tuple(range(FIRST_SERVER, FIRST_SERVER + count))
+        self._starting: dict[int, float] = {}
+        self._live: dict[int, str] = {}
+        """Address of each server that is up."""
+        self._heard: dict[int, float] = {}
+        self._tries: dict[int, int] = {}
+        self._workers: set[int] = set()
+        """Workers that have loaded: they are told of each map."""
+        self._map: ServerMap | None = None
+        self._stable: dict[int, int] = {}
+        self._taken_in_fold = False
+        """A slice changed hands while the fold under way was under way."""
+        self._gone: set[int] = set()
+        """Workers that were lost since that fold was asked for."""
+        self._joining: dict[int, set[int]] = {}
+        """By server that joins: slices whose copies are not complete there."""
+        self.lost = 0
+        self.notes: list[str] = []
+
+    @property
+    def ready(self) -> bool:
+        return self._map is not None
+
+    def concerns(self, event: Event) -> bool:
+        return isinstance(event, FromWorker | WorkerDied | WorkerJoined) and event.worker in self.numbers
+
+    # -- life cycle ----------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        for number in self.numbers:
+            self._start(number, now)
+
+    def _start(self, number: int, now: float) -> None:
+        self._tries[number] = self._tries.get(number, 0) + 1
+        self._starting[number] = now
+        self._command(StartWorker(number))
+
+    def handle(self, event: Event, now: float) -> list[Event]:
+        """What happened to a server; returns what the coordinator is to hear."""
+        match event:
+            case WorkerJoined(number) if number in self._starting:
+                self._heard[number] = now
+                self.group.out.send(number, self._serve)
+            case WorkerDied(number, why):
+                return self._lose(number, why, now)
+            case FromWorker(number, body, arrays):
+                self._heard[number] = now
+                return self._answer(number, body, arrays, now)
+        return []
+
+    def _answer(self, number: int, body: Any, arrays: tuple[Any, ...], now: float) -> list[Event]:
+        match body:
+            case ServerReady(address) if number in self._starting:
+                del self._starting[number]
+                self._live[number] = address
+                self._joined(number, now)
+            case SlicesFolded():
+                self._tries[number] = 0
+                return self._settle(self.group.folded(body, arrays))
+            case SliceSummaries():
+                self.group.combine(body, arrays)
+            case SlicesTaken():
+                return self._settle(self._taken(number, body))
+            case SlicesStable():
+                self._note_stable(body)
+            case WorkerFailed(where=where, error=error, trace=trace):
+                raise AlgorithmError(f"{error} (server {number - FIRST_SERVER}, {where})", trace)
+        return []
+
+    def look(self, now: float) -> list[Event]:
+        """Once a second: who is silent, who does not start?"""
+        events: list[Event] = []
+        for number in [n for n in self._live if now - self._heard[n] > self._timeouts.silence]:
+            events += self._lose(number, f"was silent for {self._timeouts.silence:g} s", now)
+        for number in [n for n, since in self._starting.items() if now - since > self._timeouts.start]:
+            events += self._lose(number, f"did not start within {self._timeouts.start:.0f} s", now)
+        return events
+
+    def finish(self) -> None:
+        """The job is over."""
+        for number in (*self._live, *self._starting):
+            self._command(EvictWorker(number, "is not needed any more", gently=True))
+
+    def take(self) -> list[Command]:
+        """What is to be done and sent."""
+        commands, self.group.out.commands = self.group.out.commands, []
+        return commands
+
+    def _command(self, command: Command) -> None:
+        self.group.out.commands.append(command)
+
+    # -- workers -------------------------------------------------------------------------------------------
+
+    def worker_loaded(self, worker: int) -> None:
+        self._workers.add(worker)
+        if self._map is not None:
+            self.group.out.send(worker, self._map)
+
+    def worker_gone(self, worker: int) -> None:
+        self._workers.discard(worker)
+        self._gone.add(worker)
+        self._give_up_hopeless()
+
+    def _give_up_hopeless(self) -> None:
+        """A slice was taken over, and a worker whose report it lacks is gone: the fold cannot be repeated."""
+        pending = self.group.pending
+        if pending is None:
+            self._gone.clear()
+        elif self._taken_in_fold and self._gone & {worker for worker, _ in pending.reports}:
+            for server in self._live:
+                self.group.out.send(server, AbandonFold(pending.op))
+
+    def _settle(self, events: list[Event]) -> list[Event]:
+        """A fold may be done: what waited for that."""
+        if self.group.pending is None:
+            self._taken_in_fold = False
+            self._gone.clear()
+            self._move_to_joined()
+        return events
+
+    # -- the map -------------------------------------------------------------------------------------------
+
+    def _joined(self, number: int, now: float) -> None:
+        if self._map is None:
+            if len(self._live) == len(self.numbers):
+                self._publish(assign(self.group.cuts.count, self._order(), self._replicas))
+                for server in self._live:
+                    self.group.hand_out(server, self._held_by(server), known=True)
+            return
+        self.notes.append(f"server {number - FIRST_SERVER} joined")
+        self._command(Milestone("server joined"))
+        if not self._holders():
+            self._recover()
+            return
+        wanted = assign(self.group.cuts.count, self._order(), self._replicas)
+        mine = set(wanted.held_by(number))
+        before = self._assignment()
+        backups = tuple(
+            (number, *[s for s in some if s != number])[: max(self._replicas, 1)] if at in mine else some
+            for at, some in enumerate(before.backups)
+        )
+        self._joining = {number: mine}
+        self._publish(Assignment(before.primary, backups))
+
+    def _move_to_joined(self) -> None:
+        """Copies are complete: the newcomer becomes the primary of its slices, between two folds."""
+        ready = [server for server, missing in self._joining.items() if not missing and server in self._live]
+        if not ready or self.group.pending is not None:
+            return
+        self._joining = {}
+        before, wanted = self._assignment(), assign(self.group.cuts.count, self._order(), self._replicas)
+        primary = tuple(
+            new if new in ready and new in before.backups[at] else old
+            for at, (old, new) in enumerate(zip(before.primary, wanted.primary, strict=True))
+        )
+        backups = []
+        for at, holder in enumerate(primary):
+            others = dict.fromkeys(s for s in (before.primary[at], *wanted.backups[at]) if s != holder)
+            backups.append(tuple(others)[: self._replicas])
+        moved = Assignment(primary, tuple(backups))
+        if moved != before:
+            self._publish(moved)
+            self.group.share()
+
+    def _publish(self, assignment: Assignment) -> None:
+        """The new map to all servers and workers."""
+        self._map = self.group.new_map(assignment, self._live)
+        self._stable.clear()
+        for number in (*self._order(), *sorted(self._workers)):
+            self.group.out.send(number, self._map)
+
+    def _order(self) -> list[int]:
+        return sorted(self._live)
+
+    def _assignment(self) -> Assignment:
+        assert self.group.assignment is not None
+        return self.group.assignment
+
+    def _held_by(self, server: int) -> tuple[int, ...]:
+        return self._assignment().held_by(server)
+
+    def _holders(self) -> set[int]:
+        """Servers that hold slices or copies and live."""
+        before = self._assignment()
+        return {*before.primary, *(s for some in before.backups for s in some)} & set(self._live)
+
+    # -- losses --------------------------------------------------------------------------------------------
+
+    def _lose(self, number: int, why: str, now: float) -> list[Event]:
+        was_live = self._live.pop(number, None) is not None
+        if not was_live and number not in self._starting:
+            return []
+        self._starting.pop(number, None)
+        self._joining.pop(number, None)
+        self.lost += 1
+        self.notes.append(f"server {number - FIRST_SERVER} {why}")
+        self._command(EvictWorker(number, why))
+        self._command(Milestone("server lost"))
+        if self._tries.get(number, 0) >= TRIES or not (self._replace or self._live):
+            raise WorkerLost(f"Server {number - FIRST_SERVER} {why}, {self._tries[number]} times in a row.", why)
+        if self._replace:
+            self._start(number, now)
+        if self._map is not None and was_live and self._live:
+            self._recover()
+        return []
+
+    def _recover(self) -> None:
+        """Slices of lost servers go to the holders of their copies."""
+        assignment, orphans = after_loss(self._assignment(), self._live, self._replicas)
+        moved = assignment.primary != self._assignment().primary
+        self._taken_in_fold = self._taken_in_fold or (moved and self.group.pending is not None)
+        self._publish(assignment)
+        if moved:
+            self.group.share()
+        if orphans:
+            self._command(Note(f"{len(orphans)} slices had no copy left; they continue from the coordinator's"))
+        self._give_up_hopeless()
+
+    def _taken(self, server: int, body: SlicesTaken) -> list[Event]:
+        """A server says in which state it has the slices that it took over: it does again what came after."""
+        group, events = self.group, []
+        if self._map is None or body.map != self._map.version:
+            return []
+        for number, op in body.slices:
+            if op < 0 or (op < group.op and op + 1 not in group.log):  # no copy, or one that is too old
+                group.hand_out(server, (number,), known=False)
+                op = group.done_op
+            else:
+                events += group.skip(number, op)
+            self._repeat(server, number, op)
+        return events
+
+    def _repeat(self, server: int, number: int, op: int) -> None:
+        group = self.group
+        for at in range(op + 1, group.op + 1):
+            entry = group.log[at]
+            if entry.combined is not None:
+                group.out.send(server, CombinedSummary(at), (entry.combined,))
+            if isinstance(entry.body, FoldSlices | ChangeAccounts):
+                group.out.send(server, msgspec.structs.replace(entry.body, only=(number,)))
+            else:
+                group.send_replacement(server, entry, (number,))
+
+    def _note_stable(self, body: SlicesStable) -> None:
+        if self._map is None or body.map != self._map.version:
+            return
+        for number in body.slices:
+            self._stable[number] = body.op
+            for missing in self._joining.values():
+                missing.discard(number)
+        if len(self._stable) == self.group.cuts.count:
+            self.group.trim(min(self._stable.values()))
+        self._move_to_joined()
+
+
+def server_count(servers: str, hosts: Sequence[str]) -> int:
+    """What `--servers` means: a number, or `colocated`: one beside the workers of each host."""
+    return max(1, len(set(hosts))) if servers == "colocated" else int(servers)

@@ -195,9 +195,7 @@ class NeuralNetwork(Algorithm):
             aggregator, oldParameter, *weights, self.sliceSummary(aggregator, oldParameter, *weights)
         )
 
-    def sliceSummary(
-        self, aggregator: NetworkSums, parameter: NetworkWeights, start: int, stop: int
-    ) -> Array | None:
+    def sliceSummary(self, aggregator: NetworkSums, parameter: NetworkWeights, start: int, stop: int) -> Array | None:
         """The squared length of the gradient, block by block, so that cuts between blocks change no bit of it."""
         return None if self.local else squares_of_blocks(aggregator.gradient)
 

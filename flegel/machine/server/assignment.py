@@ -1,9 +1,15 @@
-"""Which server holds which slice, and who holds its copies: at the start, after a loss, after a join. Pure."""
+"""Which server holds which slice, and who holds its copies: at the start, after a loss, after a join, by a plan. Pure.
+
+The decisions are those of `flegel.plan.placement`; here they meet the slices of a job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+from flegel.plan.placement.assignment import first_map, levelled, promoted, replenished
+from flegel.plan.placement.slice_map import SliceMap
 
 
 @dataclass(frozen=True)
@@ -16,33 +22,56 @@ class Assignment:
     def held_by(self, server: int) -> tuple[int, ...]:
         return tuple(number for number, holder in enumerate(self.primary) if holder == server)
 
+    def holders(self, number: int) -> tuple[int, ...]:
+        return (self.primary[number], *self.backups[number])
 
-def assign(slices: int, servers: Sequence[int], replicas: int) -> Assignment:
-    """Slice i to server i mod S; its copies to the next servers."""
-    order = sorted(servers)
-    primary = tuple(order[number % len(order)] for number in range(slices))
-    return Assignment(primary, tuple(_next(order, server, replicas) for server in primary))
+    def as_map(self, sizes: Sequence[int]) -> SliceMap:
+        return SliceMap(0, tuple(sizes), self.primary, self.backups)
 
 
-def after_loss(before: Assignment, live: Collection[int], replicas: int) -> tuple[Assignment, tuple[int, ...]]:
+def _of(found: SliceMap) -> Assignment:
+    return Assignment(found.primary, found.replicas)
+
+
+def assign(sizes: Sequence[int], servers: Sequence[int], replicas: int) -> Assignment:
+    """By the hash ring with bounded load."""
+    return _of(first_map(tuple(sizes), servers, replicas))
+
+
+def after_loss(
+    before: Assignment, sizes: Sequence[int], live: Collection[int], replicas: int
+) -> tuple[Assignment, tuple[int, ...]]:
     """Each slice of a lost server goes to its first backup that lives; returns also the slices that have none."""
-    order = sorted(live)
-    primary, backups, orphans = [], [], []
-    for number, holder in enumerate(before.primary):
-        heirs = [server for server in before.backups[number] if server in live]
-        if holder not in live:
-            if heirs:
-                holder = heirs.pop(0)
-            else:
-                orphans.append(number)
-                holder = order[number % len(order)]
-        others = [*heirs, *(s for s in _next(order, holder, len(order)) if s not in heirs)]
-        primary.append(holder)
-        backups.append(tuple(s for s in others if s != holder)[:replicas])
-    return Assignment(tuple(primary), tuple(backups)), tuple(orphans)
+    known = before.as_map(sizes)
+    found, orphans = promoted(known, set(known.servers) - set(live), live)
+    return _of(replenished(found, live, replicas)), orphans
 
 
-def _next(order: Sequence[int], server: int, count: int) -> tuple[int, ...]:
-    """The next servers behind this one, in a circle."""
-    at = order.index(server)
-    return tuple(order[(at + step) % len(order)] for step in range(1, min(count, len(order) - 1) + 1))
+def towards(
+    before: Assignment,
+    sizes: Sequence[int],
+    live: Collection[int],
+    replicas: int,
+    shares: Mapping[int, float] | None,
+) -> Assignment:
+    """Loads near their shares, near the mean where None, with as few moves as that takes."""
+    return _of(levelled(before.as_map(sizes), live, replicas, shares))
+
+
+def planned(found: SliceMap) -> Assignment:
+    """The map that a plan asks for."""
+    return _of(found)
+
+
+def with_copies(before: Assignment, wanted: Assignment) -> tuple[Assignment, frozenset[int]]:
+    """On the way to `wanted`: new primaries hold copies first, beside those that exist. Second: slices whose copy has
+    yet to be made."""
+    backups, missing = [], set()
+    for number, (holder, some) in enumerate(zip(before.primary, before.backups, strict=True)):
+        fresh = wanted.primary[number]
+        if fresh != holder and fresh not in some:
+            missing.add(number)
+            backups.append((*some, fresh))
+        else:
+            backups.append(some)
+    return Assignment(before.primary, tuple(backups)), frozenset(missing)

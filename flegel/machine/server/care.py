@@ -20,6 +20,7 @@ from flegel.machine.coordinator.events import (
     Command,
     Event,
     EvictWorker,
+    FoldFinished,
     FromWorker,
     Milestone,
     Note,
@@ -28,8 +29,9 @@ from flegel.machine.coordinator.events import (
     WorkerDied,
     WorkerJoined,
 )
-from flegel.machine.server.assignment import Assignment, after_loss, assign
+from flegel.machine.server.assignment import Assignment, after_loss, assign, planned, towards, with_copies
 from flegel.machine.server.group import ServerGroup
+from flegel.machine.server.network_plan import NetworkPlan
 from flegel.messages import WorkerFailed
 from flegel.server_messages import (
     AbandonFold,
@@ -43,6 +45,7 @@ from flegel.server_messages import (
     SlicesStable,
     SlicesTaken,
     SliceSummaries,
+    TransfersSeen,
 )
 
 FIRST_SERVER = 960
@@ -56,8 +59,11 @@ class ServerCare:
     """The servers of one job. `take` returns commands; events for the coordinator come from `handle`."""
 
     def __init__(
-        self, group: ServerGroup, serve: ServeJob, count: int, replicas: int, timeouts: Timeouts, replace: bool = True
-    ) -> None:
+        self, group: ServerGroup, serve: ServeJob, count: int, replicas: int, timeouts: Timeouts, replace: bool = True,
+        network: NetworkPlan | None = None,
+    ) -> None:  # fmt: skip
+        """`network`: what is known of the links; None where all processes are on one host."""
+        self.network = network
         self.group, self._serve, self._replicas, self._replace = group, serve, replicas, replace
         self._timeouts = timeouts
         self.numbers = tuple(range(FIRST_SERVER, FIRST_SERVER + count))
@@ -74,8 +80,10 @@ class ServerCare:
         """A slice changed hands while the fold under way was under way."""
         self._gone: set[int] = set()
         """Workers that were lost since that fold was asked for."""
-        self._joining: dict[int, set[int]] = {}
-        """By server that joins: slices whose copies are not complete there."""
+        self._wanted: Assignment | None = None
+        """A map that waits for copies: a server has joined, or a plan moves slices."""
+        self._missing: set[int] = set()
+        """Slices whose copies are not complete at their next primary."""
         self.lost = 0
         self.notes: list[str] = []
 
@@ -84,6 +92,8 @@ class ServerCare:
         return self._map is not None
 
     def concerns(self, event: Event) -> bool:
+        if isinstance(event, FromWorker) and isinstance(event.body, TransfersSeen):
+            return True
         return isinstance(event, FromWorker | WorkerDied | WorkerJoined) and event.worker in self.numbers
 
     # -- life cycle ----------------------------------------------------------------------------------------
@@ -105,6 +115,9 @@ class ServerCare:
                 self.group.out.send(number, self._serve)
             case WorkerDied(number, why):
                 return self._lose(number, why, now)
+            case FromWorker(_, TransfersSeen(transfers)):
+                if self.network is not None:
+                    self.network.seen(transfers)
             case FromWorker(number, body, arrays):
                 self._heard[number] = now
                 return self._answer(number, body, arrays, now)
@@ -177,15 +190,27 @@ class ServerCare:
         if self.group.pending is None:
             self._taken_in_fold = False
             self._gone.clear()
-            self._move_to_joined()
+            if any(isinstance(event, FoldFinished) for event in events):
+                self._follow_plan()
+            self._move()
         return events
+
+    def _follow_plan(self) -> None:
+        """After each fold: do the measured rates ask for another map?"""
+        if self.network is None:
+            return
+        busy = self._wanted is not None or len(self._live) < len(self.numbers)
+        decision = self.network.after_fold(self._assignment(), len(self._workers), self._replicas, busy)
+        if decision is not None and decision.moves:
+            self._command(Note(f"servers: {decision.reason}"))
+            self._move_towards(planned(decision.chosen))
 
     # -- the map -------------------------------------------------------------------------------------------
 
     def _joined(self, number: int, now: float) -> None:
         if self._map is None:
             if len(self._live) == len(self.numbers):
-                self._publish(assign(self.group.cuts.count, self._order(), self._replicas))
+                self._publish(assign(self.group.cuts.sizes, self._order(), self._replicas))
                 for server in self._live:
                     self.group.hand_out(server, self._held_by(server), known=True)
             return
@@ -194,34 +219,26 @@ class ServerCare:
         if not self._holders():
             self._recover()
             return
-        wanted = assign(self.group.cuts.count, self._order(), self._replicas)
-        mine = set(wanted.held_by(number))
-        before = self._assignment()
-        backups = tuple(
-            (number, *[s for s in some if s != number])[: max(self._replicas, 1)] if at in mine else some
-            for at, some in enumerate(before.backups)
-        )
-        self._joining = {number: mine}
-        self._publish(Assignment(before.primary, backups))
+        shares = self.network.shares(self._order(), len(self._workers)) if self.network is not None else None
+        self._move_towards(towards(self._assignment(), self.group.cuts.sizes, self._order(), self._replicas, shares))
 
-    def _move_to_joined(self) -> None:
-        """Copies are complete: the newcomer becomes the primary of its slices, between two folds."""
-        ready = [server for server, missing in self._joining.items() if not missing and server in self._live]
-        if not ready or self.group.pending is not None:
+    def _move_towards(self, wanted: Assignment) -> None:
+        """New primaries get copies in the background; the map changes when they have them, between two folds."""
+        passing, missing = with_copies(self._assignment(), wanted)
+        self._wanted, self._missing = wanted, set(missing)
+        if passing != self._assignment():
+            self._publish(passing)
+        self._move()
+
+    def _move(self) -> None:
+        """Copies are complete, and no fold is under way: the map that waited for that."""
+        if self._wanted is None or self._missing or self.group.pending is not None:
             return
-        self._joining = {}
-        before, wanted = self._assignment(), assign(self.group.cuts.count, self._order(), self._replicas)
-        primary = tuple(
-            new if new in ready and new in before.backups[at] else old
-            for at, (old, new) in enumerate(zip(before.primary, wanted.primary, strict=True))
-        )
-        backups = []
-        for at, holder in enumerate(primary):
-            others = dict.fromkeys(s for s in (before.primary[at], *wanted.backups[at]) if s != holder)
-            backups.append(tuple(others)[: self._replicas])
-        moved = Assignment(primary, tuple(backups))
-        if moved != before:
-            self._publish(moved)
+        before, wanted, self._wanted = self._assignment(), self._wanted, None
+        if wanted == before:
+            return
+        self._publish(wanted)
+        if wanted.primary != before.primary:
             self.group.share()
 
     def _publish(self, assignment: Assignment) -> None:
@@ -253,7 +270,9 @@ class ServerCare:
         if not was_live and number not in self._starting:
             return []
         self._starting.pop(number, None)
-        self._joining.pop(number, None)
+        self._wanted, self._missing = None, set()
+        if self.network is not None:
+            self.network.forget(number)
         self.lost += 1
         self.notes.append(f"server {number - FIRST_SERVER} {why}")
         self._command(EvictWorker(number, why))
@@ -268,7 +287,7 @@ class ServerCare:
 
     def _recover(self) -> None:
         """Slices of lost servers go to the holders of their copies."""
-        assignment, orphans = after_loss(self._assignment(), self._live, self._replicas)
+        assignment, orphans = after_loss(self._assignment(), self.group.cuts.sizes, self._live, self._replicas)
         moved = assignment.primary != self._assignment().primary
         self._taken_in_fold = self._taken_in_fold or (moved and self.group.pending is not None)
         self._publish(assignment)
@@ -308,11 +327,10 @@ class ServerCare:
             return
         for number in body.slices:
             self._stable[number] = body.op
-            for missing in self._joining.values():
-                missing.discard(number)
+            self._missing.discard(number)
         if len(self._stable) == self.group.cuts.count:
             self.group.trim(min(self._stable.values()))
-        self._move_to_joined()
+        self._move()
 
 
 def server_count(servers: str, hosts: Sequence[str]) -> int:

@@ -83,9 +83,7 @@ class SliceState:
 
     def summary(self, place: str) -> Array | None:
         """What the updates of other slices need to know of this one; None: nothing."""
-        made = call_hook(
-            self._algorithm, place, "sliceSummary", self.ledger.total, self.parameter, *self.span
-        )
+        made = call_hook(self._algorithm, place, "sliceSummary", self.ledger.total, self.parameter, *self.span)
         return None if made is None else np.ascontiguousarray(made)
 
     def update(self, place: str, summary: Array | None, version: int) -> None:

@@ -47,6 +47,8 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
     debug = bool(os.environ.get("FLEGEL_DEBUG"))
     bundles = prepared.parameter, prepared.zero
     group = ServerGroup(algorithm, prepared.parameter, prepared.zero, cuts)
-    parameter, statistics = [(type(tree).__name__, pytree.names(tree) if pytree.is_bundle(tree) else ()) for tree in bundles]
+    parameter, statistics = [
+        (type(tree).__name__, pytree.names(tree) if pytree.is_bundle(tree) else ()) for tree in bundles
+    ]
     serve = ServeJob(reference(algorithm), parameter, statistics, debug)
     return ServerCare(group, serve, count, min(job.replicas, count - 1), timeouts, job.replace)

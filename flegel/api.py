@@ -68,6 +68,8 @@ class RunOptions(TypedDict, total=False):
     partition: str
     scale: str
     processes: bool | str | None
+    servers: int | str
+    replicas: int
     worker_timeout: float | str
     hook_timeout: float | str
     replace: bool

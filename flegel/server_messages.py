@@ -114,6 +114,8 @@ class ServerReady(_ServerMessage):
     """The class is loaded, and others can dial this address."""
 
     address: str
+    host: str = ""
+    """The name of the host, as in `Hello`: processes of one host share its link."""
 
 
 class SlicesFolded(_ServerMessage):

@@ -15,6 +15,7 @@ from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_mixture
 from flegel.algorithms.gmm.covariances import covariances_of, precision_factors
 from flegel.algorithms.gmm.kernel import CUT, kernel_for
+from flegel.algorithms.gmm.moments import Mixture, MixtureMoments, spread_of, unknown_variance, with_unseen
 from flegel.algorithms.gmm.shapes import (
     diagonals,
     floored,
@@ -49,42 +50,12 @@ from flegel.core.sharding import Sharding
 from flegel.errors import UsageError
 
 LEAST_VARIANCE = 1e-12  # lower bound of the regularization, relative to a column's variance
-ROUNDING = 2.0**-50  # relative to a column's sum of squares: the error of a difference of two such sums in float64
 EMPTY = 1e-8  # a component with fewer points than this counts as empty
 CHUNK = 16384  # rows evaluated at a time
 TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on which starts are tried
 TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart
 RESTS = 1e-8  # relative gain of a pass over the sample below which EM has come to rest
 TRIAL_WORK = 2**28  # numbers added to statistics in a pass of a trial: fewer rows where matrices are large
-
-
-class Mixture(NamedTuple):
-    """θ, and what follows from it, so that a visit need not invert matrices.
-
-    `covariances` and `whiten` have a row per component: d variances, or a lower triangle row by row. `whiten`
-    is the inverse Cholesky factor in units of `unit`: ‖whiten·(x − mean)/unit‖² is a squared Mahalanobis
-    distance. `level` is what in the log density does not depend on x. `origin`, `unit` and `floor`, the least variance
-    of a column in units of unit², never change. `points` is the `coverage` of the first pass.
-    """
-
-    weights: Array
-    means: Array
-    covariances: Array
-    whiten: Array
-    level: Array
-    origin: Array
-    unit: Array
-    floor: Array
-    points: Array
-
-
-class MixtureMoments(NamedTuple):
-    """s: Σ r, Σ r·y, Σ r·y·yᵀ (diagonal or lower triangle) per component, y = (x − origin) / unit; and ΣH."""
-
-    counts: Array
-    sums: Array
-    squares: Array
-    entropy: Array
 
 
 class ResponsibilityChange(NamedTuple):
@@ -116,10 +87,9 @@ class GMM(Algorithm):
     """
 
     layout = "tiles"
+    compiled_apart = ({}, {"covariance": "full"})
     torch_program = "flegel.algorithms.gmm.torch_program:MixtureProgram"
-    weighted = True
-    ignores_labels = True
-    maximize = True
+    weighted = ignores_labels = maximize = True
     auxiliary = ("points",)
     default_tolerance = 1e-6
     memoryless = True
@@ -316,8 +286,8 @@ class GMM(Algorithm):
     def sliceSummary(self, aggregator: MixtureMoments, parameter: Mixture, start: int, stop: int) -> Array:
         """Second moments of the columns: together they tell the rounding error of variances."""
         if unseen := unseen_weight(parameter.points, float(aggregator.counts.sum())):
-            aggregator = self._with_unseen(aggregator, parameter, unseen, slice(start, stop))
-        return _spread_of(aggregator)
+            aggregator = with_unseen(aggregator, parameter, unseen, slice(start, stop))
+        return spread_of(aggregator)
 
     def updateSlice(
         self, aggregator: MixtureMoments, oldParameter: Mixture, start: int, stop: int, summary: Array | None
@@ -329,7 +299,7 @@ class GMM(Algorithm):
             return oldParameter
         about = covered(oldParameter.points, seen)
         if unseen := unseen_weight(oldParameter.points, seen):
-            aggregator = self._with_unseen(aggregator, oldParameter, unseen, mine)
+            aggregator = with_unseen(aggregator, oldParameter, unseen, mine)
         everybody = np.maximum(aggregator.counts, 0.0)
         counts = everybody[mine]
         filled = counts > EMPTY
@@ -338,7 +308,7 @@ class GMM(Algorithm):
         old_means = (oldParameter.means - oldParameter.origin) / oldParameter.unit
         means = np.where(filled[:, None], aggregator.sums / n, old_means)
         scatter = aggregator.squares / n - outer(means, width)
-        least = np.maximum(oldParameter.floor, _unknown(aggregator.counts[mine], summary))
+        least = np.maximum(oldParameter.floor, unknown_variance(aggregator.counts[mine], summary))
         scatter[~filled] = 0.0
         covariances = floored(scatter, np.where(filled, counts, 0.0), least, self.covariance)
         if self.covariance != "tied":
@@ -347,20 +317,6 @@ class GMM(Algorithm):
         weights = everybody / total if total > 0 else oldParameter.weights
         made = self._mixture(weights[mine], means, covariances, *oldParameter[5:8], about)
         return made._replace(weights=weights)
-
-    def _with_unseen(
-        self, aggregator: MixtureMoments, parameter: Mixture, unseen: float, mine: slice
-    ) -> MixtureMoments:
-        """Statistics with so many more points, distributed as θ has it: what the sample says of points not yet seen."""
-        width = aggregator.squares.shape[1]
-        means = (parameter.means - parameter.origin) / parameter.unit
-        shares = unseen * parameter.weights[:, None]
-        second = parameter.covariances / outer(parameter.unit[None, :], width) + outer(means, width)
-        return aggregator._replace(
-            counts=aggregator.counts + shares[:, 0],
-            sums=aggregator.sums + shares[mine] * means,
-            squares=aggregator.squares + shares[mine] * second,
-        )
 
     def objective(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
         d = parameter.means.shape[1]
@@ -396,7 +352,7 @@ class GMM(Algorithm):
             found.append(
                 f"{int(empty.sum())} of {self.k} components have lost all their points (weight 0); a smaller k may do."
             )
-        unknown = _unknown(aggregator.counts, _spread_of(aggregator))[~empty]
+        unknown = unknown_variance(aggregator.counts, spread_of(aggregator))[~empty]
         precision = diagonals(precisions(parameter.whiten[~empty], d), d)
         flat = (precision * np.maximum(parameter.floor, unknown)).sum(axis=1).round()  # directions without variance
         if flat.any():
@@ -521,15 +477,3 @@ class GMM(Algorithm):
         level = np.log(np.maximum(weights, 1e-300)) + constant + logarithm
         scaled = covariances * outer(unit[None, :], width)
         return Mixture(weights, origin + means * unit, scaled, whiten, level, origin, unit, floor, points)
-
-
-def _spread_of(aggregator: MixtureMoments) -> Array:
-    """Σ r·y² of each component and column."""
-    return np.abs(diagonals(aggregator.squares, aggregator.sums.shape[1]))
-
-
-def _unknown(counts: Array, spread: Array | None) -> Array:
-    """Rounding error of each variance, a row for each component of `counts`: the sums are differences of larger ones.
-    `spread`: of all components."""
-    assert spread is not None
-    return np.asarray(ROUNDING * spread.sum(axis=0) / np.maximum(counts, 1.0)[:, None])

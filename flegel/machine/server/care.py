@@ -125,7 +125,9 @@ class ServerCare:
 
     def _answer(self, number: int, body: Any, arrays: tuple[Any, ...], now: float) -> list[Event]:
         match body:
-            case ServerReady(address) if number in self._starting:
+            case ServerReady(address, host) if number in self._starting:
+                if self.network is not None:
+                    self.network.runs_on(number, host)
                 del self._starting[number]
                 self._live[number] = address
                 self._joined(number, now)

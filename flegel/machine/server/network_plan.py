@@ -44,12 +44,14 @@ class PlacementSnapshot(msgspec.Struct, frozen=True):
 
 
 class NetworkPlan:
-    """One job. `node_of`: the host of each process; servers of which every one has a link of its own are not in it."""
+    """One job. `hosts`: where its workers run; processes of one host share its link, and what they send each other does
+    not count."""
 
-    def __init__(self, sizes: Sequence[int], beside_workers: bool, node_of: Mapping[int, int] | None = None) -> None:
+    def __init__(self, sizes: Sequence[int], beside_workers: bool, hosts: Mapping[int, str]) -> None:
         self.sizes = tuple(sizes)
         self.enabled = sum(sizes) >= LEAST_BYTES
-        self._beside, self._node_of = beside_workers, dict(node_of or {})
+        self._beside, self._hosts = beside_workers, dict(hosts)
+        self._numbers: dict[str, int] = {}
         self._arrived: list[Transfer] = []
         self._forecast = ThroughputForecast()
         self._cost = SliceCost()
@@ -57,8 +59,14 @@ class NetworkPlan:
         self._moves = 0
         self._reasons: list[str] = []
 
+    def runs_on(self, server: int, host: str) -> None:
+        """A server has started."""
+        self._hosts[server] = host
+
     def _node(self, process: int) -> int:
-        return self._node_of.get(process, process)
+        """The host of a process as a number below 0; a process whose host is not known is a node of its own."""
+        host = self._hosts.get(process)
+        return process if host is None else self._numbers.setdefault(host, -1 - len(self._numbers))
 
     def seen(self, transfers: Iterable[tuple[int, int, int, float, float]]) -> None:
         """Sender, receiver, bytes, and when it began and ended on the receiver's clock since the round began there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -68,7 +69,7 @@ class ServerShell:
             for form in (order.parameter, order.statistics)
         )
         self._machine = ParameterServer(algorithm, worker, parameter, statistics, order.debug)
-        send(ServerReady(address), ())
+        send(ServerReady(address, socket.gethostname()), ())
 
     def order(self, body: ServerOrder, arrays: tuple[Array, ...]) -> None:
         if isinstance(body, ServerMap):

@@ -187,9 +187,9 @@ def check_replicas(replicas: int, flag: str) -> None:
         raise UsageError(f"{flag} {replicas} must be 0 to {MOST_REPLICAS}.")
 
 
-def check_placement(placement: str, flag: str) -> None:
-    if placement not in ("network", "even"):
-        raise UsageError(f"{flag} {placement!r} must be network or even.")
+def check_server_load(load: str, flag: str) -> None:
+    if load not in ("network", "even"):
+        raise UsageError(f"{flag} {load!r} must be network or even.")
 
 
 def check_period(seconds: float, flag: str) -> None:
@@ -353,14 +353,13 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Option("Copies of each slice of θ on other servers.", FAULTS, check=check_replicas, see="servers.md"),
     ] = 1
-    placement: Annotated[
+    server_load: Annotated[
         str,
         Option(
-            "Slices on parameter servers: by the measured throughput of their links (network), or the same for all "
-            "(even).",
+            "Load of parameter servers: by the measured throughput of their links (network), or the same (even).",
             TRAINING,
             metavar="network|even",
-            check=check_placement,
+            check=check_server_load,
             see="servers.md",
         ),
     ] = "network"

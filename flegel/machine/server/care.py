@@ -33,6 +33,7 @@ from flegel.machine.server.assignment import Assignment, after_loss, assign, pla
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.network_plan import NetworkPlan
 from flegel.messages import WorkerFailed
+from flegel.plan.placement.snapshot import PlacementSnapshot, ServerSnapshot
 from flegel.server_messages import (
     AbandonFold,
     ChangeAccounts,
@@ -165,6 +166,24 @@ class ServerCare:
 
     def _command(self, command: Command) -> None:
         self.group.out.commands.append(command)
+
+    def snapshot(self) -> PlacementSnapshot | None:
+        """For observers; None before the servers are ready."""
+        if self._map is None:
+            return None
+        network, loads = self.network, self._assignment().as_map(self.group.cuts.sizes).loads()
+        servers = tuple(
+            ServerSnapshot(number - FIRST_SERVER, loads.get(number, 0), network.rate(number) if network else 0.0)
+            for number in self._order()
+        )
+        found = PlacementSnapshot(servers, self.group.cuts.count, self._map.version)
+        if network is None:
+            return found
+        cost, best = network.slice_size(len(servers))
+        return msgspec.structs.replace(
+            found, matrix=network.matrix(), reasons=tuple(network.reasons), moves=network.moves, slice_cost=cost,
+            best_slice=best,
+        )  # fmt: skip
 
     # -- workers -------------------------------------------------------------------------------------------
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
 from flegel.machine.server.assignment import Assignment
 from flegel.plan.placement.replanning import PlacementDecision, decide
 from flegel.plan.placement.slice_size import SliceCost, best_size
@@ -22,25 +20,6 @@ FIRST_ROUNDS = 5
 """A job is taken to have as many rounds left as it has done, and at least so many."""
 REMEMBERED = 20
 """Decisions."""
-
-
-class PlacementSnapshot(msgspec.Struct, frozen=True):
-    """The servers as the plan sees them."""
-
-    loads: dict[int, int]
-    """Bytes that each server holds as primary."""
-    rates: dict[int, float]
-    """Bytes a second of each server's link, as forecast."""
-    pairs: tuple[tuple[int, int, float], ...]
-    """Sender, receiver, bytes a second: the measured matrix."""
-    reasons: tuple[str, ...]
-    """Of the last decisions, each once in a row."""
-    moves: int
-    """Plans that moved slices."""
-    slice_cost: float
-    """Bytes that a link carries in the time that a slice costs besides its size."""
-    best_slice: int
-    """Bytes, by the formula."""
 
 
 class NetworkPlan:
@@ -56,8 +35,8 @@ class NetworkPlan:
         self._forecast = ThroughputForecast()
         self._cost = SliceCost()
         self._folds = 0
-        self._moves = 0
-        self._reasons: list[str] = []
+        self.moves = 0
+        self.reasons: list[str] = []
 
     def runs_on(self, server: int, host: str) -> None:
         """A server has started."""
@@ -90,9 +69,9 @@ class NetworkPlan:
             found_map, self._links(found_map.servers, workers), replicas, max(FIRST_ROUNDS, self._folds),
             self._forecast.noise,
         )  # fmt: skip
-        self._moves += found.moves
-        if not self._reasons or self._reasons[-1] != found.reason:
-            self._reasons = [*self._reasons, found.reason][-REMEMBERED:]
+        self.moves += found.moves
+        if not self.reasons or self.reasons[-1] != found.reason:
+            self.reasons = [*self.reasons, found.reason][-REMEMBERED:]
         return found
 
     def shares(self, servers: Sequence[int], workers: int) -> dict[int, float] | None:
@@ -113,13 +92,21 @@ class NetworkPlan:
         """It is lost; its successor may have another link."""
         self._forecast = self._forecast.without(self._node(server))
 
-    def snapshot(self, current: Assignment) -> PlacementSnapshot:
-        pairs = sorted(self._forecast.pairs.items())
-        loads = current.as_map(self.sizes).loads()
-        servers = len(loads)
-        alpha = self._cost.alpha(1)
-        return PlacementSnapshot(
-            loads, self._rates(sorted(loads)) if self._forecast.rounds else {},
-            tuple((source, target, rate) for (source, target), rate in pairs), tuple(self._reasons), self._moves,
-            alpha, best_size(sum(self.sizes), alpha, servers, servers),
-        )  # fmt: skip
+    def rate(self, server: int) -> float:
+        """Bytes a second of its host's link; 0: not measured."""
+        return self._rates([server])[server] if self._forecast.rounds else 0.0
+
+    def matrix(self) -> tuple[tuple[str, str, float], ...]:
+        """Sending and receiving host, bytes a second."""
+        names = {number: host for host, number in self._numbers.items()}
+        return tuple(
+            (names.get(source, str(source)), names.get(target, str(target)), rate)
+            for (source, target), rate in sorted(self._forecast.pairs.items())
+        )
+
+    def slice_size(self, servers: int) -> tuple[float, int]:
+        """The fitted cost of a slice and the size that it asks for, in bytes; 0 while one size alone was seen."""
+        if self._cost.fitted() is None:
+            return 0.0, 0
+        alpha = self._cost.alpha(servers)
+        return alpha, best_size(sum(self.sizes), alpha, servers, servers)

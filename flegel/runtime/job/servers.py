@@ -54,7 +54,7 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
     debug = bool(os.environ.get("FLEGEL_DEBUG"))
     group = ServerGroup(algorithm, prepared.parameter, prepared.zero, cuts)
     serve = ServeJob(reference(algorithm), _form(prepared.parameter), _form(prepared.zero), debug)
-    network = NetworkPlan(cuts.sizes, beside, hosts) if job.placement == "network" else None
+    network = NetworkPlan(cuts.sizes, beside, hosts) if job.server_load == "network" else None
     return ServerCare(group, serve, count, min(job.replicas, count - 1), timeouts, job.replace, network)
 
 

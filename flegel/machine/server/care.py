@@ -10,7 +10,6 @@ A server that joins holds copies first, made in the background; the map changes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -29,10 +28,12 @@ from flegel.machine.coordinator.events import (
     WorkerDied,
     WorkerJoined,
 )
-from flegel.machine.server.assignment import Assignment, after_loss, assign, planned, towards, with_copies
+from flegel.machine.server.assignment import after_loss, copies_first
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.network_plan import NetworkPlan
 from flegel.messages import WorkerFailed
+from flegel.plan.placement.assignment import first_map, levelled
+from flegel.plan.placement.slice_map import SliceMap
 from flegel.plan.placement.snapshot import PlacementSnapshot, ServerSnapshot
 from flegel.server_messages import (
     AbandonFold,
@@ -52,6 +53,8 @@ from flegel.server_messages import (
 FIRST_SERVER = 960
 """Servers have the numbers from here on; a cluster has at most 1,024 processes."""
 MOST_SERVERS = 64
+FIRST_MAP = 1
+"""Its slices are handed out with it."""
 TRIES = 5
 """Starts of one server without a fold in between; then the job has failed."""
 
@@ -63,7 +66,7 @@ class ServerCare:
         self, group: ServerGroup, serve: ServeJob, count: int, replicas: int, timeouts: Timeouts, replace: bool = True,
         network: NetworkPlan | None = None,
     ) -> None:  # fmt: skip
-        """`network`: what is known of the links; None where all processes are on one host."""
+        """`network`: what is known of the links; None where loads are to be the same."""
         self.network = network
         self.group, self._serve, self._replicas, self._replace = group, serve, replicas, replace
         self._timeouts = timeouts
@@ -81,10 +84,8 @@ class ServerCare:
         """A slice changed hands while the fold under way was under way."""
         self._gone: set[int] = set()
         """Workers that were lost since that fold was asked for."""
-        self._wanted: Assignment | None = None
-        """A map that waits for copies: a server has joined, or a plan moves slices."""
-        self._missing: set[int] = set()
-        """Slices whose copies are not complete at their next primary."""
+        self._goal: SliceMap | None = None
+        """Where slices are to be as soon as copies are complete."""
         self.lost = 0
         self.notes: list[str] = []
 
@@ -116,7 +117,7 @@ class ServerCare:
                 self.group.out.send(number, self._serve)
             case WorkerDied(number, why):
                 return self._lose(number, why, now)
-            case FromWorker(_, TransfersSeen(transfers)):
+            case FromWorker(number, TransfersSeen(transfers)):
                 if self.network is not None:
                     self.network.seen(transfers)
             case FromWorker(number, body, arrays):
@@ -131,7 +132,7 @@ class ServerCare:
                     self.network.runs_on(number, host)
                 del self._starting[number]
                 self._live[number] = address
-                self._joined(number, now)
+                self._joined(number)
             case SlicesFolded():
                 self._tries[number] = 0
                 return self._settle(self.group.folded(body, arrays))
@@ -171,7 +172,7 @@ class ServerCare:
         """For observers; None before the servers are ready."""
         if self._map is None:
             return None
-        network, loads = self.network, self._assignment().as_map(self.group.cuts.sizes).loads()
+        network, loads = self.network, self._assignment().loads()
         servers = tuple(
             ServerSnapshot(number - FIRST_SERVER, loads.get(number, 0), network.rate(number) if network else 0.0)
             for number in self._order()
@@ -213,56 +214,60 @@ class ServerCare:
             self._gone.clear()
             if any(isinstance(event, FoldFinished) for event in events):
                 self._follow_plan()
-            self._move()
+            self._move_to_goal()
         return events
 
     def _follow_plan(self) -> None:
         """After each fold: do the measured rates ask for another map?"""
         if self.network is None:
             return
-        busy = self._wanted is not None or len(self._live) < len(self.numbers)
+        busy = self._goal is not None or len(self._live) < len(self.numbers)
         decision = self.network.after_fold(self._assignment(), len(self._workers), self._replicas, busy)
         if decision is not None and decision.moves:
             self._command(Note(f"servers: {decision.reason}"))
-            self._move_towards(planned(decision.chosen))
+            self._head_for(decision.chosen)
+
+    def _levelled(self) -> SliceMap:
+        """Loads as the links ask for, where these are known; otherwise the same."""
+        servers = self._order()
+        shares = self.network.shares(servers, len(self._workers)) if self.network is not None else None
+        return levelled(self._assignment(), servers, self._replicas, shares)
 
     # -- the map -------------------------------------------------------------------------------------------
 
-    def _joined(self, number: int, now: float) -> None:
+    def _joined(self, number: int) -> None:
         if self._map is None:
             if len(self._live) == len(self.numbers):
-                self._publish(assign(self.group.cuts.sizes, self._order(), self._replicas))
+                self._publish(first_map(self.group.cuts.sizes, self._order(), self._replicas))
                 for server in self._live:
-                    self.group.hand_out(server, self._held_by(server), known=True)
+                    self.group.hand_out(server, self._assignment().of_server(server), known=True)
             return
         self.notes.append(f"server {number - FIRST_SERVER} joined")
         self._command(Milestone("server joined"))
-        if not self._holders():
+        if not set(self._assignment().servers) & (set(self._live) - {number}):
             self._recover()
-            return
-        shares = self.network.shares(self._order(), len(self._workers)) if self.network is not None else None
-        self._move_towards(towards(self._assignment(), self.group.cuts.sizes, self._order(), self._replicas, shares))
+        else:
+            self._head_for(self._levelled())
 
-    def _move_towards(self, wanted: Assignment) -> None:
-        """New primaries get copies in the background; the map changes when they have them, between two folds."""
-        passing, missing = with_copies(self._assignment(), wanted)
-        self._wanted, self._missing = wanted, set(missing)
-        if passing != self._assignment():
-            self._publish(passing)
-        self._move()
+    def _head_for(self, goal: SliceMap) -> None:
+        """Slices are to move: copies come first, in the background."""
+        before = self._assignment()
+        self._goal = goal if goal != before else None
+        if self._goal is not None:
+            self._publish(copies_first(before, goal))
 
-    def _move(self) -> None:
-        """Copies are complete, and no fold is under way: the map that waited for that."""
-        if self._wanted is None or self._missing or self.group.pending is not None:
+    def _move_to_goal(self) -> None:
+        """Copies are complete: between two folds they become the slices."""
+        goal, complete = self._goal, len(self._stable) == self.group.cuts.count
+        if goal is None or not complete or self.group.pending is not None:
             return
-        before, wanted, self._wanted = self._assignment(), self._wanted, None
-        if wanted == before:
-            return
-        self._publish(wanted)
-        if wanted.primary != before.primary:
+        self._goal = None
+        moved = goal.primary != self._assignment().primary
+        self._publish(goal)
+        if moved:
             self.group.share()
 
-    def _publish(self, assignment: Assignment) -> None:
+    def _publish(self, assignment: SliceMap) -> None:
         """The new map to all servers and workers."""
         self._map = self.group.new_map(assignment, self._live)
         self._stable.clear()
@@ -272,17 +277,9 @@ class ServerCare:
     def _order(self) -> list[int]:
         return sorted(self._live)
 
-    def _assignment(self) -> Assignment:
+    def _assignment(self) -> SliceMap:
         assert self.group.assignment is not None
         return self.group.assignment
-
-    def _held_by(self, server: int) -> tuple[int, ...]:
-        return self._assignment().held_by(server)
-
-    def _holders(self) -> set[int]:
-        """Servers that hold slices or copies and live."""
-        before = self._assignment()
-        return {*before.primary, *(s for some in before.backups for s in some)} & set(self._live)
 
     # -- losses --------------------------------------------------------------------------------------------
 
@@ -291,10 +288,9 @@ class ServerCare:
         if not was_live and number not in self._starting:
             return []
         self._starting.pop(number, None)
-        self._wanted, self._missing = None, set()
+        self.lost += 1
         if self.network is not None:
             self.network.forget(number)
-        self.lost += 1
         self.notes.append(f"server {number - FIRST_SERVER} {why}")
         self._command(EvictWorker(number, why))
         self._command(Milestone("server lost"))
@@ -308,7 +304,8 @@ class ServerCare:
 
     def _recover(self) -> None:
         """Slices of lost servers go to the holders of their copies."""
-        assignment, orphans = after_loss(self._assignment(), self.group.cuts.sizes, self._live, self._replicas)
+        self._goal = None
+        assignment, orphans = after_loss(self._assignment(), self._live, self._replicas)
         moved = assignment.primary != self._assignment().primary
         self._taken_in_fold = self._taken_in_fold or (moved and self.group.pending is not None)
         self._publish(assignment)
@@ -317,11 +314,13 @@ class ServerCare:
         if orphans:
             self._command(Note(f"{len(orphans)} slices had no copy left; they continue from the coordinator's"))
         self._give_up_hopeless()
+        if not self._replace:
+            self._head_for(self._levelled())
 
     def _taken(self, server: int, body: SlicesTaken) -> list[Event]:
         """A server says in which state it has the slices that it took over: it does again what came after."""
         group, events = self.group, []
-        if self._map is None or body.map != self._map.version:
+        if self._map is None or body.map != self._map.version or body.map == FIRST_MAP:
             return []
         for number, op in body.slices:
             if op < 0 or (op < group.op and op + 1 not in group.log):  # no copy, or one that is too old
@@ -348,12 +347,6 @@ class ServerCare:
             return
         for number in body.slices:
             self._stable[number] = body.op
-            self._missing.discard(number)
         if len(self._stable) == self.group.cuts.count:
             self.group.trim(min(self._stable.values()))
-        self._move()
-
-
-def server_count(servers: str, hosts: Sequence[str]) -> int:
-    """What `--servers` means: a number, or `colocated`: one beside the workers of each host."""
-    return max(1, len(set(hosts))) if servers == "colocated" else int(servers)
+        self._move_to_goal()

@@ -22,7 +22,6 @@ from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
 from flegel.core.sharding import Cuts
 from flegel.machine.coordinator.events import Command, Event, FoldFinished, Send
-from flegel.machine.server.assignment import Assignment
 from flegel.machine.server.fold_progress import Mirror, OpProgress
 from flegel.machine.server.server import TOGETHER
 from flegel.messages import Reduced
@@ -30,6 +29,7 @@ from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.ledger import Ledger
 from flegel.params.protocol import Fold, Folded
+from flegel.plan.placement.slice_map import SliceMap
 from flegel.server_messages import (
     ChangeAccounts,
     CombinedSummary,
@@ -89,7 +89,7 @@ class ServerGroup:
         self.version = 0
         self.rounds: dict[int, int] = {}
         """By worker: the last round that is in the statistics of the mirror."""
-        self.assignment: Assignment | None = None
+        self.assignment: SliceMap | None = None
         self.map_version = 0
         self.addresses: dict[int, str] = {}
         self.receivers: tuple[int, ...] = ()
@@ -185,7 +185,7 @@ class ServerGroup:
         self.log[self.op] = LoggedOp(body, fresh)
         self._begin_progress(self.op)
         for server in sorted(set(self.assignment.primary)):
-            self.send_replacement(server, self.log[self.op], self.assignment.held_by(server))
+            self.send_replacement(server, self.log[self.op], self.assignment.of_server(server))
 
     def send_replacement(self, server: int, entry: LoggedOp, numbers: Sequence[int]) -> None:
         """θ of these slices, as the op in the log has it."""
@@ -302,15 +302,15 @@ class ServerGroup:
 
     # -- the map and the state of slices -------------------------------------------------------------------
 
-    def new_map(self, assignment: Assignment, addresses: Mapping[int, str]) -> ServerMap:
+    def new_map(self, assignment: SliceMap, addresses: Mapping[int, str]) -> ServerMap:
         self.assignment, self.addresses = assignment, dict(addresses)
         self.map_version += 1
-        used = {*assignment.primary, *(s for some in assignment.backups for s in some)}
+        used = {*assignment.primary, *(s for some in assignment.replicas for s in some)}
         fields = zip(pytree.names(self.parameter), self.cuts.parameter, strict=True)
         sent = tuple(axis for name, axis in fields if name not in self.algorithm.unsent)
         return ServerMap(
             self.map_version, self.cuts.slices, self.cuts.parameter, sent, self.cuts.statistics, assignment.primary,
-            assignment.backups, {server: address for server, address in self.addresses.items() if server in used},
+            assignment.replicas, {server: address for server, address in self.addresses.items() if server in used},
         )  # fmt: skip
 
     def hand_out(self, server: int, numbers: Sequence[int], known: bool) -> None:

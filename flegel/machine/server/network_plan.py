@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from flegel.machine.server.assignment import Assignment
 from flegel.plan.placement.replanning import PlacementDecision, decide
+from flegel.plan.placement.slice_map import SliceMap
 from flegel.plan.placement.slice_size import SliceCost, best_size
 from flegel.plan.placement.throughput import ThroughputForecast, Transfer
 from flegel.plan.placement.water_filling import LinkLoad, colocated, dedicated, water_filling
@@ -18,6 +18,8 @@ LEAST_BYTES = 1_000_000
 """θ and statistics below that are no load for any network: nothing is measured and nothing moves."""
 FIRST_ROUNDS = 5
 """A job is taken to have as many rounds left as it has done, and at least so many."""
+LONGEST = 86_400.0
+"""Seconds of a round; what claims to have taken longer, or no number at all, is dropped."""
 REMEMBERED = 20
 """Decisions."""
 
@@ -50,12 +52,14 @@ class NetworkPlan:
     def seen(self, transfers: Iterable[tuple[int, int, int, float, float]]) -> None:
         """Sender, receiver, bytes, and when it began and ended on the receiver's clock since the round began there."""
         for source, target, size, began, ended in transfers:
+            if not (size > 0 and 0 <= began <= ended <= LONGEST):
+                continue
             one = Transfer(self._node(source), self._node(target), size, began, ended)
             if one.source != one.target:
                 self._arrived.append(one)
                 self._cost = self._cost.seen(size, ended - began)
 
-    def after_fold(self, current: Assignment, workers: int, replicas: int, busy: bool) -> PlacementDecision | None:
+    def after_fold(self, current: SliceMap, workers: int, replicas: int, busy: bool) -> PlacementDecision | None:
         """What was seen since the last fold, and what follows; None while nothing is known, or `busy` with a move."""
         self._folds += 1
         arrived, self._arrived = self._arrived, []
@@ -64,9 +68,8 @@ class NetworkPlan:
         self._forecast = self._forecast.after_round(arrived, max(one.ended for one in arrived))
         if busy:
             return None
-        found_map = current.as_map(self.sizes)
         found = decide(
-            found_map, self._links(found_map.servers, workers), replicas, max(FIRST_ROUNDS, self._folds),
+            current, self._links(current.servers, workers), replicas, max(FIRST_ROUNDS, self._folds),
             self._forecast.noise,
         )  # fmt: skip
         self.moves += found.moves

@@ -74,7 +74,7 @@ Command = ToCoordinator | ToWorker | ToServer
 
 
 @dataclass
-class Replica:
+class SliceCopy:
     """A copy of a slice whose primary is another server."""
 
     op: int
@@ -85,7 +85,7 @@ class Replica:
 
 
 @dataclass
-class Served:
+class PrimarySlice:
     """A slice at its primary: its state, what it has still to do, and who holds a copy of which op."""
 
     state: SliceState
@@ -113,8 +113,8 @@ class ParameterServer:
         self._sent = tuple(name not in algorithm.unsent for name in names)
         self._kept = tuple(name not in algorithm.spent for name in pytree.names(statistics))
         self.map: ServerMap | None = None
-        self.slices: dict[int, Served] = {}
-        self._replicas: dict[int, Replica] = {}
+        self.slices: dict[int, PrimarySlice] = {}
+        self._replicas: dict[int, SliceCopy] = {}
         self._inbox = ReportInbox()
         self._early: list[tuple[int, PushSlices, tuple[Array, ...]]] = []
         """Pushed by workers that have a newer map than this server."""
@@ -184,7 +184,7 @@ class ParameterServer:
             gone = self.slices.pop(number).state
             if gone.summed:  # in the middle of a fold: no state that others know
                 continue
-            self._replicas[number] = Replica(gone.op, gone.version, gone.parameter, gone.ledger.total, gone.rounds)
+            self._replicas[number] = SliceCopy(gone.op, gone.version, gone.parameter, gone.ledger.total, gone.rounds)
         taken = sorted(mine - set(self.slices))
         for number in taken:
             if (copy := self._replicas.pop(number, None)) is not None:
@@ -192,10 +192,10 @@ class ParameterServer:
                     self._algorithm, number, fresh.slices[number], copy.parameter, copy.total, copy.op, copy.version,
                     copy.rounds, None,
                 )  # fmt: skip
-                self.slices[number] = Served(state, queued=copy.op)
+                self.slices[number] = PrimarySlice(state, queued=copy.op)
         for number in [n for n in self._replicas if self.number not in fresh.backups[n]]:
             del self._replicas[number]
-        if taken and before is not None:
+        if taken:
             states = tuple((n, self.slices[n].state.op if n in self.slices else -1) for n in taken)
             self._out.append(ToCoordinator(SlicesTaken(fresh.version, states)))
             for number in taken:  # the answer of the former server may be lost
@@ -220,7 +220,7 @@ class ParameterServer:
                 pytree.unflatten(self._like_statistics, mine[fields[0] :]),
                 body.op, body.version, body.rounds, body.owners if body.known else None,
             )  # fmt: skip
-            self.slices[number] = Served(state, queued=body.op)
+            self.slices[number] = PrimarySlice(state, queued=body.op)
         self._replicate(body.slices)
 
     # -- reports and θ -------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class ParameterServer:
                 served.state.ledger.update_accounts()
 
     def _fold(
-        self, number: int, served: Served, body: FoldSlices, summaries: dict[int, list[tuple[int, Array]]]
+        self, number: int, served: PrimarySlice, body: FoldSlices, summaries: dict[int, list[tuple[int, Array]]]
     ) -> str | None:
         """None while something is missing."""
         state = served.state
@@ -449,7 +449,7 @@ class ParameterServer:
             if number in self.slices or (known is not None and known.op > body.op):
                 continue
             mine = arrays[at * sum(fields) : (at + 1) * sum(fields)]
-            self._replicas[number] = Replica(
+            self._replicas[number] = SliceCopy(
                 body.op, body.versions[at],
                 pytree.unflatten(self._like_parameter, list(mine[: fields[0]])),
                 pytree.unflatten(self._like_statistics, list(mine[fields[0] :])),

@@ -116,15 +116,6 @@ def _cost_of_move(current: SliceMap, number: int, receiver: int, replicas: int) 
     return 1 if receiver in current.replicas[number] else 2
 
 
-def replenished(current: SliceMap, servers: Collection[int], replicas: int) -> SliceMap:
-    """The same primaries with `replicas` copies each; copies that exist stay where they are."""
-    _check(servers, replicas)
-    ring = HashRing(servers)
-    kept = [tuple(s for s in some if s in ring.servers)[:replicas] for some in current.replicas]
-    targets = _targets(current.total, ring.servers, None)
-    return _replicated(ring, current.slices, list(current.primary), kept, replicas, targets, current.version + 1)
-
-
 @dataclass
 class Loads:
     """Items with sizes and owners that are to be moved until each owner's load is near its target."""

@@ -52,10 +52,10 @@ from flegel.runtime.job.observers import Observation
 from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
-from flegel.runtime.job.servers import check_servers_fit, server_care
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.server.job_servers import check_servers_fit, server_care
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.sync import balance_mode, check_topology, make_policy
 

@@ -21,7 +21,7 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.core.sharding import Sharding
-from flegel.errors import UsageError, nearest
+from flegel.errors import UNDECODABLE, UsageError, nearest
 from flegel.job import TOLERANCE
 from flegel.loading.input_files import NamesFile
 
@@ -83,7 +83,7 @@ class HyperParameter:
             if isinstance(value, str) and value[:1] in ("[", "{"):  # lists and tables from the command line
                 return msgspec.json.decode(value, type=plain)
             return msgspec.convert(value, plain, strict=not isinstance(value, str))
-        except msgspec.DecodeError as error:  # also those of values that do not fit
+        except UNDECODABLE as error:  # also those of values that do not fit
             detail = str(error).split(" - at ")[0]
             raise UsageError(f"{owner}: {self.name}={value!r} does not fit ({detail}).") from None
 

@@ -31,6 +31,8 @@ def check_servers_fit(request: Request) -> None:
     sharding_of(request.algorithm)
     if job.topology != "coordinator":
         raise UsageError(f"--topology {job.topology} keeps θ on the workers, --servers on servers; choose one.")
+    if job.sites.group:
+        raise UsageError("Groups keep their statistics with the coordinator; use --servers 0 together with --group.")
     if job.attribute:
         raise UsageError("--attribute needs θ and the statistics in one place; use --servers 0.")
     if job.processes is False:

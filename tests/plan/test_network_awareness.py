@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from math import isclose
 
@@ -14,7 +15,7 @@ from flegel.plan.placement.assignment import first_map
 from flegel.plan.placement.replanning import decide
 from flegel.plan.placement.slice_map import cut
 from flegel.plan.placement.slice_size import SliceCost, best_size, flat_range, seconds_of_round
-from flegel.plan.placement.throughput import ThroughputForecast, Transfer
+from flegel.plan.placement.throughput import ThroughputForecast, Transfer, trains
 from flegel.plan.placement.water_filling import (
     LinkLoad,
     colocated,
@@ -127,9 +128,29 @@ def test_slow_links_are_recognized_in_one_round_and_a_change_in_one_more() -> No
     assert later.without(0).rates([0, 2])[0] == later.rates([2])[2]  # not measured any more: as the others
 
 
+def test_noise_of_equal_links_moves_nothing_and_is_forgotten_when_rates_are_steady() -> None:
+    forecast, current = ThroughputForecast(), first_map(cut(16_000_000, 100_000, 4, 10_000), range(4))
+    draws = [(0.9, 1.1, 1.0, 1.05), (1.1, 0.9, 1.0, 1.0), (0.95, 1.0, 1.1, 0.9)]
+    for factors in draws:
+        flows = all_pairs({node: 100e6 * factor for node, factor in enumerate(factors)}, 1e6)
+        forecast = forecast.after_round(flows, max(flow.ended for flow in flows))
+        links = colocated(forecast.rates(range(4)), 16e6)
+        assert not decide(current, links, 1, 1000, forecast.noise).moves
+    assert 0.05 < forecast.noise < 0.2
+    for _ in range(6):
+        forecast = forecast.after_round(flows, max(flow.ended for flow in flows))
+    assert forecast.noise < 0.02
+
+
 def test_transfers_at_different_times_do_not_add_up() -> None:
     flows = [Transfer(0, 1, 10.0, 0.0, 1.0), Transfer(0, 2, 10.0, 1.0, 2.0)]
     assert ThroughputForecast().after_round(flows, 2.0).sent[0] == pytest.approx(10.0)
+
+
+def test_slices_without_a_pause_between_them_are_one_transfer() -> None:
+    seen = [Transfer(0, 1, 5.0, 0.0, 0.004), Transfer(0, 1, 5.0, 0.004, 0.02), Transfer(0, 1, 5.0, 0.5, 0.6)]
+    assert trains(seen) == [Transfer(0, 1, 10.0, 0.0, 0.02), Transfer(0, 1, 5.0, 0.5, 0.6)]
+    assert trains([seen[0], replace(seen[1], target=2)]) == [seen[0], replace(seen[1], target=2)]
 
 
 def test_what_was_read_ahead_counts_over_the_round() -> None:

@@ -6,9 +6,9 @@ the bad token and its line.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.errors import DataError
 
@@ -22,7 +22,7 @@ _PROBLEMS = {
 }
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _number(text: Array, at: int, end: int, powers: Array) -> tuple[int, float]:
     """State and value of the decimal number in text[at:end]: 0 exact, 1 not a number, 2 left to `float`."""
     sign = 1.0
@@ -73,7 +73,7 @@ def _number(text: Array, at: int, end: int, powers: Array) -> tuple[int, float]:
     return 0, sign * value
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _rows(
     text: Array, powers: Array, labels: Array, indptr: Array, indices: Array, values: Array, slow: Array
 ) -> tuple[int, int, int, int, int, int]:

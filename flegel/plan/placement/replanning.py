@@ -13,7 +13,10 @@ from flegel.plan.placement.water_filling import LinkLoad, slowest, water_filling
 COST_FACTOR = 2.0
 """The gain over the remaining rounds must exceed twice the cost of moving: both are forecasts."""
 LEAST_GAIN = 0.05
-"""Of a round's transfers. Less is within the noise of the forecast."""
+"""Of a round's transfers; slices and rounds are not divided more finely than that."""
+NOISE_FACTOR = 2.0
+"""A gain counts when it exceeds twice the noise of the rates: the slowest of a dozen equal links looks slower than the
+mean by about that much."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,10 @@ class PlacementDecision:
 
 
 def decide(
-    current: SliceMap, links: Mapping[int, LinkLoad], replicas: int, remaining_rounds: float
+    current: SliceMap, links: Mapping[int, LinkLoad], replicas: int, remaining_rounds: float, noise: float = 0.0
 ) -> PlacementDecision:
-    """`links` by server, in the unit of the slices' sizes; `remaining_rounds` as far as the caller can tell."""
+    """`links` by server, in the unit of the slices' sizes; `remaining_rounds` as far as the caller can tell; `noise`:
+    relative error of the rates."""
     now = slowest(links, current.loads())
     wanted = water_filling(links, current.total)
     planned = levelled(current, tuple(links), replicas, wanted.carried)
@@ -39,10 +43,11 @@ def decide(
         return PlacementDecision(current, False, "kept: every load is within 5 % of its share", now, now, 0.0)
     then = slowest(links, planned.loads())
     gain = now - then
-    if gain < LEAST_GAIN * now:
+    least = max(LEAST_GAIN, NOISE_FACTOR * noise)
+    if gain < least * now:
         reason = (
             f"kept: moving would shorten the transfers of a round from {now:.3g} s to {then:.3g} s, "
-            f"less than {LEAST_GAIN:.0%} and within the noise of the forecast"
+            f"less than {least:.0%} and within the noise of the forecast"
         )
         return PlacementDecision(current, False, reason, now, then, 0.0)
     cost = seconds_of_copies(current, planned, links)

@@ -93,12 +93,14 @@ def difference(old: SliceMap, new: SliceMap, lost: Collection[int] = ()) -> tupl
 def cut(total: int, size: int, servers: int = 0, probe: int = 0, probes: int = 2) -> tuple[int, ...]:
     """Sizes of slices that cover `total`: `probes` small ones for each server, then ones of about `size`.
 
-    Small slices let a server whose share is 0 still be measured (003, Section 3.2). They are omitted where they would
-    make up more than 2 % of the total.
+    Small slices let a server whose share is 0 still be measured (003, Section 3.2). They have `probe` parameters, less
+    where they would make up more than 2 % of the total.
     """
     if total < 1 or size < 1:
         raise UsageError(f"cannot cut {total} parameters into slices of {size}.")
-    small = servers * probes if probe and servers * probes * probe <= 0.02 * total else 0
+    small = servers * probes if probe else 0
+    probe = min(probe, total // (50 * small)) if small else 0
+    small = small if probe else 0
     rest = total - small * probe
     count = max(1, round(rest / size))
     least, more = divmod(rest, count)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -23,6 +23,8 @@ PEAK_SHARE = 0.1
 """The largest total counts when it carried at least this share of a node's bytes: a burst is no throughput."""
 NEW_WEIGHT = 0.5
 """Of the last round in the forecast."""
+FIRST_NOISE = 0.2
+"""Relative error of a rate that was measured once: on equal links under load, single rounds differ by up to 15 %."""
 JUMP = 2.0
 """A rate that changed by this factor replaces the forecast: the link has changed, it is not noise."""
 
@@ -46,6 +48,8 @@ class ThroughputForecast:
     sent: Mapping[int, float] = field(default_factory=dict)
     received: Mapping[int, float] = field(default_factory=dict)
     rounds: int = 0
+    noise: float = FIRST_NOISE
+    """How much the rate of a node differs from one round to the next, as a share of it, in the mean."""
 
     def after_round(self, transfers: Iterable[Transfer], seconds: float) -> ThroughputForecast:
         """`seconds`: from the start of the round to the end of its last transfer."""
@@ -59,11 +63,15 @@ class ThroughputForecast:
             by_pair[transfer.source, transfer.target].append(transfer)
             by_source[transfer.source].append(transfer)
             by_target[transfer.target].append(transfer)
+        sent = {node: largest_total(some) for node, some in by_source.items()}
+        received = {node: largest_total(some) for node, some in by_target.items()}
+        changes = [*_changes(self.sent, sent), *_changes(self.received, received)]
         return ThroughputForecast(
             _blended(self.pairs, {pair: largest_total(some) for pair, some in by_pair.items()}),
-            _blended(self.sent, {node: largest_total(some) for node, some in by_source.items()}),
-            _blended(self.received, {node: largest_total(some) for node, some in by_target.items()}),
+            _blended(self.sent, sent),
+            _blended(self.received, received),
             self.rounds + 1,
+            NEW_WEIGHT * fmean(changes) + (1 - NEW_WEIGHT) * self.noise if changes else self.noise,
         )
 
     def without(self, node: int) -> ThroughputForecast:
@@ -106,10 +114,29 @@ def largest_total(transfers: Sequence[Transfer]) -> float:
     return levels[0][0]  # rounding alone leads here: one level
 
 
+def trains(slices: Sequence[Transfer], gap: float = SHORTEST_WAIT / 2) -> list[Transfer]:
+    """Slices of one connection that followed each other without a pause, as one transfer each: fewer to report, and
+    longer than the delays of a thread that has to be woken."""
+    found: list[Transfer] = []
+    for one in slices:
+        last = found[-1] if found else None
+        if last and (last.source, last.target) == (one.source, one.target) and one.began - last.ended <= gap:
+            found[-1] = replace(last, size=last.size + one.size, ended=one.ended)
+        else:
+            found.append(one)
+    return found
+
+
 def _waited_for(transfer: Transfer, seconds: float) -> Transfer:
     if transfer.ended - transfer.began >= SHORTEST_WAIT:
         return transfer
     return replace(transfer, began=0.0, ended=max(seconds, SHORTEST_WAIT))
+
+
+def _changes(old: Mapping[int, float], new: Mapping[int, float]) -> list[float]:
+    """Relative changes of the rates that did not jump."""
+    ratios = (rate / old[node] for node, rate in new.items() if node in old)
+    return [abs(ratio - 1) for ratio in ratios if 1 / JUMP < ratio < JUMP]
 
 
 def _blended(old: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key, float]:

@@ -20,6 +20,7 @@ import numpy as np
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse
+from flegel.core.sharding import Sharding
 from flegel.errors import UsageError, nearest
 from flegel.job import TOLERANCE
 from flegel.loading.input_files import NamesFile
@@ -151,6 +152,11 @@ class Algorithm:
     (`flegel.runtime.backends.torch.program`)."""
     averaged: ClassVar[bool] = False
     """True where the objective is an average over points rather than a sum."""
+    sharding: ClassVar[Sharding | None] = None
+    """Which fields of θ and of the statistics parameter servers cut along which axis (`flegel.core.sharding`). Then
+    `updateSlice` of the slices gives the slices of `updateParameter`, to the last bit; `flegel check` tries it."""
+    unsharded: ClassVar[str] = "it does not declare `sharding`"
+    """Why parameter servers cannot cut θ, where they cannot."""
     keep_state: ClassVar[bool] = False
     """True where the points' hidden state belongs to the model (NMF: the rows of W)."""
     remakes_state: ClassVar[bool] = False
@@ -207,6 +213,16 @@ class Algorithm:
     def updateParameter(self, aggregator: Tree, oldParameter: Tree) -> Tree:
         """θ(t) from the global statistics."""
         raise NotImplementedError(f"{type(self).__name__} must define updateParameter")
+
+    def updateSlice(self, aggregator: Tree, oldParameter: Tree, start: int, stop: int, summary: Array | None) -> Tree:
+        """`updateParameter` for the units from `start` to `stop`: fields that `sharding` names hold these alone. Define
+        it where that needs to know which units these are, or `summary`."""
+        return self.updateParameter(aggregator, oldParameter)
+
+    def sliceSummary(self, aggregator: Tree, parameter: Tree, start: int, stop: int) -> Array | None:
+        """What the updates of other slices need to know of this one. Those of all slices, one behind the other along
+        the first axis, are the `summary` of `updateSlice`. None: nothing, which every slice says, or none."""
+        return None
 
     def terminationCheck(self, aggregator: Tree, iterationNum: int) -> bool:
         """True ends the job. Asked once per full pass of the slowest worker, not at every barrier."""

@@ -11,13 +11,15 @@ from flegel.core.pytree import Array, Tree
 from flegel.messages import Reduced
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
-from flegel.params.ledger import Adder, Ledger, add_in_order
+from flegel.params.ledger import Adder, Ledger, add_in_order, merge
 from flegel.params.parameter_update import new_parameter
 from flegel.params.protocol import Fold, Folded
 
 
 class LocalStore:
     """A `ParameterStore` over one ledger. It copies nothing: a report is added where it lies."""
+
+    train_version = -1
 
     def __init__(
         self, algorithm: Algorithm, parameter: Tree, zero: Tree, adder: Adder = add_in_order, attribute: bool = False
@@ -27,7 +29,6 @@ class LocalStore:
         self._algorithm = algorithm
         self._attribute = attribute
         self._ledger = Ledger(algorithm, zero, adder)
-        self.bundle = self._ledger.bundle
         self.join = self._ledger.join
         self.detach = self._ledger.detach
         self.forget = self._ledger.forget
@@ -38,6 +39,12 @@ class LocalStore:
     @property
     def statistics(self) -> Tree:
         return self._ledger.total
+
+    def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
+        return self._ledger.bundle(arrays)
+
+    def merged(self, first: Tree, second: Tree) -> Tree:
+        return merge(self._algorithm, pytree.copy(first), second)
 
     def fold(self, request: Fold) -> Folded:
         gains = self._commit(request)

@@ -37,6 +37,8 @@ class MemberLinks(Protocol):
 class ReplicatedStore:
     """A `ParameterStore` whose folds are made by the workers."""
 
+    train_version = -1
+
     def __init__(self, algorithm: Algorithm, parameter: Tree, zero: Tree) -> None:
         self.parameter, self.statistics = parameter, pytree.copy(zero)
         self._algorithm, self._zero = algorithm, zero
@@ -79,8 +81,11 @@ class ReplicatedStore:
 
     # -- folds -----------------------------------------------------------------------------------------------
 
-    def bundle(self, arrays: Sequence[Array]) -> Tree:
+    def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
         """Reports stay with the workers."""
+        return ()
+
+    def merged(self, first: Tree, second: Tree) -> Tree:
         return ()
 
     def fold(self, request: Fold) -> Folded | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.scaling_moments import MomentsCollector
+from flegel.machine.server.served_coordinator import ServedCoordinator
 from flegel.messages import LoadShard, MeasureMoments
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
@@ -53,6 +55,7 @@ from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.server.job_servers import check_servers_fit, server_care
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.sync import balance_mode, check_topology, make_policy
 
@@ -72,6 +75,7 @@ def execute(request: Request) -> Result:
 def _execute(request: Request, observation: Observation) -> Result:
     began = clock.now()
     check_numbers(request)
+    check_servers_fit(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
     check_topology(request.job.sync, request.job.topology)
     parse_stragglers(request.job.straggler, request.workers)
@@ -153,6 +157,7 @@ def _coordinator(
 ) -> Coordinator:
     """The machine that decides, with what it tells each worker to load."""
     algorithm, job, session = request.algorithm, request.job, request.session
+    servers = server_care(request, prepared, cluster, _timeouts(request))
     ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
     loads = {
         index: LoadShard(
@@ -171,15 +176,19 @@ def _coordinator(
             audit=job.audit != "off",
             lend=balance_mode(job.sync, request.workers) != "off",
             device=devices.get(index, "cpu"),
+            version=0 if servers is not None else -1,
             replicated=job.topology == "allreduce",
         )
         for index in range(request.workers)
     }
-    return Coordinator(
+    make: Callable[..., Coordinator] = Coordinator
+    if servers is not None:
+        make = partial(ServedCoordinator, servers=servers)
+    return make(
         algorithm=algorithm,
         policy=make_policy(job.sync),
         criteria=job.criteria,
-        store=_store(request, prepared),
+        store=servers.group if servers is not None else _store(request, prepared),
         loads=loads,
         collect=job.collect_state or algorithm.keep_state,
         scaling=tuple(scaling or ()),

@@ -70,7 +70,15 @@ class PooledBarrier:
         self.table[self.rank] = torch.tensor(report.row(), dtype=torch.float64)
         self.square.zero_()
         self.pooled.zero_()
-        self._pending = dist.all_reduce(self.table, group=self.group, async_op=True)
+        self._pending = self._sum(self.table)
+
+    def _sum(self, values: torch.Tensor) -> Any:
+        """Over all ranks, under way; a link that is broken already ends this rank with a sentence."""
+        try:
+            return dist.all_reduce(values, group=self.group, async_op=True)
+        except RuntimeError as error:
+            self.broken(error)
+            raise
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """One bucket: what was kept joins it, ranks are summed, the sum is divided by all samples."""
@@ -82,8 +90,7 @@ class PooledBarrier:
             self._views[parameter] = gradient
         if self.measuring:
             self.square += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
-        work = dist.all_reduce(buffer, group=self.group, async_op=True)
-        assert work is not None
+        work = self._sum(buffer)
 
         def divide(future: torch.futures.Future[Any]) -> torch.Tensor:
             try:
@@ -101,7 +108,11 @@ class PooledBarrier:
 
     def reports(self) -> list[RankReport]:
         """The rows of all ranks, after the barrier."""
-        self._pending.wait()
+        try:
+            self._pending.wait()
+        except RuntimeError as error:
+            self.broken(error)
+            raise
         return [RankReport(*row) for row in self.table.tolist()]
 
     def adopt_unused(self) -> None:

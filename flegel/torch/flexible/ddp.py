@@ -85,6 +85,11 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                 "SyncBatchNorm exchanges messages in every forward pass, and ranks make different numbers of them: use "
                 "BatchNorm; FlexibleDDP averages its statistics at barriers (buffers='average')."
             )
+        if any(type(p).__name__ == "DTensor" for p in module.parameters()):
+            raise UsageError(
+                "The module was sharded by fully_shard (FSDP2), which sums gradients in every backward pass: wrap the "
+                "plain module, or keep FSDP2 without flexible barriers."
+            )
         accepted = inspect.signature(DistributedDataParallel.__init__).parameters
         options["forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"] = False
         options.setdefault("gradient_as_bucket_view", True)

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
 
-from flegel.runtime.backends.registry import library_of  # noqa: E402
-from flegel.runtime.processes import fork_server  # noqa: E402
-from flegel.runtime.processes.fork_server import ForkServer  # noqa: E402
+from flegel.runtime.backends.registry import library_of
+from flegel.runtime.processes import fork_server
+from flegel.runtime.processes.fork_server import ForkServer
 
 pytestmark = pytest.mark.skipif(not fork_server.AVAILABLE, reason="forks need pidfds")
 NOBODY = b'{"address": "ipc://@flegel-nobody", "token": "t", "worker": 0, "incarnation": 0}\n'

@@ -21,7 +21,7 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.core.sharding import Sharding
-from flegel.errors import UsageError, nearest
+from flegel.errors import UNDECODABLE, UsageError, nearest
 from flegel.job import TOLERANCE
 from flegel.loading.input_files import NamesFile
 
@@ -83,7 +83,7 @@ class HyperParameter:
             if isinstance(value, str) and value[:1] in ("[", "{"):  # lists and tables from the command line
                 return msgspec.json.decode(value, type=plain)
             return msgspec.convert(value, plain, strict=not isinstance(value, str))
-        except msgspec.DecodeError as error:  # also those of values that do not fit
+        except UNDECODABLE as error:  # also those of values that do not fit
             detail = str(error).split(" - at ")[0]
             raise UsageError(f"{owner}: {self.name}={value!r} does not fit ({detail}).") from None
 
@@ -118,6 +118,12 @@ class Algorithm:
     """`rows` or `tiles`: how the kernel wants its features (see `flegel.core.shard`)."""
     spent: ClassVar[tuple[str, ...]] = ()
     """Aggregator fields that are used up at a barrier (gradients) rather than kept for ever (sums)."""
+    additive: ClassVar[tuple[str, ...]] = ()
+    """Fields of θ whose changes may be added, such as weights: where statistics are spent, groups at several sites
+    exchange the changes of these. The others, such as the state of an optimizer, stay with each group."""
+    starts_from_means: ClassVar[bool] = False
+    """True where `initParameter` may get weighted means of small parts of the rows for the rows themselves: groups at
+    several sites show each other those, and begin with one θ(0) for all. Otherwise the first group's is taken."""
     supervised: ClassVar[bool] = False
     """True where every point needs a label. Labels that the data have are passed in any case."""
     ignores_labels: ClassVar[bool] = False

@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import msgspec
 
 from flegel.errors import UsageError, nearest
+from flegel.group_options import GROUPS, GroupSpec
 from flegel.options import Option, parse_bytes, parse_seconds
 
 TRAINING, SYNCHRONIZATION, DATA = "Training", "Synchronization", "Data"
 FAULTS, OUTPUT, CLUSTER = "Faults and checkpoints", "Output", "Cluster"
-PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER)
+PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER, GROUPS)
 """Headings under which options are listed, in this order."""
 
 TOLERANCE = 1e-4  # of algorithms that declare no other
@@ -437,3 +438,4 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     retries: Annotated[int, Option("Start again so often when it crashes.", CLUSTER, local=False)] = 0
+    sites: GroupSpec = GroupSpec()

@@ -23,7 +23,7 @@ app = typer.Typer(
     help="Train models on unequal machines: flexible barriers by time, nobody waits for a straggler.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    add_completion=True,
 )
 
 

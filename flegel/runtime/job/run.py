@@ -27,6 +27,7 @@ from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
+from flegel.machine.coordinator.observation import placement as server_placement
 from flegel.machine.group.coordinator import GroupCoordinator
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.machine.server.served_coordinator import ServedCoordinator
@@ -38,6 +39,7 @@ from flegel.params.protocol import ParameterStore
 from flegel.params.replicated import ReplicatedStore
 from flegel.params.tree_layout import form_of
 from flegel.plan.devices import parse_devices
+from flegel.plan.placement.snapshot import plain
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
 from flegel.prediction import TrainingRows
@@ -380,6 +382,7 @@ def _result(
         balance=balance_row(machine),
         audit=audit_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
+        servers=plain(server_placement(machine)),
         training=TrainingRows(data, scaling),
     )
 

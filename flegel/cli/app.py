@@ -96,7 +96,7 @@ PHASES = {
     "reading": "reading {data}",
     "init": "choosing the initial parameters",
     "compiling": "compiling: once, about 10 s; afterwards the code is loaded",
-    "loading": "starting workers, which read their rows",
+    "loading": "starting workers, which read their rows; code that is not in the cache is compiled meanwhile",
 }
 
 

@@ -116,13 +116,14 @@ class ServerGroup:
 
     @property
     def remote(self) -> Mapping[str, Tree]:
+        """Groups and servers are not used together."""
         return {}
 
     def own_statistics(self) -> Tree:
-        return self.statistics
+        return self.mirror.statistics
 
     def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
-        raise ProtocolError("Statistics of other groups need --servers 0.")
+        raise ProtocolError("Statistics of other groups need θ on the coordinator; use --servers 0.")
 
     @property
     def train_version(self) -> int:

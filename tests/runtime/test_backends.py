@@ -84,6 +84,9 @@ class DeviceKernel:
             copy = self._copy(shard)
             copy.state[...], copy.halted[...] = shard.state, shard.halted
 
+    def forget(self, shard: Shard) -> None:
+        self._copies.pop(id(shard), None)
+
     def close(self) -> None:
         self._copies.clear()
 

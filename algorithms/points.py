@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
 from flegel.algorithms.simd.rows import (
@@ -28,6 +28,7 @@ from flegel.algorithms.simd.rows import (
     squared_distances,
     vectors_fit,
 )
+from flegel.core.code_cache import njit
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "forceinline": True}
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from flegel.algorithms.simd.emit import ONE_REGISTER, REGISTERS, TWO_REGISTERS, register_lanes
 from flegel.algorithms.simd.vectors import (
@@ -31,6 +30,7 @@ from flegel.algorithms.simd.vectors import (
     total,
     widen,
 )
+from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}

@@ -10,8 +10,6 @@ Names are imported when they are first used, so that `import flegel` is quick.
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -66,22 +64,6 @@ if TYPE_CHECKING:
     from flegel.errors import AlgorithmError, DataError, FlegelError, FlegelWarning, UsageError
     from flegel.result import Result
     from flegel.runtime.job.result_store import load
-
-
-def _place_compiled_code() -> None:
-    """Compiled kernels of built-in algorithms go where `FLEGEL_CACHE` says, too, unless numba was told another place.
-
-    Before the first kernel is imported: numba looks where to keep a function's code when the function is declared.
-    """
-    told = os.environ.get("FLEGEL_CACHE", "")
-    if told in ("", "0") or os.environ.get("NUMBA_CACHE_DIR"):
-        return
-    os.environ["NUMBA_CACHE_DIR"] = os.path.join(os.path.expanduser(told), "flegel", "code")  # noqa: PTH111, PTH118
-    if "numba" in sys.modules:
-        sys.modules["numba"].config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"]
-
-
-_place_compiled_code()
 
 
 def __getattr__(name: str) -> Any:

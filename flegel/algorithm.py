@@ -111,6 +111,8 @@ class Algorithm:
     `aggregate` knows how to fold in; in the second case give `initAggregator` too.
     """
 
+    compiled_apart: ClassVar[tuple[dict[str, Any], ...]] = ({},)
+    """Hyper-parameters whose kernels are compiled separately; `flegel warm` compiles each."""
     layout: ClassVar[str] = "rows"
     """`rows` or `tiles`: how the kernel wants its features (see `flegel.core.shard`)."""
     spent: ClassVar[tuple[str, ...]] = ()

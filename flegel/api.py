@@ -55,6 +55,7 @@ class RunOptions(TypedDict, total=False):
     batches: int | None
     factor: float | None
     balance: str | None
+    topology: str
     device: str
     gpus: int
     straggler: str

@@ -197,6 +197,10 @@ def check_missing(value: str, flag: str) -> None:
     _check_choice(value, flag, ["error", "drop", "mean", "median", "indicator"])
 
 
+def check_topology(value: str, flag: str) -> None:
+    _check_choice(value, flag, ["coordinator", "allreduce"])
+
+
 def _check_choice(value: str, flag: str, known: list[str]) -> None:
     if value not in known:
         raise UsageError(f"{flag} {value} is not known{nearest(value, known)}")
@@ -229,6 +233,17 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0
     sync: SyncSpec = SyncSpec()
+    topology: Annotated[
+        str,
+        Option(
+            "Where θ lives: coordinator, or allreduce (every worker has it, and they merge reports among themselves; "
+            "bsp, bsp-mini and fsp).",
+            SYNCHRONIZATION,
+            metavar="coordinator|allreduce",
+            check=check_topology,
+            see="topologies.md",
+        ),
+    ] = "coordinator"
     device: Annotated[
         str,
         Option(

@@ -66,6 +66,8 @@ class LoadShard(_Message):
     """Keep a checksum of what is reported, for `AuditPoints`."""
     lend: bool = False
     """Put the share where other workers of this host can read it, because points may move."""
+    replicated: bool = False
+    """Keep θ and the statistics here, and merge reports with the other workers (`ReduceReports`)."""
     device: str = "cpu"
     """What computes: cpu, cuda:0, ... (see runtime/backends/registry.py)."""
 
@@ -84,6 +86,33 @@ class Stop(_Message):
     """The flexible barrier: commit what you have."""
 
     round: int
+
+
+class HoldReplica(_Message):
+    """With replicas of θ: from now on this is θ (the first frames) and the sum of all statistics (the others)."""
+
+    parameter: TreeLayout
+    statistics: TreeLayout
+
+
+class ReduceReports(_Message):
+    """With replicas of θ: add the reports that were made since the last fold to the statistics, together with the other
+    workers, and where `update` make θ anew; answer `Reduced`."""
+
+    fold: int
+    round: int
+    place: str
+    members: tuple[tuple[int, str], ...]
+    """All that take part, in the order of their numbers, and where they listen."""
+    reporting: tuple[int, ...]
+    """Those of them whose reports count, in the order in which they are added."""
+    update: bool
+
+
+class DropFold(_Message):
+    """A worker that takes part is lost: leave this fold, and keep the reports for another one."""
+
+    fold: int
 
 
 class ReceivePoints(_Message):
@@ -186,6 +215,8 @@ class ShardLoaded(_Message):
     """This worker has opened the shared buffers that `LoadShard` named."""
     library: str = ""
     """Name and version of the library that computes, where all workers must have the same."""
+    address: str = ""
+    """Where the other workers send their parts of a fold, where θ is replicated."""
 
 
 class MomentsMeasured(_Message):
@@ -208,6 +239,16 @@ class Report(_Message):
     """Seconds between being told (to train, to stop) and doing so."""
     wait: float
     """Seconds between the last report and the order to go on."""
+
+
+class Reduced(_Message):
+    """This worker's copy of θ and of the statistics holds the fold. Frames, from the first member only: both."""
+
+    fold: int
+    digest: int
+    """Of all bits of θ and of the statistics; the same on every worker."""
+    objective: float | None = None
+    diverged: str = ""
 
 
 class WorkerBeat(_Message):
@@ -375,6 +416,16 @@ class Window(_Message):
     that only the states."""
 
 
+class StatisticsPiece(_Message):
+    """A slice of statistics, on the way between two workers that fold reports. Frames: that slice of each field.
+
+    Not `summed`: what the sender reported, for the worker that adds up this slice; else the new sum, for everybody.
+    """
+
+    fold: int
+    summed: bool
+
+
 class WindowReceived(_Message):
     """The window lies here; `lacking`: I cannot see the points that you thought I could, send them."""
 
@@ -404,39 +455,15 @@ class RowsRead(_Message):
 
 Tending = ListPoints | ResetPoints | GiveUpPoints | AssignPoints
 Order = (
-    MeasureMoments
-    | LoadShard
-    | Train
-    | Stop
-    | ReceivePoints
-    | SendPoints
-    | TransferOwnership
-    | Tending
-    | FetchStates
-    | TakeCheckpoint
-    | AuditPoints
-    | ReleaseJob
-    | Exit
-)
+    MeasureMoments | LoadShard | Train | Stop | HoldReplica | ReduceReports | DropFold | ReceivePoints | SendPoints
+    | TransferOwnership | Tending | FetchStates | TakeCheckpoint | AuditPoints | ReleaseJob | Exit
+)  # fmt: skip
 Answer = (
-    Hello
-    | MomentsMeasured
-    | ShardLoaded
-    | Report
-    | WorkerBeat
-    | MoveReady
-    | MoveRefused
-    | WindowArrived
-    | MoveSent
-    | PointsListed
-    | PointsGivenUp
-    | PointsAssigned
-    | States
-    | CheckpointPart
-    | PointsAudited
+    Hello | MomentsMeasured | ShardLoaded | Report | Reduced | WorkerBeat | MoveReady | MoveRefused | WindowArrived
+    | MoveSent | PointsListed | PointsGivenUp | PointsAssigned | States | CheckpointPart | PointsAudited
     | WorkerFailed
-)
-Between = Window | WindowReceived | ReadRows | RowsRead
+)  # fmt: skip
+Between = Window | WindowReceived | StatisticsPiece | ReadRows | RowsRead
 Body = Order | Answer | Between
 
 

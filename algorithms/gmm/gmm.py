@@ -115,10 +115,9 @@ class GMM(Algorithm):
     """
 
     layout = "tiles"
+    compiled_apart = ({}, {"covariance": "full"})
     torch_program = "flegel.algorithms.gmm.torch_program:MixtureProgram"
-    weighted = True
-    ignores_labels = True
-    maximize = True
+    weighted = ignores_labels = maximize = True
     auxiliary = ("points",)
     default_tolerance = 1e-6
     memoryless = True

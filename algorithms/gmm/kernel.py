@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from flegel.algorithm import Kernel
 from flegel.algorithms.simd.math import exp, log
@@ -46,6 +45,7 @@ from flegel.algorithms.soft_assignment import (
     standardized,
     tiles_at_once,
 )
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, Sparse
 from flegel.core.stop_flag import raised

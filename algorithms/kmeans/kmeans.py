@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_kmeans
-from flegel.algorithms.kmeans.kernel import kernel_for
+from flegel.algorithms.kmeans.kernel import group_sizes, kernel_for
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
 from flegel.algorithms.kmeans.sparse import (
     dense_rows,
@@ -111,6 +111,7 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
+    compiled_apart = tuple({"k": size} for size in group_sizes())
     torch_program = "flegel.algorithms.kmeans.torch_program:KMeansProgram"
     weighted = True
     ignores_labels = True

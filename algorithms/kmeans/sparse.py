@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from flegel.algorithm import Kernel
 from flegel.algorithms.rows import rows_of, times
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
 from flegel.core.stop_flag import raised

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numba.core import types
 from numba.extending import overload
 
 from flegel.algorithms.simd.emit import VECTOR_BYTES
 from flegel.algorithms.simd.vectors import fma_each, load, loads, splats, store_each
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import SparseRow
 

@@ -7,7 +7,6 @@ returns how far it came once the flag is raised.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from flegel.algorithm import Kernel
 from flegel.algorithms.lr.curvature import (
@@ -36,6 +35,7 @@ from flegel.algorithms.simd.vectors import (
     where,
     widen,
 )
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse
 from flegel.core.stop_flag import raised

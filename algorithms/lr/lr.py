@@ -236,7 +236,7 @@ class LR(Algorithm):
             (numbers[0], 1.0 if self.memory else 0.0, numbers[1], numbers[2], numbers[3], numbers[4]),
         )
         steps, bends, totals = np.zeros(outputs), np.zeros(outputs), np.zeros(5)
-        visit(scores, target, dataPoint.weight, dataPoint.state, model, steps, bends, totals)
+        visit(scores, target, dataPoint.weight, dataPoint.state, model, steps, bends, totals)  # type: ignore[no-untyped-call]
         for k in range(outputs):
             add_scaled(dataPoint.features, steps[k], change.gradient[k])
             change.gradient[k, columns] += steps[k]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 
 MOST_SCORE = 1e5

@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from flegel.algorithms.lr.precondition import descend, inward, outward
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 
 ENOUGH = 1e-4

@@ -9,7 +9,6 @@ the copy still is what would be opened. `whole_matrix` leaves H alone. Both look
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from flegel.algorithm import Kernel
 from flegel.algorithms.nmf.rows import (
@@ -24,6 +23,7 @@ from flegel.algorithms.nmf.rows import (
 )
 from flegel.algorithms.simd.emit import register_lanes
 from flegel.algorithms.simd.vectors import fma, fma_each, load, maximum, splats, spread, store, total
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
 from flegel.core.stop_flag import raised

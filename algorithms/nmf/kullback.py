@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Meta
-from numba import njit
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.nmf.rows import observed, start_row
 from flegel.core import pytree
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
 from flegel.core.stop_flag import raised

@@ -145,6 +145,7 @@ class NMF(Algorithm):
     methods (2011).
     """
 
+    compiled_apart = tuple({"solver": solver} for solver in ("sgd", "coordinate", "multiplicative"))
     sparse = True
     weighted = True
     ignores_labels = True

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numba.core import types
 from numba.extending import overload
 
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, SparseRow
 

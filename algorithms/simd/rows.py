@@ -2,8 +2,7 @@
 
 The steps over the columns get shorter as the end comes near: two machine registers, one, and halves of it down to
 16 bytes; the last step overlaps the one before and leaves out the lanes that were counted. So no number is read
-outside the arrays, and no element is treated alone. As with `simd`, numba does not notice that this file has changed:
-after an edit delete the `.nbi` files beside `points`. Nothing here knows an algorithm; for @njit functions only.
+outside the arrays, and no element is treated alone. Nothing here knows an algorithm; for @njit functions only.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ register. What a kernel chooses by the machine is only its shape: `VECTOR_BYTES`
 Positions are flat: elements from the start of a C-contiguous array of any shape, *unchecked*. `lanes` and
 `count` must be constants (module globals or literals); `TWO_REGISTERS` for `lanes` suits every dtype.
 Operators take a vector and a vector or a scalar.
-numba does not notice that this file has changed: after an edit delete the `.nbi` files beside the kernels.
 Nothing here knows an algorithm, and nothing here is for interpreted code: call it from @njit functions only.
 """
 

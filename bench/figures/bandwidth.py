@@ -8,20 +8,16 @@ what it sends is held back by `tc tbf`. That takes root, `ip` and `tc` on Linux;
 
 from __future__ import annotations
 
-import ctypes
 import os
-import shutil
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bench.common import suite
+from bench.common.namespaces import Network, unavailable
 from bench.common.scripted_moves import Script, moves_of, point_bytes, scripted, visits_a_second
 from flegel.compare import Chart, Series
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -44,109 +40,21 @@ SECONDS = {"smoke": 1.0, "laptop": 4.0, "small": 10.0, "paper": 10.0}
 """How long a move should take."""
 ROWS = {"smoke": 0, "laptop": 1_000_000, "small": 4_000_000, "paper": 8_000_000}
 """Of the job around it, at least: rounds should be longer than barriers."""
-NETWORK = "10.77.43"
-CLONE_NEWNET = 0x40000000
-
-
-def unavailable() -> str:
-    """Why this machine cannot do it; empty where it can."""
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        return "network namespaces take root; run it as root on Linux"
-    for tool in ("ip", "tc"):
-        if not shutil.which(tool):
-            return f"there is no `{tool}` here; install iproute2"
-    probe = f"flegel-{os.getpid()}-probe"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
-    if made.returncode:
-        return f"network namespaces do not work here: {made.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", probe], check=False)
-    return ""
-
-
-class Links:
-    """A switch with a cable to each of several namespaces; `limit` sets what each of them may send."""
-
-    def __init__(self, count: int) -> None:
-        self.names = [f"flegel-{os.getpid()}-{i}" for i in range(count)]
-        self.bridge = f"flg{os.getpid() % 100_000}"
-        self.host = f"{NETWORK}.254"
-
-    def address(self, number: int) -> str:
-        return f"{NETWORK}.{number + 1}"
-
-    def __enter__(self) -> Links:
-        try:
-            _ip("link", "add", self.bridge, "type", "bridge")
-            _ip("addr", "add", f"{self.host}/24", "dev", self.bridge)
-            _ip("link", "set", self.bridge, "up")
-            for number, name in enumerate(self.names):
-                plug = f"{self.bridge}.{number}"
-                _ip("netns", "add", name)
-                _ip("link", "add", plug, "type", "veth", "peer", "name", "eth0", "netns", name)
-                _ip("link", "set", plug, "master", self.bridge, "up")
-                _ip("-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
-                _ip("-n", name, "link", "set", "eth0", "up")
-                _ip("-n", name, "link", "set", "lo", "up")
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "del", self.bridge], capture_output=True, check=False)
-
-    def limit(self, megabits: int) -> None:
-        for name in self.names:
-            tc = ["tc", "-n", name, "qdisc"]
-            subprocess.run([*tc, "del", "dev", "eth0", "root"], capture_output=True, check=False)
-            if megabits:
-                shape = ["tbf", "rate", f"{megabits}mbit", "burst", "128kb", "latency", "50ms"]
-                subprocess.run([*tc, "add", "dev", "eth0", "root", *shape], check=True)
-
-
-def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")
-
-
-def inside(name: str, work: Callable[[], Any]) -> Any:
-    """Do it in a thread that lives in a namespace; processes and sockets that it makes live there too."""
-    found: list[Any] = []
-    raised: list[BaseException] = []
-
-    def go() -> None:
-        try:
-            with (Path("/run/netns") / name).open() as handle:
-                if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), CLONE_NEWNET):
-                    raise OSError(ctypes.get_errno(), "setns")
-            found.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
-            raised.append(error)
-
-    thread = threading.Thread(target=go)
-    thread.start()
-    thread.join()
-    if raised:
-        raise raised[0]
-    return found[0]
 
 
 class NamespaceCluster(WorkerCluster):
     """Workers that reach each other and the coordinator through their virtual cables only."""
 
-    def __init__(self, workers: int, links: Links) -> None:
+    def __init__(self, workers: int, links: Network) -> None:
         def start(config: WorkerConfig) -> subprocess.Popen[bytes]:
-            return launch(config, ["ip", "netns", "exec", links.names[config.worker]])
+            return launch(config, links.command(config.worker))
 
         super().__init__(workers, LocalEndpoint(links.host), SubprocessLauncher(start))
 
 
-def raw_socket(links: Links, size: int) -> float:
+def raw_socket(links: Network, size: int) -> float:
     """Megabytes a second of one plain connection from the first namespace to the second."""
-    server = inside(links.names[1], lambda: socket.create_server((links.address(1), 0)))
+    server = links.inside(1, lambda: socket.create_server((links.address(1), 0)))
     address, chunk = server.getsockname(), os.urandom(256 << 10)
 
     def send() -> None:
@@ -154,7 +62,7 @@ def raw_socket(links: Links, size: int) -> float:
             for _ in range(-(-size // len(chunk))):
                 link.sendall(chunk)
 
-    sender = threading.Thread(target=lambda: inside(links.names[0], send), daemon=True)
+    sender = threading.Thread(target=lambda: links.inside(0, send), daemon=True)
     sender.start()
     link, _ = server.accept()
     began, got, room = time.monotonic(), 0, bytearray(1 << 20)
@@ -167,7 +75,7 @@ def raw_socket(links: Links, size: int) -> float:
     return got / took / 1e6
 
 
-def table(bench: suite.Suite, links: Links, cluster: Cluster, limits: list[int]) -> None:
+def table(bench: suite.Suite, links: Network, cluster: Cluster, limits: list[int]) -> None:
     """A line of the paper's table for each limit."""
     lines: dict[str, list[tuple[float, float]]] = {"plain socket": [], "only": [], "normal": []}
     sample = np.zeros((64, 28), np.float32)
@@ -224,7 +132,7 @@ def main() -> None:
         if why:
             bench.skip("limited links", why)
             return
-        with Links(bench.workers) as links, NamespaceCluster(bench.workers, links) as cluster:
+        with Network(bench.workers) as links, NamespaceCluster(bench.workers, links) as cluster:
             table(bench, links, cluster, limits)
             bench._clusters = {bench.workers: cluster}
             for limit in limits:

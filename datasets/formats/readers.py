@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from flegel.datasets.columnar_cache import columnar
-from flegel.datasets.formats import ratings, svmlight
+from flegel.datasets.formats import ratings
 from flegel.datasets.formats.arrays import ArraySource, open_npy
 from flegel.datasets.formats.arrow_tables import open_table
 from flegel.datasets.formats.compressed import read_head, suffixes
 from flegel.datasets.formats.concatenated import FILE_LABEL, ConcatenatedSource
 from flegel.datasets.formats.packed_arrays import IdxStream, NpzStream, idx_labels_beside
+from flegel.datasets.formats.svmlight import stream as svmlight
 from flegel.datasets.formats.text_dialect import HEAD_BYTES, detect_dialect, find_column
 from flegel.datasets.formats.text_source import TextSource
 from flegel.datasets.formats.text_stream import TextStream

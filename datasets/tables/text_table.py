@@ -88,6 +88,8 @@ def detect(
     separator = find_delimiter(lines, suffix, delimiter)
     rows = [row for row in split_lines("\n".join(lines), separator) if any(cell.strip() for cell in row)]
     rows = [[cell.strip() for cell in row] for row in rows[:100]]
+    if not rows:
+        raise DataError(f"{origin} has only empty cells; give a file with at least one value.")
     named = has_header(rows) if header is None else header
     _check_given(rows, lines, delimiter, header, origin)
     if named and len(rows) < 2:

@@ -34,6 +34,7 @@ def compare(
     max_seconds: Annotated[float | None, typer.Option(help="Give a run up after so long.")] = None,
     seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
     label: Label = None,
+    weight: Annotated[str | None, typer.Option(help="Column of the rows' weights, by name or number.")] = None,
     partition: Partition = "shuffle",
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write everything as JSON; - is standard output.")
@@ -56,7 +57,7 @@ def compare(
 
         check_places(json_to, out)
         found = run_comparison(
-            make_algorithm(algorithm, settings), data, sync, workers=workers, label=label, repeat=repeat,
+            make_algorithm(algorithm, settings), data, sync, workers=workers, label=label, weight=weight, repeat=repeat,
             straggler=straggler, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds, seed=seed,
             partition=partition, log=say, command=_command(),
         )  # fmt: skip

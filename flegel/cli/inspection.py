@@ -1,4 +1,4 @@
-"""`flegel algorithms`, `models`, `check`, `version`: what there is, and whether a class works. Trains nothing."""
+"""`flegel algorithms`, `models`, `check`, `warm`, `version`: what there is, whether a class works. Keeps no model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 from flegel.cli.app import errors_as_sentences
 from flegel.cli.options import Label, Settings, make_algorithm
+from flegel.errors import UsageError
 
 CHECKED = 1000  # rows on which an algorithm is checked, at most
 
@@ -85,6 +86,38 @@ def _rows(data: str, label: str | None) -> tuple[Any, Any]:
 
     dataset = open_data(data, label=label)
     return dataset.load() if dataset.rows <= CHECKED else dataset.sample(CHECKED, 0)
+
+
+def warm(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ALGORITHM]...", help="Built-in names or file.py:Class; all by default."),
+    ] = None,
+    settings: Settings = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64; both by default.")] = None,
+    weights: Annotated[bool, typer.Option("--weights", help="Also for rows with weights.")] = False,
+) -> None:
+    """Compile kernels now, into the cache, so that the first job starts at once; for images, too.
+
+    Code is kept by its content and by the processor, in `~/.cache/flegel` or where FLEGEL_CACHE says: what is there is
+    not compiled again.
+
+    For example:
+
+        flegel warm kmeans gmm
+
+        flegel warm kmeans --set k=20 --dtype float32
+    """
+    with errors_as_sentences():
+        from flegel.runtime.job import warm_code
+
+        if dtype not in (None, *warm_code.DTYPES):
+            raise UsageError(f"--dtype {dtype} is not known; use float32 or float64.")
+        dtypes = (dtype,) if dtype else warm_code.DTYPES
+        for name in names or warm_code.own_kernels():
+            chosen = [make_algorithm(name, settings)] if settings else warm_code.variants(name)
+            for case in warm_code.cases(name, chosen, dtypes, weights):
+                print(f"{case}: {warm_code.compile_case(case):.1f} s", flush=True)
 
 
 def version() -> None:

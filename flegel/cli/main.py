@@ -13,7 +13,7 @@ from flegel.cli.cluster_daemons import cluster_app, master, slave
 from flegel.cli.cluster_jobs import attach, cancel, jobs, logs, scale, status
 from flegel.cli.data import app as data_app
 from flegel.cli.export import export
-from flegel.cli.inspection import algorithms, check, models, version
+from flegel.cli.inspection import algorithms, check, models, version, warm
 from flegel.cli.keys import app as keys_app
 from flegel.cli.predict import predict
 from flegel.cli.simulate import simulate
@@ -27,7 +27,7 @@ from flegel.runtime.system.standard_streams import protect
 __all__ = ["app", "main"]
 
 COMMANDS = (
-    submit, resume, predict, export, algorithms, models, check, version, compare, report, simulate,
+    submit, resume, predict, export, algorithms, models, check, warm, version, compare, report, simulate,
     dashboard, top, master, slave, jobs, status, logs, attach, cancel, scale,
 )  # fmt: skip
 GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "keys": keys_app}

@@ -77,6 +77,7 @@ def compare(
     *,
     workers: int | None = None,
     label: str | int | None = None,
+    weight: str | int | None = None,
     **options: Any,
 ) -> Comparison:
     """Compare synchronization models on `data`; options are the fields of `ComparisonSettings`."""
@@ -84,7 +85,7 @@ def compare(
     candidates = parse_candidates(sync) if isinstance(sync, str) else list(sync)
     cluster: LocalCluster | None = options.get("cluster")
     count = workers if workers is not None else cluster.workers if cluster else default_workers()
-    rows = in_memory(open_data(data, label=label))
+    rows = in_memory(open_data(data, label=label, weight=weight))
     return run_comparison(ComparisonSettings(chosen, rows, candidates, count, **options))
 
 
@@ -92,8 +93,8 @@ def in_memory(data: Dataset) -> Dataset:
     """The same rows, read once for all runs."""
     if data.in_memory:
         return data
-    features, labels = data.load()
-    held = open_data((features, labels) if labels is not None else features)
+    rows = data.read()
+    held = open_data((rows.features, rows.labels, rows.weights))
     held.name, held.stand_in, held.note = data.name, data.stand_in, data.note
     return held
 
@@ -299,8 +300,12 @@ class ComparisonRunner:
     def _check(self) -> None:
         """Models against the data, from scratch; outside all measurements, several at a time.
 
-        Of large data only the run in the middle of each candidate that got there: a look at it takes seconds.
+        Of large data only the run in the middle of each candidate that got there: a look at it takes seconds. Not of
+        weighted rows: `evaluate` counts every row once.
         """
+        if self.settings.data.weighted:
+            self.notes.append("Rows have weights: objectives are those of the jobs, models were not evaluated again.")
+            return
         large = self.settings.data.rows * self.settings.data.columns > CHECK_EACH_UP_TO
         wanted = (
             [i for i in self._median_runs().values() if self.attempts[i].reached is not None] if large else self.results

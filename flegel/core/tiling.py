@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from flegel.core.code_cache import njit
 
 
 @njit(nogil=True, cache=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.errors import AlgorithmError
+from flegel.messages import Reduced
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.ledger import Adder, Ledger, add_in_order
+from flegel.params.parameter_update import new_parameter
 from flegel.params.protocol import Fold, Folded
 
 
@@ -65,19 +65,27 @@ class LocalStore:
         return hook_values.number(value, "objective", place)
 
     def _update(self, place: str) -> tuple[float | None, str]:
-        """A new θ, the objective, and why θ is refused where it is."""
-        total = self._ledger.total
-        made = call_hook(self._algorithm, place, "updateParameter", total, self.parameter)
-        fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.as_typed(v, self.parameter), place)
-        if not pytree.same_shape(fresh, self.parameter):
-            raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
-        if not pytree.is_finite(fresh):
-            return None, "θ holds numbers that are not finite"
-        value = hook_values.number(call_hook(self._algorithm, place, "objective", total, fresh), "objective", place)
-        if value is not None and not math.isfinite(value):
-            return None, f"the objective became {value}"
-        self.parameter = fresh
-        return value, ""
+        """The objective, and why the new θ is refused where it is."""
+
+        def call(hook: str, *args: Any) -> Any:
+            return call_hook(self._algorithm, place, hook, *args)
+
+        self.parameter, value, diverged = new_parameter(call, self._ledger.total, self.parameter, place)
+        return value, diverged
+
+    # -- workers ---------------------------------------------------------------------------------------------
+
+    def admit(self, worker: int, address: str) -> None:
+        """Nothing to remember: workers are sent θ."""
+
+    def publish(self, workers: Sequence[int]) -> bool:
+        return False
+
+    def heard(self, worker: int, body: Reduced, arrays: Sequence[Array]) -> Folded | None:
+        return None
+
+    def interrupted(self, worker: int) -> bool:
+        return False
 
     # -- checkpoints ---------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import msgspec
 
 from flegel.core.pytree import Array, Tree
 from flegel.errors import FlegelError
+from flegel.messages import Reduced
 
 
 class Fold(msgspec.Struct, frozen=True):
@@ -67,6 +68,23 @@ class ParameterStore(Protocol):
 
     def fold(self, request: Fold) -> Folded | None:
         """None: the answer comes later, as an event."""
+        ...
+
+    def admit(self, worker: int, address: str) -> None:
+        """A worker has loaded its shard; where other workers reach it, if it said so."""
+        ...
+
+    def publish(self, workers: Sequence[int]) -> bool:
+        """These workers are about to train. True: they hold θ themselves, and their orders carry none."""
+        ...
+
+    def heard(self, worker: int, body: Reduced, arrays: Sequence[Array]) -> Folded | None:
+        """While a fold is under way: a worker's part of it is done. The answer, when it was the last."""
+        ...
+
+    def interrupted(self, worker: int) -> bool:
+        """While a fold is under way: this worker is lost. True: the fold needed it and is undone, as if it had never
+        been asked for; otherwise it goes on, and the loss waits."""
         ...
 
     def join(self, one: int, other: int) -> None:

@@ -55,6 +55,16 @@ def balance_mode(spec: SyncSpec, workers: int) -> str:
     return spec.balance or "async"
 
 
+def check_topology(spec: SyncSpec, topology: str) -> None:
+    """Replicas of θ need a model whose updates take a report of every worker."""
+    able = [name for name, model in models().items() if model.all_report]
+    if topology == "allreduce" and spec.name not in able:
+        raise UsageError(
+            f"{spec.name} merges reports of single workers, so θ cannot live on all of them; --topology allreduce "
+            f"works with {', '.join(able)}."
+        )
+
+
 def _check(spec: SyncSpec) -> None:
     for name in ("interval", "first_interval"):
         value = getattr(spec, name)

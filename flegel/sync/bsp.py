@@ -22,6 +22,7 @@ class BSP(SyncModel):
     name = "bsp"
     summary = "full-batch barrier: every worker does one pass, everybody waits"
     repeatable = True
+    all_report = True
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
         match event:

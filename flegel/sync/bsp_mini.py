@@ -31,6 +31,7 @@ class BSPMini(SyncModel):
     name = "bsp-mini"
     summary = "a barrier after each mini-batch; its size is searched at the start"
     stored: ClassVar = {Search: ()}
+    all_report = True
 
     def __init__(self, batches: int | None = None, factor: float = 2.0) -> None:
         self._search = Search(1.0 / (batches or SMALLEST), factor, grow=True, most=1.0)

@@ -45,6 +45,7 @@ class FlexibleBarrier(SyncModel):
 
     flexible = True
     balances = True
+    all_report = True
 
     def __init__(self, interval: Interval, coordination: str) -> None:
         self._interval = interval

@@ -247,6 +247,8 @@ class SyncModel:
     flexible: ClassVar[bool] = False
     repeatable: ClassVar[bool] = False
     """The same data and seed give the same trajectory, to the last bit."""
+    all_report: ClassVar[bool] = False
+    """Every update takes a report of every worker, so workers may merge them among themselves (`--topology`)."""
     balances: ClassVar[bool] = False
     """Passes may drift apart, so points may move to faster workers: the model has the option `balance`."""
     stored: ClassVar[Mapping[type, tuple[str, ...]]] = {}

@@ -85,6 +85,17 @@ def test_under_bsp_a_resumed_job_takes_the_same_course_to_the_last_bit(name: str
         assert np.array_equal(again.state, whole.state)
 
 
+def test_checkpoints_of_workers_that_hold_the_parameters_go_on_to_the_same_bits(cluster, points, tmp_path) -> None:
+    options: dict[str, Any] = {"sync": "bsp", "workers": 2, "cluster": cluster, "tolerance": 0}
+    whole = flegel.run(KMeans(k=5), points, max_iterations=9, **options)
+    stored: dict[str, Any] = {"checkpoint": tmp_path / "job", "checkpoint_every": 0.01, "topology": "allreduce"}
+    flegel.run(KMeans(k=5), points, max_iterations=5, **stored, **options)
+    again = flegel.resume(tmp_path / "job", data=points, algorithm=KMeans(k=5), max_iterations=9, cluster=cluster)
+    for mine, other in zip(pytree.flatten(again.parameter), pytree.flatten(whole.parameter), strict=True):
+        assert np.array_equal(mine, other)
+    assert [r["objective"] for r in again.rows] == [r["objective"] for r in whole.rows]
+
+
 def test_points_that_moved_are_where_they_were(cluster, tmp_path) -> None:
     rng = np.random.default_rng(1)
     data = rng.normal(size=(40_000, 6)) + 3 * rng.integers(3, size=(40_000, 1))

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from flegel.algorithms.kmeans import KMeans
 from flegel.compare import Comparison, compare, read
+from flegel.compare.comparison import in_memory
+from flegel.datasets import open_data
 from flegel.runtime.processes import host
 
 
@@ -63,6 +65,13 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, points: np
     kept = read(tmp_path / "all.json")
     assert isinstance(kept, Comparison) and kept.hyperparameters["k"] == 3
     assert (tmp_path / "out" / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_rows_that_are_read_once_for_all_runs_keep_their_weights(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b,often\n" + "".join(f"{i},{i % 7},{1 + i % 3}\n" for i in range(40)))
+    rows = in_memory(open_data(str(tmp_path / "rows.csv"), weight="often")).read()
+    assert rows.weights is not None and rows.weights.tolist() == [1 + i % 3 for i in range(40)]
+    assert rows.features.shape == (40, 2)
 
 
 def test_loads_are_known_or_said_to_be_unknown() -> None:

@@ -48,6 +48,7 @@ def reads_or_refuses(name: str, content: bytes) -> None:
 @example(rows=["1,2", "", "3,4"], end="\n", packed=False)
 @example(rows=['"1,2', '3"'], end="\n", packed=False)
 @example(rows=["1", "", "2"], end="\n", packed=True)
+@example(rows=[","], end="\n", packed=False)
 def test_text(rows: list[str], end: str, packed: bool) -> None:
     content = end.join(rows).encode("utf-8", "surrogatepass")
     reads_or_refuses("t.csv.gz" if packed else "t.csv", gzip.compress(content) if packed else content)

@@ -111,6 +111,18 @@ def test_models_without_a_barrier_survive_a_kill(crew: LocalCluster, points: np.
     check_kmeans(points, result, machine)
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_workers_that_merge_reports_among_themselves_survive_losses(
+    crew: LocalCluster, points: np.ndarray, how: int
+) -> None:
+    story = Story(kill(crew, 1, how), recovered(1))
+    result, machine = train("kmeans", points, crew, story, topology="allreduce", worker_timeout=2.0)
+    check_kmeans(points, result, machine)
+    assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [1]
+    seen = [r["objective"] for r in result.rows if r["objective"] is not None]
+    assert all(b <= a * (1 + 1e-9) for a, b in pairwise(seen)), "what was lost is revisited under the same θ"
+
+
 @pytest.mark.parametrize("algorithm", ["gmm", "nmf"])
 def test_mixtures_and_factorizations_survive_a_kill(crew: LocalCluster, points: np.ndarray, algorithm: str) -> None:
     data: Any = points

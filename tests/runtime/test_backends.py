@@ -16,12 +16,13 @@ from flegel.core.shard import Shard, make_shard
 from flegel.errors import AlgorithmError, UsageError
 from flegel.machine.worker.worker import BeginLoad, BeginTrain, ShardReady, TrainerDone
 from flegel.messages import LoadShard
+from flegel.params.tree_layout import form_of
 from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.protocol import Backend, ShardKernel
 from flegel.runtime.backends.registry import BACKENDS, choose
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.worker.row_sources import SharedRows
-from flegel.runtime.worker.trainer import Trainer, form_of
+from flegel.runtime.worker.trainer import Trainer
 
 MICRO_BATCH = 16
 ROWS = np.random.default_rng(5).integers(-9, 10, size=(300, 4)) * 1.0

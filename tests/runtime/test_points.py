@@ -239,6 +239,7 @@ print(built.kind, sum(block.stats.cache_hits.values()), sum(block.stats.cache_mi
 """
 
 
+@pytest.mark.slow  # `test_compile` has the same without primitives; this one compiles for ten seconds
 def test_a_second_process_loads_a_class_with_primitives(tmp_path: Path) -> None:
     environment = {**os.environ, "FLEGEL_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", CHILD.format(folder=str(Path(__file__).parent))]

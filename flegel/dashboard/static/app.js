@@ -59,34 +59,40 @@
     return [n, look, w];
   }
 
-  function draw() {
-    chooser();
+  // What is to be drawn, in order: figures and timelines answer the hand, charts and tables follow.
+  function parts() {
     const shown = chosenRuns(), run = shown[0];
-    $("empty").hidden = runs.size > 0 || Boolean(cluster); $("main").hidden = !run;
-    drawCluster();
-    if (!run) return;
-    const [n, look, worker] = figures(run), end = Math.max(...shown.map((r) => r.duration), 1e-6);
-    $("time").value = cursor === null ? 1000 : Math.round((1000 * cursor) / end);
-    F.text("moment", cursor === null ? F.seconds(end) : F.seconds(cursor) + " of " + F.seconds(end));
-    for (const [id, line] of timelines) if (!chosen.has(id)) { line.close(); timelines.delete(id); }
-    for (const each of shown.slice(0, 4)) {
+    const steps = [() => { chooser(); $("empty").hidden = runs.size > 0 || Boolean(cluster); $("main").hidden = !run; }, drawCluster];
+    if (!run) return steps;
+    let n, look, worker;
+    steps.push(() => {
+      [n, look, worker] = figures(run); const end = Math.max(...shown.map((r) => r.duration), 1e-6);
+      $("time").value = cursor === null ? 1000 : Math.round((1000 * cursor) / end);
+      F.text("moment", cursor === null ? F.seconds(end) : F.seconds(cursor) + " of " + F.seconds(end));
+      for (const [id, line] of timelines) if (!chosen.has(id)) { line.close(); timelines.delete(id); }
+    });
+    for (const each of shown.slice(0, 4)) steps.push(() => {
       if (!timelines.has(each.id)) timelines.set(each.id, new F.Timeline($("timelines"), (text) => F.text("told", text)));
       timelines.get(each.id).show(each, cursor);
-    }
-    charts["by-seconds"].show(F.lines(shown, cursor, F.bySeconds), "seconds");
-    charts["by-passes"].show(F.lines(shown, cursor, F.byPasses), "passes over the data");
-    charts.intervals.show(F.lines(shown, cursor, F.intervals), "seconds");
-    charts.spreads.show(F.lines(shown, cursor, F.spreads), "seconds");
-    charts.rates.show(F.lines(shown, cursor, F.throughput), "seconds");
-    charts.utilizations.show(F.lines(shown, cursor, F.utilization), "seconds");
-    F.reasonsTable(run, cursor);
-    F.bars($("passes"), worker);
-    const p = worker ? worker.passes.filter((_, i) => worker.points[i]) : [];
-    F.text("spread", p.length ? "spread " + F.number(Math.max(...p) - Math.min(...p), 3) + " passes" : "");
-    const flows = look ? look.flows : [];
-    F.flow($("flow"), worker ? worker.id : [], cursor === null || look !== run.last || run.looks.length > 1 ? flows : n ? flows : []);
-    F.flowsTable(flows); F.workers(run, worker, $("find").value.trim()); F.hosts(run, worker); F.incidents(run, cursor); F.log(run);
+    });
+    const chart = (id, of, label) => steps.push(() => charts[id].show(F.lines(shown, cursor, of), label));
+    chart("by-seconds", F.bySeconds, "seconds"); chart("by-passes", F.byPasses, "passes over the data");
+    chart("intervals", F.intervals, "seconds"); chart("spreads", F.spreads, "seconds");
+    chart("rates", F.throughput, "seconds"); chart("utilizations", F.utilization, "seconds");
+    steps.push(() => F.workers(run, worker, $("find").value.trim()));
+    steps.push(() => {
+      F.bars($("passes"), worker);
+      const p = worker ? worker.passes.filter((_, i) => worker.points[i]) : [];
+      F.text("spread", p.length ? "spread " + F.number(Math.max(...p) - Math.min(...p), 3) + " passes" : "");
+    });
+    steps.push(() => {
+      const flows = look ? look.flows : [];
+      F.flow($("flow"), worker ? worker.id : [], cursor === null || look !== run.last || run.looks.length > 1 ? flows : n ? flows : []); F.flowsTable(flows);
+    });
+    steps.push(() => F.reasonsTable(run, cursor)); steps.push(() => { F.hosts(run, worker); F.incidents(run, cursor); F.log(run); });
+    return steps;
   }
+  function draw() { for (const step of parts()) step(); }
 
   function drawCluster() {
     $("cluster").hidden = !cluster; if (!cluster) return;
@@ -116,12 +122,12 @@
   function toEnd() { if (playing) play(); cursor = null; dirty = true; }
   function theme(dark) { document.documentElement.classList.toggle("dark", dark); dirty = true; }
 
-  $("time").addEventListener("input", () => { const end = Math.max(...chosenRuns().map((r) => r.duration), 1e-6), v = Number($("time").value); cursor = v >= 1000 ? null : (v * end) / 1000; dirty = true; loop(); });
+  $("time").addEventListener("input", () => { const end = Math.max(...chosenRuns().map((r) => r.duration), 1e-6), v = Number($("time").value); cursor = v >= 1000 ? null : (v * end) / 1000; dirty = true; loop(true); });
   $("play").addEventListener("click", play); $("now").addEventListener("click", toEnd);
   $("theme").addEventListener("click", () => theme(!document.documentElement.classList.contains("dark")));
   $("overlay").addEventListener("click", () => { if (chosen.size < runs.size) for (const id of runs.keys()) chosen.add(id); else { const first = runs.keys().next().value; chosen.clear(); chosen.add(first); } dirty = true; });
   $("cancel").addEventListener("click", () => act("cancel")); $("scale").addEventListener("click", () => act("scale", Number($("scale-to").value)));
-  $("find").addEventListener("input", () => { dirty = true; });
+  $("find").addEventListener("input", () => { dirty = true; loop(true); });
   document.addEventListener("keydown", (e) => {
     if (e.target instanceof HTMLInputElement || e.ctrlKey || e.metaKey || e.altKey) return;
     if (e.key === " " && !(e.target instanceof HTMLButtonElement)) { e.preventDefault(); play(); } else if (e.key === "n") toEnd(); else if (e.key === "d") theme(!document.documentElement.classList.contains("dark")); else if (e.key === "o") $("overlay").click();
@@ -129,16 +135,26 @@
   window.addEventListener("resize", () => { for (const c of Object.values(charts)) c.resize(); dirty = true; });
   theme(window.matchMedia("(prefers-color-scheme: dark)").matches);
 
-  // Drawing takes at most a quarter of the time: a page with a thousand workers stays fluid.
-  let rests = 0;
-  function loop() {
-    const now = performance.now();
-    if (dirty && now >= rests && !document.hidden) { dirty = false; draw(); const took = performance.now() - now; rests = now + Math.max(playing ? 40 : 200, 4 * took); document.body.dataset.drawn = ++drawn; }
+  // Drawing takes at most a quarter of the time and gives way to the hand after each slice: a page with a thousand
+  // workers stays fluid. Something new while charts are still to be drawn begins from the figures again.
+  const SLICE = 30;
+  let rests = 0, waiting = [];
+  function slice(began) {
+    const from = performance.now();
+    while (waiting.length && performance.now() - from < SLICE) waiting.shift()();
+    if (waiting.length) { setTimeout(() => slice(began), 0); return; }
+    rests = performance.now() + Math.max(playing ? 40 : 200, 3 * (performance.now() - began)); document.body.dataset.drawn = ++drawn;
   }
-  setInterval(loop, 50);
+  function loop(hand) {
+    const now = performance.now();
+    if (!dirty || document.hidden || (waiting.length ? !hand : now < rests && !hand)) return;
+    dirty = false;
+    const under = waiting.length > 0; waiting = parts(); if (!under) slice(now);
+  }
+  setInterval(() => loop(false), 50);
 
   const saved = $("saved");
-  if (saved) { for (const frame of JSON.parse(saved.textContent)) take(frame); F.text("connection", "saved page"); loop(); }
+  if (saved) { for (const frame of JSON.parse(saved.textContent)) take(frame); F.text("connection", "saved page"); loop(true); }
   else {
     fetch("rights").then((r) => r.json()).then((r) => { mayAct = r.act; dirty = true; }).catch(() => { mayAct = false; });
     const source = new EventSource("events");

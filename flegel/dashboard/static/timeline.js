@@ -3,7 +3,13 @@
 (function (F) {
   const LANES = 64; // beyond that a lane would be thinner than a hand's shake: colour tells the share of computing
 
-  F.color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  // Asked for after every change of the page, so it is read once for each theme: reading it makes the browser lay out anew.
+  const colors = new Map();
+  F.color = function (name) {
+    const key = document.documentElement.className + " " + name;
+    if (!colors.has(key)) colors.set(key, getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim());
+    return colors.get(key);
+  };
 
   F.fit = function (canvas, height) {
     const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth || 600;

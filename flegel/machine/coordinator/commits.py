@@ -62,7 +62,7 @@ class Commits:
         job = self._job
         seen = job.view.workers[worker]
         change = job.store.bundle(arrays)
-        if worker in self.held:  # it was asked for the rest, because workers come or go
+        if arrays and worker in self.held:  # it was asked for the rest, because workers come or go
             change = merge(job.algorithm, pytree.copy(self.held[worker]), change)
         self.held[worker] = change
         seen.hear(body.visits, body.compute, body.respond, body.wait)
@@ -71,6 +71,10 @@ class Commits:
             sent, here = self._orders.sent_at[worker] - job.began, now - job.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
         return seen
+
+    def hold_again(self, request: Fold) -> None:
+        """The fold was undone: its reports are as they were before it."""
+        self.held.update(zip(request.workers, request.changes, strict=True))
 
     def forget(self, worker: int) -> int:
         """The worker is lost: what it reported and was not handed over does not count. Returns the visits of that."""

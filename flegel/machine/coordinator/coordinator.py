@@ -79,7 +79,7 @@ class Coordinator(JobReader):
         """The job was to end for this reason, as soon as all points count again."""
         self._resumed: tuple[Updated, float, bool] | None = None
         """Of a resumed job: what the model hears first, the time at which the job stood, is its balance new?"""
-        self._folds = FoldQueue(self.state, self.liveness)
+        self._folds = FoldQueue(self.state, self.liveness, self.commits.hold_again)
 
     # -- entry points --------------------------------------------------------------------------------------
 

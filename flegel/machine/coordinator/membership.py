@@ -99,6 +99,7 @@ class Membership:
 
     def has_loaded(self, worker: int, body: ShardLoaded) -> None:
         self.loaded[worker] = body
+        self._job.store.admit(worker, body.address)
         self.roster.unhire(worker)
         self._check_library(worker, body.library)
 
@@ -190,6 +191,7 @@ class Membership:
             job.out.append(EvictWorker(worker, "came too late", gently=True))
             return Next.NOTHING
         self.loaded[worker] = body
+        job.store.admit(worker, body.address)
         job.view.workers[worker] = newcomer(job.view, worker, self._former.pop(worker, None))
         self.roster.newcomers.add(worker)
         if not any(i.worker == worker and i.resumed is None for i in self.incidents):

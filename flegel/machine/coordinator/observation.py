@@ -7,11 +7,14 @@ costs a few microseconds per shown worker, so it is made a few times a second an
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import TraceRow
+
+if TYPE_CHECKING:  # a display that only reads records loads neither the coordinator nor numba
+    from flegel.machine.coordinator.coordinator import Coordinator
 
 SHOWN = 40  # workers that a record describes one by one unless more are asked for; a terminal has no more lines
 FLOWS = 64  # pairs of workers; a picture of more cannot be read

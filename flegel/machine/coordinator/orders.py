@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flegel.core import pytree
+from flegel.core.pytree import Array
 from flegel.machine.coordinator.events import Send
 from flegel.machine.coordinator.liveness import Liveness
 from flegel.machine.coordinator.state import JobState
@@ -23,7 +24,9 @@ class WorkerOrders:
 
     def train(self, action: TrainWorkers, now: float) -> None:
         job = self._job
-        arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.unsent)))
+        arrays: tuple[Array, ...] = ()
+        if not job.store.publish(action.workers):
+            arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.unsent)))
         out, workers = job.out, job.view.workers
         round_, points, seconds, linger = job.view.round, action.points, action.seconds, action.linger
         for worker in action.workers:

@@ -5,6 +5,7 @@ A part reads and writes this record and its own state, and no other part. It dec
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from flegel.machine.coordinator.events import Command, Send, Timeouts, TraceRow
 from flegel.machine.coordinator.totals import Totals
 from flegel.messages import Order
 from flegel.params.protocol import ParameterStore
+from flegel.params.replicated import ReplicatedStore
 from flegel.plan.termination import Termination, Verdict
 from flegel.sync.policy import Policy, Updated, View, WorkerView
 
@@ -51,6 +53,16 @@ class JobState:
 
     def __post_init__(self) -> None:
         self.totals = Totals(self.view)
+        if isinstance(self.store, ReplicatedStore):
+            self.store.connect(self)
+
+    @property
+    def members(self) -> Collection[int]:
+        return self.view.workers.keys()
+
+    @property
+    def round(self) -> int:
+        return self.view.round
 
     @property
     def points(self) -> int:

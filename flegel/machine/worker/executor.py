@@ -18,6 +18,7 @@ from flegel.core.shard import Shard
 from flegel.machine.audit.checksums import checksum
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.point_store import PointStore
+from flegel.machine.worker.replica import FoldPort, ReplicaControl
 from flegel.messages import (
     Answer,
     AuditPoints,
@@ -102,16 +103,23 @@ class WorkerPort(Protocol):
 class WorkerExecutor:
     """Feed it events with `handle`; it calls the port."""
 
-    __slots__ = ("_port", "_reported", "machine")
+    __slots__ = ("_folds", "_port", "_replicas", "_reported", "machine")
 
-    def __init__(self, port: WorkerPort) -> None:
+    def __init__(self, port: WorkerPort, folds: FoldPort | None = None) -> None:
+        """`folds`: for jobs whose workers merge reports themselves."""
         self.machine = machine.Worker()
-        self._port = port
+        self._port, self._folds = port, folds
+        self._replicas: ReplicaControl | None = None
         self._reported: Array | None = None
         """The checksum of all reports of this job, where it is audited."""
 
     def order(self, body: Order, arrays: tuple[Array, ...], now: float) -> None:
         """An order of the coordinator came."""
+        if self._replicas is not None:
+            taken = self._replicas.order(body, arrays)
+            if taken is None:
+                return
+            arrays = taken
         self.handle(machine.OrderReceived(body, arrays), now)
 
     def handle(self, event: Event, now: float) -> None:
@@ -126,6 +134,9 @@ class WorkerExecutor:
                 arrays = port.statistics() if command.with_changes else command.arrays
                 if command.with_changes and self._reported is not None:
                     self._reported = self._reported + checksum(arrays)
+                if command.with_changes and self._replicas is not None:
+                    self._replicas.reports.add(arrays)  # the coordinator hears the figures alone
+                    arrays = ()
                 port.send(command.body, arrays, now)
             else:
                 self._execute(command)
@@ -137,6 +148,9 @@ class WorkerExecutor:
                 port.measure(order)
             case machine.BeginLoad(load, arrays):
                 self._reported = np.zeros((1, 2)) if load.audit else None
+                self._replicas = None
+                if load.replicated and self._folds is not None:
+                    self._replicas = ReplicaControl(load.parameter.fields, self._folds)
                 port.load(load, arrays)
             case machine.CountAgain(audit, arrays):
                 reported = self._reported if self._reported is not None else np.zeros(0)
@@ -146,6 +160,8 @@ class WorkerExecutor:
             case machine.CheckpointState(number):
                 port.at_rest(partial(self._checkpoint, number))
             case machine.ReassignPoints(tending, arrays):
+                if isinstance(tending, ResetPoints) and self._replicas is not None:
+                    self._replicas.reports.clear()
                 if isinstance(tending, ResetPoints) and self._reported is not None:
                     self._reported = np.zeros((1, 2))  # what was reported has been subtracted
                 port.reassign(tending, arrays)
@@ -156,6 +172,7 @@ class WorkerExecutor:
             case machine.SetOwnTimer(at, round_):
                 port.set_timer(at, round_)
             case machine.DropShard():
+                self._replicas = None
                 port.drop()
             case machine.Quit():
                 port.quit()

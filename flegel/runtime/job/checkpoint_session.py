@@ -31,6 +31,7 @@ from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
 from flegel.messages import TreeLayout
+from flegel.params.tree_layout import build
 from flegel.runtime import clock
 from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job
@@ -38,7 +39,6 @@ from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.checkpoint.writer import Checkpointer
 from flegel.runtime.job.class_source import in_json, plain_hyper, reference
 from flegel.runtime.job.find_algorithm import home_of
-from flegel.runtime.worker.trainer import build
 
 
 class CheckpointWarning(UserWarning):

@@ -17,6 +17,7 @@ from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.options import check_options
+from flegel.params.ledger import sums_alone
 from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.observers import JobControl, Observer
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -87,6 +88,12 @@ def check_numbers(request: Request) -> None:
         raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
     check_options(request.job)
     cls = type(request.algorithm)
+    if request.job.topology == "allreduce" and (request.job.attribute or not sums_alone(request.algorithm)):
+        what = (
+            "--attribute asks" if request.job.attribute else f"aggregate of {cls.__name__} merges reports its own way"
+        )
+        tail = " for the gain of each report" if request.job.attribute else ""
+        raise UsageError(f"{what}{tail}, which an all-reduce cannot; use --topology coordinator.")
     halts = "voteToHalt" in cls.updateDataPoint.__code__.co_names
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
     halts = halts or cls.finished is not Algorithm.finished

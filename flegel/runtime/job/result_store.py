@@ -31,10 +31,10 @@ from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_records
 from flegel.loading.regular_files import DOCUMENT, read_regular
 from flegel.messages import TreeLayout
+from flegel.params.tree_layout import build, form_of
 from flegel.prediction import answer, class_names, model_of, predict
 from flegel.result import Result, estimator, module_of
 from flegel.runtime.job.class_source import in_json, instantiate, reference
-from flegel.runtime.worker.trainer import build, form_of
 
 FORMAT = 1
 

@@ -31,6 +31,9 @@ from flegel.messages import LoadShard, MeasureMoments
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
+from flegel.params.protocol import ParameterStore
+from flegel.params.replicated import ReplicatedStore
+from flegel.params.tree_layout import form_of
 from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
@@ -49,8 +52,7 @@ from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.worker.row_sources import SharedRows
-from flegel.runtime.worker.trainer import form_of
-from flegel.sync import balance_mode, make_policy
+from flegel.sync import balance_mode, check_topology, make_policy
 
 
 def execute(request: Request) -> Result:
@@ -69,6 +71,7 @@ def _execute(request: Request, observation: Observation) -> Result:
     began = clock.now()
     check_numbers(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
+    check_topology(request.job.sync, request.job.topology)
     parse_stragglers(request.job.straggler, request.workers)
     parse_devices(request.job.device, request.job.gpus, request.workers)
     session = request.session
@@ -165,6 +168,7 @@ def _coordinator(
             audit=job.audit != "off",
             lend=balance_mode(job.sync, request.workers) != "off",
             device=devices.get(index, "cpu"),
+            replicated=job.topology == "allreduce",
         )
         for index in range(request.workers)
     }
@@ -172,7 +176,7 @@ def _coordinator(
         algorithm=algorithm,
         policy=make_policy(job.sync),
         criteria=job.criteria,
-        store=LocalStore(algorithm, prepared.parameter, prepared.zero, add_fields, job.attribute),
+        store=_store(request, prepared),
         loads=loads,
         collect=job.collect_state or algorithm.keep_state,
         scaling=tuple(scaling or ()),
@@ -186,6 +190,13 @@ def _coordinator(
         rows=request.data.rows,
         replace=job.replace,
     )
+
+
+def _store(request: Request, prepared: PreparedJob) -> ParameterStore:
+    """Where θ and the statistics live."""
+    if request.job.topology == "allreduce":
+        return ReplicatedStore(request.algorithm, prepared.parameter, prepared.zero)
+    return LocalStore(request.algorithm, prepared.parameter, prepared.zero, add_fields, request.job.attribute)
 
 
 def _described(request: Request) -> Job:

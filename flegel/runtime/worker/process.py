@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,6 +29,7 @@ from flegel.errors import DecodeError, FlegelError
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import WorkerExecutor
 from flegel.machine.worker.point_store import PointStore
+from flegel.machine.worker.replica import Replica
 from flegel.messages import (
     Answer,
     AuditPoints,
@@ -36,6 +37,7 @@ from flegel.messages import (
     LoadShard,
     MeasureMoments,
     ReceivePoints,
+    ReduceReports,
     Report,
     SendPoints,
     ShardLoaded,
@@ -53,12 +55,14 @@ from flegel.runtime.transport.curve import private_bytes
 from flegel.runtime.transport.poller import Poller
 from flegel.runtime.transport.shared_buffers import BufferWriter
 from flegel.runtime.transport.shared_memory import open_shared
+from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.mover import Mover
-from flegel.runtime.worker.trainer import Trainer
+from flegel.runtime.worker.trainer import BeginFold, Trainer
 
 _log = logging.getLogger(__name__)
 
 BEAT = 1.0
+LAST = 1 << 62  # no fold has a larger number
 CONTACT = 60.0  # seconds until a worker that reached nobody ends
 
 
@@ -90,13 +94,14 @@ class WorkerLoop:
         self._config = config
         self._sockets = job_sockets.JobSockets(config.keys, inside.context if inside else None)
         open_array = inside.open_array if inside else partial(open_shared, dial=self._sockets.dial)
-        self._trainer = Trainer(open_array=open_array, collect=inside is None)
+        self._exchange = PieceExchange(self._sockets, config.address, config.worker, config.incarnation)
+        self._trainer = Trainer(open_array=open_array, collect=inside is None, exchange=self._exchange)
         self._mover = Mover(self._sockets, self._trainer, config.address, config.worker, config.incarnation)
         self._posted: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
         self._sequencer = Sequencer(config.token, 0, config.worker, config.incarnation)
         self._last_sequence = -1
         self._buffers: BufferWriter | None = None
-        self._executor = WorkerExecutor(self)
+        self._executor = WorkerExecutor(self, self)
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
         self._in_job = False
@@ -122,7 +127,9 @@ class WorkerLoop:
             self._listen(parent)
         finally:
             self._mover.quit()
+            self.drop_fold(LAST)
             self._trainer.quit()
+            self._exchange.close()
             if self._connection is not None:
                 self._connection.close()
             self._socket.close()
@@ -248,7 +255,14 @@ class WorkerLoop:
     def set_timer(self, at: float, round_: int) -> None:
         self._timer = (at, round_)
 
+    def reduce(self, order: ReduceReports, copy: Replica, report: Sequence[Array] | None) -> None:
+        self._trainer.order(BeginFold(self._sequencer.job, order, copy, report, self.post))
+
+    def drop_fold(self, fold: int) -> None:
+        self._exchange.drop(fold)
+
     def drop(self) -> None:
+        self.drop_fold(LAST)
         self._buffers, self._in_job = None, False
         self._mover.post(self._sequencer.job, machine.DropShard())
         self._trainer.order(machine.DropShard())

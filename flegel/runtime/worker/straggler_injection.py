@@ -15,8 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from numba import njit
-
+from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag, raised
 from flegel.plan.stragglers import NONE, Slowdown, Stragglers

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -21,7 +21,7 @@ import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
-from flegel.core.pytree import Array, Tree
+from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
@@ -30,6 +30,7 @@ from flegel.machine.audit.recount import Recount, count_of
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
+from flegel.machine.worker.replica import Replica
 from flegel.machine.worker.visit_schedule import VisitRun
 from flegel.machine.worker.worker import (
     ApplyOwnership,
@@ -50,11 +51,13 @@ from flegel.messages import (
     LoadShard,
     MeasureMoments,
     PointsAudited,
+    Reduced,
+    ReduceReports,
     ShardLoaded,
     TransferOwnership,
-    TreeLayout,
     WorkerFailed,
 )
+from flegel.params.tree_layout import build
 from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime import clock
 from flegel.runtime.backends.protocol import ShardKernel
@@ -63,6 +66,7 @@ from flegel.runtime.job.class_source import instantiate
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker import shared_points
 from flegel.runtime.worker.current_hook import MODULE, HookRecord, inside
+from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
 from flegel.runtime.worker.row_sources import OpenArray, open_ids, open_rows
 from flegel.runtime.worker.straggler_injection import StragglerInjection
@@ -83,13 +87,30 @@ class AtRest:
     work: Callable[[PointStore], None]
 
 
+@dataclass(frozen=True)
+class BeginFold:
+    """Fold this worker's report with those of the others, and make θ anew."""
+
+    job: str
+    order: ReduceReports
+    copy: Replica
+    report: Sequence[Array] | None
+    answer: Callable[[Reduced, tuple[Array, ...]], None]
+
+
 class Trainer:
     """Give it orders from the I/O thread; take results from `results` when the pipe `wakeup` is readable."""
 
-    def __init__(self, open_array: OpenArray = shared_memory.open_shared, collect: bool = True) -> None:
+    def __init__(
+        self,
+        open_array: OpenArray = shared_memory.open_shared,
+        collect: bool = True,
+        exchange: PieceExchange | None = None,
+    ) -> None:
         """`open_array`: how arrays that others describe are opened. `collect`: have the garbage collector look through
-        this process when a job ends; not where others live in it."""
-        self._open_array, self._collect = open_array, collect
+        this process when a job ends; not where others live in it. `exchange`: for folds with other workers."""
+        self._open_array, self._collect, self._exchange = open_array, collect, exchange
+        self._algorithm: Algorithm | None = None
         self._hooks: HookRecord | None = None
         self.flag = new_flag()
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
@@ -115,7 +136,7 @@ class Trainer:
         self._thread.start()
 
     def order(
-        self, command: BeginMoments | BeginLoad | BeginTrain | ApplyOwnership | ReassignPoints | DropShard
+        self, command: BeginMoments | BeginLoad | BeginTrain | BeginFold | ApplyOwnership | ReassignPoints | DropShard
     ) -> None:
         if isinstance(command, BeginTrain):
             self._halted = False
@@ -219,6 +240,9 @@ class Trainer:
                 self._doing = "updateDataPoint"
                 with inside("updateDataPoint"):
                     self._guarded(command.round, partial(self._train, command))
+            case BeginFold():
+                self._doing = "merging reports"
+                self._guarded(command.order.round, partial(self._fold, command))
         return True
 
     def _guarded(self, round_: int, work: Any) -> None:
@@ -237,7 +261,9 @@ class Trainer:
         come to it in the middle of the next job."""
         if self._kernel is not None:
             self._kernel.close()
-        self.store = self._measured = self._reassigner = self._kernel = self._recount = None
+        self.store = self._measured = self._reassigner = self._kernel = self._recount = self._algorithm = None
+        if self._exchange is not None:
+            self._exchange.close()
         if self._injection is not None:
             self._injection.close()
             self._injection = None
@@ -296,7 +322,7 @@ class Trainer:
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
         began = clock.now()
         with inside(MODULE):
-            algorithm = instantiate(load.algorithm)
+            algorithm = self._algorithm = instantiate(load.algorithm)
         resumed: tuple[Array, ...] = ()
         if load.kept is not None:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
@@ -326,7 +352,12 @@ class Trainer:
             self._injection = StragglerInjection(stragglers, load.index, workers, load.elapsed)
         owned = self.store.schedule.owned
         seconds = clock.now() - began
-        return ShardReady(ShardLoaded(owned, shard.columns, kernel.kind, kernel.note, seconds, library=kernel.library))
+        address = self._exchange.listen() if load.replicated and self._exchange is not None else ""
+        return ShardReady(
+            ShardLoaded(
+                owned, shard.columns, kernel.kind, kernel.note, seconds, library=kernel.library, address=address
+            )
+        )
 
     def _make_shard(
         self,
@@ -403,6 +434,21 @@ class Trainer:
         exhausted = exhausted or visits >= points
         return TrainerDone(visits, exhausted, schedule.unseen, store.halted, ended - began, began, ended)
 
+    def _fold(self, command: BeginFold) -> None:
+        """With the reports of all workers; nothing where the fold is dropped meanwhile."""
+        assert self._exchange is not None and self._algorithm is not None
+        algorithm, order = self._algorithm, command.order
+        total = self._exchange.fold(command.job, order, command.copy, command.report)
+        if total is not None:
+            answer, arrays = command.copy.finish(algorithm, order, total, self._exchange.worker, self._call_hook)
+            command.answer(answer, arrays)
+
+    def _call_hook(self, hook: str, *args: Any) -> Any:
+        """A hook that makes θ; what it raises reaches the user from here."""
+        self._doing = hook
+        with inside(hook):
+            return getattr(self._algorithm, hook)(*(pytree.present(pytree.read_only(a)) for a in args))
+
     def _step(self, kernel: ShardKernel, store: PointStore, run: VisitRun, end: int, round_: int, flag: Array) -> int:
         """One call of the kernel; points that it trained."""
         reached = kernel.run(store.shards[run.shard], run.start, end, round_, flag)
@@ -419,20 +465,3 @@ class Trainer:
             fitting = self._deadline.fitting(order.until - clock.now(), least)
             most = most if fitting is None else min(most, fitting)
         return most
-
-
-def build(form: TreeLayout, arrays: tuple[Array, ...], algorithm: Any) -> Tree:
-    """Arrays in the tuple class that the algorithm's own module defines under that name, or in a plain one."""
-    import sys
-    from collections import namedtuple
-
-    if not form.fields:
-        return arrays[0]
-    own = getattr(sys.modules[type(algorithm).__module__], form.name, None)
-    if isinstance(own, type) and getattr(own, "_fields", None) == form.fields:
-        return own(*arrays)
-    return namedtuple(form.name, form.fields)(*arrays)  # type: ignore[misc]
-
-
-def form_of(value: Tree) -> TreeLayout:
-    return TreeLayout(type(value).__name__, pytree.names(value)) if pytree.is_bundle(value) else TreeLayout("array", ())

@@ -27,18 +27,20 @@ from numba.extending import overload_method, register_jitable
 
 from flegel.algorithm import Algorithm, Kernel
 from flegel.core import pytree
+from flegel.core.code_cache import code_folder, take_turns, write_once
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
 from flegel.core.stop_flag import new_flag
-from flegel.runtime.backends.numba.code_cache import code_folder, write_once
+from flegel.runtime.backends.numba.compile_turns import turn
 from flegel.runtime.job.class_source import load_class, reference
 from flegel.runtime.worker.current_hook import inside
 
+take_turns(turn)
 BUILTIN_PACKAGE = "flegel.algorithms"
 TEMPLATE = '''"""Generated: the loop over a block of points for {title}."""
 from collections import namedtuple
-from numba import njit
 from flegel.core.borrowed_arrays import borrowed
+from flegel.core.code_cache import njit
 from flegel.core.stop_flag import raised
 from flegel.core.shard import DataPoint, SparseRow
 import flegel.runtime.backends.numba.compiler

@@ -1,25 +1,15 @@
-"""LIBSVM/SVMlight text: `label index:value index:value … # comment`, one sparse row per line.
+"""The compiled parser of LIBSVM/SVMlight lines. Loaded with the first such file, because it needs numba.
 
-Has a compiled parser, because neither pandas nor PyArrow reads this format. Numbers that one multiplication does not
-convert exactly are parsed by Python's `float`. Never guesses: an error names the bad token and its line.
+Numbers that one multiplication does not convert exactly are parsed by Python's `float`. Never guesses: an error names
+the bad token and its line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-import numba
 import numpy as np
 
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
-from flegel.core.shard import Sparse
-from flegel.datasets.file_signature import check_unchanged, signature
-from flegel.datasets.formats.compressed import line_pieces, read_head
-from flegel.datasets.formats.text_dialect import LINE_LIMIT
-from flegel.datasets.formats.text_stream import PIECE
-from flegel.datasets.source import Chunk, Description, Stream
 from flegel.errors import DataError
 
 _POWERS = 10.0 ** np.arange(23)
@@ -32,7 +22,7 @@ _PROBLEMS = {
 }
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _number(text: Array, at: int, end: int, powers: Array) -> tuple[int, float]:
     """State and value of the decimal number in text[at:end]: 0 exact, 1 not a number, 2 left to `float`."""
     sign = 1.0
@@ -83,7 +73,7 @@ def _number(text: Array, at: int, end: int, powers: Array) -> tuple[int, float]:
     return 0, sign * value
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _rows(
     text: Array, powers: Array, labels: Array, indptr: Array, indices: Array, values: Array, slow: Array
 ) -> tuple[int, int, int, int, int, int]:
@@ -185,61 +175,3 @@ def parse(text: bytes, first_line: int, origin: str) -> tuple[Array, Array, Arra
 def _token(text: bytes, at: int) -> str:
     token = text[at : at + 40].split(None, 1)
     return repr(token[0].decode("utf-8", "replace")) if token else "''"
-
-
-def is_svmlight_file(path: Path) -> bool:
-    """Whether the first row is `label index:value …`."""
-    head, _ = read_head(path, 4096)
-    for line in head.split(b"\n"):
-        body = line.split(b"#")[0].split()
-        if body:
-            return len(body) > 1 and all(b":" in token for token in body[1:-1]) and b":" in body[1]
-    return False
-
-
-class SvmlightStream(Stream):
-    """One LIBSVM file. Indices count from 1 as in LIBSVM, or from 0 where an index 0 occurs."""
-
-    kind = "svmlight"
-    sparse = True
-    labelled = True
-
-    def __init__(self, path: Path, dtype: str, first_index: int | None = None, width: int = 0) -> None:
-        self.path, self.origin = path, str(path)
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
-        self.columns = width
-        if first_index is None:
-            first_index = 0 if any((indices == 0).any() for _, _, indices, _ in self._parsed()) else 1
-        self.first_index = first_index
-
-    def _parsed(self) -> Iterator[tuple[Array, Array, Array, Array]]:
-        line = 1
-        for piece in line_pieces(self.path, 0, PIECE, LINE_LIMIT):
-            yield parse(piece, line, self.origin)
-            line += piece.count(b"\n")
-
-    def chunks(self) -> Iterator[Chunk]:
-        for labels, indptr, indices, values in self._parsed():
-            if not np.isfinite(values.sum()) and not np.isfinite(values).all():
-                raise DataError(f"{self.origin} has a value that is not finite; drop or fill such rows first.")
-            indices = indices - self.first_index
-            columns = int(indices.max()) + 1 if len(indices) else 0
-            with np.errstate(over="ignore"):  # what a narrower precision cannot hold is refused by its row and column
-                values = values.astype(self.dtype)
-            yield Chunk(Sparse(indptr, indices.astype(np.int32), values, columns), labels)
-
-    def describe(self) -> Description:
-        return {
-            "kind": self.kind,
-            "path": str(self.path),
-            "signature": signature(self.path),
-            "dtype": self.dtype.name,
-            "first_index": self.first_index,
-            "width": self.columns,
-        }
-
-    @classmethod
-    def from_description(cls, description: Description) -> SvmlightStream:
-        path = Path(description["path"])
-        check_unchanged(path, description)
-        return cls(path, description["dtype"], description["first_index"], description["width"])

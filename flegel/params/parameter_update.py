@@ -1,0 +1,32 @@
+"""A new θ from complete statistics: the one step that everybody who holds θ takes alike. Pure; no statistics change.
+
+The coordinator's own store takes it once; with replicas each worker takes it on its own copy, to the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from flegel.core import pytree
+from flegel.core.pytree import Tree
+from flegel.errors import AlgorithmError
+from flegel.params import hook_values
+
+HookCall = Callable[..., Any]
+"""Gets the name of a hook and its arguments; returns what the hook returns."""
+
+
+def new_parameter(call: HookCall, total: Tree, parameter: Tree, place: str) -> tuple[Tree, float | None, str]:
+    """θ, the objective, and why a new θ is refused where it is; then θ is the old one."""
+    made = call("updateParameter", total, parameter)
+    fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.as_typed(v, parameter), place)
+    if not pytree.same_shape(fresh, parameter):
+        raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
+    if not pytree.is_finite(fresh):
+        return parameter, None, "θ holds numbers that are not finite"
+    value = hook_values.number(call("objective", total, fresh), "objective", place)
+    if value is not None and not math.isfinite(value):
+        return parameter, None, f"the objective became {value}"
+    return fresh, value, ""

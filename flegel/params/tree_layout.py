@@ -1,0 +1,26 @@
+"""Named tuples of arrays on the wire and on disk: their layout, and the tuple again from layout and arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections import namedtuple
+from collections.abc import Sequence
+from typing import Any
+
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.messages import TreeLayout
+
+
+def build(form: TreeLayout, arrays: Sequence[Array], algorithm: Any) -> Tree:
+    """Arrays in the tuple class that the algorithm's own module defines under that name, or in a plain one."""
+    if not form.fields:
+        return arrays[0]
+    own = getattr(sys.modules[type(algorithm).__module__], form.name, None)
+    if isinstance(own, type) and getattr(own, "_fields", None) == form.fields:
+        return own(*arrays)
+    return namedtuple(form.name, form.fields)(*arrays)  # type: ignore[misc]
+
+
+def form_of(value: Tree) -> TreeLayout:
+    return TreeLayout(type(value).__name__, pytree.names(value)) if pytree.is_bundle(value) else TreeLayout("array", ())

@@ -1,0 +1,72 @@
+"""How large a slice should be: large ones overlap little, small ones pay their fixed cost often. Pure.
+
+003, Eq. 1 and 4: T = (x·N/W + α/W)(M/x + 1) + Δt is least at x = sqrt(M·α/N). M: parameters, N: nodes, W: bandwidth,
+α: the fixed cost of a slice, counted in parameters. The paper uses α = 1.2e5 throughout; here it is fitted to the
+transfers of the job itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isclose, sqrt
+
+PAPER_ALPHA = 1.2e5
+"""003, Section 3.1: used until transfers of at least two sizes were seen."""
+MEMORY = 0.98
+"""Weight of the past when one more transfer is seen: the last 50 count for most."""
+
+
+@dataclass(frozen=True)
+class SliceCost:
+    """Least squares of seconds = fixed + size·each, with forgetting; `seen` returns the next state."""
+
+    weight: float = 0.0
+    size: float = 0.0
+    seconds: float = 0.0
+    size_squared: float = 0.0
+    size_seconds: float = 0.0
+
+    def seen(self, size: float, seconds: float) -> SliceCost:
+        return SliceCost(
+            MEMORY * self.weight + 1,
+            MEMORY * self.size + size,
+            MEMORY * self.seconds + seconds,
+            MEMORY * self.size_squared + size * size,
+            MEMORY * self.size_seconds + size * seconds,
+        )
+
+    def fitted(self) -> tuple[float, float] | None:
+        """Seconds of a slice of size 0, and of each parameter; None while one size alone was seen."""
+        mean_square, square_mean = self.size_squared * self.weight, self.size * self.size
+        if self.weight < 2 or isclose(mean_square, square_mean, rel_tol=1e-9):
+            return None
+        each = (self.weight * self.size_seconds - self.size * self.seconds) / (mean_square - square_mean)
+        fixed = (self.seconds - each * self.size) / self.weight
+        return (max(0.0, fixed), each) if each > 0 else None
+
+    def alpha(self, sharing: int) -> float:
+        """Fixed cost in parameters of a whole link that `sharing` transfers use at once: seconds × throughput."""
+        found = self.fitted()
+        return PAPER_ALPHA if found is None else sharing * found[0] / found[1]
+
+
+def seconds_of_round(size: float, total: float, alpha: float, nodes: int, bandwidth: float) -> float:
+    """Eq. 1 without Δt."""
+    return (size * nodes / bandwidth + alpha / bandwidth) * (total / size + 1)
+
+
+def best_size(total: int, alpha: float, nodes: int, servers: int = 1) -> int:
+    """Eq. 4, at least 1; at most what leaves two slices for each server, so that load can be moved at all."""
+    return max(1, min(round(sqrt(total * alpha / nodes)), total // (2 * servers)))
+
+
+def flat_range(total: int, alpha: float, nodes: int, tolerance: float = 0.01) -> tuple[float, float]:
+    """Sizes at which T exceeds its least value by at most `tolerance`: there is no reason to cut anew within them."""
+    best = sqrt(total * alpha / nodes)
+    if not best:
+        return 1.0, max(1.0, tolerance * total)
+    # T·W = N·M + α + N·x + M·α/x; at the optimum the last two are both N·x*.
+    spare = tolerance * (total + alpha / nodes + 2 * best) / 2
+    middle = best + spare
+    width = sqrt(middle * middle - best * best)
+    return max(1.0, middle - width), middle + width

@@ -1,0 +1,85 @@
+"""Fills the cache of compiled code: tiny jobs, one for each kernel that a user may ask for. Keeps no result.
+
+Only a job knows all that a job compiles, so jobs are run: two iterations on a few rows, in a thread of this process.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flegel.algorithm import Algorithm
+from flegel.algorithms import BUILTINS
+from flegel.core.shard import Sparse
+from flegel.errors import FlegelWarning
+from flegel.job import Criteria, Job, SyncSpec
+from flegel.runtime import clock
+from flegel.runtime.job.find_algorithm import find_algorithm
+from flegel.runtime.job.request import Request, open_job_data
+from flegel.runtime.job.run import execute
+
+ROWS, COLUMNS = 256, 8
+DTYPES = ("float32", "float64")
+
+
+class Case(NamedTuple):
+    """Something that is compiled separately."""
+
+    algorithm: Algorithm
+    name: str
+    dtype: str
+    sparse: bool
+    weighted: bool
+
+    def __str__(self) -> str:
+        words = [self.name, self.dtype, *["sparse"][: self.sparse], *["with weights"][: self.weighted]]
+        return " ".join(words)
+
+
+def own_kernels() -> list[str]:
+    """Built-in algorithms whose kernels are compiled here."""
+    return [name for name in BUILTINS if BUILTINS[name].startswith("flegel.algorithms.")]
+
+
+def variants(name: str) -> list[Algorithm]:
+    """An algorithm with each of the hyper-parameters that are compiled separately."""
+    cls = find_algorithm(name)
+    return [cls(**hyper) for hyper in cls.compiled_apart]
+
+
+def cases(name: str, algorithms: list[Algorithm], dtypes: tuple[str, ...], weights: bool) -> Iterator[Case]:
+    """What there is to compile for them."""
+    for algorithm in algorithms:
+        default = type(algorithm)().hyper()
+        chosen = {key: value for key, value in algorithm.hyper().items() if value is not default[key]}
+        words = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
+        for dtype in dtypes:
+            for sparse in (False, True)[: 1 + algorithm.sparse]:
+                for weighted in (False, True)[: 1 + (weights and algorithm.weighted)]:
+                    yield Case(algorithm, words, dtype, sparse, weighted)
+
+
+def compile_case(case: Case) -> float:
+    """Seconds that it took; a few hundredths where everything was there."""
+    began = clock.now()
+    job = Job(workers=1, processes=False, sync=SyncSpec(name="bsp"), criteria=Criteria(max_iterations=2))
+    data = open_job_data(job, _rows(case), case.algorithm)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FlegelWarning)
+        execute(Request(case.algorithm, data, job))
+    return clock.now() - began
+
+
+def _rows(case: Case) -> Any:
+    rng = np.random.default_rng(0)
+    dense = rng.random((ROWS, COLUMNS)).astype(case.dtype)
+    labels = (dense[:, 0] > 0.5).astype(np.float64) if case.algorithm.supervised else None
+    weights = np.ones(ROWS) if case.weighted else None
+    if not case.sparse:
+        return dense, labels, weights
+    starts = np.arange(0, ROWS * COLUMNS + 1, COLUMNS)
+    rows = Sparse(starts, np.tile(np.arange(COLUMNS, dtype=np.int32), ROWS), dense.reshape(-1), COLUMNS)
+    return rows, labels, weights

@@ -1,0 +1,123 @@
+"""Compiled code is found by content: an edit anywhere below a kernel is another folder; foreign code is not found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flegel.algorithms.kmeans.kernel import group_sizes, tile_shape
+from flegel.cli.main import app
+from flegel.core import code_cache
+from flegel.runtime.backends.numba.compile_turns import turn
+from flegel.runtime.job import warm_code
+
+
+def forget() -> None:
+    for remembered in (code_cache._text, code_cache._files, code_cache.content_key):
+        remembered.cache_clear()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working copy: a kernel, the helper that it imports, the helper's constants, and a module beside them."""
+    texts = {
+        "algorithms/one/kernel.py": "from flegel.algorithms.helper import add\n",
+        "algorithms/helper.py": "import os\nfrom flegel.core import constants\n",
+        "flegel/core/constants.py": "WIDTH = 4\n",
+        "algorithms/other.py": "WIDTH = 4\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(code_cache, "PACKAGE", tmp_path / "flegel")
+    forget()
+    yield tmp_path
+    forget()
+
+
+@pytest.mark.parametrize(
+    ("changed", "another"),
+    [
+        ("algorithms/one/kernel.py", True),
+        ("algorithms/helper.py", True),
+        ("flegel/core/constants.py", True),
+        ("algorithms/other.py", False),
+    ],
+)
+def test_code_belongs_to_the_text_of_everything_that_went_into_it(package: Path, changed: str, another: bool) -> None:
+    kernel = package / "algorithms/one/kernel.py"
+    before = code_cache.content_key(kernel)
+    (package / changed).write_text((package / changed).read_text() + "MORE = 1\n")
+    forget()
+    assert (code_cache.content_key(kernel) != before) == another
+
+
+class Named:
+    """Types that are called alike."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def __repr__(self) -> str:
+        return "Point(float64, float64)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named) and other.field == self.field
+
+    def __hash__(self) -> int:
+        return hash(self.field)
+
+
+def test_code_for_other_types_of_the_same_name_and_damaged_code_are_not_found(tmp_path: Path) -> None:
+    files = code_cache._Files(tmp_path, "train")
+    files.save((Named("x"),), "code")
+    assert files.load((Named("x"),)) == "code"
+    assert files.load((Named("y"),)) is None
+    for file in tmp_path.iterdir():
+        file.write_bytes(b"damaged")
+    assert files.load((Named("x"),)) is None
+
+
+def test_only_a_few_contents_of_a_module_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_cache, "code_folder", lambda: tmp_path)
+    kernel = tmp_path / "kernel.py"
+    for number in range(code_cache.KEPT + 3):
+        kernel.write_text(f"A = {number}\n")
+        forget()
+        code_cache._Place(forget, str(kernel)).ensure_cache_path()
+    assert len(list(tmp_path.glob("*.kernel-*"))) == code_cache.KEPT + 1
+    forget()
+
+
+def test_a_second_process_waits_for_its_turn_but_not_for_ever(tmp_path: Path) -> None:
+    order = []
+    with turn(tmp_path / "lock"):
+        with turn(tmp_path / "lock", patience=0.05):
+            order.append("patience ran out")
+        order.append("first")
+    with turn(tmp_path / "lock", patience=1e9):
+        order.append("second")
+    assert order == ["patience ran out", "first", "second"]
+
+
+def test_sweeping_k_compiles_few_shapes() -> None:
+    shapes = {tile_shape("float32", k) for k in range(1, 500)}
+    assert {group for _, group in shapes} == set(group_sizes()) and len(shapes) == len(group_sizes())
+    for k in range(1, 500):
+        _, group = tile_shape("float64", k)
+        assert -(-k // group) == -(-k // group_sizes()[-1]), "as many groups as the largest ones would be"
+
+
+def test_warm_compiles_each_kernel_of_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[warm_code.Case] = []
+    monkeypatch.setattr(warm_code, "compile_case", lambda case: seen.append(case) or 0.0)
+    run = CliRunner().invoke(app, ["warm", "kmeans", "lr", "--weights"])
+    assert run.exit_code == 0, run.output
+    assert {c.algorithm.k for c in seen if c.name.startswith("kmeans")} == set(group_sizes())
+    kinds = {(c.dtype, c.sparse, c.weighted) for c in seen}
+    assert kinds == {(d, s, w) for d in warm_code.DTYPES for s in (False, True) for w in (False, True)}
+    one = CliRunner().invoke(app, ["warm", "kmeans", "--set", "k=7", "--dtype", "float32"])
+    assert one.output.splitlines() == ["kmeans k=7 float32: 0.0 s", "kmeans k=7 float32 sparse: 0.0 s"]
+    assert CliRunner().invoke(app, ["warm", "--dtype", "float16"]).exit_code == 2

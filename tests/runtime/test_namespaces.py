@@ -1,0 +1,38 @@
+"""The network of namespaces that benchmarks use: reachable, cut off, reachable again, gone afterwards."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from bench.common.namespaces import Network, unavailable
+
+REASON = unavailable()
+
+
+def connects(network: Network, here: int, there: int) -> bool:
+    with network.inside(there, lambda: socket.create_server((network.address(there), 0))) as server:
+        address = server.getsockname()
+        try:
+            network.inside(here, lambda: socket.create_connection(address, timeout=0.3)).close()
+        except TimeoutError:
+            return False
+        return True
+
+
+@pytest.mark.skipif(bool(REASON), reason=REASON)
+def test_partitions_cut_off_silently_and_heal_and_nothing_is_left_behind() -> None:
+    with Network(3) as network:
+        network.limit(100, receiving=True)
+        assert connects(network, 0, 1)
+        network.partition([0], [1])
+        assert not connects(network, 0, 1) and not connects(network, 1, 0) and connects(network, 0, 2)
+        network.heal()
+        assert connects(network, 0, 1)
+        network.isolate(2)
+        assert not connects(network, 0, 2)
+        network.heal()
+        assert connects(network, 0, 2)
+    assert not [name for name in network.names if (Path("/run/netns") / name).exists()]

@@ -22,6 +22,7 @@ _HOMES = {
     "Sample": "flegel.algorithm",
     "Result": "flegel.result",
     "LocalCluster": "flegel.api",
+    "connect": "flegel.cluster.connected",
     "check_algorithm": "flegel.conformance",
     "load": "flegel.runtime.job.result_store",
     "resume": "flegel.api",
@@ -48,6 +49,7 @@ __all__ = [
     "Sample",
     "UsageError",
     "check_algorithm",
+    "connect",
     "load",
     "resume",
     "run",
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from flegel.api import LocalCluster, resume, run, shutdown
     from flegel.callbacks.callback import Callback
     from flegel.callbacks.early_stopping import EarlyStopping
+    from flegel.cluster.connected import connect
     from flegel.conformance import check_algorithm
     from flegel.core.shard import DataPoint
     from flegel.errors import AlgorithmError, DataError, FlegelError, FlegelWarning, UsageError
@@ -66,13 +69,19 @@ if TYPE_CHECKING:
     from flegel.runtime.job.result_store import load
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        import importlib
+_SYSTEMS = ("dask", "mpi", "ray", "slurm", "spark")
+"""Systems whose machines a cluster can be launched on: `flegel.ray.Cluster(slaves=4)`."""
 
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _SYSTEMS:
+        return importlib.import_module(f"flegel.cluster.launch.{name}")
     raise AttributeError(f"module 'flegel' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+    return [*globals(), *_HOMES, *_SYSTEMS]

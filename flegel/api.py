@@ -8,18 +8,22 @@ from __future__ import annotations
 import inspect
 import os
 import textwrap
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 
 from flegel.algorithm import Algorithm
+from flegel.cluster.connected import ConnectedCluster
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError, nearest
 from flegel.job import PANELS, Job
 from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.result import Result
+from flegel.runtime.job.background_job import BackgroundJob
 from flegel.runtime.job.checkpoint_session import data_location, new_session
+from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import Request, open_job_data, workers_for
 from flegel.runtime.job.resume import resume as resume_job
 from flegel.runtime.job.run import execute
@@ -98,7 +102,7 @@ def run(
     data: Any,
     *,
     out: str | os.PathLike[str] | None = None,
-    cluster: Cluster | None = None,
+    cluster: Cluster | ConnectedCluster | None = None,
     start: Result | Tree | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
@@ -113,7 +117,8 @@ def run(
     first of `target`, `tolerance`, `max_iterations`, `max_passes` and `max_seconds` ends the job. `out` is a folder for
     model, result and trace. Workers stay warm between runs until this process ends, or until `flegel.shutdown()`;
     those of a `LocalCluster` belong to you, and `cluster.scale(n)` from another thread changes their number while a job
-    runs. With `start`, a result or its θ, training goes on from there, on these data. `watch` is called several times a
+    runs. `cluster` may also be one behind a master: `flegel.connect(…)`, or one that was launched on Ray, Slurm, ….
+    With `start`, a result or its θ, training goes on from there, on these data. `watch` is called several times a
     second with a `JobSnapshot`, `say` with remarks, `phase` with what happens before training (reading, compiling, …);
     `callbacks` (`flegel.callbacks`) hear of every barrier in threads of their own, and may end the job.
 
@@ -125,6 +130,10 @@ def run(
     job = _with_known(Job(), options, RUN, "run")
     check_options(job)
     chosen = resolve(algorithm)
+    if isinstance(cluster, ConnectedCluster):
+        if start is not None or callbacks or observers:
+            raise UsageError("start=, callbacks= and observers= work with workers of this host only; omit them.")
+        return cluster.run(chosen, data, out=out, watch=watch, say=say, **options)
     if out is not None:
         result_store.check_target(out)
     if cluster is not None and (job.workers or 1) > cluster.workers:
@@ -191,6 +200,10 @@ def resume(
 class LocalCluster(HostCluster):
     """`with LocalCluster(workers=4) as cluster: cluster.run(KMeans(k=10), X)`: workers of this host, kept warm."""
 
+    def __init__(self, workers: int = 4) -> None:
+        super().__init__(workers)
+        self._one_job, self._submitted = threading.Lock(), 0
+
     def run(
         self,
         algorithm: Algorithm | type[Algorithm] | str,
@@ -204,23 +217,23 @@ class LocalCluster(HostCluster):
         """As `flegel.run`, on these workers."""
         return run(algorithm, data, out=out, cluster=self, watch=watch, say=say, **options)
 
+    def submit(
+        self, algorithm: Algorithm | type[Algorithm] | str, data: Any, **options: Unpack[RunOptions]
+    ) -> BackgroundJob:
+        """As `run`, without waiting: `.result()`, `.cancel()`, `.progress()`. One job after the other."""
+        chosen = resolve(algorithm)
+
+        def execute_here(observer: Observer, say: Callable[[str], None]) -> Result:
+            with self._one_job:
+                return run(chosen, data, cluster=self, observers=[observer], say=say, **options)
+
+        self._submitted += 1
+        return BackgroundJob(f"{type(chosen).__name__.lower()}-{self._submitted}", execute_here)
+
 
 def shutdown() -> None:
     """End the workers that wait for the next `flegel.run`. Happens by itself when this process ends."""
     warm_clusters.close()
-
-
-def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
-    """An instance from an instance, a class, a built-in name or `file.py:Class`."""
-    if isinstance(algorithm, Algorithm):
-        return algorithm
-    if isinstance(algorithm, str):
-        from flegel.runtime.job.find_algorithm import find_algorithm
-
-        algorithm = find_algorithm(algorithm)
-    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
-        return algorithm()
-    raise UsageError(f"{algorithm!r} is no algorithm; give a subclass of flegel.Algorithm, or a name.")
 
 
 def _observers(

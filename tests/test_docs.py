@@ -86,7 +86,11 @@ def shown_commands(page: Path) -> Iterator[list[str]]:
         if typed:
             lexer = shlex.shlex(typed[1].replace("\\|", "|"), posix=True, punctuation_chars=False)
             lexer.whitespace_split = True
-            yield list(lexer)
+            words = list(lexer)
+            at = words.index("--") if "--" in words else len(words)  # `flegel launch … -- submit …` shows two commands
+            yield words[:at]
+            if words[at + 1 :]:
+                yield words[at + 1 :]
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(True for _ in shown_commands(p))], ids=named)

@@ -118,7 +118,7 @@ def slave(
         from flegel.cluster.transport.framing import host_of
         from flegel.cluster.transport.protocol import TO_SLAVE, check_name
         from flegel.cluster.transport.secure_client import SecureClient, dial
-        from flegel.runtime.processes.host import cores
+        from flegel.runtime.processes.host import cores, host_memory
         from flegel.runtime.processes.malloc_settings import share_heap
         from flegel.runtime.system.private_files import keep_private
 
@@ -140,7 +140,7 @@ def slave(
 
         settings = SlaveSettings(
             called, count, address or own_address(master), folder or default_folder(called),
-            parse_bytes(memory) if memory else _memory() // max(count, 1), drain,
+            parse_bytes(memory) if memory else host_memory() // max(count, 1), drain,
             tuple(data or ()),
         )  # fmt: skip
         keep_private(settings.folder)
@@ -197,7 +197,3 @@ def down(hosts: HostsFile, ssh: Ssh = None) -> None:
 def _home() -> Path:
     home = os.environ.get("FLEGEL_HOME")
     return Path(home) if home else Path.home() / ".local" / "share" / "flegel"
-
-
-def _memory() -> int:
-    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

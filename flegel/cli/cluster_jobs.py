@@ -36,7 +36,7 @@ def open_client(address: str, insecure: bool) -> Client:
 
 def submit_to(
     address: str, insecure: bool, chosen: Any, data: str, options: dict[str, Any], folder: Path | None,
-    json_to: str | None, detach: bool,
+    json_to: str | None, detach: bool, cancel_on_interrupt: bool = False,
 ) -> None:  # fmt: skip
     """`flegel submit --master`: send the job, then watch it unless `detach`."""
     from flegel.cluster.client import data_name, pack
@@ -57,10 +57,10 @@ def submit_to(
             print(name)
             return
         print(f"flegel: job {name} is submitted", file=sys.stderr)
-        _follow(client, name, folder, json_to)
+        _follow(client, name, folder, json_to, cancel_on_interrupt)
 
 
-def _follow(client: Client, job: str, folder: Path | None, json_to: str | None) -> None:
+def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, cancel: bool = False) -> None:
     import msgspec
 
     from flegel.cli.display import make_display, summary
@@ -79,6 +79,10 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None) 
                 if view.glance and view.state == "running":
                     display.show(msgspec.convert(view.glance, JobSnapshot))
     except KeyboardInterrupt:
+        if cancel:
+            client.cancel(job)
+            print(f"\nflegel: interrupted; job {job} was cancelled.", file=sys.stderr)
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
         print(f"\nflegel: detached; the job goes on. Come back with: flegel attach {job}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     _raise_unless_done(view)

@@ -15,6 +15,7 @@ from flegel.cli.data import app as data_app
 from flegel.cli.export import export
 from flegel.cli.inspection import algorithms, check, models, version, warm
 from flegel.cli.keys import app as keys_app
+from flegel.cli.launch.commands import launch_app
 from flegel.cli.predict import predict
 from flegel.cli.simulate import simulate
 from flegel.cli.submit import resume, submit
@@ -30,7 +31,7 @@ COMMANDS = (
     submit, resume, predict, export, algorithms, models, check, warm, version, compare, report, simulate,
     dashboard, top, master, slave, jobs, status, logs, attach, cancel, scale,
 )  # fmt: skip
-GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "keys": keys_app}
+GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "launch": launch_app, "keys": keys_app}
 
 for command in COMMANDS:
     app.command()(command)

@@ -100,6 +100,15 @@ def submit(
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the job's name and do not wait.", rich_help_panel=CLUSTER)
     ] = False,
+    cancel_on_interrupt: Annotated[
+        bool,
+        typer.Option(
+            "--cancel-on-interrupt",
+            envvar="FLEGEL_CANCEL_ON_INTERRUPT",
+            help="Ctrl-C cancels the job instead of leaving it to the cluster.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = False,
     insecure: Insecure = False,
     **options: Any,
 ) -> None:
@@ -130,7 +139,7 @@ def submit(
                     "--metrics` and `flegel dashboard`."
                 )
             remote = for_cluster(options)
-            cluster_jobs.submit_to(master, insecure, chosen, data, remote, folder, json_to, detach)
+            cluster_jobs.submit_to(master, insecure, chosen, data, remote, folder, json_to, detach, cancel_on_interrupt)
             return
         local = for_this_host(options, detach)
         if options["checkpoint_every"] is not None and options["checkpoint"] is None:

@@ -45,6 +45,7 @@ from flegel.errors import FlegelError, StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
+from flegel.runtime.transport.curve import KeyPair
 
 CONNECT_TIMEOUT = 10.0
 """Seconds until a master that has never answered is taken to be away."""
@@ -60,12 +61,23 @@ Some = TypeVar("Some")
 class Client:
     """One conversation with a master."""
 
-    def __init__(self, address: str, *, insecure: bool = False, role: str = "submit") -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        insecure: bool = False,
+        role: str = "submit",
+        pair: KeyPair | None = None,
+        server: str | None = None,
+    ) -> None:
+        """`pair` and the master's key `server` are those of this user's folder where they are not given."""
         self.address = address
         self.role = role
         """Of the key that is used: `read` may change nothing."""
         if insecure:
             self._connection: SecureClient = dial(address, TO_CLIENT, insecure=True)
+        elif pair is not None:
+            self._connection = dial(address, TO_CLIENT, pair=pair, server=server)
         else:
             server = keys.KeyRegistry().master(address)
             own = keys.own_pairs()

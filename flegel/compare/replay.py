@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from flegel.algorithm import Algorithm
-from flegel.api import resolve
 from flegel.compare.candidate import parse_candidates
 from flegel.compare.comparison import in_memory
 from flegel.compare.picture import picture
@@ -21,6 +20,7 @@ from flegel.compare.stats import first_reaching
 from flegel.datasets import Dataset, open_data
 from flegel.errors import FlegelError, StorageError, UsageError
 from flegel.loading.documents import read_json
+from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.result_store import read_trace
 from flegel.sim.network import NetworkSpec
 from flegel.sim.replay import progress, record

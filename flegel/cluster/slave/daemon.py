@@ -72,6 +72,7 @@ class SlaveDaemon:
         self._dial_at = 0.0
         self._answered, self._complain_at = False, clock.now() + NO_ANSWER_AFTER
         self._beat_at = self._measure_at = 0.0
+        self._heard_at = clock.now()
         self._drain_until: float | None = None
         self._reported_draining = False
         self._stopping = False
@@ -152,6 +153,7 @@ class SlaveDaemon:
         self._receive_orders()
         now = clock.now()
         self._report_connection(now)
+        self._end_if_abandoned(now)
         if now >= self._measure_at:
             self._measure_at = now + MEASURE
             self.processes.enforce_limits(now)
@@ -201,6 +203,15 @@ class SlaveDaemon:
         elif now >= self._complain_at:
             self._complain_at = float("inf")
             self._log(f"no connection to {self._client.address} yet, still trying: {self._client.trouble}")
+
+    def _end_if_abandoned(self, now: float) -> None:
+        """A slave that was placed for one launch does not outlive it."""
+        if self._client is not None and self._client.heard_at is not None:
+            self._heard_at = max(self._heard_at, self._client.heard_at)
+        limit = self._settings.abandon
+        if limit is not None and now - self._heard_at > limit:
+            self._log(f"the master has not answered for {limit:.0f} s, so this slave ends")
+            self._stopping = True
 
     def _receive_orders(self) -> None:
         if self._client is None:

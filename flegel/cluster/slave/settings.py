@@ -20,3 +20,5 @@ class SlaveSettings:
     """Seconds that running jobs have to leave when the slave is asked to stop."""
     data: tuple[Path, ...] = ()
     """Folders that files may be read from; empty for all."""
+    abandon: float | None = None
+    """Seconds without a word of the master after which the slave ends; None: never."""

@@ -61,6 +61,8 @@ class SecureClient:
         self.channel = OrderedChannel(window, window_bytes)
         self.session = max((clock.microseconds() << 12) | secrets.randbits(12), _floors.get(address, 0) + 1)
         self._server_id = 0
+        self.heard_at: float | None = None
+        """When the server was last heard."""
         self._acknowledge_at = 0.0
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
@@ -162,7 +164,7 @@ class SecureClient:
         if header.denied:
             _floors[self.address] = max(_floors.get(self.address, 0), header.received)
             raise PeerRefused(f"{self.address}: {header.denied[:500]}")
-        now = clock.now()
+        now = self.heard_at = clock.now()
         if header.server_id != self._server_id:
             restarted, self._server_id = bool(self._server_id), header.server_id
             self.channel.begin_receiving(header.base)

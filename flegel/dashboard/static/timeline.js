@@ -104,38 +104,50 @@
         }
       });
     }
-    // The strip is made again only when it would look different: a page with a thousand workers stays fluid.
+    // A page with a thousand workers stays fluid: with spans the strip is made again only when it would look different,
+    // with looks every look is one column that is made once.
     heat(pen, ids, a, b, stop, n, lanes, wide) {
-      const key = [this.run.id, this.run.version, a, b, n, document.documentElement.className].join(" "), shown = Math.max(0, Math.min(1, (stop - a) / (b - a)));
-      if (this.key !== key) { this.key = key; this.sheet = this.strip(ids, a, b, n); }
+      const work = rgb(F.color("compute")), idle = rgb(F.color("wait")), colors = new Uint32Array(101);
+      for (let s = 0; s <= 100; s++) { const c = [0, 1, 2].map((k) => Math.round(idle[k] + (s / 100) * (work[k] - idle[k]))); colors[s] = (255 << 24) | (c[2] << 16) | (c[1] << 8) | c[0]; }
       pen.imageSmoothingEnabled = false;
-      if (shown > 0) pen.drawImage(this.sheet, 0, 0, shown * n, ids.length, this.left, 0, shown * wide, lanes);
+      if (this.run.lanes.size) this.fromSpans(pen, ids, a, b, stop, n, lanes, wide, colors); else this.fromLooks(pen, ids, a, b, stop, lanes, wide, colors);
       pen.fillStyle = F.color("soft"); pen.font = "10px system-ui"; pen.textAlign = "right";
       for (let i = 0; i < ids.length; i += Math.ceil(ids.length / 16)) pen.fillText(String(ids[i]), this.left - 6, i * this.pitch + 10);
     }
-    strip(ids, a, b, n) {
-      const picture = new ImageData(n, ids.length), work = rgb(F.color("compute")), idle = rgb(F.color("wait"));
-      const pixels = new Uint32Array(picture.data.buffer), colors = new Uint32Array(101);
-      for (let s = 0; s <= 100; s++) { const c = [0, 1, 2].map((k) => Math.round(idle[k] + (s / 100) * (work[k] - idle[k]))); colors[s] = (255 << 24) | (c[2] << 16) | (c[1] << 8) | c[0]; }
-      if (this.run.lanes.size) this.fromSpans(ids, a, b, n, pixels, colors); else this.fromLooks(ids, a, b, n, pixels, colors);
-      const sheet = document.createElement("canvas"); sheet.width = n; sheet.height = ids.length; sheet.getContext("2d").putImageData(picture, 0, 0);
-      return sheet;
+    sheetFor(width, height) {
+      const sheet = document.createElement("canvas"); sheet.width = width; sheet.height = height; return sheet;
     }
-    fromLooks(ids, a, b, n, pixels, colors) {
-      const looks = this.run.looks;
+    fromLooks(pen, ids, a, b, stop, lanes, wide, colors) {
+      const looks = this.run.looks, key = [this.run.id, ids.length, document.documentElement.className].join(" ");
+      if (this.key !== key || this.sheet.width <= looks.length) { this.key = key; this.columns = []; this.sheet = this.sheetFor(2 * looks.length + 64, ids.length); }
+      let same = 0;
+      while (same < this.columns.length && this.columns[same] === looks[same]) same++;
+      this.columns.length = same;
+      const sheet = this.sheet.getContext("2d"), picture = new ImageData(1, ids.length), pixels = new Uint32Array(picture.data.buffer);
+      for (let i = same; i < looks.length; i++) {
+        const shares = i ? F.computing(looks[i - 1], looks[i], ids) : null;
+        for (let lane = 0; lane < ids.length; lane++) pixels[lane] = shares && shares[lane] <= 100 ? colors[shares[lane]] : 0;
+        sheet.putImageData(picture, i, 0); this.columns.push(looks[i]);
+      }
+      const x = (t) => this.left + ((Math.min(Math.max(t, a), stop) - a) / (b - a)) * wide;
       for (let i = 1; i < looks.length; i++) {
-        const x = looks[i - 1], y = looks[i], from = Math.max(0, Math.floor(((x.at - a) / (b - a)) * n)), to = Math.min(n, Math.max(from + 1, Math.floor(((y.at - a) / (b - a)) * n)));
-        if (y.at <= a || x.at >= b || from >= to) continue;
-        const shares = F.computing(x, y, ids);
-        for (let lane = 0; lane < ids.length; lane++) { const s = shares[lane]; if (s <= 100) pixels.fill(colors[s], lane * n + from, lane * n + to); }
+        const from = x(looks[i - 1].at), to = x(looks[i].at);
+        if (to > from) pen.drawImage(this.sheet, i, 0, 1, ids.length, from, 0, to - from + 0.5, lanes);
       }
     }
-    fromSpans(ids, a, b, n, pixels, colors) {
-      const out = new Float32Array(3 * n);
+    fromSpans(pen, ids, a, b, stop, n, lanes, wide, colors) {
+      const key = [this.run.id, this.run.version, a, b, n, document.documentElement.className].join(" "), shown = Math.max(0, Math.min(1, (stop - a) / (b - a)));
+      if (this.key !== key) { this.key = key; this.sheet = this.stripOfSpans(ids, a, b, n, colors); }
+      if (shown > 0) pen.drawImage(this.sheet, 0, 0, shown * n, ids.length, this.left, 0, shown * wide, lanes);
+    }
+    stripOfSpans(ids, a, b, n, colors) {
+      const picture = new ImageData(n, ids.length), pixels = new Uint32Array(picture.data.buffer), out = new Float32Array(3 * n), sheet = this.sheetFor(n, ids.length);
       ids.forEach((id, lane) => {
         if (!this.run.shares(id, lane, a, b, n, out)) return;
         for (let i = 0; i < n; i++) { const all = out[3 * i] + out[3 * i + 1] + out[3 * i + 2]; if (all > 0) pixels[lane * n + i] = colors[Math.round((100 * out[3 * i]) / all)]; }
       });
+      sheet.getContext("2d").putImageData(picture, 0, 0);
+      return sheet;
     }
     marks(pen, ids, a, b, lanes, wide) {
       const x = (t) => this.left + ((t - a) / (b - a)) * wide, run = this.run, r = run.rows;

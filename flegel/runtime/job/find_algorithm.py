@@ -1,4 +1,4 @@
-"""An algorithm class from its name on the command line: a built-in name, or `file.py:Class`. Makes no instance."""
+"""An algorithm from its name on the command line: a built-in name, or `file.py:Class`. Trains nothing."""
 
 from __future__ import annotations
 
@@ -31,6 +31,17 @@ def find_algorithm(name: str) -> type[Algorithm]:
     module, cls = BUILTINS[name.lower()].split(":")
     found: type[Algorithm] = getattr(importlib.import_module(module), cls)
     return found
+
+
+def resolve(algorithm: Algorithm | type[Algorithm] | str) -> Algorithm:
+    """An instance from an instance, a class, a built-in name or `file.py:Class`."""
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    if isinstance(algorithm, str):
+        algorithm = find_algorithm(algorithm)
+    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
+        return algorithm()
+    raise UsageError(f"{algorithm!r} is no algorithm; give a subclass of flegel.Algorithm, or a name.")
 
 
 def home_of(cls: type[Algorithm]) -> str | None:

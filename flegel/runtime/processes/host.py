@@ -57,6 +57,11 @@ def cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def host_memory() -> int:
+    """Bytes of memory of this host."""
+    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
 def io_threads() -> int:
     """I/O threads of a coordinator. Connections are distributed over them: with a large θ or very many workers, one
     thread that copies θ to all of them and their reports back would take most of a barrier."""

@@ -1,0 +1,1 @@
+"""`flegel launch`: clusters on machines of another system."""

@@ -1,0 +1,46 @@
+"""A `Result` from the files that a job on a cluster has left. Trains nothing, and runs no code that came with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flegel.algorithm import Algorithm
+from flegel.datasets import Dataset, Scaling
+from flegel.prediction import TrainingRows
+from flegel.result import Result
+from flegel.runtime.job import result_store
+
+KEPT = (
+    "dataset", "sync", "workers", "seed", "converged", "reason", "objective", "iterations", "seconds", "load_seconds",
+    "worker", "utilization", "placement", "outcome", "kernel", "warnings", "metrics", "classes", "balance",
+    "incidents", "audit",
+)  # fmt: skip
+"""Fields that `result.json` holds as they are."""
+
+
+def read_result(folder: Path, algorithm: Algorithm, rows: Dataset | None = None) -> Result:
+    """The result in a folder. `rows` are those of training where this process had them: classes and the treatment of
+    columns are then theirs, because the cluster saw plain numbers."""
+    figures: dict[str, Any] = msgspec.json.decode((folder / "result.json").read_bytes())
+    model = result_store.load(folder, algorithm=algorithm)
+    known: dict[str, Any] = {name: figures[name] for name in KEPT}
+    scaling = None if model.scaling is None else Scaling(*model.scaling)
+    treatment = model.treatment
+    if rows is not None:
+        known["classes"], treatment = rows.classes, rows.treatment.scaled_by(scaling)
+        known["dataset"] = rows.summary()
+    return Result(
+        algorithm=algorithm,
+        name=figures["algorithm"],
+        rows=result_store.read_trace(folder),
+        parameter=model.parameter,
+        staleness={int(age): count for age, count in figures["staleness"].items()},
+        scaling=model.scaling,
+        treatment=treatment,
+        state=model.state,
+        training=None if rows is None else TrainingRows(rows, scaling),
+        **known,
+    )

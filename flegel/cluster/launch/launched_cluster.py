@@ -1,0 +1,209 @@
+"""A cluster for one launch: keys, a master here, slaves that a placer puts on another system's machines.
+
+All of it is made for this launch and gone after it, also after a failure and after Ctrl-C: slaves, master, keys, files.
+Slaves end by themselves where this process cannot end them any more. Decides nothing about jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flegel.cluster.client import Client
+from flegel.cluster.connected import ConnectedCluster
+from flegel.cluster.launch.master_process import MasterSettings
+from flegel.cluster.launch.placer import Placer
+from flegel.cluster.launch.slave_process import sweep
+from flegel.cluster.launch.ticket import SlaveTicket
+from flegel.cluster.transport import keys
+from flegel.cluster.transport.keys import KeyEntry
+from flegel.errors import FlegelError, UsageError
+from flegel.runtime import clock
+from flegel.runtime.transport.curve import new_key_pair
+
+REPLACEMENTS = 3
+"""Slaves that are started in place of lost ones, for each slave of the launch."""
+LOOK = 0.5
+"""Seconds between two looks at the placed processes."""
+MASTER_SECONDS = 30.0
+
+
+class LaunchedCluster(ConnectedCluster):
+    """`with LaunchedCluster(placer, slaves=4) as cluster: cluster.run(…)`; nothing is left after the block."""
+
+    def __init__(
+        self,
+        placer: Placer,
+        slaves: int,
+        *,
+        slots: int = 1,
+        memory: int | None = None,
+        replace: bool = True,
+        timeout: float = 300.0,
+        host: str | None = None,
+        staging: str | os.PathLike[str] | None = None,
+        home: Path | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`slots` are workers per slave, `timeout` the seconds until all slaves must have registered, `host` this host
+        as slaves reach it, `home` a folder for keys and results instead of a temporary one."""
+        if slaves < 1 or slots < 1:
+            raise UsageError(f"A launch needs at least one slave with one slot, not {slaves} with {slots}.")
+        self.launch = secrets.token_hex(4)
+        self._placer, self._slots, self._memory, self._replace, self._say = placer, slots, memory, replace, say
+        self._own_home = home is None
+        self.home = Path(tempfile.mkdtemp(prefix=f"flegel-launch-{self.launch}-")) if home is None else home
+        self._master: subprocess.Popen[bytes] | None = None
+        self._tickets: dict[str, SlaveTicket] = {}
+        self._count, self._left = 0, REPLACEMENTS * slaves
+        self._placing = threading.Lock()
+        self._closing = threading.Event()
+        self.lost: dict[str, str] = {}
+        """Slaves that have ended by themselves, and why."""
+        try:
+            self._start(slaves, timeout, host, staging)
+        except BaseException:
+            self.close()
+            raise
+
+    # -- start -----------------------------------------------------------------------------------------------------
+
+    def _start(self, slaves: int, timeout: float, host: str | None, staging: str | os.PathLike[str] | None) -> None:
+        logs = self.home / "logs"
+        logs.mkdir(parents=True, mode=0o700, exist_ok=True)
+        self._placer.open(logs)
+        self._pair = keys.first_start(self.home / "keys")
+        self._registry = keys.KeyRegistry(self.home / "keys")
+        self.address = self._start_master(host or self._placer.address())
+        own = keys.load("submit", self.home / "keys")
+        super().__init__(Client(self.address, pair=own, server=self._pair.public), staging)
+        self._say(f"master at {self.address}; {slaves} slaves are asked of {self._placer.system}")
+        for _ in range(slaves):
+            self._place()
+        self._wait(slaves, timeout)
+        threading.Thread(target=self._watch, name="launch", daemon=True).start()
+
+    def _start_master(self, host: str) -> str:
+        with (self.home / "logs" / "master.log").open("wb") as log:
+            self._master = subprocess.Popen(
+                [sys.executable, "-m", "flegel.cluster.launch.master_process"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        assert self._master.stdin is not None and self._master.stdout is not None
+        shown = f"[{host}]" if ":" in host else host
+        settings = MasterSettings(f"tcp://{shown}:0", str(self.home))
+        self._master.stdin.write(msgspec.json.encode(settings) + b"\n")
+        self._master.stdin.flush()
+        address = self._master.stdout.readline().decode().strip()
+        if not address:
+            said = (self.home / "logs" / "master.log").read_text(errors="replace").strip()
+            raise FlegelError(f"The master of this launch did not start at {host}: {said[-500:] or 'it said nothing'}")
+        return address
+
+    def _place(self) -> None:
+        """One more slave, with a pair of its own."""
+        name = f"{self._placer.system}-{self._count}"
+        self._count += 1
+        ticket = SlaveTicket(
+            name, self.launch, self.address, self._pair.public, new_key_pair(), self._slots, self._memory
+        )
+        self._registry.write(KeyEntry(ticket.pair.public, "slave", name))
+        self._tickets[name] = ticket
+        self._placer.place(ticket)
+
+    def _wait(self, slaves: int, timeout: float) -> None:
+        until = clock.now() + timeout
+        while (here := sum(slave.state == "here" for slave in self.slaves())) < slaves:
+            for name, why in self._placer.ended().items():
+                raise FlegelError(f"Slave {name} of this launch {why}")
+            if clock.now() > until:
+                raise FlegelError(
+                    f"{here} of {slaves} slaves have registered within {timeout:.0f} s; {self._placer.system} may be "
+                    f"full, or they cannot reach {self.address} (host= says how they reach this host)."
+                )
+            clock.sleep(LOOK / 5)
+
+    # -- while it runs ---------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """In a thread: the keys of slaves that have ended are revoked, and others are placed."""
+        while not self._closing.wait(LOOK):
+            with self._placing:
+                for name, why in {} if self._closing.is_set() else self._placer.ended().items():
+                    self._revoke(name)
+                    self.lost[name] = why
+                    self._say(f"slave {name} {why}")
+                    if self._replace and self._left > 0:
+                        self._left -= 1
+                        self._place()
+
+    def scale(self, slaves: int) -> None:
+        """Have so many slaves; those that go drain first. Jobs that named no number of workers follow."""
+        if slaves < 1:
+            raise UsageError(f"A cluster has at least one slave, not {slaves}.")
+        with self._placing:
+            now = list(self._tickets)
+            for _ in range(slaves - len(now)):
+                self._place()
+            leaving = now[slaves:]
+            for name in leaving:
+                self._tickets.pop(name)
+            self._placer.remove(leaving)
+
+    def _revoke(self, name: str) -> None:
+        ticket = self._tickets.pop(name, None)
+        if ticket is not None:
+            with contextlib.suppress(UsageError):
+                self._registry.revoke(ticket.pair.public)
+
+    def environment(self) -> dict[str, str]:
+        """For commands of this launch: where the master is, and where the keys are."""
+        return {**os.environ, "FLEGEL_HOME": str(self.home), "FLEGEL_MASTER": self.address}
+
+    # -- end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End slaves and master, revoke all keys, remove all files. May be called twice."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        with self._placing:
+            try:
+                self._placer.close()
+            finally:
+                for name in list(self._tickets):
+                    self._revoke(name)
+                self._end_master()
+                sweep(Path(tempfile.gettempdir()), self.launch)
+                if self._own_home:
+                    shutil.rmtree(self.home, ignore_errors=True)
+
+    def _end_master(self) -> None:
+        if hasattr(self, "_client"):
+            super().close()
+        if self._master is None:
+            return
+        assert self._master.stdin is not None and self._master.stdout is not None
+        for pipe in (self._master.stdin, self._master.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        try:
+            self._master.wait(MASTER_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._master.send_signal(signal.SIGKILL)
+            self._master.wait()
+
+    def __enter__(self) -> Any:
+        return self

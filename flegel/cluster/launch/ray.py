@@ -1,0 +1,169 @@
+"""Slaves as actors of Ray: spread or packed by a placement group, with CPUs, GPUs and other resources of their own.
+
+`flegel.ray.Cluster(slaves=4)`, in a process that has called `ray.init` or not. A ticket is an argument of a method of
+the actor, which Ray sends between its own processes; it is part of no description that Ray shows. An actor that Ray
+ends, and a node that it takes away, is one lost worker. More slaves (`cluster.scale`) are more actors, for which Ray's
+autoscaler adds nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flegel.cluster.launch import ticket as tickets
+from flegel.cluster.launch.launched_cluster import LaunchedCluster
+from flegel.cluster.launch.slave_host import HostedSlave
+from flegel.cluster.launch.ticket import SlaveTicket
+from flegel.errors import FlegelError, UsageError
+
+STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
+
+
+class SlaveActor:
+    """In a process of Ray: one slave."""
+
+    def __init__(self) -> None:
+        self._slave: HostedSlave | None = None
+
+    def run(self, ticket: bytes) -> str:
+        """Until the slave ends, which is told; in a thread of its own, so that `drain` and `end` are answered."""
+        self._slave = HostedSlave(ticket)
+        while (ended := self._slave.wait(1.0)) is None:
+            pass
+        return ended
+
+    def drain(self) -> None:
+        if self._slave is not None:
+            self._slave.drain()
+
+    def end(self) -> None:
+        if self._slave is not None:
+            self._slave.end()
+
+
+class RayPlacer:
+    """One actor for each slave."""
+
+    system = "ray"
+
+    def __init__(
+        self,
+        slaves: int,
+        strategy: str = "SPREAD",
+        cpus: float = 1,
+        gpus: float = 0,
+        resources: Mapping[str, float] | None = None,
+        init: Mapping[str, Any] | None = None,
+    ) -> None:
+        if strategy not in STRATEGIES:
+            raise UsageError(f"Ray has no strategy {strategy!r}; use one of {', '.join(STRATEGIES)}.")
+        self._slaves, self._strategy, self._init = slaves, strategy, dict(init or {})
+        self._bundle = {"CPU": cpus, **({"GPU": gpus} if gpus else {}), **(resources or {})}
+        self._cpus, self._gpus, self._resources = cpus, gpus, dict(resources or {})
+        self._actors: dict[str, Any] = {}
+        self._waits: dict[Any, str] = {}
+        self._group: Any = None
+        self._own_ray = False
+        self._placed = 0
+
+    def address(self) -> str:
+        return str(self._ray.util.get_node_ip_address())
+
+    def open(self, folder: Path) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise UsageError("Ray is not installed here: pip install 'flegel[ray]'.") from None
+        self._ray = ray
+        if not ray.is_initialized():
+            ray.init(**{"log_to_driver": False, "include_dashboard": False, **self._init})
+            self._own_ray = True
+        self._group = ray.util.placement_group([dict(self._bundle) for _ in range(self._slaves)], self._strategy)
+
+    def place(self, ticket: SlaveTicket) -> None:
+        """The first ones into the placement group; ones that come later wherever there is room."""
+        options: dict[str, Any] = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_concurrency": 4}
+        if self._resources:
+            options["resources"] = self._resources
+        if self._placed < self._slaves:
+            options["scheduling_strategy"] = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=self._placed
+            )
+        self._placed += 1
+        actor = self._ray.remote(SlaveActor).options(**options).remote()
+        self._actors[ticket.name] = actor
+        self._waits[actor.run.remote(tickets.encode(ticket))] = ticket.name
+
+    def actor(self, name: str) -> Any:
+        """The actor of a slave, for `ray.kill`."""
+        return self._actors[name]
+
+    def ended(self) -> dict[str, str]:
+        if not self._waits:
+            return {}
+        ready, _ = self._ray.wait(list(self._waits), num_returns=len(self._waits), timeout=0)
+        found = {}
+        for reference in ready:
+            name = self._waits.pop(reference)
+            try:
+                found[name] = str(self._ray.get(reference))
+            except self._ray.exceptions.RayError as error:
+                found[name] = f"was ended by Ray: {str(error).strip().splitlines()[0]}"
+            actor = self._actors.pop(name)
+            with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
+                self._ray.kill(actor)
+        return found
+
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self._actors:
+                self._actors[name].drain.remote()
+
+    def close(self) -> None:
+        if not hasattr(self, "_ray") or not self._ray.is_initialized():
+            return
+        actors, self._actors, self._waits = list(self._actors.values()), {}, {}
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.wait([actor.end.remote() for actor in actors], num_returns=max(len(actors), 1), timeout=30.0)
+        for actor in actors:
+            with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
+                self._ray.kill(actor)
+        if self._group is not None:
+            self._ray.util.remove_placement_group(self._group)
+            self._group = None
+        if self._own_ray:
+            self._ray.shutdown()
+
+
+class RayCluster(LaunchedCluster):
+    """`with flegel.ray.Cluster(slaves=4) as cluster: flegel.run(KMeans(k=10), data, cluster=cluster)`."""
+
+    def __init__(
+        self,
+        slaves: int,
+        *,
+        slots: int = 1,
+        strategy: str = "SPREAD",
+        cpus: float | None = None,
+        gpus: float = 0,
+        resources: Mapping[str, float] | None = None,
+        init: Mapping[str, Any] | None = None,
+        **launch: Any,
+    ) -> None:
+        """`cpus` (one for each slot by default), `gpus` and `resources` are those of each slave; `init` goes to
+        `ray.init` where this process has not called it."""
+        placer = RayPlacer(slaves, strategy, slots if cpus is None else cpus, gpus, resources, init)
+        super().__init__(placer, slaves, slots=slots, **launch)
+
+    def kill(self, name: str) -> None:
+        """Let Ray end the actor of one slave, as it does with a node that it loses."""
+        placer = self._placer
+        if not isinstance(placer, RayPlacer):
+            raise FlegelError("This cluster has no actors.")
+        placer._ray.kill(placer.actor(name))
+
+
+Cluster = RayCluster

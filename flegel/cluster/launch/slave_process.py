@@ -1,0 +1,104 @@
+"""A slave as another system starts it: `python -m flegel.cluster.launch.slave_process`, its ticket on standard input.
+
+It ends when standard input ends, when its master is gone for good, or by a signal as `flegel slave` does. Its folder is
+private and removed at the end; one that a killed slave has left is removed by the next slave on the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from flegel.cluster.client import own_address
+from flegel.cluster.launch import ticket as tickets
+from flegel.cluster.launch.lifeline import end_with_input, read_line
+from flegel.cluster.launch.ticket import READY, SlaveTicket
+from flegel.cluster.slave.daemon import SlaveDaemon
+from flegel.cluster.slave.settings import SlaveSettings
+from flegel.cluster.transport.protocol import TO_SLAVE
+from flegel.cluster.transport.secure_client import SecureClient, dial
+from flegel.errors import FlegelError, UsageError
+from flegel.runtime import clock, logs
+from flegel.runtime.processes.host import host_memory
+from flegel.runtime.processes.malloc_settings import share_heap
+from flegel.runtime.system.private_files import keep_private
+
+PREFIX = "flegel-slave-"
+STALE = 60.0
+"""Seconds after which a folder that nobody has locked is not one of a slave that is just starting."""
+MUNGE = "MUNGE:"
+"""How a credential of munge begins: Slurm's own way to send something that only one user's processes can read."""
+
+
+def main() -> None:
+    """Entry point."""
+    logs.configure(level=logging.INFO)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    place = os.environ.get("SLURM_JOB_ID", "")
+    print(f"{READY} {place}".rstrip(), flush=True)
+    line = read_line()
+    if not line:
+        sys.exit(0)  # the launcher ended before it had sent anything
+    try:
+        serve(tickets.decode(_opened(line)))
+    except FlegelError as error:
+        print(f"flegel: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def serve(ticket: SlaveTicket) -> None:
+    """Until the slave is told to end; nothing of it is left then."""
+    share_heap()
+    base = Path(ticket.folder or tempfile.gettempdir())
+    sweep(base, older=STALE)
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{ticket.launch}-{ticket.name}-", dir=base))
+    settings = SlaveSettings(
+        ticket.name, ticket.slots, own_address(ticket.master), folder,
+        ticket.memory or host_memory() // max(ticket.slots, 1), ticket.drain, (), ticket.abandon,
+    )  # fmt: skip
+
+    def call() -> SecureClient:
+        return dial(ticket.master, TO_SLAVE, pair=ticket.pair, server=ticket.server)
+
+    keep_private(folder)
+    end_with_input()
+    try:
+        SlaveDaemon(settings, call).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(base: Path, launch: str = "", older: float = 0.0) -> None:
+    """Remove the folders of slaves that were killed: those whose lock nobody holds."""
+    for folder in base.glob(f"{PREFIX}{launch}*"):
+        with contextlib.suppress(OSError):
+            if clock.microseconds() / 1e6 - folder.stat().st_mtime < older:
+                continue
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _opened(line: bytes) -> bytes:
+    """A ticket that came as a credential of munge is decoded by the host's own daemon."""
+    if not line.startswith(MUNGE.encode()):
+        return line
+    found = subprocess.run(["unmunge", "--metadata", "/dev/null"], input=line, capture_output=True, timeout=30)
+    if found.returncode:
+        raise UsageError(f"munge refused the ticket of this slave: {found.stderr.decode(errors='replace').strip()}")
+    return found.stdout
+
+
+if __name__ == "__main__":
+    main()

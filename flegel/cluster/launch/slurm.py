@@ -1,0 +1,104 @@
+"""Slaves placed by Slurm: one `srun` job each, its ticket as a munge credential on standard input. Edits no partition.
+
+`flegel.slurm.Cluster(slaves=4, partition="batch", time="2:00:00")`. A credential can be decoded only by this user's
+processes on hosts of the same Slurm cluster, once, within five minutes. A slave that is killed, or whose node fails, is
+one lost worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flegel.cluster.launch.launched_cluster import LaunchedCluster
+from flegel.cluster.launch.placer import SLAVE, CommandPlacer, outward_address
+from flegel.cluster.launch.ticket import SlaveTicket
+from flegel.errors import FlegelError, UsageError
+
+TICKET_SECONDS = 300
+"""For which a credential can be decoded."""
+PATIENCE = 60.0
+
+
+class SlurmPlacer(CommandPlacer):
+    """One job with one task for each slave."""
+
+    system = "slurm"
+
+    def __init__(self, options: Mapping[str, str] | None = None, cpus: int = 1) -> None:
+        super().__init__()
+        self._options = {name.replace("_", "-"): value for name, value in (options or {}).items()}
+        self._cpus = cpus
+        self._launch = ""
+
+    def address(self) -> str:
+        return outward_address()
+
+    def open(self, folder: Path) -> None:
+        super().open(folder)
+        for program in ("srun", "scancel", "munge"):
+            if shutil.which(program) is None:
+                raise UsageError(f"There is no {program} here; run this on a login node of Slurm.")
+
+    def command(self, ticket: SlaveTicket) -> list[str]:
+        self._launch = ticket.launch
+        options = [f"--{name}={value}" if value else f"--{name}" for name, value in self._options.items()]
+        return [
+            "srun", "--quiet", f"--job-name={job_name(ticket.launch)}", "--nodes=1", "--ntasks=1",
+            f"--cpus-per-task={self._cpus}", "--kill-on-bad-exit=1", "--unbuffered", *options, *SLAVE,
+        ]  # fmt: skip
+
+    def seal(self, line: bytes) -> bytes:
+        """A credential of munge: encrypted with the cluster's key, for processes of this user."""
+        command = ["munge", f"--restrict-uid={os.getuid()}", f"--ttl={TICKET_SECONDS}"]
+        found = subprocess.run(command, input=line, capture_output=True, timeout=PATIENCE)
+        if found.returncode:
+            raise FlegelError(f"munge made no credential: {found.stderr.decode(errors='replace').strip()}")
+        return found.stdout.strip() + b"\n"
+
+    def drain(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        """A signal to the task, not to `srun`, which would kill it."""
+        if self.places.get(name):
+            scancel("--signal=TERM", f"{self.places[name]}.0")
+
+    def close(self) -> None:
+        super().close()
+        if self._launch:
+            scancel(f"--name={job_name(self._launch)}", "--quiet")
+
+
+def job_name(launch: str) -> str:
+    """Name of all jobs of a launch."""
+    return f"flegel-{launch}"
+
+
+def scancel(*words: str) -> None:
+    """Signal or cancel jobs; ones that have ended already are no error."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(["scancel", *words], capture_output=True, timeout=PATIENCE)
+
+
+class SlurmCluster(LaunchedCluster):
+    """`with flegel.slurm.Cluster(slaves=4, partition="batch") as cluster: …`."""
+
+    def __init__(
+        self,
+        slaves: int,
+        *,
+        cpus: int | None = None,
+        slots: int = 1,
+        options: Mapping[str, str] | None = None,
+        timeout: float = 86400.0,
+        **launch: Any,
+    ) -> None:
+        """`options` are those of `srun`, such as `{"partition": "batch", "time": "2:00:00", "gres": "gpu:1"}`; `cpus`
+        are processors of each slave, one for each slot by default; jobs may wait in the queue for `timeout` seconds."""
+        super().__init__(SlurmPlacer(options, cpus or slots), slaves, slots=slots, timeout=timeout, **launch)
+
+
+Cluster = SlurmCluster

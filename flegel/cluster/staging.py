@@ -1,0 +1,48 @@
+"""Rows of this process in files that slaves can read, in parts. Never writes what a path or a name says already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
+from flegel.datasets import Dataset
+from flegel.datasets.source import Rows
+from flegel.errors import StorageError, UsageError
+
+READ = ("label", "weight", "columns", "drop", "categorical", "missing")
+"""Options that say how a table becomes rows: they have been followed when the rows are written."""
+PART_BYTES = 64 << 20
+"""Size of a file; slaves read only what they need of each."""
+
+
+def stage_rows(data: Dataset, folder: Path, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Write all rows as plain numbers: features, then label, then weight. The path, and the options that read it."""
+    if data.sparse:
+        raise UsageError("Sparse rows cannot be handed to a cluster yet; write them to a file that its hosts can read.")
+    rest: dict[str, Any] = {name: value for name, value in options.items() if name not in READ}
+    if data.labelled:
+        rest["label"] = data.columns + int(data.weighted)
+    if data.weighted:
+        rest["weight"] = data.columns
+    step = max(PART_BYTES // ((data.columns + 2) * data.dtype.itemsize), 1)
+    try:
+        for number, start in enumerate(range(0, data.rows, step)):
+            rows = data.source.take(np.array([[start, min(start + step, data.rows)]]))
+            np.save(folder / f"part-{number:05d}.npy", _matrix(rows), allow_pickle=False)
+    except OSError as error:
+        raise StorageError(f"The rows could not be written to {folder}: {error.strerror or error}.") from None
+    return str(folder), rest
+
+
+def _matrix(rows: Rows) -> Array:
+    assert not isinstance(rows.features, Sparse)
+    wide = [rows.features]
+    for extra in (rows.weights, rows.labels):
+        if extra is not None:
+            wide.append(np.asarray(extra, rows.features.dtype)[:, None])
+    return np.concatenate(wide, axis=1) if len(wide) > 1 else rows.features

@@ -1,0 +1,105 @@
+"""A job on workers of this host, in a thread of its own, like a future. Decides nothing about training.
+
+Has the methods of a job on a cluster (`flegel.cluster.connected.SubmittedJob`), so that programs need not know where it
+runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from threading import Thread
+
+from flegel.errors import FlegelError
+from flegel.job import Job
+from flegel.machine.coordinator.events import TraceRow
+from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.result import Result
+from flegel.runtime.job.observers import JobControl, Observer
+
+CANCELLED = "the job was cancelled"
+
+
+class BackgroundJob:
+    """Made by `LocalCluster.submit`. It is also the observer of its own job."""
+
+    every = 0.0
+    shown = 40
+
+    def __init__(self, name: str, run: Callable[[Observer, Callable[[str], None]], Result]) -> None:
+        self.name = name
+        self._future: Future[Result] = Future()
+        self._control: JobControl | None = None
+        self._seen: JobSnapshot | None = None
+        self._said: list[str] = []
+        self._cancelled = False
+        Thread(target=self._execute, args=(run,), name=name, daemon=True).start()
+
+    def _execute(self, run: Callable[[Observer, Callable[[str], None]], Result]) -> None:
+        try:
+            if not self._cancelled:
+                result = run(self, self._said.append)
+            if self._cancelled:
+                raise FlegelError(f"Job {self.name} was cancelled.")
+            self._future.set_result(result)
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self._future.set_exception(error)
+
+    # -- as an observer --------------------------------------------------------------------------------------------
+
+    def begin(self, job: Job, control: JobControl) -> None:
+        self._control = control
+        if self._cancelled:
+            control.end(CANCELLED)
+
+    def look(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
+        self._seen = seen
+
+    def finish(self, result: Result | None, error: BaseException | None) -> None:
+        self._control = None
+
+    # -- as a future -----------------------------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """It is over, well or not."""
+        return self._future.done()
+
+    @property
+    def state(self) -> str:
+        """`running`, `done`, `failed` or `cancelled`."""
+        if not self._future.done():
+            return "running"
+        return "cancelled" if self._cancelled else "failed" if self._future.exception() else "done"
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the result; raises what the job failed with, or `TimeoutError`."""
+        return self._future.result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait; why it failed, None where it did not."""
+        return self._future.exception(timeout)
+
+    def cancel(self) -> bool:
+        """End it at its next barrier; False where it was over already."""
+        if self._future.done():
+            return False
+        self._cancelled = True
+        if self._control is not None:
+            self._control.end(CANCELLED)
+        return True
+
+    def progress(self) -> JobSnapshot | None:
+        """What it does at this moment; None before it trains."""
+        return self._seen
+
+    def logs(self) -> list[str]:
+        """Remarks of the job so far."""
+        return list(self._said)
+
+    def scale(self, workers: int) -> None:
+        """Have so many workers from now on."""
+        if self._control is not None:
+            self._control.scale(workers)
+
+    def __repr__(self) -> str:
+        return f"<job {self.name} on this host, {self.state}>"

@@ -1,0 +1,156 @@
+"""Launches: keys, slaves and master are made for one launch, and nothing is left of it. Real processes of this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import flegel
+from flegel.algorithms.kmeans import KMeans
+from flegel.cluster.launch import ticket as tickets
+from flegel.cluster.launch.local import LocalLaunch
+from flegel.cluster.launch.mpi import MpiPlacer, read_hostfile
+from flegel.cluster.launch.slurm import SlurmPlacer
+from flegel.cluster.launch.ticket import SlaveTicket
+from flegel.cluster.transport import keys
+from flegel.errors import FlegelError, UsageError
+from flegel.runtime.transport.curve import new_key_pair
+
+PAIR = new_key_pair()
+TICKET = SlaveTicket("mpi-0", "abcd", "tcp://h:1", PAIR.public, PAIR)
+
+
+def test_a_ticket_survives_its_way_and_shows_no_secret() -> None:
+    line = tickets.encode(TICKET)
+    assert tickets.decode(line) == TICKET and line.count(b"\n") == 1
+    assert PAIR.secret not in repr(TICKET)
+    with pytest.raises(UsageError) as refused:
+        tickets.decode(line.replace(b'"name"', b'"nom"'))
+    assert PAIR.secret not in str(refused.value)
+
+
+def test_commands_of_launchers_hold_no_secret(tmp_path: Path) -> None:
+    for placer in (
+        MpiPlacer(["n1", "n2"], "mpiexec --oversubscribe"),
+        SlurmPlacer({"partition": "p", "exclusive": ""}, 4),
+    ):
+        words = " ".join(placer.command(TICKET))
+        assert PAIR.secret not in words and PAIR.public not in words
+        assert words.endswith("-m flegel.cluster.launch.slave_process")
+    assert "--partition=p --exclusive " in words and "--cpus-per-task=4" in words
+
+
+def test_mpi_hosts_are_used_in_turn_as_often_as_they_have_slots(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("n1 slots=2 # large\n\nn2\n")
+    placer = MpiPlacer(read_hostfile(tmp_path / "hosts"), "mpiexec")
+    assert [placer.command(TICKET)[2] for _ in range(4)] == ["n1", "n1", "n2", "n1"]
+    with pytest.raises(UsageError, match="no file"):
+        read_hostfile(tmp_path / "absent")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalLaunch]:
+    with LocalLaunch(slaves=2) as launched:
+        yield launched
+        slaves = [process.pid for process in launched._placer._commands.values()]  # type: ignore[attr-defined]
+    assert not launched.home.exists(), "the folder with the keys is gone"
+    assert not list(Path(tempfile.gettempdir()).glob(f"flegel-*{launched.launch}*"))
+    assert slaves and not [pid for pid in slaves if psutil.pid_exists(pid)]
+
+
+@pytest.mark.processes
+def test_a_job_on_a_launched_cluster_ends_where_it_ends_locally(cluster: LocalLaunch) -> None:
+    there = flegel.run(KMeans(k=4, init="first"), "blobs:4000", cluster=cluster, workers=2, sync="bsp")
+    here = flegel.run(KMeans(k=4, init="first"), "blobs:4000", workers=2, sync="bsp")
+    assert there.objective == here.objective and there.iterations == here.iterations
+    assert np.array_equal(there.parameters["centroids"], here.parameters["centroids"])
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_rows_of_this_process_reach_the_slaves_and_their_files_are_removed(
+    cluster: LocalLaunch, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(200, 3)), rng.normal(size=(200, 3)) + 9.0])
+    cluster.staging = tmp_path
+    job = cluster.submit("lr", (X, ["left"] * 200 + ["right"] * 200), workers=2)
+    result = job.result(timeout=120)
+    assert list(result.class_names) == ["left", "right"]
+    assert (result.predict(X) == np.repeat(["left", "right"], 200)).all() and (result.labels[:3] == "left").all()
+    assert not list(tmp_path.iterdir())
+    assert job.done() and job.state == "done" and not job.cancel() and job.logs()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_killed_slave_is_replaced_and_its_key_revoked(cluster: LocalLaunch) -> None:
+    endless = {"tolerance": 0.0, "max_seconds": 600.0, "straggler": "all:20ms/500"}
+    job = cluster.submit(KMeans(k=4, init="first"), "blobs:4000", workers=2, sync="bsp", **endless)
+    limit = time.monotonic() + 100
+    while (seen := job.progress()) is None or not seen.iteration:
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    place = job.view().place
+    victim = next(slave.name for slave in cluster.slaves() if slave.name != place)
+    public = cluster._tickets[victim].pair.public
+    process = next(p for name, p in cluster._placer._commands.items() if name == victim)  # type: ignore[attr-defined]
+    process.kill()
+    while victim not in cluster.lost or sum(s.state == "here" for s in cluster.slaves()) < 2:
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    assert keys.KeyRegistry(cluster.home / "keys").find(public) is None
+    while not (seen := job.progress()) or not seen.incidents:
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    assert job.cancel()
+    assert isinstance(job.exception(timeout=60), FlegelError) and job.state == "cancelled"
+
+
+@pytest.mark.processes
+def test_no_secret_is_in_arguments_or_environment(cluster: LocalLaunch) -> None:
+    secrets = [pair.pair.secret.encode() for pair in cluster._tickets.values()]
+    secrets.append(keys.load("master", cluster.home / "keys").secret.encode())
+    for process in psutil.Process().children(recursive=True):
+        for file in ("cmdline", "environ"):
+            try:
+                content = Path(f"/proc/{process.pid}/{file}").read_bytes()
+            except OSError:
+                continue
+            assert not [each for each in secrets if each in content]
+    assert (cluster.home.stat().st_mode & 0o077) == 0
+
+
+def test_wrong_use_is_told_in_a_sentence() -> None:
+    with pytest.raises(UsageError, match="at least one slave"):
+        LocalLaunch(slaves=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_launch_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "FLEGEL_HOME": str(tmp_path / "home")}
+    words = ["launch", "local", "--", "submit", "kmeans", "--data", "blobs:20000", "--set", "k=3", "--workers", "2"]
+    words += ["--tolerance", "0", "--straggler", "all:20ms/500", "--max-seconds", "600", "--no-save"]
+    with (tmp_path / "log").open("wb") as log:
+        command = subprocess.Popen(
+            [sys.executable, "-m", "flegel", *words], env=environment, stderr=log, start_new_session=True
+        )
+    while b"is running" not in (tmp_path / "log").read_bytes():
+        assert command.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.1)
+    everything = psutil.Process(command.pid).children(recursive=True)
+    os.killpg(command.pid, number)
+    assert command.wait(60) != 0
+    _, alive = psutil.wait_procs(everything, timeout=20)
+    assert not alive and not list(tmp_path.glob("flegel-*"))

@@ -1,0 +1,66 @@
+"""What every launched cluster must do: train to the same objective as locally, lose a slave, leave nothing."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import flegel
+from flegel.algorithms.kmeans import KMeans
+from flegel.cluster.launch.launched_cluster import LaunchedCluster
+
+SPHERICAL = f"{Path(__file__).resolve().parents[3] / 'docs' / 'examples' / 'spherical.py'}:Spherical"
+WAIT = 180.0
+
+
+def check_trains(cluster: LaunchedCluster, workers: int = 2) -> None:
+    """k-means and a user's class, under bsp from the same start: the same objective as on workers of this host."""
+    for algorithm in (KMeans(k=4, init="first"), SPHERICAL):
+        same = {"workers": workers, "sync": "bsp", "max_iterations": 5, "tolerance": 0.0}
+        there = flegel.run(algorithm, "blobs:4000", cluster=cluster, **same)
+        here = flegel.run(algorithm, "blobs:4000", **same)
+        assert there.objective == here.objective and there.iterations == here.iterations == 5
+
+
+def check_loses_a_slave(cluster: LaunchedCluster, kill: Callable[[str], Any]) -> None:
+    """The slave without the coordinator is ended by the other system; the job notices and ends as it would have."""
+    options = {"workers": 2, "sync": "bsp", "tolerance": 0.0, "max_iterations": 60, "straggler": "all:20ms/500"}
+    job = cluster.submit(KMeans(k=4, init="first"), "blobs:4000", **options)
+    _until(lambda: (seen := job.progress()) is not None and seen.iteration > 1)
+    victim = next(slave.name for slave in cluster.slaves() if slave.name != job.view().place)
+    kill(victim)
+    result = job.result(timeout=WAIT)
+    assert result.iterations == 60 and any(each["kind"] == "lost" for each in result.incidents)
+    assert result.objective == flegel.run(KMeans(k=4, init="first"), "blobs:4000", workers=2, sync="bsp").objective
+    _until(lambda: victim in cluster.lost)
+
+
+def check_nothing_is_left(cluster: LaunchedCluster) -> None:
+    """After `close`: no slave or master of this launch runs, and no file of it exists."""
+    assert not cluster.home.exists()
+    _until(lambda: not launch_processes(cluster), 30.0)
+    assert not list(Path(tempfile.gettempdir()).glob(f"flegel-*{cluster.launch}*"))
+
+
+def launch_processes(cluster: LaunchedCluster) -> list[psutil.Process]:
+    """Slaves and masters that started after this launch."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(word.startswith("flegel.cluster.launch.") for word in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return [p for p in found if psutil.Process() in p.parents() or p.ppid() == 1]
+
+
+def _until(holds: Callable[[], bool], seconds: float = WAIT) -> None:
+    limit = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < limit, "not within the time"
+        time.sleep(0.1)

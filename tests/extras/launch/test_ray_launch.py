@@ -1,0 +1,36 @@
+"""Slaves as actors of Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from launch_checks import check_loses_a_slave, check_nothing_is_left, check_trains
+
+from flegel.cluster.launch.ray import RayCluster
+
+ray = pytest.importorskip("ray", reason="pip install 'flegel[ray]'")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_ray() -> Iterator[None]:
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.processes
+def test_jobs_train_on_actors_and_survive_one_that_ray_kills() -> None:
+    with RayCluster(slaves=2, strategy="PACK") as cluster:
+        check_trains(cluster)
+        check_loses_a_slave(cluster, cluster.kill)
+    check_nothing_is_left(cluster)
+    assert ray.is_initialized(), "a Ray that was there before stays"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_jobs_train_on_four_actors() -> None:
+    with RayCluster(slaves=4) as cluster:
+        check_trains(cluster, workers=4)
+    check_nothing_is_left(cluster)

@@ -15,10 +15,9 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, Shard, Sparse
+from flegel.core.shard import TILE, Shard, Sparse, pack_tiles
 from flegel.core.stop_flag import new_flag
 from flegel.machine.audit.checksums import GOLDEN
-from flegel.machine.migration.window_codec import put_states
 from flegel.machine.worker.point_store import PointStore
 
 CHUNK = 1 << 15  # points whose fresh states exist at a time
@@ -42,7 +41,7 @@ class RecountKernel(Protocol):
 
     def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int: ...
 
-    def put_states(self, shards: Sequence[Shard]) -> None: ...
+    def release(self, shard: Shard) -> None: ...
 
 
 class Recount:
@@ -82,6 +81,7 @@ class Recount:
         self._kernel.clear_statistics()
         for parameter in (pytree.flatten(self._first), theta):
             self._visit(clone, start, end, parameter)
+        self._kernel.release(clone)
         both = [a.copy() for a in self._kernel.statistics()]
         worst = 0.0
         for one, two in zip(direct, both, strict=True):
@@ -118,7 +118,9 @@ class Recount:
         for shard, first, last in runs:
             for start, end in _chunks(shard, first, last):
                 part, low, high = _cut(shard, start, end)
-                self._visit(self._clone(part), low, high, theta)
+                clone = self._clone(part)
+                self._visit(clone, low, high, theta)
+                self._kernel.release(clone)
         return tuple(a.copy() for a in self._kernel.statistics())
 
     def _clone(self, part: Shard) -> Shard:
@@ -126,16 +128,16 @@ class Recount:
         known = self._unvisited is not None and self._unvisited.shape == part.state.shape
         if not known or self._unvisited_points < part.points:  # the last tile of fewer points is in part padding
             self._unvisited_points = part.points
-            made = replace(part, state=np.zeros_like(part.state))
-            put_states(made, np.arange(part.points), self._fresh(part.points))
-            self._unvisited, self._room = made.state, np.empty_like(made.state)
+            fresh = np.asarray(self._fresh(part.points), part.state.dtype)
+            made = pack_tiles(fresh) if part.layout == "tiles" else fresh.reshape(part.state.shape)
+            self._unvisited, self._room = made, np.empty_like(made)
         assert self._unvisited is not None
         np.copyto(self._room, self._unvisited)
         return replace(part, state=self._room, halted=np.zeros_like(part.halted))
 
     def _visit(self, shard: Shard, start: int, end: int, theta: Sequence[Array]) -> None:
+        """States are not put: a clone is new to the kernel, and one that was visited has newer states on its device."""
         self._kernel.set_parameter(theta)
-        self._kernel.put_states([shard])
         self._kernel.run(shard, start, end, 0, new_flag())
 
 
@@ -173,11 +175,22 @@ def _some(store: PointStore, points: int, turn: int) -> tuple[Shard, int, int]:
     return held[0][0], held[0][1], min(held[0][1] + points, held[0][2])
 
 
-def count_of(store: PointStore) -> tuple[int, int]:
-    """How many points are here, and the sum of their mixed numbers: all workers together have each number once."""
-    held = _held(store)
-    total = sum((mixed(shard.ids[start:end]) for shard, start, end in held), 0)
-    return sum(end - start for _, start, end in held), total % MODULUS
+class OwnedNumbers:
+    """Sums of mixed numbers of the points here; those of runs of points that have not moved are kept."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], tuple[Array, int]] = {}
+        """By array of numbers (which is kept, so that no other has its id), start and end."""
+
+    def count(self, store: PointStore) -> tuple[int, int]:
+        """How many points are here, and the sum of their mixed numbers: all workers together have each number once."""
+        found = {}
+        for shard, start, end in _held(store):
+            key = (id(shard.ids), start, end)
+            found[key] = self._known.get(key) or (shard.ids, mixed(shard.ids[start:end]))
+        self._known = found
+        points = sum(end - start for _, start, end in found)
+        return points, sum((total for _, total in found.values()), 0) % MODULUS
 
 
 MODULUS = 1 << 62

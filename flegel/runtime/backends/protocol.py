@@ -60,6 +60,9 @@ class ShardKernel(Protocol):
     def put_states(self, shards: Sequence[Shard]) -> None:
         """`shard.state` or `shard.halted` was changed, or shards were added."""
 
+    def release(self, shard: Shard) -> None:
+        """This shard is not trained again: free what the kernel keeps of it."""
+
     def close(self) -> None:
         """Free what the kernel holds."""
 

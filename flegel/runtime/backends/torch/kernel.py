@@ -154,6 +154,9 @@ class TorchKernel:
             if held is not None:
                 held.state[...] = self._rows(shard.state, 0, shard.tiles, shard, slice(0, shard.points))
 
+    def release(self, shard: Shard) -> None:
+        self._shards.pop(id(shard), None)
+
     def close(self) -> None:
         self._shards.clear()
         if self._place.type == "cuda":

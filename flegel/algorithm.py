@@ -20,7 +20,8 @@ import numpy as np
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse
-from flegel.errors import UsageError, nearest
+from flegel.core.sharding import Sharding
+from flegel.errors import UNDECODABLE, UsageError, nearest
 from flegel.job import TOLERANCE
 from flegel.loading.input_files import NamesFile
 
@@ -82,7 +83,7 @@ class HyperParameter:
             if isinstance(value, str) and value[:1] in ("[", "{"):  # lists and tables from the command line
                 return msgspec.json.decode(value, type=plain)
             return msgspec.convert(value, plain, strict=not isinstance(value, str))
-        except msgspec.DecodeError as error:  # also those of values that do not fit
+        except UNDECODABLE as error:  # also those of values that do not fit
             detail = str(error).split(" - at ")[0]
             raise UsageError(f"{owner}: {self.name}={value!r} does not fit ({detail}).") from None
 
@@ -120,6 +121,12 @@ class Algorithm:
     lagging: ClassVar[tuple[str, ...]] = ()
     """Aggregator fields that depend on earlier visits of a point besides the last one: a visit improves the state that
     it finds (row factors), or counts only what has changed much (second derivatives)."""
+    additive: ClassVar[tuple[str, ...]] = ()
+    """Fields of θ whose changes may be added, such as weights: where statistics are spent, groups at several sites
+    exchange the changes of these. The others, such as the state of an optimizer, stay with each group."""
+    starts_from_means: ClassVar[bool] = False
+    """True where `initParameter` may get weighted means of small parts of the rows for the rows themselves: groups at
+    several sites show each other those, and begin with one θ(0) for all. Otherwise the first group's is taken."""
     supervised: ClassVar[bool] = False
     """True where every point needs a label. Labels that the data have are passed in any case."""
     ignores_labels: ClassVar[bool] = False
@@ -157,6 +164,11 @@ class Algorithm:
     (`flegel.runtime.backends.torch.program`)."""
     averaged: ClassVar[bool] = False
     """True where the objective is an average over points rather than a sum."""
+    sharding: ClassVar[Sharding | None] = None
+    """Which fields of θ and of the statistics parameter servers cut along which axis (`flegel.core.sharding`). Then
+    `updateSlice` of the slices gives the slices of `updateParameter`, to the last bit; `flegel check` tries it."""
+    unsharded: ClassVar[str] = "it does not declare `sharding`"
+    """Why parameter servers cannot cut θ, where they cannot."""
     keep_state: ClassVar[bool] = False
     """True where the points' hidden state belongs to the model (NMF: the rows of W)."""
     remakes_state: ClassVar[bool] = False
@@ -213,6 +225,16 @@ class Algorithm:
     def updateParameter(self, aggregator: Tree, oldParameter: Tree) -> Tree:
         """θ(t) from the global statistics."""
         raise NotImplementedError(f"{type(self).__name__} must define updateParameter")
+
+    def updateSlice(self, aggregator: Tree, oldParameter: Tree, start: int, stop: int, summary: Array | None) -> Tree:
+        """`updateParameter` for the units from `start` to `stop`: fields that `sharding` names hold these alone. Define
+        it where that needs to know which units these are, or `summary`."""
+        return self.updateParameter(aggregator, oldParameter)
+
+    def sliceSummary(self, aggregator: Tree, parameter: Tree, start: int, stop: int) -> Array | None:
+        """What the updates of other slices need to know of this one. Those of all slices, one behind the other along
+        the first axis, are the `summary` of `updateSlice`. None: nothing, which every slice says, or none."""
+        return None
 
     def terminationCheck(self, aggregator: Tree, iterationNum: int) -> bool:
         """True ends the job. Asked once per full pass of the slowest worker, not at every barrier."""

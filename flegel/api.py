@@ -72,6 +72,8 @@ class RunOptions(TypedDict, total=False):
     partition: str
     scale: str
     processes: bool | str | None
+    servers: int | str
+    replicas: int
     worker_timeout: float | str
     hook_timeout: float | str
     replace: bool
@@ -80,6 +82,16 @@ class RunOptions(TypedDict, total=False):
     checkpoint_every: float | str
     attribute: bool
     collect_state: bool
+    group: str
+    bucket: str
+    every: str
+    groups: int
+    group_timeout: float | str
+    outer: str
+    gate: str
+    gate_data: str
+    gate_failures: int
+    group_key: str
 
 
 class ResumeOptions(TypedDict, total=False):

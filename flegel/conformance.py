@@ -17,10 +17,12 @@ from flegel.algorithm import Algorithm, Sample
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, check_state, make_shard
+from flegel.core.sharding import Cuts, cut, make_cuts
 from flegel.core.stop_flag import new_flag
 from flegel.errors import ConformanceError, FlegelError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.messages import WorkerBeat
+from flegel.params.sharded import sharding_of
 from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.numba.compiler import Built, build_kernel, interpreted
 from flegel.runtime.backends.registry import choose
@@ -276,6 +278,48 @@ def _weighs(trial: Trial) -> bool:
     return True
 
 
+def _shards(trial: Trial) -> bool:
+    """`updateSlice` of the slices gives the slices of `updateParameter`, to the last bit; so does the objective where
+    spent statistics are cleared already."""
+    algorithm = trial.algorithm
+    if algorithm.sharding is None:
+        return False
+    sharding_of(algorithm)
+    shard, kernel = trial.shard("rows"), interpreted(algorithm)
+    total, parameter = pytree.copy(trial.zero), trial.parameter
+    for iteration in range(2):
+        pytree.clear(total, algorithm.spent)
+        kernel(shard, parameter, total, 0, shard.points, iteration, new_flag())
+        whole = trial.update(total, parameter)
+        for count in (1, 2, 3, 7):
+            cuts = make_cuts(algorithm.sharding, parameter, total, count)
+            made = sharded_update(algorithm, cuts, total, parameter)
+            for (start, stop), found in zip(cuts.slices, made, strict=True):
+                wanted = cut(whole, cuts.parameter, start, stop)
+                same = zip(pytree.names(wanted), pytree.flatten(wanted), pytree.flatten(found), strict=True)
+                for name, one, other in same:
+                    trial.require(
+                        np.array_equal(one, np.asarray(other, dtype=one.dtype)),
+                        f"updateSlice of {start} to {stop} gives another {name} than updateParameter of the whole",
+                    )
+        kept = pytree.clear(pytree.copy(total), algorithm.spent)
+        values = [algorithm.objective(pytree.present(s), pytree.present(whole)) for s in (total, kept)]
+        trial.require(values[0] == values[1], "objective looks at statistics that are spent by then")
+        parameter = whole
+    return True
+
+
+def sharded_update(algorithm: Algorithm, cuts: Cuts, total: Tree, parameter: Tree) -> list[Tree]:
+    """θ of each slice, made as servers make it."""
+    pieces = [
+        (pytree.present(cut(total, cuts.statistics, *span)), pytree.present(cut(parameter, cuts.parameter, *span)))
+        for span in cuts.slices
+    ]
+    said = [algorithm.sliceSummary(*piece, *span) for piece, span in zip(pieces, cuts.slices, strict=True)]
+    summary = None if said[0] is None else np.concatenate([each for each in said if each is not None])
+    return [algorithm.updateSlice(*piece, *span, summary) for piece, span in zip(pieces, cuts.slices, strict=True)]
+
+
 def _answers(trial: Trial) -> bool:
     shard = trial.shard("rows")
     total = pytree.copy(trial.zero)
@@ -301,6 +345,7 @@ PROMISES: list[tuple[str, Callable[[Trial], bool]]] = [
     ("class and hyper-parameters travel to workers", _travels),
     ("hooks answer in the right shape", _answers),
     ("aggregate is addition", _adds),
+    ("slices on servers give the same bits", _shards),
     ("weights count", _weighs),
     ("the stop flag stops the kernel", _stops),
     ("block equals per-point", _block_equals_points),

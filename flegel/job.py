@@ -15,15 +15,17 @@ from typing import Annotated, Any
 import msgspec
 
 from flegel.errors import UsageError, nearest
+from flegel.group_options import GROUPS, GroupSpec
 from flegel.options import Option, parse_bytes, parse_seconds
 
 TRAINING, SYNCHRONIZATION, DATA = "Training", "Synchronization", "Data"
 FAULTS, OUTPUT, CLUSTER = "Faults and checkpoints", "Output", "Cluster"
-PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER)
+PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER, GROUPS)
 """Headings under which options are listed, in this order."""
 
 TOLERANCE = 1e-4  # of algorithms that declare no other
 LEAST_TIMEOUT = 2.0  # two heartbeats of a worker
+MOST_SERVERS, MOST_REPLICAS = 64, 8
 
 
 class AlgorithmRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -176,6 +178,16 @@ def check_audit(wanted: str, flag: str) -> None:
         raise UsageError(f"{flag} {wanted!r} must be on, off or a number of points.")
 
 
+def check_servers(servers: int | str, flag: str) -> None:
+    if servers != "colocated" and not (str(servers).isdigit() and 0 <= int(servers) <= MOST_SERVERS):
+        raise UsageError(f"{flag} {servers} must be a number from 0 to {MOST_SERVERS}, or colocated.")
+
+
+def check_replicas(replicas: int, flag: str) -> None:
+    if not 0 <= replicas <= MOST_REPLICAS:
+        raise UsageError(f"{flag} {replicas} must be 0 to {MOST_REPLICAS}.")
+
+
 def check_period(seconds: float, flag: str) -> None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"The time between checkpoints must be more than 0 seconds, not {seconds:g}.")
@@ -322,6 +334,21 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             cluster=False,
         ),
     ] = None
+    servers: Annotated[
+        int | str,
+        Option(
+            "Parameter servers: 0 (the coordinator holds θ), so many processes, or colocated (one on each host of "
+            "workers).",
+            TRAINING,
+            metavar="N|colocated",
+            check=check_servers,
+            see="servers.md",
+        ),
+    ] = 0
+    replicas: Annotated[
+        int,
+        Option("Copies of each slice of θ on other servers.", FAULTS, check=check_replicas, see="servers.md"),
+    ] = 1
     worker_timeout: Annotated[
         float,
         Option(
@@ -411,3 +438,4 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     retries: Annotated[int, Option("Start again so often when it crashes.", CLUSTER, local=False)] = 0
+    sites: GroupSpec = GroupSpec()

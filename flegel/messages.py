@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from flegel.job import AlgorithmRef
+from flegel.server_messages import ServerAnswer, ServerBetween, ServerOrder
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True, tag=True):
@@ -70,6 +71,8 @@ class LoadShard(_Message):
     """Keep θ and the statistics here, and merge reports with the other workers (`ReduceReports`)."""
     device: str = "cpu"
     """What computes: cpu, cuda:0, ... (see runtime/backends/registry.py)."""
+    version: int = -1
+    """Servers hold θ: the version of the θ that comes with this; -1: the coordinator holds it."""
 
 
 class Train(_Message):
@@ -80,6 +83,8 @@ class Train(_Message):
     seconds: float | None = None
     linger: bool = False
     """After the report, go on under the same θ until the next order; that is part of the next report."""
+    version: int = -1
+    """θ comes from the servers, in this version or a later one; -1: it comes with this."""
 
 
 class Stop(_Message):
@@ -455,15 +460,16 @@ class RowsRead(_Message):
 
 Tending = ListPoints | ResetPoints | GiveUpPoints | AssignPoints
 Order = (
-    MeasureMoments | LoadShard | Train | Stop | HoldReplica | ReduceReports | DropFold | ReceivePoints | SendPoints
-    | TransferOwnership | Tending | FetchStates | TakeCheckpoint | AuditPoints | ReleaseJob | Exit
+    MeasureMoments | LoadShard | ServerOrder | Train | Stop | HoldReplica | ReduceReports | DropFold | ReceivePoints
+    | SendPoints | TransferOwnership | Tending | FetchStates | TakeCheckpoint | AuditPoints | ReleaseJob | Exit
 )  # fmt: skip
 Answer = (
     Hello | MomentsMeasured | ShardLoaded | Report | Reduced | WorkerBeat | MoveReady | MoveRefused | WindowArrived
     | MoveSent | PointsListed | PointsGivenUp | PointsAssigned | States | CheckpointPart | PointsAudited
     | WorkerFailed
+    | ServerAnswer
 )  # fmt: skip
-Between = Window | WindowReceived | StatisticsPiece | ReadRows | RowsRead
+Between = Window | WindowReceived | StatisticsPiece | ReadRows | RowsRead | ServerBetween
 Body = Order | Answer | Between
 
 

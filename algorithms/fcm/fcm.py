@@ -30,6 +30,7 @@ from flegel.algorithms.seeding import (
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
+from flegel.core.sharding import Sharding
 from flegel.errors import UsageError
 
 TRIAL_ROWS = (2048, 16384)  # least and largest number of rows of the sample on which starts are tried
@@ -90,6 +91,8 @@ class FCM(Algorithm):
     default_tolerance = 1e-6
     auxiliary = ("shares", "points")
     memoryless = True
+    starts_from_means = True
+    sharding = Sharding({"centroids": 0, "shares": 0}, {"counts": 0, "sums": 0, "squares": 0})
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     m: Annotated[float, Meta(gt=1, description="fuzzifier: near 1 is hard, large is fuzzy; 2 is fastest")] = 2.0

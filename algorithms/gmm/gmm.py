@@ -15,6 +15,7 @@ from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_mixture
 from flegel.algorithms.gmm.covariances import covariances_of, precision_factors
 from flegel.algorithms.gmm.kernel import CUT, kernel_for
+from flegel.algorithms.gmm.moments import Mixture, MixtureMoments, spread_of, unknown_variance, with_unseen
 from flegel.algorithms.gmm.shapes import (
     diagonals,
     floored,
@@ -45,45 +46,16 @@ from flegel.algorithms.seeding import (
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
+from flegel.core.sharding import Sharding
 from flegel.errors import UsageError
 
 LEAST_VARIANCE = 1e-12  # lower bound of the regularization, relative to a column's variance
-ROUNDING = 2.0**-50  # relative to a column's sum of squares: the error of a difference of two such sums in float64
 EMPTY = 1e-8  # a component with fewer points than this counts as empty
 CHUNK = 16384  # rows evaluated at a time
 TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on which starts are tried
 TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart
 RESTS = 1e-8  # relative gain of a pass over the sample below which EM has come to rest
 TRIAL_WORK = 2**28  # numbers added to statistics in a pass of a trial: fewer rows where matrices are large
-
-
-class Mixture(NamedTuple):
-    """θ, and what follows from it, so that a visit need not invert matrices.
-
-    `covariances` and `whiten` have a row per component: d variances, or a lower triangle row by row. `whiten`
-    is the inverse Cholesky factor in units of `unit`: ‖whiten·(x − mean)/unit‖² is a squared Mahalanobis
-    distance. `level` is what in the log density does not depend on x. `origin`, `unit` and `floor`, the least variance
-    of a column in units of unit², never change. `points` is the `coverage` of the first pass.
-    """
-
-    weights: Array
-    means: Array
-    covariances: Array
-    whiten: Array
-    level: Array
-    origin: Array
-    unit: Array
-    floor: Array
-    points: Array
-
-
-class MixtureMoments(NamedTuple):
-    """s: Σ r, Σ r·y, Σ r·y·yᵀ (diagonal or lower triangle) per component, y = (x − origin) / unit; and ΣH."""
-
-    counts: Array
-    sums: Array
-    squares: Array
-    entropy: Array
 
 
 class ResponsibilityChange(NamedTuple):
@@ -96,8 +68,7 @@ class ResponsibilityChange(NamedTuple):
 class GMM(Algorithm):
     """Fit a mixture of k Gaussians.
 
-    Model: p(x) = Σ w_j N(x; μ_j, Σ_j). State of a point: its responsibilities r_1 … r_k and their entropy,
-    all 0 before its first visit.
+    Model: p(x) = Σ w_j N(x; μ_j, Σ_j). State of a point: its responsibilities r_1 … r_k and their entropy, 0 at first.
     Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and deviation of
     the sample without outliers, the latter to a power of two), and the sum of entropies; a visit adds the difference
     to the point's last one, in float64 where float32 would lose it.
@@ -121,6 +92,7 @@ class GMM(Algorithm):
     auxiliary = ("points",)
     default_tolerance = 1e-6
     memoryless = True
+    starts_from_means = True
     trivial = "a single Gaussian"
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10
@@ -298,40 +270,53 @@ class GMM(Algorithm):
         target.entropy[0] += changes[k]
         return target
 
+    @property
+    def sharding(self) -> Sharding | None:  # type: ignore[override]
+        if self.covariance == "tied":
+            return None
+        return Sharding(dict.fromkeys(("means", "covariances", "whiten", "level"), 0), {"sums": 0, "squares": 0})
+
+    unsharded = "all components share one matrix (covariance=tied)"
+
     def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
+        components = 0, len(oldParameter.weights)
+        summary = self.sliceSummary(aggregator, oldParameter, *components)
+        return self.updateSlice(aggregator, oldParameter, *components, summary)
+
+    def sliceSummary(self, aggregator: MixtureMoments, parameter: Mixture, start: int, stop: int) -> Array:
+        """Second moments of the columns: together they tell the rounding error of variances."""
+        if unseen := unseen_weight(parameter.points, float(aggregator.counts.sum())):
+            aggregator = with_unseen(aggregator, parameter, unseen, slice(start, stop))
+        return spread_of(aggregator)
+
+    def updateSlice(
+        self, aggregator: MixtureMoments, oldParameter: Mixture, start: int, stop: int, summary: Array | None
+    ) -> Mixture:
+        """`counts` and `weights` are those of all components."""
+        mine = slice(start, stop)
         seen = float(aggregator.counts.sum())
         if holds(oldParameter.points, seen):
             return oldParameter
         about = covered(oldParameter.points, seen)
         if unseen := unseen_weight(oldParameter.points, seen):
-            aggregator = self._with_unseen(aggregator, oldParameter, unseen)
-        counts = np.maximum(aggregator.counts, 0.0)
+            aggregator = with_unseen(aggregator, oldParameter, unseen, mine)
+        everybody = np.maximum(aggregator.counts, 0.0)
+        counts = everybody[mine]
         filled = counts > EMPTY
         n = np.where(filled, counts, 1.0)[:, None]
         width = aggregator.squares.shape[1]
         old_means = (oldParameter.means - oldParameter.origin) / oldParameter.unit
         means = np.where(filled[:, None], aggregator.sums / n, old_means)
         scatter = aggregator.squares / n - outer(means, width)
-        least = np.maximum(oldParameter.floor, self._unknown(aggregator))
+        least = np.maximum(oldParameter.floor, unknown_variance(aggregator.counts[mine], summary))
         scatter[~filled] = 0.0
         covariances = floored(scatter, np.where(filled, counts, 0.0), least, self.covariance)
         if self.covariance != "tied":
             covariances[~filled] = (oldParameter.covariances / outer(oldParameter.unit[None, :], width))[~filled]
-        total = counts.sum()
-        weights = counts / total if total > 0 else oldParameter.weights
-        return self._mixture(weights, means, covariances, *oldParameter[5:8], about)
-
-    def _with_unseen(self, aggregator: MixtureMoments, parameter: Mixture, unseen: float) -> MixtureMoments:
-        """Statistics with so many more points, distributed as θ has it: what the sample says of points not yet seen."""
-        width = aggregator.squares.shape[1]
-        means = (parameter.means - parameter.origin) / parameter.unit
-        shares = unseen * parameter.weights[:, None]
-        second = parameter.covariances / outer(parameter.unit[None, :], width) + outer(means, width)
-        return aggregator._replace(
-            counts=aggregator.counts + shares[:, 0],
-            sums=aggregator.sums + shares * means,
-            squares=aggregator.squares + shares * second,
-        )
+        total = everybody.sum()
+        weights = everybody / total if total > 0 else oldParameter.weights
+        made = self._mixture(weights[mine], means, covariances, *oldParameter[5:8], about)
+        return made._replace(weights=weights)
 
     def objective(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
         d = parameter.means.shape[1]
@@ -367,7 +352,7 @@ class GMM(Algorithm):
             found.append(
                 f"{int(empty.sum())} of {self.k} components have lost all their points (weight 0); a smaller k may do."
             )
-        unknown = self._unknown(aggregator)[~empty]
+        unknown = unknown_variance(aggregator.counts, spread_of(aggregator))[~empty]
         precision = diagonals(precisions(parameter.whiten[~empty], d), d)
         flat = (precision * np.maximum(parameter.floor, unknown)).sum(axis=1).round()  # directions without variance
         if flat.any():
@@ -474,11 +459,6 @@ class GMM(Algorithm):
         covariances = packed(np.stack([np.eye(d)] * self.k)) if self._matrices(d) else ones
         weights, none = np.full(self.k, 1.0 / self.k), coverage(0.0, 0.0)
         return self._mixture(weights, 0.0 * ones, covariances, origin, unit, floor, none)
-
-    def _unknown(self, aggregator: MixtureMoments) -> Array:
-        """Rounding error of each variance, a row per component: the sums are differences of larger ones."""
-        whole = np.abs(diagonals(aggregator.squares, aggregator.sums.shape[1])).sum(axis=0)
-        return np.asarray(ROUNDING * whole / np.maximum(aggregator.counts, 1.0)[:, None])
 
     def _mixture(
         self,

@@ -46,6 +46,7 @@ from flegel.algorithms.seeding import (
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
+from flegel.core.sharding import Sharding
 from flegel.errors import UsageError
 
 ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference of two such sums in float64
@@ -119,7 +120,9 @@ class KMeans(Algorithm):
     auxiliary = ("spare", "shares", "points")
     default_tolerance = 1e-6
     memoryless = True
+    starts_from_means = True
     trivial = "one cluster"
+    sharding = Sharding({"centroids": 0}, {"sums": 0})
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     init: Annotated[
@@ -200,20 +203,25 @@ class KMeans(Algorithm):
         return target
 
     def updateParameter(self, aggregator: KMeansSums, oldParameter: Centroids) -> Centroids:
+        return self.updateSlice(aggregator, oldParameter, 0, len(oldParameter.centroids), None)
+
+    def updateSlice(
+        self, aggregator: KMeansSums, oldParameter: Centroids, start: int, stop: int, summary: Array | None
+    ) -> Centroids:
         seen = float(aggregator.counts.sum())
         if holds(oldParameter.points, seen):
             return oldParameter
-        filled = aggregator.counts > 0
-        old = np.array(oldParameter.centroids, dtype=np.float64)
-        unseen = (unseen_weight(oldParameter.points, seen) * oldParameter.shares)[filled, None]
-        counts, sums = aggregator.counts[filled, None], aggregator.sums[filled]
-        centroids = old.copy()
-        if unseen.any():
-            sums, counts = sums + unseen * (old[filled] - oldParameter.origin), counts + unseen
-        centroids[filled] = oldParameter.origin + sums / counts
-        if not filled.all() and seen >= oldParameter.points[0]:
-            centroids = _relocated(centroids, filled, oldParameter.spare)
+        centroids = _means(aggregator, oldParameter, start, stop)
+        if _relocates(aggregator, oldParameter):
+            everybody = centroids if summary is None else summary
+            centroids = _relocated(everybody, aggregator.counts > 0, oldParameter.spare)[start:stop]
         return oldParameter._replace(centroids=centroids, points=covered(oldParameter.points, seen))
+
+    def sliceSummary(self, aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) -> Array | None:
+        """Where all centroids are: an empty cluster goes far from them. Rarely needed."""
+        if holds(parameter.points, float(aggregator.counts.sum())) or not _relocates(aggregator, parameter):
+            return None
+        return _means(aggregator, parameter, start, stop)
 
     def objective(self, aggregator: KMeansSums, parameter: Centroids) -> float:
         filled = aggregator.counts > 0
@@ -284,6 +292,27 @@ class KMeans(Algorithm):
         total = float(distances.sum())
         used = float(len(np.unique(nearest)))
         return Evaluation(total, {"inertia": total, "mean": total / len(nearest), "clusters": used})
+
+
+def _means(aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) -> Array:
+    """The clusters from `start` to `stop` at the means of their points; empty ones stay."""
+    mine = aggregator.counts[start:stop]
+    filled = mine > 0
+    old = np.array(parameter.centroids, dtype=np.float64)
+    seen = float(aggregator.counts.sum())
+    unseen = (unseen_weight(parameter.points, seen) * parameter.shares)[start:stop][filled, None]
+    counts, sums = mine[filled, None], aggregator.sums[filled]
+    centroids = old.copy()
+    if unseen.any():
+        sums, counts = sums + unseen * (old[filled] - parameter.origin), counts + unseen
+    centroids[filled] = parameter.origin + sums / counts
+    return centroids
+
+
+def _relocates(aggregator: KMeansSums, parameter: Centroids) -> bool:
+    """Some clusters are empty although every point has been seen."""
+    counts = aggregator.counts
+    return not (counts > 0).all() and float(counts.sum()) >= parameter.points[0]
 
 
 def _relocated(centroids: Array, filled: Array, spare: Array) -> Array:

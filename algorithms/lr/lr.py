@@ -122,6 +122,7 @@ class LR(Algorithm):
     scaling: Annotated[
         bool, Meta(description="take steps in units of the data's own curvature; false: the plain gradient")
     ] = True
+    unsharded = "the length of each step is found along all of θ at once"
 
     @property
     def spent(self) -> tuple[str, ...]:  # type: ignore[override]

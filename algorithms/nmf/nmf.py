@@ -35,6 +35,7 @@ from flegel.core import pytree
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, make_shard
+from flegel.core.sharding import Sharding
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
 
@@ -189,6 +190,15 @@ class NMF(Algorithm):
     @property
     def spent(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("moves", "energy", "progress", "spread") if self.solver == "sgd" else ()
+
+    @property
+    def sharding(self) -> Sharding | None:  # type: ignore[override]
+        if self.solver == "multiplicative":
+            return None
+        columns = ("moves", "energy", "progress", "spread", "counts")
+        return Sharding({"factors": 0, "energy": 0}, dict.fromkeys(columns, 0))
+
+    unsharded = "solver=multiplicative multiplies all of H at once; use solver=coordinate"
 
     # -- start ---------------------------------------------------------------------------------------------
 

@@ -11,13 +11,15 @@ from flegel.core.pytree import Array, Tree
 from flegel.messages import Reduced
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
-from flegel.params.ledger import Adder, Ledger, add_in_order
+from flegel.params.ledger import Adder, Ledger, add_in_order, merge
 from flegel.params.parameter_update import new_parameter
 from flegel.params.protocol import Fold, Folded
 
 
 class LocalStore:
     """A `ParameterStore` over one ledger. It copies nothing: a report is added where it lies."""
+
+    train_version = -1
 
     def __init__(
         self, algorithm: Algorithm, parameter: Tree, zero: Tree, adder: Adder = add_in_order, attribute: bool = False
@@ -27,17 +29,30 @@ class LocalStore:
         self._algorithm = algorithm
         self._attribute = attribute
         self._ledger = Ledger(algorithm, zero, adder)
-        self.bundle = self._ledger.bundle
         self.join = self._ledger.join
         self.detach = self._ledger.detach
         self.forget = self._ledger.forget
         self.retire = self._ledger.retire
         self.use_spare_time = self._ledger.update_accounts
         self.discrepancy = self._ledger.discrepancy
+        self.own_statistics = self._ledger.own
 
     @property
     def statistics(self) -> Tree:
         return self._ledger.total
+
+    @property
+    def remote(self) -> Mapping[str, Tree]:
+        return self._ledger.remote
+
+    def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
+        return self._ledger.set_remote({group: self._ledger.bundle(arrays) for group, arrays in statistics.items()})
+
+    def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
+        return self._ledger.bundle(arrays)
+
+    def merged(self, first: Tree, second: Tree) -> Tree:
+        return merge(self._algorithm, pytree.copy(first), second)
 
     def fold(self, request: Fold) -> Folded:
         gains = self._commit(request)
@@ -96,12 +111,15 @@ class LocalStore:
             "statistics": pytree.flatten(self._ledger.total),
             "accounts": {owner: pytree.flatten(account) for owner, account in accounts.items()},
             "account_of": account_of,
+            "remote": {group: pytree.flatten(held) for group, held in self._ledger.remote.items()},
         }
 
     def restore(self, state: Mapping[str, Any], owners: Collection[int] | None = None) -> None:
         ledger = self._ledger
         self.set_parameter(pytree.unflatten(self.parameter, state["parameter"]))
         ledger.total = pytree.unflatten(ledger.total, state["statistics"])
+        remote: Mapping[str, Sequence[Array]] = state.get("remote", {})
+        ledger.remote.update({group: self._ledger.bundle(arrays) for group, arrays in remote.items()})
         accounts: dict[int, Sequence[Array]] = state["accounts"]
         if owners is None:
             kept = {owner: pytree.unflatten(ledger.total, arrays) for owner, arrays in accounts.items()}

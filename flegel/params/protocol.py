@@ -28,6 +28,8 @@ class Fold(msgspec.Struct, frozen=True):
     changes: Sequence[Tree]
     place: str
     """The round, for error messages."""
+    receivers: Sequence[int] = ()
+    """Workers that do not train now: the new θ may be for them."""
     update: bool = True
     """Make θ anew; otherwise only the statistics change, as when workers leave in the middle of a round."""
 
@@ -42,6 +44,8 @@ class Folded(msgspec.Struct, frozen=True):
     """By worker: what its change alone did for the objective, where that is asked for."""
     diverged: str = ""
     """Why the new θ was refused: numbers that are not finite. The last good θ stays."""
+    lost: str = ""
+    """Why the statistics are not what the points say any more: all points have to be counted again under the last θ."""
     error: FlegelError | None = None
     """The fold failed and the job cannot go on. A store that answers at once raises it instead."""
 
@@ -62,8 +66,30 @@ class ParameterStore(Protocol):
         """The sum of all contributions."""
         ...
 
-    def bundle(self, arrays: Sequence[Array]) -> Tree:
-        """The arrays of a report as statistics."""
+    @property
+    def remote(self) -> Mapping[str, Tree]:
+        """Statistics of other groups that train the same model, which are part of `statistics`."""
+        ...
+
+    def own_statistics(self) -> Tree:
+        """The statistics without those of other groups."""
+        ...
+
+    def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
+        """Replace the statistics of all other groups. True where something changed."""
+        ...
+
+    @property
+    def train_version(self) -> int:
+        """The version of θ that servers give to workers; -1: θ goes with each order."""
+        ...
+
+    def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
+        """The arrays of a report as statistics, or what stands for them."""
+        ...
+
+    def merged(self, first: Tree, second: Tree) -> Tree:
+        """Two reports of one worker as one."""
         ...
 
     def fold(self, request: Fold) -> Folded | None:

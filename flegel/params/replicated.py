@@ -37,6 +37,8 @@ class MemberLinks(Protocol):
 class ReplicatedStore:
     """A `ParameterStore` whose folds are made by the workers."""
 
+    train_version = -1
+
     def __init__(self, algorithm: Algorithm, parameter: Tree, zero: Tree) -> None:
         self.parameter, self.statistics = parameter, pytree.copy(zero)
         self._algorithm, self._zero = algorithm, zero
@@ -77,10 +79,25 @@ class ReplicatedStore:
         """θ or the statistics are others now, not by a fold."""
         self._current.clear()
 
+    # -- other groups: none, the coordinator of a group keeps the statistics itself ----------------------------
+
+    @property
+    def remote(self) -> Mapping[str, Tree]:
+        return {}
+
+    def own_statistics(self) -> Tree:
+        return self.statistics
+
+    def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
+        raise ProtocolError("Statistics of other groups need --topology coordinator.")
+
     # -- folds -----------------------------------------------------------------------------------------------
 
-    def bundle(self, arrays: Sequence[Array]) -> Tree:
+    def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
         """Reports stay with the workers."""
+        return ()
+
+    def merged(self, first: Tree, second: Tree) -> Tree:
         return ()
 
     def fold(self, request: Fold) -> Folded | None:

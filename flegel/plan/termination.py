@@ -134,6 +134,11 @@ class Termination:
         self._recent.clear()
         return verdict if verdict is not None and verdict.outcome == "limit" else None
 
+    def rebased(self) -> None:
+        """The objective is one over other points from now on: nothing from before is compared with it."""
+        self._first = self._checked = None
+        self._recent.clear()
+
     def _divergence(self, progress: Progress) -> Verdict | None:
         """Numbers that are not finite, or an objective that is `FAR_WORSE` times worse than the first."""
         value, where = progress.objective, f"in iteration {progress.iteration}"

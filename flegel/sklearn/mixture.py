@@ -16,7 +16,8 @@ from flegel.algorithms.gmm.covariances import (
     packed_covariances,
     precision_factors,
 )
-from flegel.algorithms.gmm.gmm import GMM, Mixture
+from flegel.algorithms.gmm.gmm import GMM
+from flegel.algorithms.gmm.moments import Mixture
 from flegel.core.pytree import Array
 from flegel.sklearn.base import EngineEstimator
 

@@ -17,6 +17,7 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Sparse
+from flegel.core.sharding import Sharding
 from flegel.errors import UsageError
 from flegel.plan.interval.gradient_noise import (
     from_reports,
@@ -37,8 +38,18 @@ from flegel.torch.records import (
     TrainingCourse,
 )
 
+BLOCK = 4096
+"""Weights of a block: gradients are measured block by block, and slices of servers end between blocks."""
 NOISE_PASSES = 0.25
 """Passes over which the gradient noise is averaged: of a small batch ‖G‖² is mostly chance, and B changes slowly."""
+
+
+def squares_of_blocks(vector: Array) -> Array:
+    """The squared length of each block of a vector, in float64."""
+    whole = len(vector) // BLOCK * BLOCK
+    blocks, last = vector[:whole].reshape(-1, BLOCK), vector[whole:]
+    found = [float(np.dot(block, block)) for block in blocks]
+    return np.array([*found, float(np.dot(last, last))] if len(last) else found)
 
 
 def require_torch() -> None:
@@ -60,6 +71,7 @@ class NeuralNetwork(Algorithm):
     averaged = True
     spent = NetworkSums._fields
     unsent = ("optimizer", "course")
+    additive = ("weights", "buffers")
     per_report = ("buffers", "spread")
     auxiliary = NetworkWeights._fields  # a first update need not rest on 500 numbers for each weight
 
@@ -170,7 +182,27 @@ class NeuralNetwork(Algorithm):
 
         return one_sample(self, dataPoint, parameter)
 
+    @property
+    def sharding(self) -> Sharding | None:  # type: ignore[override]
+        if self.optimizer not in OPTIMIZERS:
+            return None
+        return Sharding({"weights": 0, "optimizer": 1}, {"gradient": 0}, granule=BLOCK)
+
+    unsharded = "only the optimizers of flegel.torch.optimizers work on slices, a class of torch.optim does not"
+
     def updateParameter(self, aggregator: NetworkSums, oldParameter: NetworkWeights) -> NetworkWeights:
+        weights = 0, len(oldParameter.weights)
+        return self.updateSlice(
+            aggregator, oldParameter, *weights, self.sliceSummary(aggregator, oldParameter, *weights)
+        )
+
+    def sliceSummary(self, aggregator: NetworkSums, parameter: NetworkWeights, start: int, stop: int) -> Array | None:
+        """The squared length of the gradient, block by block, so that cuts between blocks change no bit of it."""
+        return None if self.local else squares_of_blocks(aggregator.gradient)
+
+    def updateSlice(
+        self, aggregator: NetworkSums, oldParameter: NetworkWeights, start: int, stop: int, summary: Array | None
+    ) -> NetworkWeights:
         visits = float(aggregator.sums[VISITS])
         if visits <= 0:
             return oldParameter
@@ -180,7 +212,8 @@ class NeuralNetwork(Algorithm):
                 f"(now {self.lr:g}), or look for inputs that are not finite."
             )
             return oldParameter._replace(weights=np.full_like(oldParameter.weights, np.nan))
-        course = self._progressed(aggregator, TrainingCourse(*oldParameter.course))
+        pooled = 0.0 if summary is None else float(summary.sum())
+        course = self._progressed(aggregator, pooled, TrainingCourse(*oldParameter.course))
         mean = aggregator.gradient / aggregator.gradient.dtype.type(visits)
         if self.local:
             mean /= -max(float(oldParameter.rate[0]), 1e-30)  # a step of gradient descent gives θ + Δθ
@@ -204,13 +237,13 @@ class NeuralNetwork(Algorithm):
         OPTIMIZERS[self.optimizer].update(weights, gradient, state, settings)
         return None
 
-    def _progressed(self, aggregator: NetworkSums, course: TrainingCourse) -> TrainingCourse:
+    def _progressed(self, aggregator: NetworkSums, pooled: float, course: TrainingCourse) -> TrainingCourse:
         """The course after one more step. Loss and accuracy are means over the last pass, recent visits more."""
         sums = aggregator.sums
         visits = float(sums[VISITS])
         fresh = 1.0 - math.exp(-4.0 * visits / course.points)
         memory = 1.0 - min(0.1, visits / (NOISE_PASSES * course.points))
-        noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator), memory)
+        noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator, pooled), memory)
         return TrainingCourse(
             course.points, course.steps + 1.0, course.samples + visits, noise.variance, noise.square, noise.weight,
             course.loss + fresh * (float(sums[LOSS]) / visits - course.loss),
@@ -218,12 +251,11 @@ class NeuralNetwork(Algorithm):
             course.known + fresh * (1.0 - course.known),
         )  # fmt: skip
 
-    def _noise_of(self, aggregator: NetworkSums) -> Any:
-        """S and ‖G‖² of this step: from the spread between reports, or of one report from its first micro-batch."""
+    def _noise_of(self, aggregator: NetworkSums, pooled: float) -> Any:
+        """S and ‖G‖² of this step, with `pooled` the squared length of ΣG: from the spread between reports, or of one
+        report from its first micro-batch."""
         spread = aggregator.spread
         visits, reports = float(aggregator.sums[VISITS]), float(spread[REPORTS])
-        gradient = aggregator.gradient
-        pooled = float(np.dot(gradient, gradient))
         if reports >= 2:
             # The sum of squares over counts as one worker more: only their sum enters the estimate.
             rest = [0.0] * (round(reports) - 1)

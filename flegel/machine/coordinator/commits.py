@@ -26,7 +26,6 @@ from flegel.machine.coordinator.state import JobState
 from flegel.messages import Report
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
-from flegel.params.ledger import merge
 from flegel.params.protocol import Fold, Folded
 from flegel.plan.interval.search import PARTS
 from flegel.plan.termination import Progress
@@ -61,9 +60,9 @@ class Commits:
         """A worker has reported."""
         job = self._job
         seen = job.view.workers[worker]
-        change = job.store.bundle(arrays)
-        if arrays and worker in self.held:  # it was asked for the rest, because workers come or go
-            change = merge(job.algorithm, pytree.copy(self.held[worker]), change)
+        change = job.store.reported(worker, body.round, arrays)
+        if worker in self.held:  # it was asked for the rest, because workers come or go
+            change = job.store.merged(self.held[worker], change)
         self.held[worker] = change
         seen.hear(body.visits, body.compute, body.respond, body.wait)
         seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
@@ -98,7 +97,9 @@ class Commits:
 
     def _fold(self, workers: list[int], update: bool) -> Fold:
         held, self._number = self.held, self._number + 1
-        return Fold(self._number, workers, [held.pop(worker) for worker in workers], self._job.place, update)
+        views = self._job.view.workers.values() if self._job.store.train_version >= 0 else ()
+        resting = [seen.id for seen in views if seen.phase != "training"]
+        return Fold(self._number, workers, [held.pop(worker) for worker in workers], self._job.place, resting, update)
 
     # -- phase two -----------------------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class Commits:
     def _scaled(self, value: float | None, unseen: int) -> float | None:
         """While some points are unseen, the objective of the others scaled up to all; None while all are unseen."""
         points = self._job.totals.points
-        if unseen and unseen >= points:
+        if unseen and (unseen >= points or self._job.store.remote):
             return None
         if value is None or self._job.algorithm.averaged or not unseen:
             return value

@@ -46,7 +46,7 @@ from flegel.messages import Answer, LoadShard, Report, WorkerBeat
 from flegel.params.protocol import Fold, Folded, ParameterStore
 from flegel.plan.termination import Termination, Verdict, unsound
 from flegel.sync import policy as sync
-from flegel.sync.policy import NOTHING, Decision, Policy, Reported, Updated
+from flegel.sync.policy import NOTHING, Policy, Reported, Updated
 
 
 class Coordinator(JobReader):
@@ -173,10 +173,9 @@ class Coordinator(JobReader):
 
         def updated(request: Fold, folded: Folded, now: float) -> None:
             event = self._commit(request, workers, folded, now)
-            if last:
-                self._over(now)
-            else:
-                self._judge(workers, event, now)
+            if folded.lost:
+                return self._recount(folded.lost, now)
+            self._over(now) if last else self._judge(workers, event, now)
 
         self._folds.ask(self.commits.request(workers), updated, now)
 
@@ -186,6 +185,8 @@ class Coordinator(JobReader):
 
         def closed(request: Fold, folded: Folded, now: float) -> None:
             self.commits.finish_accounts(request, folded)
+            if folded.lost:
+                return self._recount(folded.lost, now)
             self._do(self.membership.accounts_closed(again, now), now)
 
         self._folds.ask(self.commits.request_accounts(again), closed, now)
@@ -309,8 +310,7 @@ class Coordinator(JobReader):
     # -- decisions -----------------------------------------------------------------------------------------
 
     def _decide(self, event: sync.Event, now: float) -> None:
-        state = self.state
-        decision: Decision = state.policy.decide(event, state.view, now)
+        state, decision = self.state, self.state.policy.decide(event, self.state.view, now)
         if decision is NOTHING:
             return
         if decision.reason:

@@ -24,6 +24,7 @@ class WorkerOrders:
 
     def train(self, action: TrainWorkers, now: float) -> None:
         job = self._job
+        version = job.store.train_version
         arrays: tuple[Array, ...] = ()
         if not job.store.publish(action.workers):
             arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.unsent)))
@@ -33,7 +34,7 @@ class WorkerOrders:
             seen = workers[worker]
             seen.phase, seen.stopping = "training", False
             visits = seen.points if points is None else points[worker]
-            body = Train(round_, visits, seconds.get(worker) if seconds else None, linger)
+            body = Train(round_, visits, seconds.get(worker) if seconds else None, linger, version)
             out.append(Send(worker, body, arrays))
         self.round_of.update(dict.fromkeys(action.workers, round_))
         self.sent_at.update(dict.fromkeys(action.workers, now))

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+from flegel.job import Job
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.request import Request, default_workers
 from flegel.runtime.job.warm_clusters import Kind, warm_clusters
@@ -36,9 +37,16 @@ def choose(training: float, starting: float) -> Choice:
     return Choice("processes")
 
 
+def has_servers(job: Job) -> bool:
+    """θ is kept by parameter servers."""
+    return job.servers not in (0, "0")
+
+
 def early_choice(request: Request) -> Choice | None:
     """What can be said before anything was timed; None: the kernel has to be timed first."""
     wanted = request.job.processes
+    if has_servers(request.job):
+        return Choice("processes")
     if wanted is not None:
         return Choice("processes" if wanted else "threads")
     if not reference(request.algorithm).builtin or request.session is not None or request.job.straggler:

@@ -38,7 +38,11 @@ TIMED_ROWS = 2048  # on which a kernel is timed: 0.05 to 2 ms
 class PreparedJob:
     """θ(0), empty statistics, and a compiled kernel."""
 
-    def __init__(self, request: Request, scaling: scale.Scaling | None) -> None:
+    def __init__(
+        self, request: Request, scaling: scale.Scaling | None, first: Tree | None = None,
+        starts: Callable[[Sample], Sample] | None = None,
+    ) -> None:  # fmt: skip
+        """Of a job with other groups: `first` is their θ(0); `starts` makes of this sample one for all of them."""
         self.request, self.algorithm = request, request.algorithm
         rng = np.random.default_rng(request.job.seed)
         self.sample = take_sample(request.data, request.job.seed)
@@ -55,13 +59,15 @@ class PreparedJob:
         self._hook("validate", self.sample)
         former = session.parameter(self.algorithm) if session is not None else None
         self._restored = former is not None
+        former = first if former is None else former
+        drawn = self.sample if starts is None or former is not None else starts(self.sample)
         hook = "initParameter" if request.start is None else "continueParameter"
         if former is not None:
             fresh = former
         elif request.start is not None:
             fresh = self._hook(hook, request.start, self.sample, rng)
         else:
-            fresh = self._hook(hook, self.sample, rng)
+            fresh = self._hook(hook, drawn, rng)
         typed = self.algorithm.typed
         self.parameter: Tree = hook_values.tree(fresh, hook, lambda v: pytree.starting(v, typed))
         if not pytree.is_finite(self.parameter):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,7 +27,9 @@ from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
+from flegel.machine.group.coordinator import GroupCoordinator
 from flegel.machine.scaling_moments import MomentsCollector
+from flegel.machine.server.served_coordinator import ServedCoordinator
 from flegel.messages import LoadShard, MeasureMoments
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
@@ -41,6 +44,8 @@ from flegel.prediction import TrainingRows
 from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
+from flegel.runtime.group.link import GroupLink
+from flegel.runtime.group.session import GroupSession, open_group
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
@@ -51,6 +56,7 @@ from flegel.runtime.job.request import Request, check_data, check_numbers, defau
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.server.job_servers import check_servers_fit, server_care
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.sync import balance_mode, check_topology, make_policy
 
@@ -70,6 +76,7 @@ def execute(request: Request) -> Result:
 def _execute(request: Request, observation: Observation) -> Result:
     began = clock.now()
     check_numbers(request)
+    check_servers_fit(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
     check_topology(request.job.sync, request.job.topology)
     parse_stragglers(request.job.straggler, request.workers)
@@ -87,9 +94,12 @@ def _execute(request: Request, observation: Observation) -> Result:
             session.note_hyper(request.algorithm)
             if session.stored is not None:
                 place.start_early()  # a resumed job goes on sooner: processes come up while data are opened
+        group = open_group(request.job, request.algorithm)
         request.phase("reading", "")
-        scaling = _scaling(request, place) if scale.check_method(request.job.scale) != "none" else None
-        prepared = PreparedJob(request, scaling)
+        scaling, prepared = _prepared(request, place, group)
+        if group is not None:
+            ending.callback(group.close)
+            group.start(prepared.parameter, prepared.zero)
         _tell_about_data(request, prepared)  # not before everything that could be wrong has been looked at
         parts = _stored_parts(request, prepared)
         place.start_early()  # processes come up while the kernel is compiled
@@ -104,16 +114,35 @@ def _execute(request: Request, observation: Observation) -> Result:
         request.control.bind(cluster)
         observation.begin(_described(request), request.control)
         cluster.wait_ready()
-        machine = _coordinator(request, prepared, scaling, built, source, parts, cluster)
+        machine = _coordinator(request, prepared, scaling, built, source, parts, cluster, group)
+        link = group.link if group is not None else None
         shift = 0.0
         if session is None:
             watch = _watching(request, observation, machine, cluster)
-            drive(machine, cluster, watch, ended=request.control.why)
+            drive(machine, cluster, watch, ended=request.control.why, group=link)
         else:
-            shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster)
+            shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster, link)
+        if group is not None and machine.verdict is not None and machine.verdict.outcome not in FAILED:
+            group.ended = "finished"
         with by_one_thread():  # hooks of the end, too
             loaded = machine.state.ready_at - shift - began
             return _result(request, machine, built, loaded, scaling, place.choice.kind if place.choice else "processes")
+
+
+def _prepared(
+    request: Request, place: JobCluster, group: GroupSession | None
+) -> tuple[scale.Scaling | None, PreparedJob]:
+    """How columns are scaled, and θ(0); those of the first group, where there are several."""
+    if group is not None:
+        group.join(request.data)
+    while True:
+        scaling = group.scaling() if group is not None else None
+        if scaling is None and scale.check_method(request.job.scale) != "none":
+            scaling = _scaling(request, place)
+        first, starts = (group.parameter(), group.joint_sample) if group is not None else (None, None)
+        prepared = PreparedJob(request, scaling, first, starts)
+        if group is None or group.publish(prepared.parameter, scaling, request.data):
+            return scaling, prepared
 
 
 def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
@@ -147,9 +176,11 @@ def _coordinator(
     source: dict[str, Any],
     parts: list[WorkerState],
     cluster: Cluster,
+    group: GroupSession | None = None,
 ) -> Coordinator:
     """The machine that decides, with what it tells each worker to load."""
     algorithm, job, session = request.algorithm, request.job, request.session
+    servers = server_care(request, prepared, cluster, _timeouts(request))
     ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
     loads = {
         index: LoadShard(
@@ -168,15 +199,21 @@ def _coordinator(
             audit=job.audit != "off",
             lend=balance_mode(job.sync, request.workers) != "off",
             device=devices.get(index, "cpu"),
+            version=0 if servers is not None else -1,
             replicated=job.topology == "allreduce",
         )
         for index in range(request.workers)
     }
-    return Coordinator(
+    make: Callable[..., Coordinator] = Coordinator
+    if servers is not None:
+        make = partial(ServedCoordinator, servers=servers)
+    elif group is not None:
+        make = partial(GroupCoordinator, group.exchange())
+    return make(
         algorithm=algorithm,
         policy=make_policy(job.sync),
         criteria=job.criteria,
-        store=_store(request, prepared),
+        store=servers.group if servers is not None else _store(request, prepared),
         loads=loads,
         collect=job.collect_state or algorithm.keep_state,
         scaling=tuple(scaling or ()),
@@ -227,6 +264,7 @@ def _drive_with_checkpoints(
     scaling: scale.Scaling | None,
     parts: list[WorkerState],
     cluster: Cluster,
+    link: GroupLink | None = None,
 ) -> float:
     """Train with checkpoints, from where the job stood; returns how far its clock is ahead of this host's."""
     session = request.session
@@ -237,7 +275,8 @@ def _drive_with_checkpoints(
     shift = session.shift
     with Signals() as signals:
         watch = _watching(request, observation, machine, cluster, shift)
-        drive(machine, cluster, watch, keeper=session, suspended=signals, ended=request.control.why, shift=shift)
+        ended = request.control.why
+        drive(machine, cluster, watch, keeper=session, suspended=signals, ended=ended, shift=shift, group=link)
         if signals.why and machine.verdict is None:
             session.close()
             raise Interrupted(session.interruption(signals.why, machine), signals.exit_code)

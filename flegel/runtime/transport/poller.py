@@ -17,14 +17,14 @@ SELECTABLE = 1024
 
 
 class Poller:
-    """Waits for one socket and any number of pipes, which may come and go.
+    """Waits for a socket, and for pipes and further sockets, which may come and go.
 
     `select` knows descriptors below 1,024 only and looks at each of them; so all lie behind one epoll where the system
     has it, and `select` sees one descriptor however many workers there are.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], pipes: Sequence[int] = ()) -> None:
-        self._socket = socket
+        self._sockets = [socket]
         self._own = int(socket.getsockopt(zmq.FD))
         self._pipes: set[int] = set()
         self._always: set[int] = set()
@@ -50,13 +50,23 @@ class Poller:
         elif self._many is not None:
             self._many.unregister(pipe)
 
+    def watch(self, socket: zmq.Socket[bytes]) -> None:
+        """Wait for this socket, too."""
+        self._sockets.append(socket)
+        self.add(int(socket.getsockopt(zmq.FD)))
+
+    def unwatch(self, socket: zmq.Socket[bytes]) -> None:
+        """Before it is closed."""
+        self._sockets.remove(socket)
+        self.drop(int(socket.getsockopt(zmq.FD)))
+
     def close(self) -> None:
         if self._many is not None:
             self._many.close()
 
     def wait(self, timeout: float) -> list[int]:
-        """Until something can be read, at most so long; the pipes that can. The socket is for the caller to try."""
-        ready = int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
+        """Until something can be read, at most so long; the pipes that can. The sockets are for the caller to try."""
+        ready = any(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN for socket in self._sockets)
         seconds = 0.0 if ready or self._always else max(timeout, 0.0)
         if self._many is None:
             readable, _, _ = select.select([self._own, *self._pipes], [], [], seconds)

@@ -18,14 +18,14 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from flegel.core.pytree import Array
-from flegel.errors import DecodeError, FlegelError
+from flegel.errors import UNDECODABLE, DecodeError, FlegelError
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import WorkerExecutor
 from flegel.machine.worker.point_store import PointStore
@@ -48,6 +48,9 @@ from flegel.messages import (
 from flegel.runtime import clock, logs
 from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.parent_death import die_with_parent
+from flegel.runtime.server.links import ServerLinks
+from flegel.runtime.server.shell import ServerShell
+from flegel.runtime.server.worker_side import ServedWorker
 from flegel.runtime.system.standard_streams import protect
 from flegel.runtime.transport import job_sockets, zmq_frames
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
@@ -58,10 +61,12 @@ from flegel.runtime.transport.shared_memory import open_shared
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.mover import Mover
 from flegel.runtime.worker.trainer import BeginFold, Trainer
+from flegel.server_messages import ServeJob, ServerMap, ServerOrder
 
 _log = logging.getLogger(__name__)
 
 BEAT = 1.0
+SERVER_ORDERS = get_args(ServerOrder)
 LAST = 1 << 62  # no fold has a larger number
 CONTACT = 60.0  # seconds until a worker that reached nobody ends
 
@@ -101,6 +106,11 @@ class WorkerLoop:
         self._sequencer = Sequencer(config.token, 0, config.worker, config.incarnation)
         self._last_sequence = -1
         self._buffers: BufferWriter | None = None
+        self._poller: Poller | None = None
+        self._server: ServerShell | None = None
+        """This process is a parameter server in the present job."""
+        self._served: ServedWorker | None = None
+        """Servers hold θ in the present job."""
         self._executor = WorkerExecutor(self, self)
         self._timer: tuple[float, int] | None = None
         self._beat_at = clock.now()
@@ -126,6 +136,7 @@ class WorkerLoop:
             self.send(Hello(os.getpid(), socket.gethostname()))
             self._listen(parent)
         finally:
+            self._leave_servers()
             self._mover.quit()
             self.drop_fold(LAST)
             self._trainer.quit()
@@ -138,7 +149,7 @@ class WorkerLoop:
 
     def _listen(self, parent: int) -> None:
         wakeup = self._trainer.wakeup
-        poller = Poller(self._socket, (wakeup, parent))
+        poller = self._poller = Poller(self._socket, (wakeup, parent))
         try:
             while self._alive:
                 now = clock.now()
@@ -150,8 +161,14 @@ class WorkerLoop:
                     os.read(wakeup, 4096)
                     self._take_results()
                 self._receive()
+                if self._server is not None:
+                    self._server.receive()
+                if self._served is not None:
+                    self._served.receive()
                 self._tick(clock.now())
         finally:
+            self._leave_servers()
+            self._poller = None
             poller.close()
 
     def _tick(self, now: float) -> None:
@@ -163,6 +180,8 @@ class WorkerLoop:
             self._beat_at = now + BEAT
             if self._in_job:  # between jobs nobody reads them, and they would pile up
                 self.send(WorkerBeat(self._trainer.visits, self._trainer.hook))
+            if self._served is not None:
+                self._served.retry(now)
             if self._connection is not None and (why := self._connection.lost(now)):
                 _log.warning("%s; it ends.", why)
                 self._alive, self._exit_code = False, DISCONNECTED
@@ -191,7 +210,7 @@ class WorkerLoop:
                 _log.warning("dropped a message: %s", error)
                 continue
             mine = (envelope.worker, envelope.incarnation) == (self._config.worker, self._config.incarnation)
-            new_job = isinstance(envelope.body, LoadShard | MeasureMoments) and envelope.job.startswith(
+            new_job = isinstance(envelope.body, LoadShard | MeasureMoments | ServeJob) and envelope.job.startswith(
                 self._config.token
             )
             if (
@@ -205,7 +224,37 @@ class WorkerLoop:
                 self._sequencer.job, self._sequencer.epoch = envelope.job, envelope.epoch
                 self._in_job, self._beat_at = True, clock.now()
                 self._open_buffers(envelope.body)
-            self._executor.order(envelope.body, arrays, clock.now())  # type: ignore[arg-type]
+                self._join_servers(envelope.body, arrays)
+            if isinstance(envelope.body, SERVER_ORDERS):
+                self._order_of_servers(envelope.body, arrays)  # type: ignore[arg-type]
+            elif self._served is not None:
+                self._served.order(envelope.body, arrays)  # type: ignore[arg-type]
+            else:
+                self._executor.order(envelope.body, arrays, clock.now())  # type: ignore[arg-type]
+
+    def _join_servers(self, order: object, arrays: tuple[Array, ...]) -> None:
+        """A new job: this process serves θ, gets θ from servers, or has nothing to do with them."""
+        self._leave_servers()
+        poller, mine = self._poller, (self._sequencer.job, self._config.worker, self._config.incarnation)
+        assert poller is not None
+        if isinstance(order, ServeJob):
+            self._server = ServerShell(order, self._sockets, poller, self._config.address, *mine, self.send)
+        elif isinstance(order, LoadShard) and order.version >= 0:
+            links = ServerLinks(self._sockets, poller, *mine)
+            self._served = ServedWorker(order, arrays, links, self._executor, self._send_now)
+
+    def _leave_servers(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._served is not None:
+            self._served.close()
+        self._server = self._served = None
+
+    def _order_of_servers(self, body: ServerOrder, arrays: tuple[Array, ...]) -> None:
+        if self._served is not None and isinstance(body, ServerMap):
+            self._served.use_map(body)
+        elif self._server is not None and not isinstance(body, ServeJob):
+            self._server.order(body, arrays)
 
     def _open_buffers(self, order: object) -> None:
         self._buffers = None
@@ -262,6 +311,7 @@ class WorkerLoop:
         self._exchange.drop(fold)
 
     def drop(self) -> None:
+        self._leave_servers()
         self.drop_fold(LAST)
         self._buffers, self._in_job = None, False
         self._mover.post(self._sequencer.job, machine.DropShard())
@@ -276,9 +326,15 @@ class WorkerLoop:
         self._trainer.wake_io()
 
     def send(self, body: Answer, arrays: tuple[Array, ...] = (), now: float = 0.0) -> None:
+        if self._served is not None and type(body) is Report:
+            self._served.report(body, arrays)
+        else:
+            self._send_now(body, arrays)
+
+    def _send_now(self, body: Answer, arrays: tuple[Array, ...] = ()) -> None:
         packed = PackedArrays(arrays)
         if self._buffers is not None:
-            if type(body) is Report:
+            if type(body) is Report and arrays:
                 packed = self._buffers.put(packed)
             elif type(body) is ShardLoaded:
                 body = msgspec.structs.replace(body, board=True)
@@ -335,7 +391,7 @@ def main() -> None:
     sys.setswitchinterval(0.0005)
     try:
         config = msgspec.json.decode(_told(), type=WorkerConfig)
-    except (FlegelError, msgspec.MsgspecError) as error:
+    except (FlegelError, *UNDECODABLE) as error:
         print(f"flegel worker: {error}", file=sys.stderr)
         sys.exit(2)
     os.dup2(sys.stderr.fileno(), 1)  # what hooks print must not mix with the parent's own output

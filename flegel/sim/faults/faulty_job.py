@@ -340,12 +340,13 @@ class FaultyJob:
                 self._tell(FromWorker(envelope.worker, envelope.body, arrays))
         self.stale += end.channel.refused > refused and packet.session != end.channel.session
 
-    def beat(self, worker: FaultyWorker, visits: int) -> None:
-        self.network.send(worker.number, COORDINATOR, "Beat", self._beat, worker.number, worker.life, visits)
+    def beat(self, worker: FaultyWorker, visits: int, hook: str) -> None:
+        """`hook`: empty for a worker that waits, as in a real process."""
+        self.network.send(worker.number, COORDINATOR, "Beat", self._beat, worker.number, worker.life, visits, hook)
 
-    def _beat(self, worker: int, life: int, visits: int) -> None:
+    def _beat(self, worker: int, life: int, visits: int, hook: str) -> None:
         if self._fence.speaker(worker) == life:
-            self._tell(FromWorker(worker, WorkerBeat(visits, "updateDataPoint")))
+            self._tell(FromWorker(worker, WorkerBeat(visits, hook)))
         else:
             self.stale += 1
 

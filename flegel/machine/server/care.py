@@ -1,0 +1,301 @@
+"""The servers of a job: started, watched, replaced; who holds which slice when one is lost or joins. Pure.
+
+A lost server's slices go to the backups that hold their copies. These say which op their copy is after; the ops behind
+it are sent again from the log, and workers push the reports again that are not stable. So the fold that was under way
+is done with the same bits, and nothing is read from a checkpoint. Slices that no living server has come from the
+coordinator's mirror. From then on all owners share one account: copies have totals only.
+
+A server that joins holds copies first, made in the background; the map changes between two folds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from flegel.errors import AlgorithmError, WorkerLost
+from flegel.machine.coordinator.events import (
+    Command,
+    Event,
+    EvictWorker,
+    FromWorker,
+    Milestone,
+    Note,
+    StartWorker,
+    Timeouts,
+    WorkerDied,
+    WorkerJoined,
+)
+from flegel.machine.server.assignment import after_loss, copies_first
+from flegel.machine.server.group import ServerGroup
+from flegel.messages import WorkerFailed
+from flegel.plan.placement.assignment import first_map, levelled
+from flegel.plan.placement.slice_map import SliceMap
+from flegel.server_messages import (
+    AbandonFold,
+    ChangeAccounts,
+    CombinedSummary,
+    FoldSlices,
+    ServeJob,
+    ServerMap,
+    ServerReady,
+    SlicesFolded,
+    SlicesStable,
+    SlicesTaken,
+    SliceSummaries,
+)
+
+FIRST_SERVER = 960
+"""Servers have the numbers from here on; a cluster has at most 1,024 processes."""
+MOST_SERVERS = 64
+FIRST_MAP = 1
+"""Its slices are handed out with it."""
+TRIES = 5
+"""Starts of one server without a fold in between; then the job has failed."""
+
+
+class ServerCare:
+    """The servers of one job. `take` returns commands; events for the coordinator come from `handle`."""
+
+    def __init__(
+        self, group: ServerGroup, serve: ServeJob, count: int, replicas: int, timeouts: Timeouts, replace: bool = True
+    ) -> None:
+        self.group, self._serve, self._replicas, self._replace = group, serve, replicas, replace
+        self._timeouts = timeouts
+        self.numbers = tuple(range(FIRST_SERVER, FIRST_SERVER + count))
+        self._starting: dict[int, float] = {}
+        self._live: dict[int, str] = {}
+        """Address of each server that is up."""
+        self._heard: dict[int, float] = {}
+        self._tries: dict[int, int] = {}
+        self._workers: set[int] = set()
+        """Workers that have loaded: they are told of each map."""
+        self._map: ServerMap | None = None
+        self._stable: dict[int, int] = {}
+        self._taken_in_fold = False
+        """A slice changed hands while the fold under way was under way."""
+        self._gone: set[int] = set()
+        """Workers that were lost since that fold was asked for."""
+        self._goal: SliceMap | None = None
+        """Where slices are to be as soon as copies are complete."""
+        self.lost = 0
+        self.notes: list[str] = []
+
+    @property
+    def ready(self) -> bool:
+        return self._map is not None
+
+    def concerns(self, event: Event) -> bool:
+        return isinstance(event, FromWorker | WorkerDied | WorkerJoined) and event.worker in self.numbers
+
+    # -- life cycle ----------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        for number in self.numbers:
+            self._start(number, now)
+
+    def _start(self, number: int, now: float) -> None:
+        self._tries[number] = self._tries.get(number, 0) + 1
+        self._starting[number] = now
+        self._command(StartWorker(number))
+
+    def handle(self, event: Event, now: float) -> list[Event]:
+        """What happened to a server; returns what the coordinator is to hear."""
+        match event:
+            case WorkerJoined(number) if number in self._starting:
+                self._heard[number] = now
+                self.group.out.send(number, self._serve)
+            case WorkerDied(number, why):
+                return self._lose(number, why, now)
+            case FromWorker(number, body, arrays):
+                self._heard[number] = now
+                return self._answer(number, body, arrays, now)
+        return []
+
+    def _answer(self, number: int, body: Any, arrays: tuple[Any, ...], now: float) -> list[Event]:
+        match body:
+            case ServerReady(address) if number in self._starting:
+                del self._starting[number]
+                self._live[number] = address
+                self._joined(number)
+            case SlicesFolded():
+                self._tries[number] = 0
+                return self._settle(self.group.folded(body, arrays))
+            case SliceSummaries():
+                self.group.combine(body, arrays)
+            case SlicesTaken():
+                return self._settle(self._taken(number, body))
+            case SlicesStable():
+                self._note_stable(body)
+            case WorkerFailed(where=where, error=error, trace=trace):
+                raise AlgorithmError(f"{error} (server {number - FIRST_SERVER}, {where})", trace)
+        return []
+
+    def look(self, now: float) -> list[Event]:
+        """Once a second: who is silent, who does not start?"""
+        events: list[Event] = []
+        for number in [n for n in self._live if now - self._heard[n] > self._timeouts.silence]:
+            events += self._lose(number, f"was silent for {self._timeouts.silence:g} s", now)
+        for number in [n for n, since in self._starting.items() if now - since > self._timeouts.start]:
+            events += self._lose(number, f"did not start within {self._timeouts.start:.0f} s", now)
+        return events
+
+    def finish(self) -> None:
+        """The job is over."""
+        for number in (*self._live, *self._starting):
+            self._command(EvictWorker(number, "is not needed any more", gently=True))
+
+    def take(self) -> list[Command]:
+        """What is to be done and sent."""
+        commands, self.group.out.commands = self.group.out.commands, []
+        return commands
+
+    def _command(self, command: Command) -> None:
+        self.group.out.commands.append(command)
+
+    # -- workers -------------------------------------------------------------------------------------------
+
+    def worker_loaded(self, worker: int) -> None:
+        self._workers.add(worker)
+        if self._map is not None:
+            self.group.out.send(worker, self._map)
+
+    def worker_gone(self, worker: int) -> None:
+        self._workers.discard(worker)
+        self._gone.add(worker)
+        self._give_up_hopeless()
+
+    def _give_up_hopeless(self) -> None:
+        """A slice was taken over, and a worker whose report it lacks is gone: the fold cannot be repeated."""
+        pending = self.group.pending
+        if pending is None:
+            self._gone.clear()
+        elif self._taken_in_fold and self._gone & {worker for worker, _ in pending.reports}:
+            for server in self._live:
+                self.group.out.send(server, AbandonFold(pending.op))
+
+    def _settle(self, events: list[Event]) -> list[Event]:
+        """A fold may be done: what waited for that."""
+        if self.group.pending is None:
+            self._taken_in_fold = False
+            self._gone.clear()
+            self._move_to_goal()
+        return events
+
+    # -- the map -------------------------------------------------------------------------------------------
+
+    def _joined(self, number: int) -> None:
+        if self._map is None:
+            if len(self._live) == len(self.numbers):
+                sizes = tuple(stop - start for start, stop in self.group.cuts.slices)
+                self._publish(first_map(sizes, self._order(), self._replicas))
+                for server in self._live:
+                    self.group.hand_out(server, self._assignment().of_server(server), known=True)
+            return
+        self.notes.append(f"server {number - FIRST_SERVER} joined")
+        self._command(Milestone("server joined"))
+        if not set(self._assignment().servers) & (set(self._live) - {number}):
+            self._recover()
+        else:
+            self._head_for(levelled(self._assignment(), self._order(), self._replicas))
+
+    def _head_for(self, goal: SliceMap) -> None:
+        """Slices are to move: copies come first, in the background."""
+        before = self._assignment()
+        self._goal = goal if goal != before else None
+        if self._goal is not None:
+            self._publish(copies_first(before, goal))
+
+    def _move_to_goal(self) -> None:
+        """Copies are complete: between two folds they become the slices."""
+        goal, complete = self._goal, len(self._stable) == self.group.cuts.count
+        if goal is None or not complete or self.group.pending is not None:
+            return
+        self._goal = None
+        moved = goal.primary != self._assignment().primary
+        self._publish(goal)
+        if moved:
+            self.group.share()
+
+    def _publish(self, assignment: SliceMap) -> None:
+        """The new map to all servers and workers."""
+        self._map = self.group.new_map(assignment, self._live)
+        self._stable.clear()
+        for number in (*self._order(), *sorted(self._workers)):
+            self.group.out.send(number, self._map)
+
+    def _order(self) -> list[int]:
+        return sorted(self._live)
+
+    def _assignment(self) -> SliceMap:
+        assert self.group.assignment is not None
+        return self.group.assignment
+
+    # -- losses --------------------------------------------------------------------------------------------
+
+    def _lose(self, number: int, why: str, now: float) -> list[Event]:
+        was_live = self._live.pop(number, None) is not None
+        if not was_live and number not in self._starting:
+            return []
+        self._starting.pop(number, None)
+        self.lost += 1
+        self.notes.append(f"server {number - FIRST_SERVER} {why}")
+        self._command(EvictWorker(number, why))
+        self._command(Milestone("server lost"))
+        if self._tries.get(number, 0) >= TRIES or not (self._replace or self._live):
+            raise WorkerLost(f"Server {number - FIRST_SERVER} {why}, {self._tries[number]} times in a row.", why)
+        if self._replace:
+            self._start(number, now)
+        if self._map is not None and was_live and self._live:
+            self._recover()
+        return []
+
+    def _recover(self) -> None:
+        """Slices of lost servers go to the holders of their copies."""
+        self._goal = None
+        assignment, orphans = after_loss(self._assignment(), self._live, self._replicas)
+        moved = assignment.primary != self._assignment().primary
+        self._taken_in_fold = self._taken_in_fold or (moved and self.group.pending is not None)
+        self._publish(assignment)
+        if moved:
+            self.group.share()
+        if orphans:
+            self._command(Note(f"{len(orphans)} slices had no copy left; they continue from the coordinator's"))
+        self._give_up_hopeless()
+        if not self._replace:
+            self._head_for(levelled(assignment, self._order(), self._replicas))
+
+    def _taken(self, server: int, body: SlicesTaken) -> list[Event]:
+        """A server says in which state it has the slices that it took over: it does again what came after."""
+        group, events = self.group, []
+        if self._map is None or body.map != self._map.version or body.map == FIRST_MAP:
+            return []
+        for number, op in body.slices:
+            if op < 0 or (op < group.op and op + 1 not in group.log):  # no copy, or one that is too old
+                group.hand_out(server, (number,), known=False)
+                op = group.done_op
+            else:
+                events += group.skip(number, op)
+            self._repeat(server, number, op)
+        return events
+
+    def _repeat(self, server: int, number: int, op: int) -> None:
+        group = self.group
+        for at in range(op + 1, group.op + 1):
+            entry = group.log[at]
+            if entry.combined is not None:
+                group.out.send(server, CombinedSummary(at), (entry.combined,))
+            if isinstance(entry.body, FoldSlices | ChangeAccounts):
+                group.out.send(server, msgspec.structs.replace(entry.body, only=(number,)))
+            else:
+                group.send_replacement(server, entry, (number,))
+
+    def _note_stable(self, body: SlicesStable) -> None:
+        if self._map is None or body.map != self._map.version:
+            return
+        for number in body.slices:
+            self._stable[number] = body.op
+        if len(self._stable) == self.group.cuts.count:
+            self.group.trim(min(self._stable.values()))
+        self._move_to_goal()

@@ -1,0 +1,231 @@
+"""A worker's side of parameter servers: reports cut and pushed, kept until stable; θ put together from slices. Pure.
+
+A report counts as made when every server has its part; then the coordinator hears of it. It is kept until backups hold
+it, and pushed again to whoever takes a slice over. Orders to train wait, with all that come behind them, until θ of
+their version is complete: all slices of a round have one version.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from flegel.core import sharding
+from flegel.core.pytree import Array
+from flegel.core.sharding import UNCUT
+from flegel.machine.server.server import TOGETHER
+from flegel.messages import Answer, Order, Report, Train
+from flegel.server_messages import (
+    ParameterSlices,
+    PullSlices,
+    PushSlices,
+    PushStored,
+    ServerBetween,
+    ServerMap,
+)
+
+Message = tuple[Answer, tuple[Array, ...]]
+
+
+class Push(msgspec.Struct, frozen=True):
+    """To a server."""
+
+    server: int
+    body: ServerBetween
+    arrays: tuple[Array, ...] = ()
+
+
+@dataclass
+class KeptReport:
+    """A report until it is stable."""
+
+    arrays: tuple[Array, ...]
+    stored: dict[int, int] = field(default_factory=dict)
+    """By slice: the server that has it."""
+    told: bool = False
+    """The coordinator has heard of it."""
+
+
+@dataclass
+class Assembly:
+    """θ on its way: whole arrays, and the slices that are missing."""
+
+    arrays: list[Array]
+    missing: set[int]
+
+
+class SliceClient:
+    """One worker in one job. What it returns is to be sent; what may go on is taken with `ready_orders`."""
+
+    def __init__(self, parameter: Sequence[Array], version: int) -> None:
+        """`parameter`: θ without the fields that workers do not need."""
+        self.version = version
+        self.parameter: tuple[Array, ...] = tuple(parameter)
+        self._map: ServerMap | None = None
+        self._kept: dict[int, KeptReport] = {}
+        self._assemblies: dict[int, Assembly] = {}
+        self._stable: dict[int, int] = {}
+        """By slice: the last round of this worker that backups hold."""
+        self._waiting: deque[tuple[Order, tuple[Array, ...]]] = deque()
+        self._reports: dict[int, tuple[Answer, tuple[Array, ...]]] = {}
+        """By round: reports that the coordinator will hear of when the servers have them."""
+
+    @property
+    def waits(self) -> bool:
+        """An order waits for θ, or a report for the servers."""
+        return bool(self._waiting or self._reports)
+
+    # -- orders --------------------------------------------------------------------------------------------
+
+    def order(self, body: Order, arrays: tuple[Array, ...]) -> None:
+        """An order of the coordinator, to be carried out in turn."""
+        self._waiting.append((body, arrays))
+
+    def ready_orders(self) -> list[tuple[Order, tuple[Array, ...]]]:
+        """Orders that need not wait any more."""
+        ready = []
+        while self._waiting:
+            body, arrays = self._waiting[0]
+            if isinstance(body, Train) and body.version >= 0:
+                if self.version < body.version:
+                    break
+                arrays = self.parameter
+            self._waiting.popleft()
+            ready.append((body, arrays))
+        return ready
+
+    def _wanted(self) -> int:
+        """The version that the first order waits for; -1: none."""
+        body = self._waiting[0][0] if self._waiting else None
+        return body.version if isinstance(body, Train) and body.version > self.version else -1
+
+    # -- the map -------------------------------------------------------------------------------------------
+
+    def use_map(self, fresh: ServerMap) -> list[Push]:
+        """Slices changed hands: their new servers get what may be missing there."""
+        if self._map is not None and fresh.version <= self._map.version:
+            return []
+        before, self._map = self._map, fresh
+        out = [Push(server, PullSlices(-1)) for server in sorted({*fresh.primary})]
+        changed = [
+            n for n, server in enumerate(fresh.primary)
+            if before is None or before.primary[n] != server or before.addresses.get(server) != fresh.addresses[server]
+        ]  # fmt: skip
+        for round_, report in sorted(self._kept.items()):
+            for number in changed:
+                report.stored.pop(number, None)
+            out += self._push(round_, report, changed)
+        return out + self._pull_missing(changed)
+
+    def retry(self) -> list[Push]:
+        """Time has passed: ask again for what is missing, push again what nobody has confirmed."""
+        out = []
+        if self._map is not None:
+            out += self._pull_missing(range(len(self._map.slices)))
+            for round_ in sorted(self._reports):
+                report = self._kept[round_]
+                out += self._push(round_, report, [n for n in range(len(self._map.slices)) if n not in report.stored])
+        return out
+
+    # -- reports -------------------------------------------------------------------------------------------
+
+    def report(self, body: Report, arrays: tuple[Array, ...]) -> list[Push]:
+        """A report: its arrays go to the servers, and are kept."""
+        kept = KeptReport(tuple(np.array(a) for a in arrays))
+        self._kept[body.round] = kept
+        self._reports[body.round] = (body, ())
+        if self._map is None:
+            return []
+        return self._push(body.round, kept, range(len(self._map.slices)))
+
+    def _push(self, round_: int, report: KeptReport, numbers: Sequence[int]) -> list[Push]:
+        assert self._map is not None
+        by_server: dict[int, list[int]] = {}
+        for number in numbers:
+            by_server.setdefault(self._map.primary[number], []).append(number)
+        out = []
+        for server, mine in sorted(by_server.items()):
+            for at in range(0, len(mine), TOGETHER):
+                out.append(self._part(round_, report, server, mine[at : at + TOGETHER]))
+        return out
+
+    def _part(self, round_: int, report: KeptReport, server: int, numbers: Sequence[int]) -> Push:
+        assert self._map is not None
+        fields = list(zip(report.arrays, self._map.statistics, strict=True))
+        arrays = [a for a, axis in fields if axis == UNCUT]
+        full, zero = [], []
+        for number in numbers:
+            cut = [sharding.part(a, axis, *self._map.slices[number]) for a, axis in fields if axis != UNCUT]
+            if sharding.is_zero(cut):
+                zero.append(number)
+            else:
+                full.append(number)
+                arrays += cut
+        return Push(server, PushSlices(round_, self._map.version, tuple(full), tuple(zero)), tuple(arrays))
+
+    # -- answers of servers --------------------------------------------------------------------------------
+
+    def hear(self, server: int, body: ServerBetween, arrays: tuple[Array, ...]) -> list[Message]:
+        """What a server says; returns what the coordinator is to hear."""
+        match body:
+            case PushStored(round_, slices):
+                return self._stored(server, round_, slices)
+            case ParameterSlices():
+                self._take_slices(body, arrays)
+        return []
+
+    def _stored(self, server: int, round_: int, slices: Sequence[int]) -> list[Message]:
+        report = self._kept.get(round_)
+        if report is None or self._map is None:
+            return []
+        report.stored.update((n, server) for n in slices if self._map.primary[n] == server)
+        if len(report.stored) < len(self._map.slices) or round_ not in self._reports:
+            return []
+        return [self._reports.pop(round_)]
+
+    def _take_slices(self, body: ParameterSlices, arrays: tuple[Array, ...]) -> None:
+        if self._map is None:
+            return
+        for number in body.slices:
+            self._stable[number] = max(self._stable.get(number, -1), body.stable)
+        if len(self._stable) == len(self._map.slices):
+            stable = min(self._stable.values())
+            for round_ in [r for r in self._kept if r <= stable and r not in self._reports]:
+                del self._kept[round_]
+        if body.version <= self.version:
+            return
+        axes = self._map.sent
+        assembly = self._assemblies.get(body.version)
+        if assembly is None:
+            assembly = Assembly([np.empty_like(a) for a in self.parameter], set(range(len(self._map.slices))))
+            self._assemblies[body.version] = assembly
+        rests = axes.count(UNCUT)
+        width = len(axes) - rests
+        uncut = [array for array, axis in zip(assembly.arrays, axes, strict=True) if axis == UNCUT]
+        for into, rest in zip(uncut, arrays[:rests], strict=True):
+            into[...] = rest
+        for at, number in enumerate(body.slices):
+            parts = arrays[rests + at * width : rests + (at + 1) * width]
+            sharding.paste(assembly.arrays, axes, *self._map.slices[number], parts)
+            assembly.missing.discard(number)
+        if not assembly.missing:
+            self.version, self.parameter = body.version, tuple(assembly.arrays)
+            for old in [v for v in self._assemblies if v <= body.version]:
+                del self._assemblies[old]
+
+    def _pull_missing(self, numbers: Sequence[int]) -> list[Push]:
+        """Ask the servers of these slices for what the first order waits for."""
+        wanted = self._wanted()
+        if wanted < 0 or self._map is None:
+            return []
+        target = max([wanted, *self._assemblies])
+        assembly = self._assemblies.get(target)
+        missing = [n for n in numbers if assembly is None or n in assembly.missing]
+        by_server: dict[int, list[int]] = {}
+        for number in missing:
+            by_server.setdefault(self._map.primary[number], []).append(number)
+        return [Push(server, PullSlices(target, tuple(mine))) for server, mine in sorted(by_server.items())]

@@ -1,0 +1,100 @@
+"""One op on its way through all slices, as the coordinator sees it: who has answered, and what came of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flegel.core import pytree, sharding
+from flegel.core.pytree import Array, Tree
+from flegel.core.sharding import UNCUT, Cuts
+from flegel.server_messages import SlicesFolded
+
+
+class Mirror:
+    """θ and the kept statistics as the servers hold them after the last op that is done: whole arrays, made anew for
+    each θ, because others keep the former one."""
+
+    def __init__(self, cuts: Cuts, parameter: Tree, statistics: Tree, spent: Sequence[str]) -> None:
+        self.parameter, self.statistics = parameter, statistics
+        self._cuts = cuts
+        self._kept = tuple(name not in spent for name in pytree.names(statistics))
+
+    def begin(self) -> tuple[list[Array], list[Array]]:
+        """Arrays to be filled from answers; fields that no answer brings are zero: they are spent."""
+        return (
+            [np.empty_like(a) for a in pytree.flatten(self.parameter)],
+            [np.zeros_like(a) for a in pytree.flatten(self.statistics)],
+        )
+
+    def fill(self, into: tuple[list[Array], list[Array]], body: SlicesFolded, arrays: Sequence[Array]) -> None:
+        """The slices of one answer."""
+        parameter, statistics = into
+        cuts, frames = self._cuts, iter(arrays)
+        for array, axis in zip(parameter, cuts.parameter, strict=True):
+            if axis == UNCUT:
+                array[...] = next(frames)
+        for array, axis, kept in zip(statistics, cuts.statistics, self._kept, strict=True):
+            if axis == UNCUT and kept:
+                array[...] = next(frames)
+        for number in body.slices:
+            span = cuts.slices[number]
+            for array, axis in zip(parameter, cuts.parameter, strict=True):
+                if axis != UNCUT:
+                    sharding.part(array, axis, *span)[...] = next(frames)
+            for array, axis, kept in zip(statistics, cuts.statistics, self._kept, strict=True):
+                if axis != UNCUT and kept:
+                    sharding.part(array, axis, *span)[...] = next(frames)
+
+    def take(self, made: tuple[list[Array], list[Array]], update: bool) -> None:
+        """All slices are there."""
+        if update:
+            self.parameter = pytree.unflatten(self.parameter, made[0])
+        self.statistics = pytree.unflatten(self.statistics, made[1])
+
+
+class OpProgress:
+    """An op that slices have begun and not all of them have answered."""
+
+    def __init__(self, op: int, slices: int, mirror: Mirror) -> None:
+        self.op = op
+        self._mirror = mirror
+        self._missing = set(range(slices))
+        self._made = mirror.begin()
+        self._summaries: dict[int, Array] = {}
+        self._slices = slices
+        self.diverged = self.lost = ""
+        self.gap = 0.0
+        self.partial = False
+        """Some slices are not in the mirror's arrays."""
+
+    def took(self, body: SlicesFolded, arrays: Sequence[Array]) -> bool:
+        """An answer; True where it was the last one. One that comes again changes nothing."""
+        fresh = self._missing & set(body.slices)
+        if not fresh:
+            return False
+        self._mirror.fill(self._made, body, arrays)
+        self._missing -= fresh
+        self.diverged, self.lost = self.diverged or body.diverged, self.lost or body.lost
+        self.gap = max(self.gap, body.gap)
+        return not self._missing
+
+    def skip(self, number: int) -> bool:
+        """The answer of this slice is lost; True where it was the last one missing."""
+        if number not in self._missing:
+            return False
+        self._missing.discard(number)
+        self.partial = True
+        return not self._missing
+
+    def summarize(self, slices: Sequence[int], arrays: Sequence[Array]) -> Array | None:
+        """Summaries of slices; all of them, one behind the other, as soon as none is missing."""
+        for number, array in zip(slices, arrays, strict=True):
+            self._summaries.setdefault(number, array)
+        if len(self._summaries) < self._slices:
+            return None
+        return np.concatenate([self._summaries[number] for number in range(self._slices)])
+
+    def finish(self, update: bool) -> None:
+        self._mirror.take(self._made, update)

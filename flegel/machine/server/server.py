@@ -1,0 +1,476 @@
+"""A parameter server as a state machine: orders, pushed slices and copies in; θ, copies and answers out. Pure.
+
+What the coordinator orders has a number, `op`, and each slice does its ops in that order. A fold waits until the parts
+of all its reports are here, and adds them in the order that the fold names: arrival decides nothing. Then θ goes to the
+workers, copies go to the backups without anybody waiting for them, and the coordinator hears that it is done.
+
+    slice at its primary         slice_state.py
+    reports not yet folded       report_inbox.py
+    copies of other servers      here: `_replicas`
+
+A server accepts slices of its job's map only, each round of a worker once. It never decides who holds what.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from flegel.algorithm import Algorithm
+from flegel.core import pytree, sharding
+from flegel.core.pytree import Array, Tree
+from flegel.machine.server.report_inbox import ReportInbox
+from flegel.machine.server.slice_state import SliceState
+from flegel.server_messages import (
+    AbandonFold,
+    ChangeAccounts,
+    CombinedSummary,
+    FoldSlices,
+    HoldSlices,
+    ParameterSlices,
+    PullSlices,
+    PushSlices,
+    PushStored,
+    ReplaceParameter,
+    ReplicaStored,
+    ReplicateSlices,
+    ServerAnswer,
+    ServerBetween,
+    ServerMap,
+    ServerOrder,
+    SlicesFolded,
+    SlicesStable,
+    SlicesTaken,
+    SliceSummaries,
+)
+
+TOGETHER = 8  # slices of one message: a message has at most 256 frames
+
+Op = FoldSlices | ChangeAccounts | ReplaceParameter
+
+
+class ToCoordinator(msgspec.Struct, frozen=True):
+    body: ServerAnswer
+    arrays: tuple[Array, ...] = ()
+
+
+class ToWorker(msgspec.Struct, frozen=True):
+    worker: int
+    body: ServerBetween
+    arrays: tuple[Array, ...] = ()
+
+
+class ToServer(msgspec.Struct, frozen=True):
+    server: int
+    body: ServerBetween
+    arrays: tuple[Array, ...] = ()
+
+
+Command = ToCoordinator | ToWorker | ToServer
+
+
+@dataclass
+class SliceCopy:
+    """A copy of a slice whose primary is another server."""
+
+    op: int
+    version: int
+    parameter: Tree
+    total: Tree
+    rounds: dict[int, int]
+
+
+@dataclass
+class PrimarySlice:
+    """A slice at its primary: its state, what it has still to do, and who holds a copy of which op."""
+
+    state: SliceState
+    queue: deque[tuple[Op, tuple[Array, ...]]] = field(default_factory=deque)
+    queued: int = 0
+    """The last op that was put into the queue."""
+    copied: dict[int, int] = field(default_factory=dict)
+    """By backup: the last op whose state it confirmed."""
+    stable_rounds: dict[int, int] = field(default_factory=dict)
+    """By worker: the last round that every backup holds."""
+    told: int = -1
+    """The last op that the coordinator was told to be stable."""
+
+
+class ParameterServer:
+    """Feed it `order`, `hear_worker` and `hear_server`; carry out what they return."""
+
+    def __init__(
+        self, algorithm: Algorithm, number: int, parameter: Tree, statistics: Tree, debug: bool = False
+    ) -> None:
+        """`parameter`, `statistics`: any bundles of the right types, for their fields."""
+        self._algorithm, self.number, self._debug = algorithm, number, debug
+        self._like_parameter, self._like_statistics = parameter, statistics
+        names = pytree.names(parameter)
+        self._sent = tuple(name not in algorithm.unsent for name in names)
+        self._kept = tuple(name not in algorithm.spent for name in pytree.names(statistics))
+        self.map: ServerMap | None = None
+        self.slices: dict[int, PrimarySlice] = {}
+        self._replicas: dict[int, SliceCopy] = {}
+        self._inbox = ReportInbox()
+        self._early: list[tuple[int, PushSlices, tuple[Array, ...]]] = []
+        """Pushed by workers that have a newer map than this server."""
+        self._combined: dict[int, Array] = {}
+        self._abandoned: set[int] = set()
+        self._wanting: dict[int, tuple[int, set[int]]] = {}
+        """By worker: it asked for θ of a version that is not made yet."""
+        self._out: list[Command] = []
+
+    # -- entry points --------------------------------------------------------------------------------------
+
+    def order(self, body: ServerOrder, arrays: tuple[Array, ...]) -> list[Command]:
+        """The coordinator says so."""
+        self._out = []
+        match body:
+            case ServerMap():
+                self._new_map(body)
+            case HoldSlices():
+                self._hold(body, arrays)
+            case FoldSlices() | ChangeAccounts():
+                for number in body.only or tuple(self.slices):
+                    self._enqueue(number, body, arrays)
+            case ReplaceParameter():
+                for number in body.slices:
+                    self._enqueue(number, body, arrays)
+            case AbandonFold():
+                self._abandoned.add(body.op)
+            case CombinedSummary():
+                self._combined[body.op] = arrays[0]
+                self._combined.pop(body.op - 8, None)
+        self._advance()
+        return self._out
+
+    def hear_worker(self, worker: int, body: ServerBetween, arrays: tuple[Array, ...]) -> list[Command]:
+        self._out = []
+        match body:
+            case PushSlices() if self.map is None or body.map > self.map.version:
+                self._early.append((worker, body, arrays))
+            case PushSlices():
+                self._take_push(worker, body, arrays)
+                self._advance()
+            case PullSlices(version, slices) if slices:
+                self._pull(worker, version, slices)
+        return self._out
+
+    def hear_server(self, server: int, body: ServerBetween, arrays: tuple[Array, ...]) -> list[Command]:
+        self._out = []
+        match body:
+            case ReplicateSlices():
+                self._store_replicas(server, body, arrays)
+            case ReplicaStored():
+                self._replica_confirmed(server, body)
+        return self._out
+
+    # -- the map -------------------------------------------------------------------------------------------
+
+    def _new_map(self, fresh: ServerMap) -> None:
+        """Slices that are mine now and were not: the copy that I have becomes the slice."""
+        if self.map is not None and fresh.version <= self.map.version:
+            return
+        before, self.map = self.map, fresh
+        for served in self.slices.values():  # a server that came back under another address has no copies
+            same = [b for b in served.copied if before and before.addresses.get(b) == fresh.addresses.get(b)]
+            served.copied, served.told = {b: served.copied[b] for b in same}, -1
+        mine = {number for number, server in enumerate(fresh.primary) if server == self.number}
+        for number in set(self.slices) - mine:  # from now on I am a backup of it, or nothing
+            gone = self.slices.pop(number).state
+            if gone.summed:  # in the middle of a fold: no state that others know
+                continue
+            self._replicas[number] = SliceCopy(gone.op, gone.version, gone.parameter, gone.ledger.total, gone.rounds)
+        taken = sorted(mine - set(self.slices))
+        for number in taken:
+            if (copy := self._replicas.pop(number, None)) is not None:
+                state = SliceState(
+                    self._algorithm, number, fresh.slices[number], copy.parameter, copy.total, copy.op, copy.version,
+                    copy.rounds, None,
+                )  # fmt: skip
+                self.slices[number] = PrimarySlice(state, queued=copy.op)
+        for number in [n for n in self._replicas if self.number not in fresh.backups[n]]:
+            del self._replicas[number]
+        if taken:
+            states = tuple((n, self.slices[n].state.op if n in self.slices else -1) for n in taken)
+            self._out.append(ToCoordinator(SlicesTaken(fresh.version, states)))
+            for number in taken:  # the answer of the former server may be lost
+                if number in self.slices:
+                    self._tell_folded(self.slices[number].state.op, [number], "")
+        self._replicate(list(self.slices))
+        early, self._early = self._early, []
+        for worker, body, arrays in early:
+            if body.map > fresh.version:
+                self._early.append((worker, body, arrays))
+            else:
+                self._take_push(worker, body, arrays)
+
+    def _hold(self, body: HoldSlices, arrays: tuple[Array, ...]) -> None:
+        assert self.map is not None
+        fields = len(self.map.parameter), len(self.map.statistics)
+        for at, number in enumerate(body.slices):
+            mine = arrays[at * sum(fields) : (at + 1) * sum(fields)]
+            state = SliceState(
+                self._algorithm, number, self.map.slices[number],
+                pytree.unflatten(self._like_parameter, [np.array(a) for a in mine[: fields[0]]]),
+                pytree.unflatten(self._like_statistics, mine[fields[0] :]),
+                body.op, body.version, body.rounds, body.owners if body.known else None,
+            )  # fmt: skip
+            self.slices[number] = PrimarySlice(state, queued=body.op)
+        self._replicate(body.slices)
+
+    # -- reports and θ -------------------------------------------------------------------------------------
+
+    def _take_push(self, worker: int, body: PushSlices, arrays: tuple[Array, ...]) -> None:
+        """A part of a report: kept for the slices that are mine, once."""
+        assert self.map is not None
+        rests = self.map.statistics.count(sharding.UNCUT)
+        width = len(self.map.statistics) - rests
+        rest, parts = list(arrays[:rests]), {}
+        for at, number in enumerate(body.slices):
+            parts[number] = list(arrays[rests + at * width : rests + (at + 1) * width])
+        for number in body.zero:
+            parts[number] = []
+        mine = {
+            number: part for number, part in parts.items()
+            if number in self.slices and self._fits(number, part)
+        }  # fmt: skip
+        fresh = {n: part for n, part in mine.items() if body.round > self.slices[n].state.rounds.get(worker, -1)}
+        if fresh:
+            self._inbox.put(worker, body.round, rest, fresh)
+        if mine:
+            self._out.append(ToWorker(worker, PushStored(body.round, tuple(mine))))
+
+    def _fits(self, number: int, part: list[Array]) -> bool:
+        assert self.map is not None
+        wanted = [a.shape for a in self._cut_of(self.slices[number].state.ledger.total, self.map.statistics)]
+        return not part or [a.shape for a in part] == wanted
+
+    def _pull(self, worker: int, version: int, slices: Iterable[int]) -> None:
+        ready = [n for n in slices if n in self.slices and self.slices[n].state.version >= version]
+        missing = {n for n in slices if n in self.slices} - set(ready)
+        if missing:
+            self._wanting[worker] = (version, missing)
+        self._send_parameter(worker, ready)
+
+    def _send_parameter(self, worker: int, slices: Sequence[int]) -> None:
+        assert self.map is not None
+        for version in sorted({self.slices[n].state.version for n in slices}):
+            same = [n for n in slices if self.slices[n].state.version == version]
+            for at in range(0, len(same), TOGETHER):
+                some = same[at : at + TOGETHER]
+                states = [self.slices[n].state for n in some]
+                arrays = self._shown(states[0].parameter, rest=True)
+                for state in states:
+                    arrays += self._shown(state.parameter, rest=False)
+                stable = min(self.slices[n].stable_rounds.get(worker, -1) for n in some)
+                self._out.append(ToWorker(worker, ParameterSlices(version, tuple(some), stable), tuple(arrays)))
+
+    def _shown(self, parameter: Tree, rest: bool) -> list[Array]:
+        """The fields that workers need: the rest, or those that are cut."""
+        assert self.map is not None
+        fields = zip(pytree.flatten(parameter), self.map.parameter, self._sent, strict=True)
+        return [a for a, axis, sent in fields if sent and (axis == sharding.UNCUT) == rest]
+
+    # -- ops -----------------------------------------------------------------------------------------------
+
+    def _enqueue(self, number: int, body: Op, arrays: tuple[Array, ...]) -> None:
+        served = self.slices.get(number)
+        if served is not None and body.op == served.queued + 1:
+            served.queue.append((body, arrays))
+            served.queued = body.op
+
+    def _advance(self) -> None:
+        """Each slice does what it can."""
+        while True:
+            done: dict[int, list[int]] = {}
+            lost: dict[int, str] = {}
+            summaries: dict[int, list[tuple[int, Array]]] = {}
+            folded: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+            for number, served in sorted(self.slices.items()):
+                if not served.queue:
+                    continue
+                body, arrays = served.queue[0]
+                why: str | None = None
+                match body:
+                    case FoldSlices():
+                        why = self._fold(number, served, body, summaries)
+                        if why is not None and body.update:
+                            folded.setdefault((body.version, body.receivers), []).append(number)
+                    case ChangeAccounts():
+                        why = served.state.change(body.kind, body.owners)
+                    case ReplaceParameter():
+                        self._replace(number, served.state, body, arrays)
+                        why = ""
+                        folded.setdefault((body.version, body.receivers), []).append(number)
+                if why is None:
+                    continue
+                served.queue.popleft()
+                served.state.op = body.op
+                done.setdefault(body.op, []).append(number)
+                if why:
+                    lost[body.op] = why
+            self._send_summaries(summaries)
+            if not done:
+                return
+            for (_, receivers), numbers in folded.items():
+                for worker in receivers:
+                    self._send_parameter(worker, numbers)
+                self._serve_waiting(numbers)
+            for op, numbers in sorted(done.items()):
+                self._tell_folded(op, numbers, lost.get(op, ""))
+                self._replicate(numbers)
+            for served in self.slices.values():
+                served.state.ledger.update_accounts()
+
+    def _fold(
+        self, number: int, served: PrimarySlice, body: FoldSlices, summaries: dict[int, list[tuple[int, Array]]]
+    ) -> str | None:
+        """None while something is missing."""
+        state = served.state
+        if body.op in self._abandoned:
+            state.summed, state.version = False, body.version
+            return "reports were lost together with servers"
+        if not state.summed:
+            if not all(self._inbox.has(worker, rounds, number) for worker, rounds in body.reports):
+                return None
+            state.former_rounds = dict(state.rounds)
+            state.commit([worker for worker, _ in body.reports], [self._change(number, *r) for r in body.reports])
+            for worker, rounds in body.reports:
+                self._inbox.used(worker, rounds[-1], number)
+                state.rounds[worker] = rounds[-1]
+            if not body.update:
+                return ""
+            summary = state.summary(body.place)
+            if summary is None:
+                state.update(body.place, None, body.version)
+                return ""
+            state.summed = True
+            summaries.setdefault(body.op, []).append((number, summary))
+        if body.op not in self._combined:
+            return None
+        state.update(body.place, self._combined[body.op], body.version)
+        state.summed = False
+        return ""
+
+    def _change(self, number: int, worker: int, rounds: Sequence[int]) -> Tree:
+        """What a worker reported, in one or more rounds, for this slice."""
+        assert self.map is not None
+        total = self.slices[number].state.ledger.total
+        change: Tree | None = None
+        for round_ in rounds:
+            rest, part = self._inbox.get(worker, round_, number)
+            cut = part or [np.zeros_like(a) for a in self._cut_of(total, self.map.statistics)]
+            bundle = sharding.together(total, self.map.statistics, rest, cut)
+            change = bundle if change is None else pytree.add(pytree.copy(change), bundle)
+        return change
+
+    def _replace(self, number: int, state: SliceState, body: ReplaceParameter, arrays: tuple[Array, ...]) -> None:
+        assert self.map is not None
+        rests = self.map.parameter.count(sharding.UNCUT)
+        width, at = len(self.map.parameter) - rests, body.slices.index(number)
+        cut = arrays[rests + at * width : rests + (at + 1) * width]
+        fresh = sharding.together(state.parameter, self.map.parameter, arrays[:rests], cut)
+        state.parameter, state.version = pytree.as_typed(fresh, state.parameter), body.version
+
+    def _send_summaries(self, summaries: dict[int, list[tuple[int, Array]]]) -> None:
+        for op, found in summaries.items():
+            numbers = tuple(number for number, _ in found)
+            self._out.append(ToCoordinator(SliceSummaries(op, numbers), tuple(array for _, array in found)))
+
+    def _serve_waiting(self, numbers: Sequence[int]) -> None:
+        for worker, (version, wanted) in list(self._wanting.items()):
+            ready = [n for n in numbers if n in wanted and self.slices[n].state.version >= version]
+            self._send_parameter(worker, ready)
+            wanted -= set(ready)
+            if not wanted:
+                del self._wanting[worker]
+
+    def _tell_folded(self, op: int, numbers: Sequence[int], lost: str) -> None:
+        assert self.map is not None
+        for at in range(0, len(numbers), TOGETHER):
+            some = numbers[at : at + TOGETHER]
+            states = [self.slices[n].state for n in some]
+            arrays = sharding.rest_fields(states[0].parameter, self.map.parameter)
+            arrays += self._kept_of(states[0].ledger.total, rest=True)
+            for state in states:
+                arrays += self._cut_of(state.parameter, self.map.parameter)
+                arrays += self._kept_of(state.ledger.total, rest=False)
+            diverged = next((s.diverged for s in states if s.diverged), "")
+            gap = max(s.ledger.discrepancy() for s in states) if self._debug and states[0].accounts_known else 0.0
+            # statistics go on changing here, and a message may leave later
+            arrays = [a.copy() for a in arrays]
+            self._out.append(ToCoordinator(SlicesFolded(op, tuple(some), diverged, gap, lost), tuple(arrays)))
+
+    def _kept_of(self, total: Tree, rest: bool) -> list[Array]:
+        assert self.map is not None
+        fields = zip(pytree.flatten(total), self.map.statistics, self._kept, strict=True)
+        return [a for a, axis, kept in fields if kept and (axis == sharding.UNCUT) == rest]
+
+    @staticmethod
+    def _cut_of(bundle: Tree, along: Sequence[int]) -> list[Array]:
+        return [a for a, axis in zip(pytree.flatten(bundle), along, strict=True) if axis != sharding.UNCUT]
+
+    # -- copies --------------------------------------------------------------------------------------------
+
+    def _replicate(self, numbers: Sequence[int]) -> None:
+        """Copies to the backups, as the slices are now; nobody waits for them."""
+        assert self.map is not None
+        targets: dict[tuple[int, int], list[int]] = {}
+        for number in numbers:
+            if number not in self.slices:
+                continue
+            served = self.slices[number]
+            for backup in self.map.backups[number]:
+                if served.copied.get(backup, -2) != served.state.op:
+                    targets.setdefault((backup, served.state.op), []).append(number)
+            self._check_stable(number)
+        for (backup, op), some in targets.items():
+            for at in range(0, len(some), TOGETHER):
+                self._send_copies(backup, op, some[at : at + TOGETHER])
+
+    def _send_copies(self, backup: int, op: int, numbers: Sequence[int]) -> None:
+        assert self.map is not None
+        states = [self.slices[n].state for n in numbers]
+        arrays: list[Array] = []
+        for state in states:
+            arrays += [*pytree.flatten(state.parameter), *(a.copy() for a in pytree.flatten(state.ledger.total))]
+        body = ReplicateSlices(op, self.map.version, tuple(numbers), tuple(s.version for s in states), states[0].rounds)
+        self._out.append(ToServer(backup, body, tuple(arrays)))
+
+    def _store_replicas(self, server: int, body: ReplicateSlices, arrays: tuple[Array, ...]) -> None:
+        fields = len(pytree.names(self._like_parameter)), len(pytree.names(self._like_statistics))
+        for at, number in enumerate(body.slices):
+            known = self._replicas.get(number)
+            if number in self.slices or (known is not None and known.op > body.op):
+                continue
+            mine = arrays[at * sum(fields) : (at + 1) * sum(fields)]
+            self._replicas[number] = SliceCopy(
+                body.op, body.versions[at],
+                pytree.unflatten(self._like_parameter, list(mine[: fields[0]])),
+                pytree.unflatten(self._like_statistics, list(mine[fields[0] :])),
+                dict(body.rounds),
+            )  # fmt: skip
+        self._out.append(ToServer(server, ReplicaStored(body.op, body.map, body.slices)))
+
+    def _replica_confirmed(self, server: int, body: ReplicaStored) -> None:
+        for number in body.slices:
+            if number in self.slices:
+                served = self.slices[number]
+                served.copied[server] = max(served.copied.get(server, -1), body.op)
+                self._check_stable(number)
+
+    def _check_stable(self, number: int) -> None:
+        """Every backup holds the slice as it is now: workers need not keep the reports in it."""
+        assert self.map is not None
+        served = self.slices[number]
+        backups = self.map.backups[number]
+        if all(served.copied.get(backup, -1) == served.state.op for backup in backups):
+            served.stable_rounds = dict(served.state.former_rounds)
+            if served.told != served.state.op:
+                served.told = served.state.op
+                self._out.append(ToCoordinator(SlicesStable(served.state.op, (number,), self.map.version)))

@@ -1,0 +1,100 @@
+"""One slice of θ and of the statistics: a bundle with shorter fields, a ledger by owner, the last op applied. Pure.
+
+A slice does with its bundle what `LocalStore` does with the whole one, in the same order, so its numbers are the same
+to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flegel.algorithm import Algorithm
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.errors import AlgorithmError
+from flegel.params import hook_values
+from flegel.params.hooks import call_hook
+from flegel.params.ledger import Ledger
+
+NO_SUMMARY = np.zeros(0)
+
+
+class SliceState:
+    """A slice at its primary server."""
+
+    def __init__(
+        self, algorithm: Algorithm, number: int, span: tuple[int, int], parameter: Tree, total: Tree, op: int,
+        version: int, rounds: dict[int, int], owners: Sequence[int] | None,
+    ) -> None:  # fmt: skip
+        """`owners`: who shares one account of `total`; None: whose it is is not known."""
+        self._algorithm, self.number, self.span = algorithm, number, span
+        self.parameter, self.op, self.version = parameter, op, version
+        self.rounds = dict(rounds)
+        """By worker: the last round that is in the statistics."""
+        self.former_rounds = dict(rounds)
+        """The same before the last fold: the coordinator has heard of everything in it."""
+        self.accounts_known = owners is not None
+        self.ledger = Ledger(algorithm, pytree.zeros_like(total, typed=True))
+        self.ledger.total = pytree.copy(total)
+        if owners:
+            self.share(owners)
+        self.summed = False
+        """The reports of the fold at hand are added; the summary of all slices is missing."""
+        self.diverged = ""
+
+    def share(self, owners: Sequence[int]) -> None:
+        """All owners have one account from now on."""
+        first = min(owners)
+        self.ledger.restore_accounts({first: pytree.copy(self.ledger.total)}, dict.fromkeys(owners, first))
+        self.accounts_known = True
+
+    def change(self, kind: str, owners: Sequence[int]) -> str:
+        """Accounts change; returns why the statistics are lost, where they are."""
+        ledger = self.ledger
+        if kind == "share":
+            if owners:
+                self.share(owners)
+        elif kind == "clear":
+            for account in (ledger.total, *ledger.accounts()[0].values()):
+                pytree.clear(account)
+            self.accounts_known = True
+        elif not self.accounts_known:
+            keeps = [name for name in pytree.names(ledger.total) if name not in self._algorithm.spent]
+            if kind == "forget" and keeps:
+                return "a worker and a server were lost together"
+        elif kind == "join":
+            ledger.join(owners[0], owners[1])
+        elif kind == "detach":
+            ledger.detach(owners[0])
+        elif kind == "forget":
+            ledger.forget(owners[0])
+        elif kind == "retire":
+            ledger.retire(owners[0])
+        return ""
+
+    def commit(self, workers: Sequence[int], changes: Sequence[Tree]) -> None:
+        if self.accounts_known:
+            self.ledger.commit_all(workers, changes)
+        else:  # whose the rest is will be said by the next `share`
+            for change in changes:
+                pytree.add(self.ledger.total, change)
+
+    def summary(self, place: str) -> Array | None:
+        """What the updates of other slices need to know of this one; None: nothing."""
+        made = call_hook(self._algorithm, place, "sliceSummary", self.ledger.total, self.parameter, *self.span)
+        return None if made is None else np.ascontiguousarray(made)
+
+    def update(self, place: str, summary: Array | None, version: int) -> None:
+        """θ anew; it stays as it was where numbers are not finite."""
+        total = self.ledger.total
+        made = call_hook(self._algorithm, place, "updateSlice", total, self.parameter, *self.span, summary)
+        fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.as_typed(v, self.parameter), place)
+        if not pytree.same_shape(fresh, self.parameter):
+            raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
+        self.diverged = "" if pytree.is_finite(fresh) else "θ holds numbers that are not finite"
+        if not self.diverged:
+            self.parameter = fresh
+        self.version = version
+        self.ledger.spend()

@@ -1,0 +1,39 @@
+"""Whether a class can be kept on parameter servers, and how its bundles are cut. Pure.
+
+A class that cannot is refused in one sentence, before anything is started.
+"""
+
+from __future__ import annotations
+
+from flegel.algorithm import Algorithm
+from flegel.core.pytree import Tree
+from flegel.core.sharding import Cuts, Sharding, make_cuts
+from flegel.errors import UsageError
+from flegel.params.ledger import sums_alone
+
+A_SERVER = 2
+"""Slices for each server: those of a lost one go to two others."""
+
+
+def sharding_of(algorithm: Algorithm) -> Sharding:
+    """What the class declares; refuses one that cannot be cut."""
+    cls, declared = type(algorithm), algorithm.sharding
+    why = "" if declared is not None else algorithm.unsharded
+    if declared is not None and _older(cls, "sharding", "updateParameter"):
+        why = "it overrides updateParameter and says nothing of `sharding`"
+    if not why and not sums_alone(algorithm):
+        why = "its aggregate does more than add"
+    if why or declared is None:
+        raise UsageError(f"{cls.__name__} cannot be kept on parameter servers: {why}; use --servers 0.")
+    return declared
+
+
+def _older(cls: type[Algorithm], one: str, other: str) -> bool:
+    """`other` was redefined by a subclass of the class that defines `one`."""
+    lines = [next(at for at, each in enumerate(cls.__mro__) if name in vars(each)) for name in (one, other)]
+    return lines[0] > lines[1]
+
+
+def cuts_for(algorithm: Algorithm, parameter: Tree, statistics: Tree, servers: int) -> Cuts:
+    """The slices of a job."""
+    return make_cuts(sharding_of(algorithm), parameter, statistics, A_SERVER * servers)

@@ -1,0 +1,1 @@
+"""The sockets of parameter servers, and of workers to them. Decides nothing."""

@@ -1,0 +1,56 @@
+"""The parameter servers of a job, as its options ask for them. Starts nothing; the coordinator does."""
+
+from __future__ import annotations
+
+import os
+
+from flegel.core.pytree import Tree
+from flegel.errors import UsageError
+from flegel.machine.coordinator.events import Timeouts
+from flegel.machine.server.care import ServerCare
+from flegel.machine.server.group import ServerGroup
+from flegel.params.sharded import cuts_for, sharding_of
+from flegel.params.tree_layout import form_of
+from flegel.runtime.job.class_source import reference
+from flegel.runtime.job.placement import has_servers
+from flegel.runtime.job.prepared_job import PreparedJob
+from flegel.runtime.job.request import Request
+from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.processes.worker_cluster import MAX_WORKERS
+from flegel.server_messages import ServeJob
+
+
+def check_servers_fit(request: Request) -> None:
+    """What servers cannot do is refused before anything is read."""
+    job = request.job
+    if not has_servers(job):
+        return
+    sharding_of(request.algorithm)
+    if job.topology != "coordinator":
+        raise UsageError(f"--topology {job.topology} keeps θ on the workers, --servers on servers; choose one.")
+    if job.attribute:
+        raise UsageError("--attribute needs θ and the statistics in one place; use --servers 0.")
+    if job.processes is False:
+        raise UsageError("Parameter servers are processes of their own; omit --processes no, or use --servers 0.")
+    if request.workers > MAX_WORKERS - 64:
+        raise UsageError(f"With parameter servers a job has at most {MAX_WORKERS - 64} workers.")
+
+
+def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeouts: Timeouts) -> ServerCare | None:
+    """Who looks after the servers; None where the coordinator holds θ."""
+    job, algorithm = request.job, request.algorithm
+    if not has_servers(job):
+        return None
+    hosts = {cluster.hosts().get(worker, "") for worker in range(request.workers)}
+    count = len(hosts) if job.servers == "colocated" else int(job.servers)
+    cuts = cuts_for(algorithm, prepared.parameter, prepared.zero, count)
+    count = min(count, cuts.count)
+    debug = bool(os.environ.get("FLEGEL_DEBUG"))
+    group = ServerGroup(algorithm, prepared.parameter, prepared.zero, cuts)
+    serve = ServeJob(reference(algorithm), _form(prepared.parameter), _form(prepared.zero), debug)
+    return ServerCare(group, serve, count, min(job.replicas, count - 1), timeouts, job.replace)
+
+
+def _form(bundle: Tree) -> tuple[str, tuple[str, ...]]:
+    layout = form_of(bundle)
+    return layout.name, layout.fields

@@ -1,0 +1,109 @@
+"""A parameter server in a process of a job: the listening socket and the links around the state machine.
+
+It lives in the I/O thread of a process that was started like a worker's, with the same keys and the same supervision,
+and was told `ServeJob` instead of `LoadShard`. It decides nothing: what arrives goes to the machine, and what the
+machine commands is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+import zmq
+
+from flegel.core.pytree import Array
+from flegel.errors import AlgorithmError, own_traceback
+from flegel.machine.server.care import FIRST_SERVER
+from flegel.machine.server.server import Command, ParameterServer, ToCoordinator, ToServer, ToWorker
+from flegel.messages import Answer, TreeLayout, WorkerFailed
+from flegel.params.tree_layout import build
+from flegel.runtime.job.class_source import instantiate
+from flegel.runtime.server.links import ServerLinks, decoded
+from flegel.runtime.transport import zmq_frames
+from flegel.runtime.transport.codec import PackedArrays
+from flegel.runtime.transport.job_sockets import JobSockets
+from flegel.runtime.transport.poller import Poller
+from flegel.server_messages import ServeJob, ServerBetween, ServerMap, ServerOrder, ServerReady
+
+_log = logging.getLogger(__name__)
+
+BETWEEN: frozenset[Any] = frozenset(get_args(ServerBetween))
+Send = Callable[[Answer, tuple[Array, ...]], None]
+
+
+class ServerShell:
+    """One server in one job."""
+
+    def __init__(
+        self, order: ServeJob, sockets: JobSockets, poller: Poller, near: str, job: str, worker: int, incarnation: int,
+        send: Send,
+    ) -> None:  # fmt: skip
+        self._send, self._poller = send, poller
+        self._links = ServerLinks(sockets, poller, job, worker, incarnation)
+        self._job = job
+        self._routes: dict[int, tuple[int, bytes]] = {}
+        """By worker: its incarnation, and its name on the listening socket."""
+        self._listener, address = sockets.listen(near)
+        poller.watch(self._listener)
+        algorithm = instantiate(order.algorithm)
+        parameter, statistics = (
+            build(TreeLayout(*form), tuple(np.zeros(0) for _ in form[1] or ("value",)), algorithm)
+            for form in (order.parameter, order.statistics)
+        )
+        self._machine = ParameterServer(algorithm, worker, parameter, statistics, order.debug)
+        send(ServerReady(address), ())
+
+    def order(self, body: ServerOrder, arrays: tuple[Array, ...]) -> None:
+        if isinstance(body, ServerMap):
+            self._links.use(body.addresses)
+        self._run(lambda: self._machine.order(body, arrays))
+
+    def receive(self) -> None:
+        """Everything that workers and other servers have sent."""
+        for _ in self._links.receive():
+            pass  # servers answer on links of their own
+        with contextlib.suppress(zmq.Again):
+            while True:
+                self._take(*zmq_frames.receive_from(self._listener))
+
+    def _take(self, route: bytes, parts: list[memoryview]) -> None:
+        message = decoded(parts, self._job)
+        if message is None or type(message[0].body) not in BETWEEN:
+            return
+        envelope, arrays = message
+        sender, body = envelope.worker, envelope.body
+        if envelope.incarnation < self._routes.get(sender, (0, b""))[0]:
+            return  # a former life
+        self._routes[sender] = (envelope.incarnation, route)
+        hear = self._machine.hear_server if sender >= FIRST_SERVER else self._machine.hear_worker
+        self._run(lambda: hear(sender, body, arrays))  # type: ignore[arg-type]
+
+    def _run(self, act: Callable[[], list[Command]]) -> None:
+        try:
+            commands = act()
+        except AlgorithmError as error:
+            self._send(WorkerFailed("server", -1, str(error), own_traceback(error)), ())
+            return
+        for command in commands:
+            match command:
+                case ToCoordinator(body, arrays):
+                    self._send(body, arrays)
+                case ToServer(server, body, arrays):
+                    self._links.send(server, body, arrays)
+                case ToWorker(worker, body, arrays):
+                    self._to_worker(worker, body, arrays)
+
+    def _to_worker(self, worker: int, body: ServerBetween, arrays: tuple[Array, ...]) -> None:
+        if worker in self._routes:
+            frames = self._links.sequencer.wrap(body, PackedArrays(arrays))
+            with contextlib.suppress(zmq.ZMQError):
+                zmq_frames.send(self._listener, frames, self._routes[worker][1])
+
+    def close(self) -> None:
+        self._links.close()
+        self._poller.unwatch(self._listener)
+        self._listener.close(linger=0)

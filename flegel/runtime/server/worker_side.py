@@ -1,0 +1,76 @@
+"""A worker whose θ lies on servers: what its I/O thread does with the slices. Decides nothing; `SliceClient` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flegel.core.pytree import Array
+from flegel.machine.server.client import Push, SliceClient
+from flegel.machine.worker.executor import WorkerExecutor
+from flegel.messages import Answer, LoadShard, Order, ReleaseJob, Report
+from flegel.runtime import clock
+from flegel.runtime.server.links import ServerLinks
+from flegel.server_messages import ServerMap
+
+FIRST_RETRY = 20.0
+"""Seconds after which what has not come is asked for again, then twice as long each time: large slices take long, and
+whoever asks too early has them sent twice. A server that is lost is noticed in another way."""
+
+
+class ServedWorker:
+    """Between the worker's executor and its servers, for one job."""
+
+    def __init__(
+        self, load: LoadShard, arrays: tuple[Array, ...], links: ServerLinks, executor: WorkerExecutor,
+        send: Callable[[Answer, tuple[Array, ...]], None],
+    ) -> None:  # fmt: skip
+        self._client = SliceClient(arrays[: len(load.parameter.fields) or 1], load.version)
+        self._links, self._executor, self._send = links, executor, send
+        self._retry_after, self._retry_at = FIRST_RETRY, float("inf")
+
+    def order(self, body: Order, arrays: tuple[Array, ...]) -> None:
+        """An order waits its turn; the end of the job does not."""
+        if isinstance(body, ReleaseJob):
+            self._executor.order(body, arrays, clock.now())
+            return
+        self._client.order(body, arrays)
+        self._go_on()
+
+    def use_map(self, servers: ServerMap) -> None:
+        self._links.use(servers.addresses)
+        self._push(self._client.use_map(servers))
+
+    def report(self, body: Report, arrays: tuple[Array, ...]) -> None:
+        self._push(self._client.report(body, arrays))
+        self._wait()
+
+    def receive(self) -> None:
+        """What servers have sent."""
+        for envelope, arrays in self._links.receive():
+            for body, frames in self._client.hear(envelope.worker, envelope.body, arrays):  # type: ignore[arg-type]
+                self._send(body, frames)
+        self._go_on()
+
+    def retry(self, now: float) -> None:
+        if self._client.waits and now >= self._retry_at:
+            self._push(self._client.retry())
+            self._retry_after *= 2
+            self._retry_at = now + self._retry_after
+
+    def _go_on(self) -> None:
+        for body, arrays in self._client.ready_orders():
+            self._executor.order(body, arrays, clock.now())
+        self._wait()
+
+    def _wait(self) -> None:
+        if not self._client.waits:
+            self._retry_after, self._retry_at = FIRST_RETRY, float("inf")
+        elif self._retry_at == float("inf"):
+            self._retry_at = clock.now() + self._retry_after
+
+    def _push(self, pushes: Sequence[Push]) -> None:
+        for push in pushes:
+            self._links.send(push.server, push.body, push.arrays)
+
+    def close(self) -> None:
+        self._links.close()

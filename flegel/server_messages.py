@@ -1,0 +1,215 @@
+"""Messages to, from and between parameter servers: small typed headers, arrays beside them as raw frames.
+
+They are part of the closed set of `messages.py`. A slice is named by its number in the job's map; `op` counts what the
+coordinator had the servers do, in order; `version` counts the θ that came out of it.
+
+Frames of slices: first the rest fields (those that are not cut), once; then for each slice its cut fields.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from flegel.job import AlgorithmRef
+
+
+class _ServerMessage(msgspec.Struct, forbid_unknown_fields=True, tag=True):
+    """What all messages of servers have in common."""
+
+
+# -- coordinator to servers and workers --------------------------------------------------------------------
+
+
+class ServeJob(_ServerMessage):
+    """Be a parameter server: get the class ready and listen; answer `ServerReady`. Of θ and of the statistics: the name
+    of the bundle and its fields."""
+
+    algorithm: AlgorithmRef
+    parameter: tuple[str, tuple[str, ...]]
+    statistics: tuple[str, tuple[str, ...]]
+    debug: bool = False
+
+
+class ServerMap(_ServerMessage):
+    """Who holds which slice from now on."""
+
+    version: int
+    slices: tuple[tuple[int, int], ...]
+    """First unit of each slice, and the one behind its last."""
+    parameter: tuple[int, ...]
+    """The axis along which each field of θ is cut; -1: it is not."""
+    sent: tuple[int, ...]
+    """The same for those fields of θ that workers get."""
+    statistics: tuple[int, ...]
+    primary: tuple[int, ...]
+    """The server of each slice."""
+    backups: tuple[tuple[int, ...], ...]
+    """The servers that hold a copy of each slice."""
+    addresses: dict[int, str]
+
+
+class HoldSlices(_ServerMessage):
+    """Serve these slices from this state on. Frames, for each slice: all fields of its θ, then of its statistics."""
+
+    slices: tuple[int, ...]
+    op: int
+    version: int
+    owners: tuple[int, ...] = ()
+    """Workers that share one account of these statistics."""
+    known: bool = True
+    """Otherwise nobody knows what each owner contributed."""
+    rounds: dict[int, int] = {}
+    """By worker: the last round that is in these statistics."""
+
+
+class FoldSlices(_ServerMessage):
+    """Add these reports in this order, then make θ anew where `update`."""
+
+    op: int
+    version: int
+    reports: tuple[tuple[int, tuple[int, ...]], ...]
+    """Worker, and the rounds whose changes are added up to one."""
+    update: bool
+    receivers: tuple[int, ...]
+    """Workers that are sent the new θ."""
+    place: str = ""
+    only: tuple[int, ...] = ()
+    """Repeated for these slices; all by default."""
+
+
+class ChangeAccounts(_ServerMessage):
+    """Change the accounts of owners, or the statistics: join, detach, forget, retire, share, clear."""
+
+    op: int
+    kind: str
+    owners: tuple[int, ...] = ()
+    only: tuple[int, ...] = ()
+
+
+class ReplaceParameter(_ServerMessage):
+    """Continue with another θ: rest fields, then the cut fields of the slices in `slices`."""
+
+    op: int
+    version: int
+    slices: tuple[int, ...]
+    receivers: tuple[int, ...]
+
+
+class AbandonFold(_ServerMessage):
+    """Parts of reports of this fold are lost for ever: it ends without them, and all points will be counted again."""
+
+    op: int
+
+
+class CombinedSummary(_ServerMessage):
+    """The frame: the summaries of all slices, one behind the other, for the fold `op`."""
+
+    op: int
+
+
+# -- servers to the coordinator ----------------------------------------------------------------------------
+
+
+class ServerReady(_ServerMessage):
+    """The class is loaded, and others can dial this address."""
+
+    address: str
+
+
+class SlicesFolded(_ServerMessage):
+    """These slices have done `op`. Frames: rest of θ, rest of the kept statistics, then the cut fields of both by
+    slice."""
+
+    op: int
+    slices: tuple[int, ...]
+    diverged: str = ""
+    gap: float = 0.0
+    """Largest relative difference between the statistics and the sum over owners."""
+    lost: str = ""
+    """Why the statistics of these slices cannot be right any more."""
+
+
+class SliceSummaries(_ServerMessage):
+    """A frame for each slice: what updates of other slices need to know of it."""
+
+    op: int
+    slices: tuple[int, ...]
+
+
+class SlicesStable(_ServerMessage):
+    """All backups of the map hold these slices as they were after `op`."""
+
+    op: int
+    slices: tuple[int, ...]
+    map: int
+
+
+class SlicesTaken(_ServerMessage):
+    """By the new map these slices are mine; the state that I have of each, -1: none."""
+
+    map: int
+    slices: tuple[tuple[int, int], ...]
+
+
+# -- workers and servers -----------------------------------------------------------------------------------
+
+
+class PushSlices(_ServerMessage):
+    """The part of a report that this server is to have. Frames: rest fields, then those of the slices in `slices`."""
+
+    round: int
+    map: int
+    slices: tuple[int, ...]
+    zero: tuple[int, ...] = ()
+    """Slices in which nothing has changed; they have no frames."""
+
+
+class PushStored(_ServerMessage):
+    """These slices of the report are here."""
+
+    round: int
+    slices: tuple[int, ...]
+
+
+class PullSlices(_ServerMessage):
+    """Send me θ of these slices, of that version or a later one. Without slices: I am here."""
+
+    version: int
+    slices: tuple[int, ...] = ()
+
+
+class ParameterSlices(_ServerMessage):
+    """θ. Frames: rest fields, then those of each slice, without the fields that workers do not need."""
+
+    version: int
+    slices: tuple[int, ...]
+    stable: int = -1
+    """The last round of this worker that backups hold in these slices."""
+
+
+# -- servers to servers ------------------------------------------------------------------------------------
+
+
+class ReplicateSlices(_ServerMessage):
+    """Keep copies of these slices as they are after `op`. Frames as in `HoldSlices`."""
+
+    op: int
+    map: int
+    slices: tuple[int, ...]
+    versions: tuple[int, ...]
+    rounds: dict[int, int] = {}
+
+
+class ReplicaStored(_ServerMessage):
+    """These copies are here."""
+
+    op: int
+    map: int
+    slices: tuple[int, ...]
+
+
+ServerOrder = (
+    ServeJob | ServerMap | HoldSlices | FoldSlices | ChangeAccounts | ReplaceParameter | AbandonFold | CombinedSummary
+)
+ServerAnswer = ServerReady | SlicesFolded | SliceSummaries | SlicesStable | SlicesTaken
+ServerBetween = PushSlices | PushStored | PullSlices | ParameterSlices | ReplicateSlices | ReplicaStored

@@ -1,0 +1,77 @@
+"""Whole jobs with parameter servers in real processes: the bits of one coordinator, and a server that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flegel
+from flegel.algorithms.kmeans import KMeans
+from flegel.core import pytree
+from flegel.errors import UsageError
+from flegel.machine.server.care import FIRST_SERVER
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(3000, 4)) + RNG.integers(0, 5, size=(3000, 1)) * 3.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[flegel.LocalCluster]:
+    with flegel.LocalCluster(2) as found:
+        yield found
+
+
+def train(cluster: flegel.LocalCluster, **options: Any) -> Any:
+    return cluster.run(KMeans(k=9), ROWS, **{"sync": "bsp", "max_iterations": 8, "tolerance": 0, "seed": 1, **options})
+
+
+def same(one: Any, other: Any) -> bool:
+    pairs = zip(pytree.flatten(one.parameter), pytree.flatten(other.parameter), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs) and one.objective == other.objective
+
+
+def test_servers_give_the_bits_of_one_coordinator(cluster: flegel.LocalCluster) -> None:
+    alone = train(cluster)
+    for servers in (1, 4):
+        assert same(alone, train(cluster, servers=servers)), f"{servers} servers"
+
+
+def test_a_killed_server_is_replaced_and_no_bit_changes(cluster: flegel.LocalCluster) -> None:
+    alone = train(cluster, max_iterations=40)
+    killed: list[int] = []
+
+    def kill(job: Any) -> None:
+        if job.iteration >= 3 and not killed:
+            process = cluster.registry.processes[FIRST_SERVER + 1]
+            killed.append(process.pid)  # type: ignore[attr-defined]
+            os.kill(killed[0], signal.SIGKILL)
+
+    found = train(cluster, servers=3, max_iterations=40, callbacks=[Killer(kill)])
+    assert killed, "the job was over before the server was killed"
+    assert same(alone, found)
+
+
+class Killer(flegel.Callback):
+    """Calls a function at each barrier, in a thread of its own."""
+
+    def __init__(self, act: Any) -> None:
+        self._act = act
+
+    def after_barrier(self, snapshot: Any) -> None:
+        self._act(snapshot)
+
+
+def test_what_servers_cannot_do_is_refused(cluster: flegel.LocalCluster) -> None:
+    for options, why in (
+        ({"attribute": True}, "--attribute needs θ and the statistics in one place"),
+        ({"topology": "allreduce"}, "choose one"),
+        ({"servers": "many"}, "must be a number from 0 to 64, or colocated"),
+        ({"replicas": -1}, "--replicas -1 must be 0 to 8"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            train(cluster, **{"servers": 2, **options})

@@ -13,6 +13,7 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_factorization
 from flegel.algorithms.nmf import kernels
+from flegel.algorithms.nmf.extrapolation import extrapolated
 from flegel.algorithms.nmf.rows import (
     EPSILON,
     add_products,
@@ -53,9 +54,6 @@ RESTS = 1e-7
 """Relative gain of a pass over the sample below which H has come to rest."""
 HALF_RESTS = 1e-4
 """The same of the second half of all passes, besides."""
-
-TRIES = 4
-"""Shorter extrapolations that are tried where one would raise the objective."""
 
 JOINED = 2048
 """Columns of H that a thread updates at a time."""
@@ -396,31 +394,11 @@ class NMF(Algorithm):
             in_pieces(
                 len(old), JOINED, lambda start, end: descend_columns(moved, target, gram, self.sweeps, start, end)
             )
-            return self._extrapolated(aggregator, oldParameter, moved)
+            complete = aggregator.seen[0] >= oldParameter.rows[0]
+            return extrapolated(oldParameter, moved, complete, lambda made: self.objective(aggregator, made) or 0.0)
         below = old @ aggregator.gram + penalty * old
         below[below <= 0] = EPSILON
         return oldParameter._replace(factors=old * (np.maximum(aggregator.moves, 0.0) / below))
-
-    def _extrapolated(self, sums: FactorSums, old: Factors, moved: Array) -> Factors:
-        """H with momentum, as far as the objective stays below that of the update before: where columns of H are almost
-        parallel, alternating descent alone took 2,000 passes for what takes 400 so.
-
-        A. Ang, N. Gillis, Accelerating nonnegative matrix factorization algorithms using extrapolation (2019).
-        """
-        pace, bound = float(old.pace[0]), float(old.pace[1])
-        best = old._replace(factors=moved, descended=moved)
-        value = self.objective(sums, best) or 0.0
-        further = (1.0 + np.sqrt(1.0 + 4.0 * pace * pace)) / 2.0
-        part = (pace - 1.0) / further
-        if bound <= 0.0 or value > bound or sums.seen[0] < old.rows[0]:
-            return best._replace(pace=np.array([1.0, value]))
-        for _ in range(TRIES if part > 0.0 else 0):
-            ahead = best._replace(factors=np.maximum(moved + part * (moved - old.descended), 0.0))
-            reached = self.objective(sums, ahead) or 0.0
-            if reached <= bound:
-                return ahead._replace(pace=np.array([further, reached]))
-            part /= 2.0
-        return best._replace(pace=np.array([further if pace == 1.0 else 1.0, value]))
 
     def objective(self, aggregator: FactorSums, parameter: Factors) -> float | None:
         if aggregator.seen[0] <= 0:

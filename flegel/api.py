@@ -74,6 +74,7 @@ class RunOptions(TypedDict, total=False):
     processes: bool | str | None
     servers: int | str
     replicas: int
+    server_load: str
     worker_timeout: float | str
     hook_timeout: float | str
     replace: bool

@@ -188,6 +188,11 @@ def check_replicas(replicas: int, flag: str) -> None:
         raise UsageError(f"{flag} {replicas} must be 0 to {MOST_REPLICAS}.")
 
 
+def check_server_load(load: str, flag: str) -> None:
+    if load not in ("network", "even"):
+        raise UsageError(f"{flag} {load!r} must be network or even.")
+
+
 def check_period(seconds: float, flag: str) -> None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"The time between checkpoints must be more than 0 seconds, not {seconds:g}.")
@@ -349,6 +354,16 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Option("Copies of each slice of θ on other servers.", FAULTS, check=check_replicas, see="servers.md"),
     ] = 1
+    server_load: Annotated[
+        str,
+        Option(
+            "Load of parameter servers: by the measured throughput of their links (network), or the same (even).",
+            TRAINING,
+            metavar="network|even",
+            check=check_server_load,
+            see="servers.md",
+        ),
+    ] = "network"
     worker_timeout: Annotated[
         float,
         Option(

@@ -32,6 +32,7 @@ LAYERS = [
         "hard_data",
         "metrics",
         "sklearn",
+        "speed_advice",
         "torch",
         "__init__",
     },

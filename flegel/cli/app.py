@@ -95,7 +95,7 @@ PHASES = {
     "importing": "importing libraries",
     "reading": "reading {data}",
     "init": "choosing the initial parameters",
-    "compiling": "compiling: once, about 15 s; afterwards the code is loaded",
+    "compiling": "compiling: once, about 10 s; afterwards the code is loaded",
     "loading": "starting workers, which read their rows",
 }
 

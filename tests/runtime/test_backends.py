@@ -86,7 +86,7 @@ class DeviceKernel:
             copy = self._copy(shard)
             copy.state[...], copy.halted[...] = shard.state, shard.halted
 
-    def release(self, shard: Shard) -> None:
+    def forget(self, shard: Shard) -> None:
         self._copies.pop(id(shard), None)
 
     def close(self) -> None:

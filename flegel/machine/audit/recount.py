@@ -21,6 +21,7 @@ from flegel.machine.audit.checksums import GOLDEN
 from flegel.machine.worker.point_store import PointStore
 
 CHUNK = 1 << 15  # points whose fresh states exist at a time
+WORTHWHILE = 16  # times the points of a kernel's first call: on a GPU that is a million, and few calls
 SAME = 1e-9  # relative: two ways to the same statistics differ by rounding alone
 SAME_OBJECTIVE = 1e-6  # relative: where ties were decided otherwise, statistics differ and their objective does not
 
@@ -41,7 +42,12 @@ class RecountKernel(Protocol):
 
     def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int: ...
 
-    def release(self, shard: Shard) -> None: ...
+    def put_states(self, shards: Sequence[Shard]) -> None: ...
+
+    def forget(self, shard: Shard) -> None: ...
+
+    @property
+    def least_points(self) -> int: ...
 
 
 class Recount:
@@ -77,11 +83,8 @@ class Recount:
         shard, start, end = _some(store, points, turn)
         direct = self._sum([(shard, start, end)], theta)
         part, start, end = _cut(shard, start, end)
-        clone = self._clone(part)
         self._kernel.clear_statistics()
-        for parameter in (pytree.flatten(self._first), theta):
-            self._visit(clone, start, end, parameter)
-        self._kernel.release(clone)
+        self._visit(self._clone(part), start, end, (pytree.flatten(self._first), theta))
         both = [a.copy() for a in self._kernel.statistics()]
         worst = 0.0
         for one, two in zip(direct, both, strict=True):
@@ -116,11 +119,9 @@ class Recount:
     def _sum(self, runs: Sequence[tuple[Shard, int, int]], theta: Sequence[Array]) -> tuple[Array, ...]:
         self._kernel.clear_statistics()
         for shard, first, last in runs:
-            for start, end in _chunks(shard, first, last):
+            for start, end in _chunks(shard, first, last, max(CHUNK, WORTHWHILE * self._kernel.least_points)):
                 part, low, high = _cut(shard, start, end)
-                clone = self._clone(part)
-                self._visit(clone, low, high, theta)
-                self._kernel.release(clone)
+                self._visit(self._clone(part), low, high, (theta,))
         return tuple(a.copy() for a in self._kernel.statistics())
 
     def _clone(self, part: Shard) -> Shard:
@@ -135,21 +136,27 @@ class Recount:
         np.copyto(self._room, self._unvisited)
         return replace(part, state=self._room, halted=np.zeros_like(part.halted))
 
-    def _visit(self, shard: Shard, start: int, end: int, theta: Sequence[Array]) -> None:
-        """States are not put: a clone is new to the kernel, and one that was visited has newer states on its device."""
-        self._kernel.set_parameter(theta)
-        self._kernel.run(shard, start, end, 0, new_flag())
+    def _visit(self, clone: Shard, start: int, end: int, thetas: Sequence[Sequence[Array]]) -> None:
+        """Visit these points under one θ after the other. States are put once: a kernel may keep them on its device,
+        where those of the last visit are."""
+        self._kernel.put_states([clone])
+        try:
+            for theta in thetas:
+                self._kernel.set_parameter(theta)
+                self._kernel.run(clone, start, end, 0, new_flag())
+        finally:
+            self._kernel.forget(clone)
 
 
 def _held(store: PointStore) -> list[tuple[Shard, int, int]]:
     return [(store.shards[s.shard], s.start, s.end) for s in store.schedule.held()]
 
 
-def _chunks(shard: Shard, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _chunks(shard: Shard, start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
     """Sparse rows at once: a part of them would have other arrays than the kernel was compiled for."""
-    step = end - start if isinstance(shard.features, Sparse) else CHUNK
+    sparse = isinstance(shard.features, Sparse)
     while start < end:
-        edge = min(end, (start // TILE) * TILE + step) if step == CHUNK else end
+        edge = end if sparse else min(end, (start // TILE) * TILE + most)
         yield start, edge
         start = edge
 

@@ -27,6 +27,7 @@ from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
+from flegel.machine.coordinator.observation import placement as server_placement
 from flegel.machine.group.coordinator import GroupCoordinator
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.machine.server.served_coordinator import ServedCoordinator
@@ -38,12 +39,14 @@ from flegel.params.protocol import ParameterStore
 from flegel.params.replicated import ReplicatedStore
 from flegel.params.tree_layout import form_of
 from flegel.plan.devices import parse_devices
+from flegel.plan.placement.snapshot import plain
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
 from flegel.prediction import TrainingRows
 from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
+from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.session import GroupSession, open_group
 from flegel.runtime.job.class_source import reference
@@ -54,6 +57,7 @@ from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
 from flegel.runtime.job.signals import Signals
+from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.server.job_servers import check_servers_fit, server_care
@@ -80,8 +84,9 @@ def _execute(request: Request, observation: Observation) -> Result:
     make_policy(request.job.sync)  # refuses switches that the model does not have
     check_topology(request.job.sync, request.job.topology)
     parse_stragglers(request.job.straggler, request.workers)
-    parse_devices(request.job.device, request.job.gpus, request.workers)
     session = request.session
+    for device in (*parse_devices(request.job.device, request.job.gpus, request.workers).values(), "cpu"):
+        fork_server.preload(library_of(device, request.algorithm.backend))
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
         if place.choice is None or place.choice.kind == "threads":  # a small job: threads of a library only disturb it
@@ -380,6 +385,7 @@ def _result(
         balance=balance_row(machine),
         audit=audit_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
+        servers=plain(server_placement(machine)),
         training=TrainingRows(data, scaling),
     )
 

@@ -293,7 +293,10 @@ class WorkerLoop:
             self._mover.post(self._sequencer.job, order)
 
     def audit(self, order: AuditPoints, arrays: tuple[Array, ...], reported: tuple[float, ...]) -> None:
-        self.at_rest(lambda store: self.post(*self._trainer.audit(store, order, arrays, reported)))
+        store = self._trainer.store
+        assert store is not None
+        work = partial(self._trainer.audit, order=order, theta=arrays, reported=reported)
+        self._trainer.at_rest(store, lambda points: self.post(*work(points)), states=False)  # counted on fresh ones
 
     def statistics(self) -> tuple[Array, ...]:
         return self._trainer.statistics()

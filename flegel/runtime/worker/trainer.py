@@ -85,6 +85,7 @@ class AtRest:
 
     store: PointStore
     work: Callable[[PointStore], None]
+    states: bool
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,9 @@ class Trainer:
         self._orders.put(InterruptRequested())
         self.flag[0] = 1
 
-    def at_rest(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
+    def at_rest(self, store: PointStore, work: Callable[[PointStore], None], states: bool = True) -> None:
         """Call `work` in the trainer thread after everything that was ordered before, such as a change of ownership."""
-        self._orders.put(AtRest(store, work))
+        self._orders.put(AtRest(store, work, states))
 
     def wake_io(self) -> None:
         """Wake the I/O thread."""
@@ -220,9 +221,9 @@ class Trainer:
             case InterruptRequested():
                 self._doing = "moving points"
                 self._guarded(-1, self._run_interruptions)
-            case AtRest(store, work):
+            case AtRest(store, work, states):
                 self._doing = "moving points"
-                self._guarded(-1, partial(self._run, store, work))
+                self._guarded(-1, partial(self._run, store, work, states))
             case ApplyOwnership(settle):
                 self._doing = "moving points"
                 self._guarded(-1, partial(self._transfer, settle))
@@ -282,10 +283,14 @@ class Trainer:
         while not self._interruptions.empty():
             self._run(*self._interruptions.get())
 
-    def _run(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
-        if self.store is store and self._kernel is not None:
+    def _run(self, store: PointStore, work: Callable[[PointStore], None], states: bool = True) -> None:
+        """`states`: the work reads or writes those of the points, which may be on a device."""
+        if self.store is not store or self._kernel is None:
+            return
+        if states:
             self._kernel.fetch_states(store.shards)
-            work(store)
+        work(store)
+        if states:
             self._kernel.put_states(store.shards)
 
     def _transfer(self, settle: TransferOwnership) -> None:

@@ -49,8 +49,8 @@ class NumbaKernel:
     def put_states(self, shards: Sequence[Shard]) -> None:
         """Nothing to do: the loop reads the arrays of the shard."""
 
-    def release(self, shard: Shard) -> None:
-        """Nothing to free: the arrays are those of the shard."""
+    def forget(self, shard: Shard) -> None:
+        """Nothing is held of a shard."""
 
     def close(self) -> None:
         """Nothing to free beyond the arrays, which go with this object."""

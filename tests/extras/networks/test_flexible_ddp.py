@@ -81,19 +81,20 @@ def test_modules_of_fully_sharded_training_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_modules_train_alike_on_all_ranks(tmp_path: Path) -> None:
-    for parameters in play("compiled", tmp_path).values():
-        assert parameters[0] == parameters[1]
+def test_a_compiled_module_inside_trains_alike_on_all_ranks(tmp_path: Path) -> None:
+    parameters = play("compiled", tmp_path)["parameters"]
+    assert parameters[0] == parameters[1]
 
 
 @pytest.mark.slow
 def test_after_a_restart_the_rest_of_the_epoch_is_trained_exactly_once(tmp_path: Path) -> None:
     script = Path(__file__).with_name("elastic_script.py")
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", str(script),
-        str(tmp_path),
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
+        str(script), str(tmp_path),
     ]  # fmt: skip
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+    paths["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or gloo finds the addresses of the first life
     ended = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr
     kept = json.loads((tmp_path / "snapshot.json").read_text())["barriers"]

@@ -92,7 +92,9 @@ def script(text: str, cache: str) -> str:
 def measure(rows: int, repeat: int, sweep: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="flegel-start-") as cache:
         cold = submit(rows, cache)
+        print(json.dumps({"cold": cold}), file=sys.stderr, flush=True)
         second = [submit(rows, cache) for _ in range(repeat)]
+        print(json.dumps({"second": second}), file=sys.stderr, flush=True)
         wall, cpu, loading = json.loads(script(WARM, cache))
         imports = [[float(word) for word in script(IMPORT, cache).split()] for _ in range(repeat)]
         found = {

@@ -41,10 +41,11 @@ def work(name: str, corpus: Path, arguments: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["flegel"], exclude=others()):
-        from bench.chaos.fuzzing.targets import scratch, targets
+        from bench.chaos.fuzzing.targets import targets
 
         os.environ["FLEGEL_MEMORY"] = "64M"
-        made = {target.name: target for target in targets(scratch())}
+        folder = Path(tempfile.mkdtemp(dir=corpus.parent))  # stays: libFuzzer ends this process
+        made = {target.name: target for target in targets(folder)}
     target = made[name]
     for number, seed in enumerate(target.seeds):
         (corpus / f"seed-{number}").write_bytes(seed)

@@ -21,6 +21,7 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
 from flegel.core.sharding import Cuts
+from flegel.errors import ProtocolError
 from flegel.machine.coordinator.events import Command, Event, FoldFinished, Send
 from flegel.machine.server.fold_progress import Mirror, OpProgress
 from flegel.machine.server.server import TOGETHER
@@ -109,6 +110,17 @@ class ServerGroup:
     @property
     def statistics(self) -> Tree:
         return self.mirror.statistics
+
+    @property
+    def remote(self) -> Mapping[str, Tree]:
+        """Groups and servers are not used together."""
+        return {}
+
+    def own_statistics(self) -> Tree:
+        return self.mirror.statistics
+
+    def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
+        raise ProtocolError("Statistics of other groups need θ on the coordinator; use --servers 0.")
 
     @property
     def train_version(self) -> int:

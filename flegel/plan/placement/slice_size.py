@@ -14,6 +14,8 @@ PAPER_ALPHA = 1.2e5
 """003, Section 3.1: used until transfers of at least two sizes were seen."""
 FEWEST, MOST = 2, 16
 """Slices for each server: those of a lost one go to two others; a load can be divided to a sixteenth of a server's."""
+SMALLEST = 8192
+"""Parameters of a slice, where a server would have more than two of them."""
 MEMORY = 0.98
 """Weight of the past when one more transfer is seen: the last 50 count for most."""
 
@@ -63,9 +65,9 @@ def best_size(total: int, alpha: float, nodes: int, servers: int = 1) -> int:
 
 
 def slices_of_job(total: int, servers: int, workers: int) -> int:
-    """How many slices a job has from its start: as the formula says, within bounds for each server."""
+    """How many slices a job has from its start: as the formula says, and at least what lets loads be divided."""
     wanted = round(total / best_size(total, PAPER_ALPHA, workers)) if total else 0
-    return max(FEWEST * servers, min(wanted, MOST * servers))
+    return max(FEWEST * servers, min(max(wanted, total // SMALLEST), MOST * servers))
 
 
 def flat_range(total: int, alpha: float, nodes: int, tolerance: float = 0.01) -> tuple[float, float]:

@@ -5,13 +5,15 @@ Runs the hooks that look at the data, in the order in which they can fail cheapl
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, Sample, sample_point
+from flegel.algorithm import Algorithm, Kernel, Sample, sample_point
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, check_state, make_shard
@@ -21,11 +23,12 @@ from flegel.errors import AlgorithmError, FlegelWarning
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change, interpreted
+from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change, interpreted, warm
 from flegel.runtime.job.checkpoint_session import fingerprint
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.signals import DeferredSignals
+from flegel.runtime.worker.current_hook import inside
 
 SAMPLE_ROWS = 100_000
 HEAD_ROWS = 1024
@@ -107,6 +110,29 @@ class PreparedJob:
                 stacklevel=2,
             )
         return built
+
+    def compile_beside(self, ending: contextlib.ExitStack) -> Built | None:
+        """A kernel of ours, which a thread compiles while workers start and read their rows; they wait for its code.
+
+        None where it has to be compiled first (whether hooks compile decides how workers run them, and users hear of
+        errors before training), and where a job goes on, which has left its code in the cache.
+        """
+        session = self.request.session
+        if not reference(self.algorithm).builtin or self.algorithm.backend or (session and session.stored):
+            return None
+        shard = self._shard(PROBE_ROWS, self.state)
+        with inside("kernel"):
+            own = self.algorithm.kernel(shard)
+        if own is None:
+            return None
+        thread = threading.Thread(target=self._warm, args=(own, shard), name="compiler", daemon=True)
+        thread.start()
+        ending.callback(thread.join)  # a compiler must not run while the interpreter ends
+        return Built(own, "hand-written")
+
+    def _warm(self, kernel: Kernel, shard: Shard) -> None:
+        with contextlib.suppress(Exception):  # workers meet the same error, and say where
+            warm(kernel, shard, self.parameter, self.zero)
 
     def _shard(self, most: int, state: Array) -> Shard:
         """The first rows of the sample, as a worker would have them."""

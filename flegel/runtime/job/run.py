@@ -109,7 +109,7 @@ def _execute(request: Request, observation: Observation) -> Result:
         parts = _stored_parts(request, prepared)
         place.start_early()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
-        built = prepared.compile()
+        built = (prepared.compile_beside(ending) if place.choice is not None else None) or prepared.compile()
         cluster = place.get(lambda: PASSES * prepared.pass_seconds(built) / min(request.workers, default_workers()))
         place.say()
         request.phase("loading", "")

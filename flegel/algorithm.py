@@ -118,6 +118,9 @@ class Algorithm:
     """`rows` or `tiles`: how the kernel wants its features (see `flegel.core.shard`)."""
     spent: ClassVar[tuple[str, ...]] = ()
     """Aggregator fields that are used up at a barrier (gradients) rather than kept for ever (sums)."""
+    lagging: ClassVar[tuple[str, ...]] = ()
+    """Aggregator fields that depend on earlier visits of a point besides the last one: a visit improves the state that
+    it finds (row factors), or counts only what has changed much (second derivatives)."""
     additive: ClassVar[tuple[str, ...]] = ()
     """Fields of θ whose changes may be added, such as weights: where statistics are spent, groups at several sites
     exchange the changes of these. The others, such as the state of an optimizer, stay with each group."""
@@ -141,6 +144,9 @@ class Algorithm:
     """Relative change of the objective over a full pass within which a job has converged, unless the user gives
     another. Choose it by what is left: a method that gains a part ρ of the last gain in each pass is still
     tolerance · ρ / (1 − ρ) from its limit."""
+    slow_gains: ClassVar[bool] = False
+    """True where gains shrink slowly from pass to pass (alternating minimization): a job has then converged only where
+    the second half of all passes has gained less than 100 tolerances, besides the last one less than one."""
     trivial: ClassVar[str] = "a trivial model"
     """What `baseline` is the objective of, in words."""
     typed: ClassVar[bool] = False

@@ -201,8 +201,11 @@ class Audit:
 
 
 def _last_change(job: JobState) -> float:
-    """By how much the objective changed in the last two passes; infinite where there were not so many."""
-    left = 2 * job.points
+    """By how much the objective changed in the last two passes of the slowest worker, whose points lag the most
+    (without barriers it has made fewer than the others); infinite where there were not so many.
+    """
+    visits = sum(row.visits for row in job.trace)
+    left = 2.0 * max(visits / max(job.totals.slowest_pass, 1e-300), job.points)
     for row in reversed(job.trace):
         if left <= 0 or row.objective is None:
             break

@@ -15,10 +15,9 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, Shard, Sparse
+from flegel.core.shard import TILE, Shard, Sparse, pack_tiles
 from flegel.core.stop_flag import new_flag
 from flegel.machine.audit.checksums import GOLDEN
-from flegel.machine.migration.window_codec import put_states
 from flegel.machine.worker.point_store import PointStore
 
 CHUNK = 1 << 15  # points whose fresh states exist at a time
@@ -130,9 +129,9 @@ class Recount:
         known = self._unvisited is not None and self._unvisited.shape == part.state.shape
         if not known or self._unvisited_points < part.points:  # the last tile of fewer points is in part padding
             self._unvisited_points = part.points
-            made = replace(part, state=np.zeros_like(part.state))
-            put_states(made, np.arange(part.points), self._fresh(part.points))
-            self._unvisited, self._room = made.state, np.empty_like(made.state)
+            fresh = np.asarray(self._fresh(part.points), part.state.dtype)
+            made = pack_tiles(fresh) if part.layout == "tiles" else fresh.reshape(part.state.shape)
+            self._unvisited, self._room = made, np.empty_like(made)
         assert self._unvisited is not None
         np.copyto(self._room, self._unvisited)
         return replace(part, state=self._room, halted=np.zeros_like(part.halted))
@@ -183,11 +182,22 @@ def _some(store: PointStore, points: int, turn: int) -> tuple[Shard, int, int]:
     return held[0][0], held[0][1], min(held[0][1] + points, held[0][2])
 
 
-def count_of(store: PointStore) -> tuple[int, int]:
-    """How many points are here, and the sum of their mixed numbers: all workers together have each number once."""
-    held = _held(store)
-    total = sum((mixed(shard.ids[start:end]) for shard, start, end in held), 0)
-    return sum(end - start for _, start, end in held), total % MODULUS
+class OwnedNumbers:
+    """Sums of mixed numbers of the points here; those of runs of points that have not moved are kept."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], tuple[Array, int]] = {}
+        """By array of numbers (which is kept, so that no other has its id), start and end."""
+
+    def count(self, store: PointStore) -> tuple[int, int]:
+        """How many points are here, and the sum of their mixed numbers: all workers together have each number once."""
+        found = {}
+        for shard, start, end in _held(store):
+            key = (id(shard.ids), start, end)
+            found[key] = self._known.get(key) or (shard.ids, mixed(shard.ids[start:end]))
+        self._known = found
+        points = sum(end - start for _, start, end in found)
+        return points, sum((total for _, total in found.values()), 0) % MODULUS
 
 
 MODULUS = 1 << 62

@@ -71,7 +71,7 @@ class Coordinator(JobReader):
             self.state, self.orders, self.liveness, loads, parts=parts, scaling=scaling, rows=rows, replace=replace
         )
         self.balance, self.checkpoints, self.audit = balance, checkpoints, audit
-        self.termination = Termination(criteria, algorithm.maximize)
+        self.termination = Termination(criteria, algorithm.maximize, algorithm.slow_gains)
         self.notes: list[str] = []
         self.step_back = StepBack()
         self.collection = StateCollection(self.state, self.liveness, collect)

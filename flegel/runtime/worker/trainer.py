@@ -26,7 +26,7 @@ from flegel.core.shard import TILE, Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
 from flegel.errors import UsageError, own_traceback
-from flegel.machine.audit.recount import Recount, count_of
+from flegel.machine.audit.recount import OwnedNumbers, Recount
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
@@ -130,6 +130,7 @@ class Trainer:
         self._deadline = DeadlineEstimate(0)
         self._reassigner: PointReassigner | None = None
         self._recount: Recount | None = None
+        self._numbers = OwnedNumbers()
         self._injection: StragglerInjection | None = None
         self._measured: tuple[Any, Rows] | None = None
         self._unreported = (0, 0.0)
@@ -200,7 +201,7 @@ class Trainer:
     ) -> tuple[PointsAudited, tuple[Array, ...]]:
         """The books against the points. For the trainer thread, at rest."""
         assert self._recount is not None
-        points, numbers = count_of(store)
+        points, numbers = self._numbers.count(store)
         law = self._recount.law(store, theta, order.points or AUDITED, order.number)
         arrays = () if order.points else self._recount.whole(store, theta)
         return PointsAudited(order.number, points, numbers, reported, law), arrays

@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 EXTRAS := $(VENV)-extras
 TORCH ?= torch==2.13.0  # a version that is tested; without one, pip takes the newest with several GB for GPUs
 
-.PHONY: demo test test-extras smoke nightly faults chaos lint clean
+.PHONY: demo test test-extras smoke nightly faults chaos lint docs sbom clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -45,6 +45,13 @@ faults: $(VENV)/.dev  ## two thousand simulated jobs under faults; about a minut
 
 chaos: $(VENV)/.dev  ## every fault at length, about an hour; may be interrupted and goes on where it was
 	$(PY) -m bench.chaos.run --out chaos
+
+docs: $(VENV)/.dev  ## the site, in build/docs; fails on every warning
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
+
+sbom: $(VENV)/.demo  ## what an installation holds, as CycloneDX on standard output
+	@$(PY) packaging/sbom.py
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from flegel.algorithm import Sample
 from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
 from flegel.errors import UsageError
 from flegel.loading.input_files import NamesFile, read_array
 
@@ -19,6 +21,7 @@ FAR = 8.0  # robust deviations from the median at which `clipped` cuts a number
 POLISHING = 2**23  # multiplications, about 20 ms
 LLOYD_PASSES = 10  # passes over the sample for one start; the first few bring most of the decrease
 TRIAL_PASSES = 3  # of these, after which several starts are compared
+REPRESENTATIVES, REPRESENTED_ROWS = 512, 20_000  # means that a group shows to others, of so many rows at most
 
 
 def polishing_passes(work: int) -> int:
@@ -133,6 +136,24 @@ def lloyd_from(
             break
     squared = (rows - centres[labels]) ** 2
     return centres, labels, float(squared.sum() if weights is None else weights @ squared.sum(axis=1))
+
+
+def representatives(sample: Sample, rng: np.random.Generator) -> tuple[Array, Array] | None:
+    """Means of small parts of the sample, about 16 rows each, and what each part weighs; None for sparse rows.
+
+    They are all that a group shows of its rows to others (`Algorithm.starts_from_means`).
+    """
+    if isinstance(sample.features, Sparse):
+        return None
+    rows, own = weighted_rows(np.asarray(sample.features), sample.weights)
+    rows, own = some_weighted(rows, own, REPRESENTED_ROWS, rng)
+    count = max(min(REPRESENTATIVES, len(rows) // 16), 1)
+    origin, unit, _ = standard_units(rows)
+    scaled = (rows - origin) / unit
+    centres, labels, _ = lloyd_from(scaled, scaled[rng.choice(len(scaled), count, replace=False)], 4, own)
+    weights = np.bincount(labels, own, minlength=count).astype(np.float64)
+    filled = weights > 0
+    return centres[filled] * unit + origin, weights[filled] * (sample.mass / weights.sum())
 
 
 def numbered(rows: Array, centres: Array, chunk: int = 8192) -> Array:

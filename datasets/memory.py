@@ -6,9 +6,12 @@ the allocation. Never reads data.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +42,11 @@ def configured_limit() -> int | None:
 
 
 def available() -> int:
-    """Bytes that can be allocated without swapping."""
+    """Bytes that can be allocated without swapping, and within the limits of control groups (containers)."""
+    return min([_available_on_host(), *(max(limit - used, 0) for limit, used in control_groups())])
+
+
+def _available_on_host() -> int:
     try:
         with open("/proc/meminfo") as lines:  # noqa: PTH123 - not a file of ours
             for line in lines:
@@ -47,7 +54,39 @@ def available() -> int:
                     return int(line.split()[1]) << 10
     except OSError:
         pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return total()
+
+
+def total() -> int:
+    """Bytes of memory of this host, or of the control group (container) that this process runs in."""
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([host, *(limit for limit, _ in control_groups())])
+
+
+def control_groups(root: str = "/") -> Iterator[tuple[int, int]]:
+    """Limit and use in bytes of each control group that limits this process; files in memory that can be dropped are
+    not counted as used. Versions 1 and 2; `root` is another place of /proc and /sys, for tests."""
+    for base, path, names in _memory_groups(Path(root)):
+        folder = base / path.lstrip("/")
+        for group in (folder, *folder.parents):
+            if not group.is_relative_to(base):
+                break
+            with contextlib.suppress(OSError, ValueError):
+                limit = int((group / names[0]).read_text())  # `max` is no number: not limited
+                used = int((group / names[1]).read_text())
+                statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                files = int(statistics.get("total_inactive_file", statistics.get("inactive_file", 0)))
+                yield limit, max(used - files, 0)
+
+
+def _memory_groups(root: Path) -> Iterator[tuple[Path, str, tuple[str, str]]]:
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield root / "sys/fs/cgroup", path, ("memory.max", "memory.current")
+            elif "memory" in controllers.split(","):
+                yield root / "sys/fs/cgroup/memory", path, ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -6,7 +6,11 @@ Reads only what the shape of the set requires, never all rows of a file with ran
 from __future__ import annotations
 
 import glob
+import os
+import shutil
+import tempfile
 import warnings
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,9 +68,30 @@ def open_data(
         data.label_place = _label_place(label, data)
         return _with_weights(data, weight)
     from flegel.datasets.formats.python_objects import source_from_object
+    from flegel.datasets.lazy.parts import writer_of
 
+    if writer_of(spec) is not None:
+        return _with_weights(_keep_rows(_written(spec, options), rows), weight)
     source = source_from_object(spec, options)
     return _with_weights(_keep_rows(Dataset("(rows from Python)", source, 0), rows), weight)
+
+
+def _written(value: Any, options: Options) -> Dataset:
+    """Rows that something else computes or streams, in files of this host that last as long as the data set."""
+    from flegel.datasets.lazy.parts import write_parts
+
+    folder = Path(tempfile.mkdtemp(prefix="flegel-rows-", dir=os.environ.get("FLEGEL_SCRATCH")))
+    try:
+        label = write_parts(value, folder)
+        if label is not None and options.label is not None:
+            raise UsageError("Labels are given twice; give them either as the second of the pair or as label=.")
+        options = options if label is None else options._replace(label=label)
+        data = Dataset(f"(rows of a {type(value).__name__})", open_files([folder], options, str(folder)), 0)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(data.source, shutil.rmtree, folder, ignore_errors=True)
+    return data
 
 
 def _label_place(label: str | int | None, data: Dataset) -> int | None:

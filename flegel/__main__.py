@@ -1,6 +1,7 @@
 """The program `flegel`, and `python -m flegel` where no console script was installed.
 
-Only imports and calls the command line: a Ctrl-C meanwhile ends it with one sentence, as it does later.
+Only imports and calls the command line: a Ctrl-C meanwhile ends it with one sentence, as it does later. On a terminal
+it says so while it imports, because that takes half a second, and longer on a busy machine or a cold disk.
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ import sys
 
 def main() -> None:
     """Entry point."""
+    waiting = sys.argv[1:2] in (["submit"], ["resume"]) and sys.stderr.isatty()
     try:
+        if waiting:
+            print("starting …", end="", file=sys.stderr, flush=True)
         from flegel.cli.main import main as command_line
 
+        if waiting:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
         command_line()
     except KeyboardInterrupt:
         print("flegel: interrupted.", file=sys.stderr)

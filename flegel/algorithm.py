@@ -21,7 +21,7 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.core.sharding import Sharding
-from flegel.errors import UsageError, nearest
+from flegel.errors import UNDECODABLE, UsageError, nearest
 from flegel.job import TOLERANCE
 from flegel.loading.input_files import NamesFile
 
@@ -83,7 +83,7 @@ class HyperParameter:
             if isinstance(value, str) and value[:1] in ("[", "{"):  # lists and tables from the command line
                 return msgspec.json.decode(value, type=plain)
             return msgspec.convert(value, plain, strict=not isinstance(value, str))
-        except msgspec.DecodeError as error:  # also those of values that do not fit
+        except UNDECODABLE as error:  # also those of values that do not fit
             detail = str(error).split(" - at ")[0]
             raise UsageError(f"{owner}: {self.name}={value!r} does not fit ({detail}).") from None
 
@@ -118,6 +118,15 @@ class Algorithm:
     """`rows` or `tiles`: how the kernel wants its features (see `flegel.core.shard`)."""
     spent: ClassVar[tuple[str, ...]] = ()
     """Aggregator fields that are used up at a barrier (gradients) rather than kept for ever (sums)."""
+    lagging: ClassVar[tuple[str, ...]] = ()
+    """Aggregator fields that depend on earlier visits of a point besides the last one: a visit improves the state that
+    it finds (row factors), or counts only what has changed much (second derivatives)."""
+    additive: ClassVar[tuple[str, ...]] = ()
+    """Fields of θ whose changes may be added, such as weights: where statistics are spent, groups at several sites
+    exchange the changes of these. The others, such as the state of an optimizer, stay with each group."""
+    starts_from_means: ClassVar[bool] = False
+    """True where `initParameter` may get weighted means of small parts of the rows for the rows themselves: groups at
+    several sites show each other those, and begin with one θ(0) for all. Otherwise the first group's is taken."""
     supervised: ClassVar[bool] = False
     """True where every point needs a label. Labels that the data have are passed in any case."""
     ignores_labels: ClassVar[bool] = False
@@ -135,6 +144,9 @@ class Algorithm:
     """Relative change of the objective over a full pass within which a job has converged, unless the user gives
     another. Choose it by what is left: a method that gains a part ρ of the last gain in each pass is still
     tolerance · ρ / (1 − ρ) from its limit."""
+    slow_gains: ClassVar[bool] = False
+    """True where gains shrink slowly from pass to pass (alternating minimization): a job has then converged only where
+    the second half of all passes has gained less than 100 tolerances, besides the last one less than one."""
     trivial: ClassVar[str] = "a trivial model"
     """What `baseline` is the objective of, in words."""
     typed: ClassVar[bool] = False

@@ -74,6 +74,7 @@ class RunOptions(TypedDict, total=False):
     processes: bool | str | None
     servers: int | str
     replicas: int
+    server_load: str
     worker_timeout: float | str
     hook_timeout: float | str
     replace: bool
@@ -82,6 +83,16 @@ class RunOptions(TypedDict, total=False):
     checkpoint_every: float | str
     attribute: bool
     collect_state: bool
+    group: str
+    bucket: str
+    every: str
+    groups: int
+    group_timeout: float | str
+    outer: str
+    gate: str
+    gate_data: str
+    gate_failures: int
+    group_key: str
 
 
 class ResumeOptions(TypedDict, total=False):

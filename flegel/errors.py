@@ -12,6 +12,11 @@ import traceback
 from enum import IntEnum
 from pathlib import Path
 
+import msgspec
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What msgspec raises for bytes of somebody else: not what was asked for, text that is not UTF-8, nested too deeply."""
+
 _HERE = str(Path(__file__).parent / "_").removesuffix("_")
 
 

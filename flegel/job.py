@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import msgspec
 
 from flegel.errors import UsageError, nearest
+from flegel.group_options import GROUPS, GroupSpec
 from flegel.options import Option, parse_bytes, parse_seconds
 
 TRAINING, SYNCHRONIZATION, DATA = "Training", "Synchronization", "Data"
 FAULTS, OUTPUT, CLUSTER = "Faults and checkpoints", "Output", "Cluster"
-PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER)
+PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER, GROUPS)
 """Headings under which options are listed, in this order."""
 
 TOLERANCE = 1e-4  # of algorithms that declare no other
@@ -187,6 +188,11 @@ def check_replicas(replicas: int, flag: str) -> None:
         raise UsageError(f"{flag} {replicas} must be 0 to {MOST_REPLICAS}.")
 
 
+def check_server_load(load: str, flag: str) -> None:
+    if load not in ("network", "even"):
+        raise UsageError(f"{flag} {load!r} must be network or even.")
+
+
 def check_period(seconds: float, flag: str) -> None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"The time between checkpoints must be more than 0 seconds, not {seconds:g}.")
@@ -348,6 +354,16 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Option("Copies of each slice of θ on other servers.", FAULTS, check=check_replicas, see="servers.md"),
     ] = 1
+    server_load: Annotated[
+        str,
+        Option(
+            "Load of parameter servers: by the measured throughput of their links (network), or the same (even).",
+            TRAINING,
+            metavar="network|even",
+            check=check_server_load,
+            see="servers.md",
+        ),
+    ] = "network"
     worker_timeout: Annotated[
         float,
         Option(
@@ -437,3 +453,4 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     retries: Annotated[int, Option("Start again so often when it crashes.", CLUSTER, local=False)] = 0
+    sites: GroupSpec = GroupSpec()

@@ -67,6 +67,8 @@ class Result:
     """What moved between workers, and why."""
     incidents: list[dict[str, Any]] = field(default_factory=list)
     """Workers that were lost, joined or left, recounts, when, and when training went on."""
+    servers: dict[str, Any] = field(default_factory=dict)
+    """Parameter servers: loads, measured links, decisions with their reasons; empty without servers."""
     audit: dict[str, Any] = field(default_factory=lambda: {"mode": "off"})
     """How often the statistics were checked, what was found, and how far they were from an evaluation of θ."""
 
@@ -201,6 +203,7 @@ class Result:
             "staleness": {str(k): v for k, v in self.staleness.items()},
             "balance": self.balance,
             "incidents": self.incidents,
+            "servers": self.servers,
             "audit": {name: _plain(value) for name, value in self.audit.items()},
             "model": self.model,
             "kernel": self.kernel,

@@ -114,6 +114,8 @@ class ServerReady(_ServerMessage):
     """The class is loaded, and others can dial this address."""
 
     address: str
+    host: str = ""
+    """The name of the host, as in `Hello`: processes of one host share its link."""
 
 
 class SlicesFolded(_ServerMessage):
@@ -151,6 +153,13 @@ class SlicesTaken(_ServerMessage):
     slices: tuple[tuple[int, int], ...]
 
 
+class TransfersSeen(_ServerMessage):
+    """From servers and from workers: what arrived since the last of these. Sender, receiver, bytes, and when it began
+    and ended, in seconds since the first of them was announced."""
+
+    transfers: tuple[tuple[int, int, int, float, float], ...]
+
+
 # -- workers and servers -----------------------------------------------------------------------------------
 
 
@@ -162,6 +171,10 @@ class PushSlices(_ServerMessage):
     slices: tuple[int, ...]
     zero: tuple[int, ...] = ()
     """Slices in which nothing has changed; they have no frames."""
+
+
+class TransferAnnounced(_ServerMessage):
+    """Data follow at once: the receiver times them from now on (003, Section 3.2)."""
 
 
 class PushStored(_ServerMessage):
@@ -211,5 +224,7 @@ class ReplicaStored(_ServerMessage):
 ServerOrder = (
     ServeJob | ServerMap | HoldSlices | FoldSlices | ChangeAccounts | ReplaceParameter | AbandonFold | CombinedSummary
 )
-ServerAnswer = ServerReady | SlicesFolded | SliceSummaries | SlicesStable | SlicesTaken
-ServerBetween = PushSlices | PushStored | PullSlices | ParameterSlices | ReplicateSlices | ReplicaStored
+ServerAnswer = ServerReady | SlicesFolded | SliceSummaries | SlicesStable | SlicesTaken | TransfersSeen
+ServerBetween = (
+    PushSlices | PushStored | PullSlices | ParameterSlices | ReplicateSlices | ReplicaStored | TransferAnnounced
+)

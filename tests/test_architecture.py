@@ -15,7 +15,7 @@ PACKAGE = ROOT / "flegel"
 
 LAYERS = [
     {"errors"},
-    {"core", "algorithm", "job", "loading", "messages", "options", "server_messages"},
+    {"core", "algorithm", "group_options", "job", "loading", "messages", "options", "server_messages"},
     {"sync", "plan", "params"},
     {"machine"},
     {"runtime", "sim", "result", "prediction"},
@@ -32,6 +32,7 @@ LAYERS = [
         "hard_data",
         "metrics",
         "sklearn",
+        "speed_advice",
         "torch",
         "__init__",
     },

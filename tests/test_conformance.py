@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from flegel import Algorithm, FlegelError, check_algorithm
+from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.lr import LR
+from flegel.algorithms.nmf import NMF
+from flegel.algorithms.nmf.kullback import KLNMF
 from flegel.errors import ConformanceError
 from flegel.hard_data import check_hard_data
 
@@ -30,7 +35,10 @@ def promises(algorithm: Algorithm) -> set[str]:
     return {line.rsplit(" (", 1)[0] for line in check_algorithm(algorithm)}
 
 
-@pytest.mark.parametrize("algorithm", [KMeans(k=4), broken.Good()], ids=repr)
+BUILT_IN = [KMeans(k=4), GMM(k=3), FCM(k=3), LR(), NMF(rank=4), KLNMF(rank=3)]
+
+
+@pytest.mark.parametrize("algorithm", [*BUILT_IN, broken.Good()], ids=lambda a: type(a).__name__)
 def test_sound_classes_keep_every_promise(algorithm: Algorithm) -> None:
     kept = promises(algorithm)
     assert kept >= ALWAYS | {"statistics conserve"}

@@ -36,7 +36,7 @@ def test_a_phase_that_lasts_is_told_once() -> None:
         line("compiling")
         assert stream.written.wait(30)
     assert stream.getvalue().splitlines()[0] == "reading points.csv …"
-    assert "once, about 15 s" in stream.getvalue() and len(stream.getvalue().splitlines()) == 2
+    assert "once, about 10 s" in stream.getvalue() and len(stream.getvalue().splitlines()) == 2
 
 
 def test_a_phase_that_is_over_at_once_is_not_told() -> None:

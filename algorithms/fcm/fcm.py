@@ -91,6 +91,7 @@ class FCM(Algorithm):
     default_tolerance = 1e-6
     auxiliary = ("shares", "points")
     memoryless = True
+    starts_from_means = True
     sharding = Sharding({"centroids": 0, "shares": 0}, {"counts": 0, "sums": 0, "squares": 0})
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10

@@ -68,8 +68,7 @@ class ResponsibilityChange(NamedTuple):
 class GMM(Algorithm):
     """Fit a mixture of k Gaussians.
 
-    Model: p(x) = Σ w_j N(x; μ_j, Σ_j). State of a point: its responsibilities r_1 … r_k and their entropy,
-    all 0 before its first visit.
+    Model: p(x) = Σ w_j N(x; μ_j, Σ_j). State of a point: its responsibilities r_1 … r_k and their entropy, 0 at first.
     Statistics: Σ r_j, Σ r_j y, Σ r_j y yᵀ about a fixed origin in fixed units (mean and deviation of
     the sample without outliers, the latter to a power of two), and the sum of entropies; a visit adds the difference
     to the point's last one, in float64 where float32 would lose it.
@@ -93,6 +92,7 @@ class GMM(Algorithm):
     auxiliary = ("points",)
     default_tolerance = 1e-6
     memoryless = True
+    starts_from_means = True
     trivial = "a single Gaussian"
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10

@@ -120,6 +120,7 @@ class KMeans(Algorithm):
     auxiliary = ("spare", "shares", "points")
     default_tolerance = 1e-6
     memoryless = True
+    starts_from_means = True
     trivial = "one cluster"
     sharding = Sharding({"centroids": 0}, {"sums": 0})
 

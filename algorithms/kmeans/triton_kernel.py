@@ -47,7 +47,7 @@ def _kernel() -> Any:
     except ImportError:
         return None
 
-    @triton.jit  # type: ignore[untyped-decorator]
+    @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
     def assign(  # type: ignore[no-untyped-def]
         rows, centres, half, found, count, clusters, columns,
         WIDE: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, PRECISION: tl.constexpr,

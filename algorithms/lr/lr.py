@@ -53,6 +53,7 @@ from flegel.algorithms.lr.search import (
     remaining,
     scheduled,
     shorter,
+    unsolved,
     with_pair,
 )
 from flegel.algorithms.rows import add_scaled, dot
@@ -93,6 +94,7 @@ class LR(Algorithm):
     layout = "tiles"
     torch_program = "flegel.algorithms.lr.torch_program:LogisticProgram"
     trivial = "the intercept alone"
+    lagging = ("curvature",)
     supervised = True
     sparse = True
     weighted = True
@@ -314,9 +316,9 @@ class LR(Algorithm):
             slow = search.marked < NOT_YET and search.best > 0.99 * search.marked
             search = search._replace(mark=search.trained, marked=search.best, stuck=1.0 if slow else search.stuck)
         limit = search.best * (1.0 + NOISE) + ENOUGH * search.promised * search.length
-        if value <= limit:
-            return self._accept(aggregator, parameter, search, value, gradient)
         best = parameter.internal_best[0]
+        if value <= limit or np.array_equal(theta, best):  # the best θ measured again is not worse but for rounding
+            return self._accept(aggregator, parameter, search, value, gradient)
         if search.measured == 0 or not search.wary:  # back to the best θ; from there with a bounding curvature
             damping = min(1e3 * search.damping, MOST_DAMPING)
             search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET, damping=damping)
@@ -363,13 +365,15 @@ class LR(Algorithm):
             free = -float((gradient * curvature.solve(gradient, penalty, LEAST_DAMPING)).sum())
         gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
         gap /= max(value, 1e-4 * start)
+        doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / 2.0)
+        gap = max(gap, doubt)  # where curvature is estimated, one small step says little
         if search.wary or (not exact and damping > MOST_DAMPING * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         if self._separated(value, parameter):
             gap = min(gap, value / start)  # the minimum is 0
         search = search._replace(
             best=min(value, search.best), measured=search.measured + 1.0, promised=promised, length=1.0,
-            damping=damping, pace=pace, gap=min(gap, NOT_YET), brought=brought,
+            damping=damping, pace=pace, gap=min(gap, NOT_YET), brought=brought, doubt=doubt,
         )  # fmt: skip
         parameter = parameter._replace(internal_best=np.stack([theta, gradient]), internal_pairs=pairs)
         if -promised > CREDIBLE * value and not search.wary:
@@ -459,12 +463,7 @@ class LR(Algorithm):
                 "A plane separates the classes: every point is classified correctly, and larger weights always have a "
                 "smaller loss. Give l2 or l1 for weights that mean something."
             ]
-        if search.stuck:
-            return [
-                f"Steps have stopped bringing anything that can be measured, at {float(search.best):.4g} and without "
-                "having reached the minimum: columns are too nearly collinear. Give l2, or leave columns out."
-            ]
-        return []
+        return unsolved(search, parameter.internal_metric)
 
     # -- use -----------------------------------------------------------------------------------------------
 

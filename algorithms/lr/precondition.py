@@ -22,11 +22,13 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithms.rows import rows_of, times
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 
 BUDGET = 8192  # numbers in the leading directions: 64 kB at every barrier; all directions up to 90 columns
 _DENSE_COLUMNS = 1024  # up to here all eigenvectors at once; beyond, only the leading ones by iteration
+_ROUNDS = 30  # of that iteration; it also serves where few of many columns' directions are wanted
 
 
 def plain(columns: int, intercept: bool) -> Array:
@@ -138,23 +140,29 @@ def _product(features: Any, mean: Array, deviation: Array, curvature: float, shr
 def _transposed_times(features: Any, scores: Array) -> Array:
     if not isinstance(features, Sparse):
         return np.asarray(np.asarray(features, dtype=np.float64).T @ scores)
-    row = np.repeat(np.arange(len(scores)), np.diff(features.indptr))
-    columns = [
-        np.bincount(features.indices, features.values * scores[row, k], minlength=features.columns)
-        for k in range(scores.shape[1])
-    ]
-    return np.stack(columns, axis=1)
+    sums = np.zeros((features.columns, scores.shape[1]))
+    add_transposed(features.indptr, features.indices, features.values, np.ascontiguousarray(scores), sums)
+    return sums
+
+
+@njit(cache=True)
+def add_transposed(indptr: Array, indices: Array, values: Array, scores: Array, sums: Array) -> None:
+    """sums += Xᵀ·scores for sparse rows X."""
+    for i in range(indptr.shape[0] - 1):
+        for t in range(indptr[i], indptr[i + 1]):
+            for k in range(scores.shape[1]):
+                sums[indices[t], k] += values[t] * scores[i, k]
 
 
 def _leading(product: Any, columns: int, directions: int) -> tuple[Array, Array]:
     """The largest `directions` + 1 eigenvalues (or all), in descending order, and their eigenvectors as columns."""
     wanted = min(directions + 1, columns)
-    if columns <= _DENSE_COLUMNS:
+    if columns <= _DENSE_COLUMNS and columns <= _ROUNDS * wanted:
         matrix = product(np.eye(columns))
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
         return values[::-1][:wanted], vectors[:, ::-1][:, :wanted]
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((columns, wanted)))[0]
-    for _ in range(30):
+    for _ in range(_ROUNDS):
         basis = np.linalg.qr(product(basis))[0]
     values, turn = np.linalg.eigh(basis.T @ product(basis))
     values[0] *= 1.1  # subspace iteration underestimates it, and it must bound the eigenvalues that are left out

@@ -44,6 +44,10 @@ NEGLIGIBLE = 1e-12
 """A point whose curvature is below this part of the mean is not counted again."""
 
 
+MANY_STEPS, UNSOLVED = 30, 1e-3
+"""A search that is so far from its minimum after so many steps is warned of."""
+
+
 class StepSearch(NamedTuple):
     """Where the search stands. All numbers, because it travels with θ as one array."""
 
@@ -75,6 +79,8 @@ class StepSearch(NamedTuple):
     """Decrease of the objective by the last step."""
     stuck: float
     """Above 0 where the search ended because no step was better: what the last one promised, of the objective."""
+    doubt: float
+    """The largest of the last estimates of the gap, each half of what it was a step ago."""
 
 
 def begin(points: int, settling: bool) -> Array:
@@ -93,6 +99,7 @@ def begin(points: int, settling: bool) -> Array:
         NOT_YET,
         0.0,
         NOT_YET,
+        0.0,
         0.0,
     )
     return np.array(first)
@@ -269,6 +276,25 @@ def remaining(last: float, before: float) -> float:
     """Estimate of the remaining decrease after steps that brought `before` and then `last` (Aitken)."""
     ratio = min(max(last, 0.0) / before, 0.95) if before > 0.0 else 0.95
     return max(last, 0.0) * ratio / (1.0 - ratio)
+
+
+def unsolved(search: StepSearch, metric: Array) -> list[str]:
+    """Why the search has not reached the minimum, as a warning; none where it has, or has hardly begun."""
+    if search.stuck:
+        return [
+            f"Steps have stopped bringing anything that can be measured, at {search.best:.4g} and without "
+            "having reached the minimum: columns are too nearly collinear. Give l2, or leave columns out."
+        ]
+    if search.measured < MANY_STEPS or search.gap <= UNSOLVED:
+        return []
+    units = metric[1, :-1]
+    apart = float(units.max(initial=1e-300) / units.min(initial=1e300))
+    scales = f"columns differ in size by a factor of {apart:.0e}, and are" if apart > 1e3 else "columns are"
+    far = f"by about {100.0 * search.gap:.2g} %" if search.gap < 1.0 else "by how much is not known"
+    return [
+        f"The minimum is not reached: after {search.measured:.0f} steps objective {search.best:.4g} can still fall, "
+        f"{far}; {scales} nearly collinear. Scale the columns (--scale standard), give l2, or train for longer."
+    ]
 
 
 # -- line search --------------------------------------------------------------------------------------------

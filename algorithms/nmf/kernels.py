@@ -19,7 +19,6 @@ from flegel.algorithms.nmf.rows import (
     number_bits,
     row_key,
     settled,
-    start_row,
     whole_row_with,
 )
 from flegel.algorithms.simd.emit import register_lanes
@@ -324,11 +323,9 @@ def _whole(factors, gram_h, columns, values, state, mass, penalty, sweeps, settl
     before, weights = np.zeros(rank), np.empty(rank)
     for f in range(rank):
         weights[f] = state[f]
-    if new:
-        start_row(factors, columns, values, weights)
-    else:
+    if not new:
         before[:] = weights
-    squares = whole_row_with(factors, gram_h, columns, values, weights, penalty, sweeps, new and settle)
+    squares = whole_row_with(factors, gram_h, columns, values, weights, penalty, sweeps, new, new and settle)
     for f in range(rank):
         state[f] = weights[f]
         weights[f] = state[f]

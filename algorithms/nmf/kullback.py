@@ -22,15 +22,13 @@ from flegel.errors import UsageError
 LEAST = 1e-12  # lower bound of a predicted entry, in units of the mean entry
 SETTLED = 1e-9  # relative gain of a sweep below which a new row is solved
 MOST_SWEEPS = 500
-ROUNDING = 1e-9  # relative: a smaller gain of a pass is rounding
 
 
 class KLFactors(NamedTuple):
     """θ. An entry is about scale · (w_i · h_j), with `factors` the rows h_j and w_i in the state of point i.
 
     `scale` is the mean entry of the sample. `rows`: how many there are, the version of H, how many rows are in
-    `gathered`, the sums for the next H (Σ w_i·x_ij / (w_i·h_j) a column, and Σ w_i in the last row), and the divergence
-    under each of the last three H.
+    `gathered`, the sums for the next H (Σ w_i·x_ij / (w_i·h_j) a column, and Σ w_i in the last row).
     """
 
     factors: Array
@@ -76,7 +74,9 @@ class KLNMF(Algorithm):
     ignores_labels = True
     spent = ("ratios", "counted")
     auxiliary = ("gathered",)
-    default_tolerance = 1e-4
+    default_tolerance = 1e-6
+    slow_gains = True
+    lagging = ("loss",)  # a visit improves the weights of the last one
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
     sweeps: Annotated[int, Meta(ge=1, description="updates of a row a visit")] = 3
@@ -97,9 +97,7 @@ class KLNMF(Algorithm):
         scale = float(values.sum() / max(rows * sample.columns, 1)) or 1.0
         factors = (0.5 + rng.random((sample.columns, self.rank))) / np.sqrt(self.rank)
         gathered = np.zeros((sample.columns + 1, self.rank))
-        return KLFactors(
-            factors, np.array([scale]), np.array([float(sample.points), 0.0, 0.0, 0.0, 0.0, 0.0]), gathered
-        )
+        return KLFactors(factors, np.array([scale]), np.array([float(sample.points), 0.0, 0.0]), gathered)
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         state = np.zeros((points, self.rank + 2), self.precision)
@@ -146,30 +144,18 @@ class KLNMF(Algorithm):
         return _kernel(self.sweeps)
 
     def updateParameter(self, aggregator: KLSums, oldParameter: KLFactors) -> KLFactors:
-        points, version, counted, *values = oldParameter.rows
+        points, version, counted = oldParameter.rows
         gathered = oldParameter.gathered + aggregator.ratios
         counted += float(aggregator.counted[0])
         if counted < points:
-            return oldParameter._replace(gathered=gathered, rows=np.array([points, version, counted, *values]))
+            return oldParameter._replace(gathered=gathered, rows=np.array([points, version, counted]))
         below = np.where(gathered[-1] > 0, gathered[-1], 1.0)
         factors = oldParameter.factors * (np.maximum(gathered[:-1], 0.0) / below)
-        rows = np.array([points, version + 1.0, 0.0, *values[1:], float(aggregator.loss[0])])
+        rows = np.array([points, version + 1.0, 0.0])
         return oldParameter._replace(factors=factors, rows=rows, gathered=np.zeros_like(gathered))
 
     def objective(self, aggregator: KLSums, parameter: KLFactors) -> float | None:
         return max(float(aggregator.loss[0]), 0.0) * float(parameter.scale[0]) if aggregator.seen[0] > 0 else None
-
-    def optimality(self, aggregator: KLSums, parameter: KLFactors) -> float | None:
-        """What is still to gain, as a part of the divergence, where gains go on to shrink as the last two did. Changes
-        from pass to pass would not tell: H stays for as long as it takes to visit every row.
-        """
-        first, second, third = parameter.rows[3:]
-        if parameter.rows[1] < 4:
-            return np.inf
-        before, last = first - second, second - third
-        if third <= LEAST or last <= ROUNDING * third:
-            return 0.0
-        return float(last * last / (before - last) / third) if before > last else np.inf
 
     # -- use -----------------------------------------------------------------------------------------------
 

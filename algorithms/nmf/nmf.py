@@ -13,6 +13,7 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_factorization
 from flegel.algorithms.nmf import kernels
+from flegel.algorithms.nmf.extrapolation import extrapolated
 from flegel.algorithms.nmf.rows import (
     EPSILON,
     add_products,
@@ -51,6 +52,8 @@ MANY_ENTRIES = 1e6
 
 RESTS = 1e-7
 """Relative gain of a pass over the sample below which H has come to rest."""
+HALF_RESTS = 1e-4
+"""The same of the second half of all passes, besides."""
 
 JOINED = 2048
 """Columns of H that a thread updates at a time."""
@@ -65,7 +68,8 @@ class Factors(NamedTuple):
     `energy` is what AdaGrad has gathered of every column (solver sgd), `scale` the mean entry of the sample:
     all training is in units of it, so that large and tiny ratings behave alike. `rows`: how many there are,
     how many had been seen when this H was made, and 1 once all were; then `held` of the statistics.
-    `penalty`: the regularization in force.
+    `penalty`: the regularization in force. `descended` (coordinate): H as coordinate descent left it, before it was
+    extrapolated; `pace`: Nesterov's t, and the objective with this H (0: none yet).
     """
 
     factors: Array
@@ -73,6 +77,8 @@ class Factors(NamedTuple):
     scale: Array
     rows: Array
     penalty: Array
+    descended: Array
+    pace: Array
 
 
 class FactorSums(NamedTuple):
@@ -143,6 +149,9 @@ class NMF(Algorithm):
     weighted = True
     ignores_labels = True
     remakes_state = True
+    unsent = ("descended", "pace")
+    lagging = ("moves", "gram", "loss", "held")  # a visit improves the weights of the last one
+    auxiliary = ("descended", "pace")
     trivial = "factors of zero"
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
@@ -171,6 +180,10 @@ class NMF(Algorithm):
     def default_tolerance(self) -> float:  # type: ignore[override]
         """Coordinate descent gains little in a pass when there is still 0.1 % to gain."""
         return 1e-5 if self.solver == "sgd" else 1e-6
+
+    @property
+    def slow_gains(self) -> bool:  # type: ignore[override]
+        return self.solver != "sgd"
 
     @property
     def spent(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -207,7 +220,9 @@ class NMF(Algorithm):
         energy = np.full(sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank)
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
         penalty = np.array([self._penalty(sample)])
-        first = Factors(factors, energy, np.array([scale]), np.array([sample.mass, 0.0, 0.0, 0.0, 0.0]), penalty)
+        rows = np.array([sample.mass, 0.0, 0.0, 0.0, 0.0])
+        none = np.zeros((sample.columns if self.solver == "coordinate" else 0, self.rank))
+        first = Factors(factors, energy, np.array([scale]), rows, penalty, none, np.array([1.0, 0.0]))
         return first if self.solver == "sgd" else first._replace(factors=self._polished(sample, first))
 
     def _polished(self, sample: Sample, first: Factors) -> Array:
@@ -219,12 +234,13 @@ class NMF(Algorithm):
         state = self.initState(rows, sample.columns, np.random.default_rng(0))
         shard = make_shard(sample.features, None, state, "rows")
         kernel, parameter = self.kernel(shard), first._replace(rows=np.array([float(rows), 0.0, 0.0, 0.0, 0.0]))
-        sums, value = self.initAggregator(sample, parameter), np.inf
+        sums, values = self.initAggregator(sample, parameter), [np.inf]
         for _ in range(passes):
             kernel(shard, parameter, sums, 0, rows, 0, new_flag())
             parameter = self.updateParameter(sums, parameter)
-            before, value = value, self.objective(sums, parameter) or 0.0
-            if before - value <= RESTS * value:
+            values.append(self.objective(sums, parameter) or 0.0)
+            gains = values[-2] - values[-1], values[len(values) // 2] - values[-1]
+            if gains[0] <= RESTS * values[-1] and gains[1] <= HALF_RESTS * values[-1]:
                 break
         return parameter.factors
 
@@ -281,16 +297,15 @@ class NMF(Algorithm):
         settle = first and settled(parameter.rows)
         before, weights = np.zeros(rank), np.zeros(rank)
         weights[:] = state[:rank]
-        if first:
-            start_row(factors, columns, values, weights)
-        else:
+        if not first:
             before[:] = weights
+        elif self.solver == "sgd":
+            start_row(factors, columns, values, weights)
         if self.solver == "sgd":
             squares = solve_row(factors, columns, values, weights, penalty, self.sweeps, settle)
         else:
-            squares = whole_row(
-                factors, columns, values, weights, penalty, self.sweeps if self.solver == "coordinate" else 0, settle
-            )
+            sweeps = self.sweeps if self.solver == "coordinate" else 0
+            squares = whole_row(factors, columns, values, weights, penalty, sweeps, first, settle)
         old = 0.0 if first else np.float64(state[rank])
         state[:rank] = weights
         state[rank] = squares
@@ -379,7 +394,8 @@ class NMF(Algorithm):
             in_pieces(
                 len(old), JOINED, lambda start, end: descend_columns(moved, target, gram, self.sweeps, start, end)
             )
-            return oldParameter._replace(factors=moved)
+            complete = aggregator.seen[0] >= oldParameter.rows[0]
+            return extrapolated(oldParameter, moved, complete, lambda made: self.objective(aggregator, made) or 0.0)
         below = old @ aggregator.gram + penalty * old
         below[below <= 0] = EPSILON
         return oldParameter._replace(factors=old * (np.maximum(aggregator.moves, 0.0) / below))

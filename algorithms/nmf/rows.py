@@ -22,6 +22,12 @@ SETTLED = 1e-10
 """A row is solved when a sweep gains less than this part of the squares that it explains. Where a factorization leaves
 0.1 % of the squares, 1e-6 stopped 0.6 % above the row's least error."""
 MOST_SWEEPS = 500
+MOST_EXCHANGES = 50
+"""Steps of the exact solution of a row; each frees a weight or sets one to 0."""
+ROUNDING = 1e-15
+"""Of the squares that a row explains: a gain that is lost in their rounding."""
+DEPENDENT = 1e-13
+"""Part of a factor's squares that is no combination of others, below which rounding has made it."""
 
 
 def observed(row: Array | SparseRow, scale: float) -> tuple[Array, Array]:
@@ -156,13 +162,34 @@ def start_row(factors: Array, columns: Array, values: Array, weights: Array) -> 
 
 
 @njit(nogil=True, cache=True)
+def start_whole_row(gram: Array, target: Array, weights: Array) -> None:
+    """`start_row` where entries that are not stored are 0: equal weights that fit all columns best.
+
+    A fit of the stored entries alone gave weights of 1e13 to a row whose columns have hardly any factors, and the
+    rounding of its large predictions elsewhere was then the row's error.
+    """
+    for f in range(weights.shape[0]):
+        if weights[f] != 0.0:
+            return
+    below = gram.sum()
+    for f in range(weights.shape[0]):
+        weights[f] = target.sum() / below if below > 0.0 else 0.0
+
+
+@njit(nogil=True, cache=True)
 def descend(gram: Array, target: Array, weights: Array, sweeps: int, settle: bool) -> None:
     """Coordinate descent on wᵀ·gram·w − 2·target·w, w ≥ 0, in place: `sweeps` times, or until the row is solved."""
+    sweep_row(gram, target, weights, sweeps, settle)
+    if settle:
+        _finish(gram, target, weights)
+
+
+@njit(nogil=True, cache=True)
+def sweep_row(gram: Array, target: Array, weights: Array, sweeps: int, settle: bool) -> None:
+    """`descend` without the exact end; what the kernel of sgd does."""
     rank = weights.shape[0]
     explained = dot(weights, target)
-    pull = target.copy()  # minus half the gradient
-    for f in range(rank):
-        pull[f] -= dot(gram[f], weights)
+    pull = _pull(gram, target, weights)
     for sweep in range(MOST_SWEEPS if settle else sweeps):
         gain = 0.0
         for f in range(rank):
@@ -177,10 +204,79 @@ def descend(gram: Array, target: Array, weights: Array, sweeps: int, settle: boo
 
 
 @njit(nogil=True, cache=True)
+def _finish(gram: Array, target: Array, weights: Array) -> None:
+    """The least value by active sets (Lawson and Hanson 1974), from weights that are near it. Coordinate descent takes
+    thousands of sweeps where columns of H are almost parallel; each of them gains little, and seems to be the last.
+    """
+    rank = weights.shape[0]
+    free = weights > 0.0
+    found = weights.copy()
+    for _ in range(MOST_EXCHANGES):
+        pull = _pull(gram, target, found)
+        step = _newton_step(gram, pull, free)
+        part, bound = 1.0, -1
+        for f in range(rank):
+            if free[f] and found[f] + part * step[f] < 0.0:
+                part, bound = found[f] / -step[f], f
+        found += part * step
+        for f in range(rank):
+            if f == bound or found[f] < 0.0:
+                found[f], free[f] = 0.0, False
+        if bound >= 0:
+            continue
+        pull, most, entering = _pull(gram, target, found), 0.0, -1
+        for f in range(rank):
+            if not free[f] and gram[f, f] > 0.0 and pull[f] > 0.0 and pull[f] * pull[f] / gram[f, f] > most:
+                most, entering = pull[f] * pull[f] / gram[f, f], f
+        if entering < 0 or most <= ROUNDING * dot(found, target):
+            break
+        free[entering] = True
+    if dot(found, _pull(gram, target, found) + target) > dot(weights, _pull(gram, target, weights) + target):
+        weights[:] = found
+
+
+@njit(nogil=True, cache=True)
+def _pull(gram: Array, target: Array, weights: Array) -> Array:
+    """Minus half the gradient."""
+    pull = target.copy()
+    for f in range(weights.shape[0]):
+        pull[f] -= dot(gram[f], weights)
+    return pull
+
+
+@njit(nogil=True, cache=True)
+def _newton_step(gram: Array, pull: Array, free: Array) -> Array:
+    """The step to the least value over the free weights; 0 for those whose factor is a combination of earlier ones."""
+    at = np.flatnonzero(free)
+    count = at.shape[0]
+    lower, solved = np.zeros((count, count)), np.zeros(count)
+    for i in range(count):
+        for j in range(i + 1):
+            rest = gram[at[i], at[j]]
+            for k in range(j):
+                rest -= lower[i, k] * lower[j, k]
+            if i == j:
+                lower[i, i] = np.sqrt(rest) if rest > DEPENDENT * gram[at[i], at[i]] else 0.0
+            elif lower[j, j] > 0.0:
+                lower[i, j] = rest / lower[j, j]
+    for i in range(count):
+        if lower[i, i] > 0.0:
+            solved[i] = (pull[at[i]] - dot(lower[i, :i], solved[:i])) / lower[i, i]
+    step = np.zeros(pull.shape[0])
+    for i in range(count - 1, -1, -1):
+        if lower[i, i] > 0.0:
+            rest = solved[i]
+            for k in range(i + 1, count):
+                rest -= lower[k, i] * step[at[k]]
+            step[at[i]] = rest / lower[i, i]
+    return step
+
+
+@njit(nogil=True, cache=True)
 def solve_row(
     factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, settle: bool
 ) -> float:
-    """The weights that minimize Σ(x − w·h)² + n·penalty·‖w‖², or nearer to them (see `descend`); the value reached."""
+    """The weights that minimize Σ(x − w·h)² + n·penalty·‖w‖², or nearer to them (`sweep_row`); the value reached."""
     rank, entries = weights.shape[0], columns.shape[0]
     if entries == 0:
         return 0.0
@@ -194,7 +290,7 @@ def solve_row(
                 gram[f, g] += h[f] * h[g]
     for f in range(rank):
         gram[f, f] += entries * penalty
-    descend(gram, target, weights, sweeps, settle)
+    sweep_row(gram, target, weights, sweeps, settle)
     value = 0.0
     for f in range(rank):
         value += entries * penalty * weights[f] * weights[f]
@@ -267,18 +363,19 @@ def add_products(
 
 @njit(nogil=True, cache=True)
 def whole_row(
-    factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, settle: bool
-) -> float:
+    factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, first: bool, settle:
+    bool,
+) -> float:  # fmt: skip
     """A row over all columns, in place: so many sweeps of coordinate descent, without any Lee and Seung's rule, or its
-    solution; the sum of its squares. Needs all of H, for the gram of H.
+    solution; the sum of its squares. Its `first` visit begins with `start_whole_row`. Needs all of H, for its gram.
     """
-    return whole_row_with(factors, gram_of(factors), columns, values, weights, penalty, sweeps, settle)
+    return whole_row_with(factors, gram_of(factors), columns, values, weights, penalty, sweeps, first, settle)
 
 
 @njit(nogil=True, cache=True)
 def whole_row_with(
-    factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, settle:
-    bool,
+    factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, first:
+    bool, settle: bool,
 ) -> float:  # fmt: skip
     rank = weights.shape[0]
     above = np.zeros(rank)
@@ -287,6 +384,8 @@ def whole_row_with(
         squares += values[t] * values[t]
         for f in range(rank):
             above[f] += values[t] * factors[columns[t], f]
+    if first:
+        start_whole_row(gram, above, weights)
     if settle or sweeps > 0:
         ridged = gram.copy()
         for f in range(rank):
@@ -329,14 +428,16 @@ def fold_in(features: Any, factors: Array, scale: float, penalty: float, only_ob
     rows = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
     weights = np.zeros((rows, factors.shape[1]))
     gram = factors.T @ factors
+    ridged = gram + len(factors) * penalty * np.eye(len(gram))
     for i in range(rows):
         columns, values = observed(_row(features, i), scale)
-        start_row(factors, columns, values, weights[i])
         if only_observed:
+            start_row(factors, columns, values, weights[i])
             solve_row(factors, columns, values, weights[i], penalty, 1, True)
         else:
-            ridged = gram + len(factors) * penalty * np.eye(len(gram))
-            descend(ridged, factors[columns].T @ values, weights[i], 1, True)
+            target = factors[columns].T @ values
+            start_whole_row(gram, target, weights[i])
+            descend(ridged, target, weights[i], 1, True)
     return weights
 
 
@@ -350,7 +451,10 @@ def _row(features: Any, i: int) -> Any:
 def errors(
     features: Any, weights: Array, factors: Array, scale: float, only_observed: bool
 ) -> tuple[float, int, float]:
-    """Σ squared errors, number of entries and scale² · Σ (‖w‖² + ‖h‖²) over them, from scratch."""
+    """Σ squared errors, number of entries and scale² · Σ (‖w‖² + ‖h‖²) over them, from scratch. Entries that a sparse
+    row does not store count by sums of products, which round to 1e-16 of all squares; those of dense rows one by one.
+    """
+    implied = not only_observed and isinstance(features, Sparse)
     rows, columns, values = _entries(features)
     own, other = (weights**2).sum(axis=1), (factors**2).sum(axis=1)
     squares = 0.0
@@ -358,12 +462,13 @@ def errors(
         at = slice(first, first + (1 << 20))
         about = scale * np.einsum("tf,tf->t", weights[rows[at]], factors[columns[at]])
         squares += float(((values[at] - about) ** 2).sum())
-        if not only_observed:
+        if implied:
             squares -= float((about**2).sum())
     if only_observed:
         lengths = float(own[rows].sum() + other[columns].sum())
         return squares, len(values), scale**2 * lengths
-    squares += scale**2 * float(((weights.T @ weights) * (factors.T @ factors)).sum())
+    if implied:
+        squares += scale**2 * float(((weights.T @ weights) * (factors.T @ factors)).sum())
     lengths = float(len(factors) * own.sum() + len(weights) * other.sum())
     return max(squares, 0.0), len(weights) * len(factors), scale**2 * lengths
 

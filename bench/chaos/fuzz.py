@@ -57,8 +57,8 @@ def work(number: int, seconds: float, report: Path) -> None:
             if time.monotonic() - written > 1.0:
                 written = time.monotonic()
                 figures |= {"lines": len(coverage.lines), "coverage": coverage.kind, "input": target.name}
-                report.write_text(json.dumps(figures))
-        report.write_text(json.dumps({**figures, "over": True}))
+                report.write_text(json.dumps({**figures, "processor": time.process_time()}))
+        report.write_text(json.dumps({**figures, "processor": time.process_time(), "over": True}))
     finally:
         remove(folder)
 
@@ -129,6 +129,7 @@ def _sum(processes: list[Any], reports: list[Path], stuck: set[int]) -> dict[str
         "lines": 0,
         "slowest_s": 0.0,
         "growth_mib": 0,
+        "processor_hours": 0.0,
         "jobs": len(processes),
     }
     for i, report in enumerate(reports):
@@ -144,6 +145,7 @@ def _sum(processes: list[Any], reports: list[Path], stuck: set[int]) -> dict[str
         total["lines"] = max(total["lines"], figures.get("lines", 0))
         total["slowest_s"] = max(total["slowest_s"], round(figures.get("slowest", 0.0), 3))
         total["growth_mib"] = max(total["growth_mib"], figures.get("growth", 0) >> 20)
+        total["processor_hours"] = round(total["processor_hours"] + figures.get("processor", 0.0) / 3600, 4)
         total["coverage"] = figures.get("coverage", total.get("coverage", ""))
     total["all_inputs"] = sum(total["inputs"].values())
     return total
@@ -161,7 +163,6 @@ def main() -> None:
         work(int(given.work[0]), float(given.work[1]), Path(given.work[2]))
         return
     total = watch(given.jobs, given.seconds, given.seed)
-    total["processor_hours"] = round(given.jobs * given.seconds / 3600, 3)
     text = json.dumps(total, indent=1)
     print(text)
     if given.out:

@@ -8,7 +8,8 @@
 Kinds: `losing` (30 % dropped, 30 % doubled, reordered, under bsp: the result must be that of a calm job, bit for bit),
 `anything` (any model, any mixture of faults), `freezing` (the coordinator and workers frozen for 1 to 60 s, alone and
 together; 245 seeds are the matrix of all models), `partitioned` (in both directions or one, healed after 5 to 60 s),
-`jumping` (clocks, by an hour), `delayed` (links); seeds of the last four take the seven models in turn.
+`jumping` (clocks, by an hour), `delayed` (links); seeds of these four take the seven models in turn. `served`: any
+model with parameter servers, which die, freeze and are cut off.
 A seed that breaks a law is named; the same seed gives the same story.
 Exit code 1 where a law was broken.
 """
@@ -28,11 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from flegel.sim.faults.faulty_job import Violation, run
-from flegel.sim.faults.scenarios import anything, delayed, freezing, jumping, losing, partitioned
+from flegel.sim.faults.scenarios import anything, delayed, freezing, jumping, losing, partitioned, served
+from flegel.sim.faults.served_job import run_served
 
 KINDS = {
     "losing": losing, "anything": anything, "freezing": freezing, "partitioned": partitioned, "jumping": jumping,
-    "delayed": delayed,
+    "delayed": delayed, "served": served,
 }  # fmt: skip
 PIECE = 25  # seeds that a process takes at once
 TOLD = ("events", "packets", "lost", "again", "stale", "commits", "moved", "incidents")
@@ -45,7 +47,7 @@ def some(kind: str, first: int, last: int) -> tuple[Counter[str], dict[str, str]
     for seed in range(first, last):
         sums["jobs"] += 1
         try:
-            found = run(KINDS[kind](seed))
+            found = (run_served if kind == "served" else run)(KINDS[kind](seed))
         except Violation as violation:
             broken[f"{kind} {seed}"] = str(violation)
             continue
@@ -105,7 +107,7 @@ def one(options: argparse.Namespace) -> int:
         scenario = KINDS[kind](options.seed)
         print(scenario)
         try:
-            found = run(scenario, print if options.verbose else None)
+            found = (run_served if scenario.servers else run)(scenario, print if options.verbose else None)
             print(", ".join(f"{getattr(found, name)} {name}" for name in TOLD), f"in {found.seconds:.3f} virtual s")
             print(f"{kind} {options.seed} holds{': ' + found.error if found.error else ''}")
         except Violation as violation:

@@ -105,10 +105,11 @@ class Network:
                     shape = ["tbf", "rate", rate, "burst", BURST, "latency", QUEUE]
                     subprocess.run([*tool, "add", "dev", device, "root", *shape], check=True)
 
-    def partition(self, one: Collection[int], other: Collection[int]) -> None:
-        """Nothing passes between these groups until `heal`, and nobody is told: packets are dropped silently."""
+    def partition(self, one: Collection[int], other: Collection[int], both: bool = True) -> None:
+        """Nothing passes between these groups until `heal`, and nobody is told: packets are dropped silently. Without
+        `both`, only those from `one` to `other` are."""
         for a, b in product(one, other):
-            for here, there in ((a, b), (b, a)):
+            for here, there in ((a, b), (b, a)) if both else ((a, b),):
                 way = [self.address(there), "lladdr", NOWHERE, "dev", "eth0", "nud", "permanent"]
                 _ip("-n", self.names[here], "neigh", "replace", *way)
                 self._parted.add((here, there))

@@ -272,7 +272,7 @@ def write_summary(bed: Bed, path: Path) -> None:
         "title": "Slices on parameter servers behind unequal links: even, proportional, by water-filling",
         "command": about.command,
         "commit": about.commit[:12],
-        "machine": about.machine,
+        "machine": ", ".join(f"{name} {what}" for name, what in about.machine.items()),
         "bound": round(gain_bound(len(bed.nodes)), 3),
         "figures": bed.figures,
     }

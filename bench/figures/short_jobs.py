@@ -28,7 +28,7 @@ from flegel.compare.simulation import ClusterModel, SimulationSettings, simulati
 LENGTHS = (0.1, 1.0, 5.0)  # seconds of bsp
 PASSES = 20.0  # that such a job takes, roughly
 PROBE = 20_000  # rows from which the speed is measured
-MODELS = "fsp,fsp-binary,ssp,asp,psp,bsp-mini,bsp"
+MODELS = "fsp,auto,fsp-binary,ssp,asp,psp,bsp-mini,bsp"
 
 
 def compared(problem: Problem, straggler: str, length: float, given: argparse.Namespace, cluster: Any) -> Comparison:

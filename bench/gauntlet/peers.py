@@ -15,7 +15,7 @@ from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.nmf.kullback import KLNMF
-from flegel.algorithms.nmf.rows import solve_row, start_row
+from flegel.algorithms.nmf.rows import solve_row, start_row, start_whole_row
 from flegel.core.shard import Sparse
 
 SHAPES = {"diagonal": "diag", "full": "full", "tied": "tied", "spherical": "spherical"}
@@ -115,7 +115,10 @@ def nmf(algorithm: Any, rows: Any, first: Any) -> float:
     w = np.zeros((len(whole), algorithm.rank))
     for i in range(len(whole)):
         columns = np.flatnonzero(whole[i])
-        start_row(h, columns, whole[i, columns], w[i])
+        if isinstance(algorithm, KLNMF):
+            start_row(h, columns, whole[i, columns], w[i])
+        else:
+            start_whole_row(h.T @ h, h.T @ whole[i], w[i])
     rule = {"solver": "mu", "beta_loss": "kullback-leibler"} if isinstance(algorithm, KLNMF) else {"solver": "cd"}
     _, found, _ = non_negative_factorization(
         whole, W=w, H=np.ascontiguousarray(h.T), n_components=algorithm.rank, init="custom", max_iter=500, tol=1e-6,

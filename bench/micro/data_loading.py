@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,13 @@ YARDSTICKS = {
     "parquet": "import pyarrow.parquet as p; f = p.read_table(FILE, use_threads=True)",
     "npy": "import numpy; f = numpy.load(FILE)",
 }
+PEERS = {
+    ("csv", "polars"): "import polars; f = polars.read_csv(FILE).to_numpy()",
+    ("csv", "duckdb"): "import duckdb; f = duckdb.sql(f\"from read_csv('{FILE}')\").fetchnumpy()",
+    ("parquet", "polars"): "import polars; f = polars.read_parquet(FILE).to_numpy()",
+    ("parquet", "duckdb"): "import duckdb; f = duckdb.sql(f\"from read_parquet('{FILE}')\").fetchnumpy()",
+}
+"""By format and library: others that read the same file into arrays; those that are not installed are left out."""
 _TIMED = """
 import time, sys, pandas, pyarrow, pyarrow.csv, pyarrow.parquet, numpy
 pyarrow.set_cpu_count(2)
@@ -107,10 +115,23 @@ print(time.perf_counter() - t, time.process_time() - c)
 """
 
 
-def yardstick(kind: str, file: Path) -> tuple[float, float]:
-    """Seconds and processor seconds of the library's own read, in a process of its own."""
+def peers(kind: str, file: Path, repeat: int) -> dict[str, float]:
+    """Seconds and processor seconds of other libraries, the best of several."""
+    found = {}
+    for (format, library), code in PEERS.items():
+        if format == kind and find_spec(library) is not None:
+            imported, _, reading = code.partition("; ")
+            runs = [yardstick(reading, file, imported) for _ in range(repeat)]
+            found[f"{library}_s"], found[f"{library}_cpu_s"] = (
+                round(min(column), 3) for column in zip(*runs, strict=True)
+            )
+    return found
+
+
+def yardstick(code: str, file: Path, imported: str = "") -> tuple[float, float]:
+    """Seconds and processor seconds of a library's own read, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", _TIMED.format(YARDSTICKS[kind]), str(file)],
+        [sys.executable, "-c", imported + _TIMED.format(code), str(file)],
         capture_output=True,
         text=True,
         check=True,
@@ -160,7 +181,7 @@ def main() -> None:
         files = make_files(folder, given.rows)
         for kind, file in files.items():
             options = {} if kind == "npy" else {"label": "label"}
-            library = [yardstick(kind, file) for _ in range(given.repeat)]
+            library = [yardstick(YARDSTICKS[kind], file) for _ in range(given.repeat)]
             ours = []
             for attempt in range(given.repeat):
                 os.environ["FLEGEL_DATA"] = str(folder / f"cache-{kind}-{attempt}")
@@ -173,6 +194,7 @@ def main() -> None:
                 "file_mb": round(file.stat().st_size / MB),
                 "library_s": round(min(library)[0], 3),
                 "library_cpu_s": round(min(b for _, b in library), 3),
+                **peers(kind, file, given.repeat),
                 **best,
                 "speed_against_library": round(min(library)[0] / total, 2),
                 "second_start_s": round(again["open_s"] + again["read_s"], 3),

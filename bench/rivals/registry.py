@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.rivals import gpu, nmf, trainers
+from bench.rivals import accelerated, gpu, nmf, trainers
 from bench.rivals.trainers import Rival
 
 FIELDS: dict[str, dict[str, type[Rival]]] = {
@@ -11,6 +11,8 @@ FIELDS: dict[str, dict[str, type[Rival]]] = {
         "scikit-learn MiniBatchKMeans": trainers.SklearnMiniBatch,
         "scikit-learn MiniBatchKMeans, batch 1024": trainers.SklearnMiniBatchDefault,
         "scikit-learn Elkan": trainers.SklearnElkan,
+        "faiss": accelerated.FaissLloyd,
+        "scikit-learn-intelex Lloyd": accelerated.IntelLloyd,
         "PyTorch Lloyd": trainers.TorchLloyd,
         "Dask Lloyd": trainers.DaskLloyd,
         "Ray parameter server": trainers.RayServer,
@@ -18,6 +20,7 @@ FIELDS: dict[str, dict[str, type[Rival]]] = {
     "gmm": {"scikit-learn GaussianMixture": trainers.SklearnMixture},
     "lr": {
         "scikit-learn LogisticRegression, lbfgs": trainers.SklearnNewton,
+        "scikit-learn-intelex LogisticRegression, lbfgs": accelerated.IntelNewton,
         "scikit-learn SGDClassifier": trainers.SklearnSGD,
         "scikit-learn LogisticRegression, saga": trainers.SklearnSaga,
     },

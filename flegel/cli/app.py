@@ -23,7 +23,7 @@ app = typer.Typer(
     help="Train models on unequal machines: flexible barriers by time, nobody waits for a straggler.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    add_completion=True,
 )
 
 
@@ -95,8 +95,8 @@ PHASES = {
     "importing": "importing libraries",
     "reading": "reading {data}",
     "init": "choosing the initial parameters",
-    "compiling": "compiling: once, about 15 s; afterwards the code is loaded",
-    "loading": "starting workers, which read their rows",
+    "compiling": "compiling: once, about 10 s; afterwards the code is loaded",
+    "loading": "starting workers, which read their rows; code that is not in the cache is compiled meanwhile",
 }
 
 

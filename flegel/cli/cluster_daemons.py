@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import typer
 from flegel.cli.app import errors_as_sentences, say
 from flegel.cli.cluster_jobs import open_client
 from flegel.cli.options import DEFAULT_MASTER, Insecure, LogJson, Master, Verbose, start_logging
-from flegel.errors import FlegelError
+from flegel.errors import FlegelError, UsageError
 from flegel.options import parse_bytes
 
 Publish = Callable[[Sequence[Any], Sequence[Any]], None]
@@ -24,6 +23,7 @@ OpenToAll = Annotated[
 ]
 HostsFile = Annotated[Path, typer.Argument(metavar="HOSTS", help="A file with a host a line, such as `node1 slots=4`.")]
 Ssh = Annotated[str | None, typer.Option(envvar="FLEGEL_SSH", help="The ssh command, with its options.")]
+ISOLATION = ("auto", "namespace", "strict", "none")
 cluster_app = typer.Typer(help="Slaves on many hosts, over SSH.", no_args_is_help=True)
 
 
@@ -49,6 +49,7 @@ def master(
     start_logging(verbose, log_json, logging.INFO)
     with errors_as_sentences():
         from flegel.cluster.master.daemon import MasterDaemon
+        from flegel.cluster.slave.slave_folder import data_home
         from flegel.cluster.transport import keys
         from flegel.cluster.transport.protocol import RIGHTS
         from flegel.cluster.transport.secure_server import listen as listen_on
@@ -59,7 +60,7 @@ def master(
         pair = None if insecure else keys.first_start()
         registry = None if insecure else keys.KeyRegistry()
         with listen_on(listen, RIGHTS, pair=pair, registry=registry, insecure=insecure) as server:
-            place = folder or _home() / "master"
+            place = folder or data_home() / "master"
             keep_private(place)
             daemon = MasterDaemon(server, place)
             with _cluster_metrics(metrics) as publish:
@@ -96,6 +97,16 @@ def slave(
     folder: Annotated[Path | None, typer.Option(help="Where logs, results and checkpoints are kept.")] = None,
     data: Annotated[
         list[Path] | None, typer.Option(help="Folder that jobs may read files from; repeatable; all by default.")
+    ] = None,
+    isolation: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="Of jobs from keys and each other: `namespace`, `strict` or `none`; `auto`: namespaces if possible.",
+        ),
+    ] = "auto",
+    write: Annotated[
+        list[Path] | None, typer.Option(help="Folder that jobs may write to under strict isolation; repeatable.")
     ] = None,
     drain: Annotated[float, typer.Option(help="Seconds that jobs get to end or move away after SIGTERM.")] = 30.0,
     insecure: Insecure = False,
@@ -141,7 +152,7 @@ def slave(
         settings = SlaveSettings(
             called, count, address or own_address(master), folder or default_folder(called),
             parse_bytes(memory) if memory else host_memory() // max(count, 1), drain,
-            tuple(data or ()),
+            tuple(data or ()), isolation=_isolation(isolation, bool(write)), write=tuple(write or ()),
         )  # fmt: skip
         keep_private(settings.folder)
         SlaveDaemon(settings, call).run()
@@ -194,6 +205,17 @@ def down(hosts: HostsFile, ssh: Ssh = None) -> None:
             raise FlegelError(f"{len(wrong)} slaves may still run.")
 
 
-def _home() -> Path:
-    home = os.environ.get("FLEGEL_HOME")
-    return Path(home) if home else Path.home() / ".local" / "share" / "flegel"
+def _isolation(wanted: str, write: bool) -> str:
+    """How this host isolates jobs: as wanted, or an error; under `auto` as far as possible, with a sentence."""
+    from flegel.runtime.system.confinement import why_impossible
+
+    if wanted not in ISOLATION:
+        raise UsageError(f"--isolation is one of {', '.join(ISOLATION)}, not {wanted!r}.")
+    if write and wanted != "strict":
+        raise UsageError("--write is for --isolation strict; otherwise jobs write wherever this user can.")
+    why = why_impossible(wanted == "strict") if wanted != "none" else ""
+    if why and wanted != "auto":
+        raise UsageError(f"--isolation {wanted} is not possible on this host: {why}")
+    if why:
+        say(f"jobs can read the keys of this user and each other's files, because isolation is not possible: {why}")
+    return "none" if why else "namespace" if wanted == "auto" else wanted

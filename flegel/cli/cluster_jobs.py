@@ -181,6 +181,8 @@ def status(
         from rich.console import Console
         from rich.table import Table
 
+        from flegel.plan.placement.snapshot import lines
+
         with open_client(master, insecure) as client:
             if job is not None:
                 view = _plain(client.job(job))
@@ -190,6 +192,8 @@ def status(
                 for key, value in view.items():
                     if value not in (None, "", (), {}, []) and key not in ("glance", "trace", "usage"):
                         print(f"{key:10} {_for_people(key, value)}")
+                for key, text in lines(view["glance"].get("servers")):
+                    print(f"{key:10} {text}")
                 if view["trace"]:
                     print(view["trace"].rstrip())
                 return

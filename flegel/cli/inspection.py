@@ -57,7 +57,7 @@ def check(
     """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes.
 
     Then train it on data that nobody prepared (constant columns, duplicates, 1e12, one row, …); a line that begins with
-    "warning" says what went wrong there.
+    "warning" says what went wrong there, one that begins with "speed" what keeps the class slow.
 
     For example:
 
@@ -68,6 +68,7 @@ def check(
     with errors_as_sentences():
         from flegel.conformance import check_algorithm
         from flegel.hard_data import check_hard_data
+        from flegel.speed_advice import speed_advice
 
         subject = make_algorithm(algorithm, settings)
         rows = _rows(data, label) if data is not None else (None, None)
@@ -78,6 +79,8 @@ def check(
             print(f"ok  {line}")
         for line in bad:
             print(f"warning  {line}")
+        for line in speed_advice(subject):
+            print(f"speed  {line}")
 
 
 def _rows(data: str, label: str | None) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -115,3 +116,28 @@ def revoke(which: Annotated[str, typer.Argument(help="A key, its first 8 or more
     except FlegelError as error:
         raise _fail(error) from None
     print(f"{entry.key} (role {entry.role}) is not known any more.")
+
+
+@app.command()
+def groups(
+    names: Annotated[list[str], typer.Argument(help="Names of the groups, as in --group.")],
+    folder: Annotated[Path, typer.Option(help="Where the key files go; groups that have one there keep it.")] = Path(
+        "group-keys"
+    ),
+    encrypt: Annotated[bool, typer.Option("--encrypt", help="Also encrypt what groups write.")] = False,
+) -> None:
+    """Make a key file for each group of a job at several sites. Bring each file to its site, and nowhere else.
+
+    For example:
+
+        flegel keys groups paris lyon oslo --encrypt
+
+        flegel submit kmeans --data part.csv --group paris --bucket s3://b/job --group-key group-keys/paris.json
+    """
+    from flegel.runtime.group.keys import make_key_files
+
+    try:
+        for path in make_key_files(folder, names, encrypt):
+            print(path)
+    except FlegelError as error:
+        raise _fail(error) from None

@@ -24,6 +24,7 @@ from flegel.cluster.staging import stage_rows
 from flegel.cluster.transport.framing import host_of, is_loopback
 from flegel.cluster.transport.protocol import ClusterJob, JobView, SlaveView
 from flegel.datasets import Dataset
+from flegel.datasets.lazy.parts import write_parts, writer_of
 from flegel.errors import AlgorithmError, FlegelError, UsageError, nearest
 from flegel.job import Job
 from flegel.machine.coordinator.observation import JobSnapshot
@@ -93,9 +94,12 @@ class ConnectedCluster:
         if isinstance(data, str | os.PathLike):
             place = data_name(os.fspath(data))
         else:
-            rows = open_job_data(job, data, chosen)
             folder = self._staging_folder()
-            place, options = stage_rows(rows, folder, options)
+            try:
+                rows, place, options = self._hand_over(data, job, chosen, folder, options)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
         ref, code, source = pack(reference(chosen))
         spec = with_options(ClusterJob(ref, place, code=code), _for_cluster(options))
         make_policy(spec.sync)
@@ -108,6 +112,18 @@ class ConnectedCluster:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         return SubmittedJob(self, name, chosen, rows, folder)
+
+    def _hand_over(
+        self, data: Any, job: Job, algorithm: Algorithm, folder: Path, options: Mapping[str, Any]
+    ) -> tuple[Dataset | None, str, dict[str, Any]]:
+        """Rows in the folder. Those of a distributed collection are written by the workers that have them."""
+        if writer_of(data) is None:
+            rows = open_job_data(job, data, algorithm)
+            return rows, *stage_rows(rows, folder, options)
+        label = write_parts(data, folder)
+        if label is not None and options.get("label") is not None:
+            raise UsageError("Labels are given twice; give them either as the second of the pair or as label=.")
+        return None, str(folder), {**options, **({} if label is None else {"label": label})}
 
     def jobs(self) -> tuple[JobView, ...]:
         """All jobs that the master knows."""

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from flegel.compare.stats import Spread, median, spread
-from flegel.errors import StorageError
+from flegel.errors import UNDECODABLE, StorageError
 
 FORMAT = 1
 
@@ -281,7 +281,7 @@ def read(path: Path) -> Document:
         found: Document = msgspec.json.decode(path.read_bytes(), type=Document)
     except OSError as error:
         raise StorageError(f"Could not read {path}: {error.strerror or error}.") from None
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise StorageError(f"{path} is no comparison and no benchmark of Flegel: {error}.") from None
     if found.format != FORMAT:
         raise StorageError(f"{path} has format {found.format}; this version reads {FORMAT}.")

@@ -32,7 +32,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 COMPILED = ("algorithms", "core", "datasets")
 """Parts of the package whose functions and constants are compiled in."""
 Function = TypeVar("Function", bound=Callable[..., Any])
-KEPT = 4
+KEPT = 16
 """Folders of other contents of a module that stay, the newest first: those of other versions and working copies."""
 IMPORTED = re.compile(rf"^\s*(?:from|import)\s+flegel\.((?:{'|'.join(COMPILED)})[\w.]*)", re.MULTILINE)
 

@@ -38,9 +38,17 @@ class Cuts:
     slices: tuple[tuple[int, int], ...]
     """First unit, and the one behind the last."""
 
+    bytes_of_unit: int = 1
+    """Of the cut fields of θ and of the statistics together."""
+
     @property
     def count(self) -> int:
         return len(self.slices)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each slice: what a worker sends and receives of it in a round."""
+        return tuple(self.bytes_of_unit * (stop - start) for start, stop in self.slices)
 
 
 def axes(bundle: Tree, declared: Mapping[str, int]) -> tuple[int, ...]:
@@ -63,7 +71,14 @@ def make_cuts(sharding: Sharding, parameter: Tree, statistics: Tree, wanted: int
     extents = units(parameter, of_parameter) | units(statistics, of_statistics)
     if len(extents) != 1:
         raise UsageError(f"Fields that `sharding` cuts have one and the same extent; these have {sorted(extents)}.")
-    return Cuts(of_parameter, of_statistics, even_slices(extents.pop(), sharding.granule, wanted))
+    extent = extents.pop()
+    weight = (bytes_cut(parameter, of_parameter) + bytes_cut(statistics, of_statistics)) // max(extent, 1)
+    return Cuts(of_parameter, of_statistics, even_slices(extent, sharding.granule, wanted), max(weight, 1))
+
+
+def bytes_cut(bundle: Tree, along: Sequence[int]) -> int:
+    """Bytes of the fields that are cut."""
+    return sum(a.nbytes for a, axis in _fields(bundle, along) if axis != UNCUT)
 
 
 def even_slices(extent: int, granule: int, wanted: int) -> tuple[tuple[int, int], ...]:

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from flegel.dashboard.access import FULL, READ, Access
 from flegel.dashboard.hub import Hub
 from flegel.dashboard.page import POLICY, files
-from flegel.errors import FlegelError, UsageError
+from flegel.errors import UNDECODABLE, FlegelError, UsageError
 from flegel.runtime import clock
 
 HEADERS = {
@@ -125,7 +125,7 @@ def make_app(hub: Hub, actions: Actions | None, access: Access) -> ASGIApp:
         try:
             wanted = msgspec.json.decode(body, type=ActionRequest)
             text = await asyncio.to_thread(actions.act, wanted)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return PlainTextResponse("That is no action.", 400)
         except FlegelError as error:
             return PlainTextResponse(str(error), 409 if isinstance(error, UsageError) else 502)

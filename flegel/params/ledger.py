@@ -52,6 +52,8 @@ class Ledger:
         """The number of the next account."""
         self._not_in_accounts: tuple[Sequence[int], Sequence[Sequence[Array]]] = NOTHING
         """Changes that the accounts do not hold yet, field by field, and whose they are."""
+        self._remote: dict[str, Tree] = {}
+        """Statistics of other groups that train the same model; each of them is one owner."""
         self.total = pytree.copy(zero)
 
     def bundle(self, arrays: Sequence[Array]) -> Tree:
@@ -178,11 +180,38 @@ class Ledger:
     def _rebuild(self) -> None:
         """The total anew from the accounts: a difference of large sums would leave its rounding behind."""
         fresh = pytree.copy(self._zero)
-        for account in self._accounts.values():
+        for account in (*self._accounts.values(), *self._remote.values()):
             pytree.add(fresh, account)
         for name, into, value in zip(self._names, pytree.flatten(self.total), pytree.flatten(fresh), strict=True):
             if name not in self._algorithm.spent:
                 into[...] = value
+
+    @property
+    def remote(self) -> dict[str, Tree]:
+        return self._remote
+
+    def set_remote(self, statistics: dict[str, Tree]) -> bool:
+        """Replace the statistics of all other groups; those that are not named are lost, and theirs are subtracted.
+        True where something changed."""
+        self.update_accounts()
+        before, self._remote = self._remote, dict(sorted(statistics.items()))
+        if before.keys() == self._remote.keys() and all(_equal(before[g], new) for g, new in self._remote.items()):
+            return False
+        self._rebuild()
+        return True
+
+    def own(self) -> Tree:
+        """The statistics of this group alone: the total itself where there is no other one."""
+        if not self._remote:
+            return self.total
+        self.update_accounts()
+        own = pytree.copy(self._zero)
+        for account in self._accounts.values():
+            pytree.add(own, account)
+        for keeps, into, value in zip(self._keeps, pytree.flatten(own), pytree.flatten(self.total), strict=True):
+            if not keeps:
+                into[...] = value
+        return own
 
     def spend(self) -> None:
         """After θ was updated: gradients are used up."""
@@ -191,7 +220,7 @@ class Ledger:
     def discrepancy(self) -> float:
         """Largest relative difference between the total and the sum over owners, kept fields only."""
         self.update_accounts()
-        accounts = [pytree.flatten(account) for account in self._accounts.values()]
+        accounts = [pytree.flatten(account) for account in (*self._accounts.values(), *self._remote.values())]
         worst = 0.0
         fields = zip(self._keeps, pytree.flatten(self.total), pytree.flatten(self._zero), strict=True)
         for at, (keep, total, zero) in enumerate(fields):
@@ -200,6 +229,10 @@ class Ledger:
                 scale = max(float(np.abs(wanted).max()), 1e-300)
                 worst = max(worst, float(np.abs(total - wanted).max()) / scale)
         return worst
+
+
+def _equal(one: Tree, other: Tree) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(pytree.flatten(one), pytree.flatten(other), strict=True))
 
 
 def sums_alone(algorithm: Algorithm) -> bool:

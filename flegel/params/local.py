@@ -35,10 +35,18 @@ class LocalStore:
         self.retire = self._ledger.retire
         self.use_spare_time = self._ledger.update_accounts
         self.discrepancy = self._ledger.discrepancy
+        self.own_statistics = self._ledger.own
 
     @property
     def statistics(self) -> Tree:
         return self._ledger.total
+
+    @property
+    def remote(self) -> Mapping[str, Tree]:
+        return self._ledger.remote
+
+    def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
+        return self._ledger.set_remote({group: self._ledger.bundle(arrays) for group, arrays in statistics.items()})
 
     def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
         return self._ledger.bundle(arrays)
@@ -103,12 +111,15 @@ class LocalStore:
             "statistics": pytree.flatten(self._ledger.total),
             "accounts": {owner: pytree.flatten(account) for owner, account in accounts.items()},
             "account_of": account_of,
+            "remote": {group: pytree.flatten(held) for group, held in self._ledger.remote.items()},
         }
 
     def restore(self, state: Mapping[str, Any], owners: Collection[int] | None = None) -> None:
         ledger = self._ledger
         self.set_parameter(pytree.unflatten(self.parameter, state["parameter"]))
         ledger.total = pytree.unflatten(ledger.total, state["statistics"])
+        remote: Mapping[str, Sequence[Array]] = state.get("remote", {})
+        ledger.remote.update({group: self._ledger.bundle(arrays) for group, arrays in remote.items()})
         accounts: dict[int, Sequence[Array]] = state["accounts"]
         if owners is None:
             kept = {owner: pytree.unflatten(ledger.total, arrays) for owner, arrays in accounts.items()}

@@ -67,6 +67,19 @@ class ParameterStore(Protocol):
         ...
 
     @property
+    def remote(self) -> Mapping[str, Tree]:
+        """Statistics of other groups that train the same model, which are part of `statistics`."""
+        ...
+
+    def own_statistics(self) -> Tree:
+        """The statistics without those of other groups."""
+        ...
+
+    def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
+        """Replace the statistics of all other groups. True where something changed."""
+        ...
+
+    @property
     def train_version(self) -> int:
         """The version of θ that servers give to workers; -1: θ goes with each order."""
         ...

@@ -79,6 +79,18 @@ class ReplicatedStore:
         """θ or the statistics are others now, not by a fold."""
         self._current.clear()
 
+    # -- other groups: none, the coordinator of a group keeps the statistics itself ----------------------------
+
+    @property
+    def remote(self) -> Mapping[str, Tree]:
+        return {}
+
+    def own_statistics(self) -> Tree:
+        return self.statistics
+
+    def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
+        raise ProtocolError("Statistics of other groups need --topology coordinator.")
+
     # -- folds -----------------------------------------------------------------------------------------------
 
     def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:

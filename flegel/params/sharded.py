@@ -11,9 +11,6 @@ from flegel.core.sharding import Cuts, Sharding, make_cuts
 from flegel.errors import UsageError
 from flegel.params.ledger import sums_alone
 
-A_SERVER = 2
-"""Slices for each server: those of a lost one go to two others."""
-
 
 def sharding_of(algorithm: Algorithm) -> Sharding:
     """What the class declares; refuses one that cannot be cut."""
@@ -34,6 +31,6 @@ def _older(cls: type[Algorithm], one: str, other: str) -> bool:
     return lines[0] > lines[1]
 
 
-def cuts_for(algorithm: Algorithm, parameter: Tree, statistics: Tree, servers: int) -> Cuts:
-    """The slices of a job."""
-    return make_cuts(sharding_of(algorithm), parameter, statistics, A_SERVER * servers)
+def cuts_for(algorithm: Algorithm, parameter: Tree, statistics: Tree, wanted: int) -> Cuts:
+    """The slices of a job, about so many."""
+    return make_cuts(sharding_of(algorithm), parameter, statistics, wanted)

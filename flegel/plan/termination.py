@@ -4,6 +4,9 @@ Relative change is judged on its own clock, one full pass of the slowest worker,
 interval the change from one barrier to the next is always small and would stop the job too early. An algorithm that
 knows its distance to the minimum (`optimality`) is judged by that instead: a small change may also mean small steps.
 
+Methods with gains that shrink slowly (`Algorithm.slow_gains`) must also have gained little in the second half of all
+passes: each of them may gain a millionth, and all that are still to come a percent.
+
 A job has converged only where its objective is no worse than after the first pass and no worse than that of a trivial
 model (`baseline`). Where a job comes to rest otherwise, the reason says what to do.
 """
@@ -18,6 +21,8 @@ from flegel.job import TOLERANCE, Criteria
 
 FAR_WORSE = 10.0  # multiples of the first objective's size: transients of converging runs stay below
 ROUNDING = 1e-9  # relative: objectives of two models that differ by less count as equal
+HALF_GAIN = 100.0  # tolerances: gain of the second half of all passes; where F − F* ∝ 1/passes it is what remains
+MARK_EVERY = 1.02  # ratio of passes between two objectives that are kept for that: 230 of them in 1,000 passes
 STALL_PASSES = 12  # without progress towards the target, after which a job is said to stall
 STALL_PART = 1e-3  # of the distance to the target: at less in `STALL_PASSES` it takes 12,000 passes more, at best
 
@@ -76,8 +81,11 @@ class Progress:
 class Termination:
     """Keeps the first objective, the one at the last check, and, where there is a target, those of the last passes."""
 
-    def __init__(self, criteria: Criteria, maximize: bool) -> None:
+    def __init__(self, criteria: Criteria, maximize: bool, slow_gains: bool = False) -> None:
         self._criteria = criteria
+        self._slow = slow_gains
+        self._marks: list[tuple[float, float]] = []
+        """Passes and objective at earlier checks, of a method with slow gains."""
         self._sign = -1.0 if maximize else 1.0
         self._checked_at = 0.0
         self._checked: float | None = None
@@ -107,6 +115,7 @@ class Termination:
                 verdict = verdict or self._sound(progress, Verdict(True, "terminationCheck said so", "stopped"))
             self._checked_at = math.floor(progress.slowest_pass)
             self._checked = value if progress.exact else None
+            self._mark(progress)
             verdict = verdict or self._stalled(progress)
         if verdict:
             return verdict
@@ -121,8 +130,14 @@ class Termination:
     def reconsidered(self, verdict: Verdict | None) -> Verdict | None:
         """The statistics change under the feet of a job: changes are measured anew. Only a limit still ends it."""
         self._checked = None
+        self._marks.clear()
         self._recent.clear()
         return verdict if verdict is not None and verdict.outcome == "limit" else None
+
+    def rebased(self) -> None:
+        """The objective is one over other points from now on: nothing from before is compared with it."""
+        self._first = self._checked = None
+        self._recent.clear()
 
     def _divergence(self, progress: Progress) -> Verdict | None:
         """Numbers that are not finite, or an objective that is `FAR_WORSE` times worse than the first."""
@@ -174,10 +189,26 @@ class Termination:
         if not tolerance or value is None or self._checked is None or not progress.exact:
             return None
         change = abs(value - self._checked) / max(abs(self._checked), 1e-300)
-        if change <= tolerance:
+        if change <= tolerance and self._rests(progress, value):
             reason = f"relative change {change:.2g} over a full pass is within {tolerance:g}"
             return self._sound(progress, Verdict(True, reason, "converged"))
         return None
+
+    def _mark(self, progress: Progress) -> None:
+        if not self._slow or not progress.exact or progress.objective is None:
+            return
+        if not self._marks or progress.slowest_pass >= MARK_EVERY * self._marks[-1][0]:
+            self._marks.append((progress.slowest_pass, progress.objective))
+
+    def _rests(self, progress: Progress, value: float) -> bool:
+        """The second half of all passes has gained little; true of every method without slow gains."""
+        if not self._slow:
+            return True
+        half = [then for passes, then in self._marks if passes <= progress.slowest_pass / 2]
+        if not half:
+            return False
+        size = max(abs(value), ROUNDING * abs(progress.baseline or 0.0), 1e-300)
+        return self._worse(half[-1], value) <= HALF_GAIN * self._tolerance * size
 
     def _sound(self, progress: Progress, verdict: Verdict) -> Verdict:
         """The verdict, unless the model is worse than where it began or than a trivial one, or misses the target."""

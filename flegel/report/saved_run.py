@@ -11,6 +11,7 @@ from flegel.compare.table import seconds
 from flegel.errors import StorageError
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json
+from flegel.plan.placement.snapshot import lines
 from flegel.report import timeline
 from flegel.report.charts import ChartCurve, curves
 from flegel.report.comparison import intervals, reasons, workers
@@ -85,6 +86,8 @@ def section(single: SavedRun) -> str:
         parts.append(note(drawn.note))
     name = result["sync"]
     parts += [intervals({name: drawn}), workers({name: drawn}), reasons({name: drawn})]
+    if told_of_servers := lines(result.get("servers")):
+        parts += [heading("Parameter servers", level=3), pairs(told_of_servers)]
     data = result["dataset"]
     hyper = ", ".join(f"{k}={v}" for k, v in result["hyperparameters"].items())
     parts.append(

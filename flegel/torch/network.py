@@ -71,6 +71,7 @@ class NeuralNetwork(Algorithm):
     averaged = True
     spent = NetworkSums._fields
     unsent = ("optimizer", "course")
+    additive = ("weights", "buffers")
     per_report = ("buffers", "spread")
     auxiliary = NetworkWeights._fields  # a first update need not rest on 500 numbers for each weight
 

@@ -217,6 +217,9 @@ class NetworkKernel:
         if not self._gpu:  # labels of points that arrived since lie in the copies
             self._copies.clear()
 
+    def forget(self, shard: Shard) -> None:
+        self._copies.pop(id(shard), None)
+
     def close(self) -> None:
         self._copies.clear()
 

@@ -15,10 +15,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from flegel.algorithms.lr import LR, precondition
+from flegel.algorithms.lr.search import StepSearch, begin, unsolved
 from flegel.core import pytree
 from flegel.core.shard import Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
+from flegel.runtime.backends.numba.compiler import interpreted
 
 
 def problem(points: int = 300, columns: int = 7, classes: int = 2, dtype: Any = np.float64) -> tuple[Any, Any]:
@@ -297,3 +299,34 @@ def test_columns_that_the_sample_does_not_show_do_not_shorten_every_step() -> No
     features = Sparse(np.arange(rows + 1), at, np.ones(rows, np.float32), columns)
     bound = precondition.scaled(features, columns, 0.25, 1e-5, True)[1, columns]
     assert bound < 1.0  # 80 where the penalty is no part of the units; every step is shorter by that factor
+
+
+def test_the_best_parameter_measured_again_is_accepted_in_spite_of_rounding() -> None:
+    """Losses are float32: a job that went back to its best θ measured 1e-6 more there, and called that the minimum."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 3))
+    labels = (rows[:, 0] > 0.3).astype(np.float64)
+    model = LR(l2=0.1)
+    sample = sample_of(rows, labels)
+    first = model.initParameter(sample, rng)
+    shard = make_shard(rows, labels, model.initState(40, 3, rng), "rows")
+    sums = model.initAggregator(sample, first)
+    interpreted(model)(shard, first, sums, 0, 40, 0, new_flag())
+    back = StepSearch(*begin(40, True))._replace(best=np.log(2.0) * (1 - 1e-6), measured=1.0, wary=2.0)
+    after = model.updateParameter(sums, first._replace(internal_search=np.array(back)))
+    assert np.abs(after.weights).max() > 0, "the next step starts from there"
+    assert model.optimality(sums, after) > 1e-4
+
+
+def test_a_search_that_ends_far_from_its_minimum_says_why() -> None:
+    metric = np.array([[0.0, 0.0, 1.0], [1e-4, 1e5, 1.0]])
+    far = StepSearch(*begin(10, True))._replace(best=0.3, measured=40.0, gap=0.2)
+    assert "factor of 1e+09" in unsolved(far, metric)[0] and "20 %" in unsolved(far, metric)[0]
+    assert not unsolved(far._replace(gap=1e-4), metric) and not unsolved(far._replace(measured=3.0), metric)
+
+
+def test_the_metric_of_many_sparse_columns_is_that_of_the_same_dense_ones() -> None:
+    rng = np.random.default_rng(1)
+    dense = np.where(rng.random((300, 40)) < 0.1, rng.random((300, 40)), 0.0)
+    one, other = (precondition.scaled(each, 40, 0.25, 1e-3, True) for each in (dense, sparse_of(dense)))
+    np.testing.assert_allclose(one[:2], other[:2], rtol=1e-9, atol=1e-12)

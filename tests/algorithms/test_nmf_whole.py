@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from local_training import sparse_of, start
+from scipy.optimize import nnls
 from sklearn.decomposition import non_negative_factorization
 
 from flegel.algorithms.nmf import NMF
 from flegel.algorithms.nmf.kullback import KLNMF
-from flegel.algorithms.nmf.rows import start_row
+from flegel.algorithms.nmf.rows import descend, start_row, start_whole_row
 from flegel.core import pytree
 from flegel.core.shard import DataPoint
 from flegel.errors import UsageError
@@ -32,7 +33,10 @@ def scikit_learn(algorithm: Any, whole: np.ndarray, first: Any, **rule: Any) -> 
     w = np.zeros((len(whole), algorithm.rank))
     for i, row in enumerate(whole / scale):
         stored = np.flatnonzero(row)
-        start_row(h, stored, row[stored], w[i])
+        if isinstance(algorithm, KLNMF):
+            start_row(h, stored, row[stored], w[i])
+        else:
+            start_whole_row(h.T @ h, h.T @ row, w[i])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _, found, _ = non_negative_factorization(
@@ -92,3 +96,31 @@ def test_entries_that_have_no_divergence_are_refused() -> None:
         start(KLNMF(rank=2), -counts())
     with pytest.raises(UsageError, match="missing"):
         start(KLNMF(rank=2), np.where(counts() > 0, counts(), np.nan))
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-4])
+def test_a_new_row_is_solved_exactly_where_factors_are_almost_parallel(apart: float) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        h = rng.random((9, 1)) + apart * rng.random((9, 5))
+        row, weights = rng.random(9), np.zeros(5)
+        descend(h.T @ h, h.T @ row, weights, 1, True)
+        assert (weights >= 0).all()
+        assert ((row - h @ weights) ** 2).sum() <= nnls(h, row)[1] ** 2 + 1e-12
+
+
+def test_a_row_whose_columns_have_hardly_any_factors_is_not_blown_up() -> None:
+    """Its stored entry alone would ask for weights of 1e13; predictions elsewhere were then 1e13 times too large."""
+    h = np.array([[1e-13, 2e-13, 0.0], [3.0, 1.0, 2.0], [0.5, 2.0, 1.0]])
+    model = NMF(rank=3, solver="coordinate", precision="float64")
+    rows = sparse_of(np.array([[4.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 6.0, 1.0]]))
+    first = start(model, rows).parameter
+    found = model.evaluate(rows, None, first._replace(factors=h, scale=np.ones(1)))
+    assert 16.0 - 1e-9 <= found.objective <= 16.0 + 1e-9
+
+
+def test_extrapolation_never_raises_the_objective() -> None:
+    run = start(NMF(rank=3, solver="coordinate", precision="float64"), counts())
+    values = run.passes(60).objectives
+    assert (np.diff(values[2:]) <= 1e-12 * values[0]).all()
+    assert float(run.parameter.pace[0]) > 1.0, "there was some"

@@ -51,12 +51,15 @@ ALGORITHMS: dict[str, Any] = {
     "lr": LR,
     "nmf": lambda: NMF(rank=3),
     "own": Drawing,
+    "weights": lambda: KMeans(k=5),
 }
 
 
 def rows_for(name: str, points: np.ndarray) -> Any:
     if name == "lr":
         return points, (points[:, 0] + points[:, 1] > 0).astype(float)
+    if name == "weights":
+        return points, None, 1.0 + np.arange(len(points)) % 3
     return np.abs(points) if name == "nmf" else points
 
 
@@ -83,6 +86,16 @@ def test_under_bsp_a_resumed_job_takes_the_same_course_to_the_last_bit(name: str
     assert [r["iteration"] for r in again.rows] == list(range(1, 13))
     if whole.state is not None:
         assert np.array_equal(again.state, whole.state)
+
+
+def test_other_weights_are_other_data(cluster, points, tmp_path) -> None:
+    weights = 1.0 + np.arange(len(points)) % 3
+    options: dict[str, Any] = {"sync": "bsp", "workers": 2, "cluster": cluster, "tolerance": 0}
+    stored: dict[str, Any] = {"checkpoint": tmp_path / "job", "checkpoint_every": 0.01}
+    flegel.run(KMeans(k=5), (points, None, weights), max_iterations=3, **stored, **options)
+    for other in ((points, None, weights[::-1].copy()), points):
+        with pytest.raises(flegel.FlegelError, match=r"not the data|other data|differ"):
+            flegel.resume(tmp_path / "job", data=other, algorithm=KMeans(k=5), max_iterations=5, cluster=cluster)
 
 
 def test_checkpoints_of_workers_that_hold_the_parameters_go_on_to_the_same_bits(cluster, points, tmp_path) -> None:

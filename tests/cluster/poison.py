@@ -26,13 +26,14 @@ DEEDS = {
     "stop-parent": 'os.kill(os.getppid(), 0); raise ValueError("BOOM")',
     "shout": 'print("x" * 30_000_000); raise ValueError("BOOM")',
     "close-all": 'os.closerange(0, 64); raise ValueError("BOOM")',
+    "spy": 'raise ValueError("SEES", sorted(os.listdir(os.environ["FLEGEL_HOME"] + "/keys")))',
     "chdir": 'open("left-behind", "w").write("x"); raise ValueError("BOOM")',
 }
 EXPECTED = {
     "raise": "BOOM", "exit": "exit code 3", "segfault": "SIGSEGV", "loop": "return", "bomb": "emory",
     "abort": "SIGABRT", "system-exit": "", "interrupt": "KeyboardInterrupt", "hog": "", "recursion": "ecursion",
     "suicide": "SIGBUS", "threads": "BOOM", "child": "BOOM", "daemon": "4", "stop-parent": "BOOM",
-    "shout": "BOOM", "close-all": "", "chdir": "BOOM",
+    "shout": "BOOM", "close-all": "", "spy": "SEES", "chdir": "BOOM",
 }  # fmt: skip
 """What the cause must say; empty where any cause is good enough."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flegel.cluster.slave.coordinator_deadlines import COMPILING, CoordinatorDeadlines
+from flegel.cluster.slave.coordinator_deadlines import COMPILING, REPLACING, CoordinatorDeadlines
 
 
 def after(deadlines: CoordinatorDeadlines, seconds: float, now: float = 100.0, reports: bool = False) -> str:
@@ -64,7 +64,12 @@ def test_compiling_has_more_time() -> None:
 
 
 def test_training_ends_by_max_seconds_even_if_the_coordinator_forgets_it() -> None:
-    assert "--max-seconds 60" in after(in_phase("training", max_seconds=60.0), 64.0, reports=True)
+    assert "--max-seconds 60" in after(in_phase("training", max_seconds=60.0), 84.0, reports=True)
+
+
+def test_a_coordinator_that_waits_for_a_frozen_worker_is_not_ended_before_that_one_counts_as_lost() -> None:
+    deadlines = in_phase("training", max_seconds=4.0)
+    assert not after(deadlines, 4.0 + deadlines.worker_timeout + REPLACING, reports=True)
 
 
 def test_lost_workers_are_given_as_the_cause() -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from daemon_cluster import DaemonCluster
 from poison import EXPECTED, poison
@@ -22,6 +23,8 @@ from flegel.cli.main import app
 from flegel.cluster.client import Client
 from flegel.cluster.transport.protocol import JobView
 from flegel.errors import UsageError
+from flegel.runtime.job.result_store import load
+from flegel.runtime.system.confinement import why_impossible
 
 pytestmark = pytest.mark.processes
 
@@ -81,6 +84,20 @@ def test_a_table_with_text_and_gaps_is_treated_alike_on_every_host(
     (tmp_path / "new.csv").write_text("colour,b\nred,\ngreen,1\n")
     found = flegel(cluster, "predict", "m", "--data", "new.csv", folder=tmp_path)
     assert found.exit_code == 0 and "1 row has a value in column 'colour'" in found.output
+
+
+@pytest.mark.slow
+def test_weights_of_a_file_count_on_every_host(cluster: DaemonCluster, client: Client, tmp_path: Path) -> None:
+    rows = [(k % 5 + 20 * (k % 2), k % 7, 1 + k % 3) for k in range(400)]
+    (tmp_path / "w.csv").write_text("\n".join(["a,b,often", *(",".join(map(str, row)) for row in rows)]))
+    words = "submit kmeans --data w.csv --weight often --set k=2 --workers 2 --sync bsp --out weighed --name weighed"
+    done = flegel(cluster, *words.split(" "), folder=tmp_path)
+    assert done.exit_code == 0, done.output + cluster.logs()
+    table = np.array(rows, float)
+    halves = [table[table[:, 0] < 10], table[table[:, 0] >= 10]]
+    wanted = [np.average(half[:, :2], axis=0, weights=half[:, 2]) for half in halves]
+    found = load(tmp_path / "weighed").parameters["centroids"]
+    np.testing.assert_allclose(found[np.argsort(found[:, 0])], wanted, rtol=1e-9)
 
 
 def test_a_file_that_slaves_cannot_see_is_refused_with_a_sentence(cluster: DaemonCluster, client: Client) -> None:
@@ -261,6 +278,8 @@ POISON = [
     ("initParameter", "interrupt", "anywhere"),
     ("module", "raise", "anywhere"),
     ("objective", "daemon", "anywhere"),
+    ("initParameter", "spy", "anywhere"),
+    ("initState", "spy", "worker"),
 ]
 
 
@@ -272,6 +291,7 @@ def test_poison_fails_with_its_cause_and_harms_nobody(cluster: DaemonCluster, cl
     for job, kind in jobs.items():
         view = cluster.wait(client, job, "failed")
         assert EXPECTED[kind[1]] in view.reason, (kind, view, cluster.logs())
+        assert kind[1] != "spy" or "[]" in view.reason or why_impossible(), "keys are hidden unless the host forbids it"
     assert client.job(neighbour).state == "running" and client.job(neighbour).attempt == 1
     assert {process.pid for process in cluster.slaves.values() if process.poll() is None} == ids
     client.cancel(neighbour)

@@ -180,5 +180,7 @@ def test_a_plan_changes_only_when_it_pays(
     decision = decide(current, links, 1, remaining)
     assert (decision.moves, decision.chosen is not current) == (moves, moves), decision.reason
     assert re.match(reason, decision.reason), decision.reason
+    few_slices = first_map((8_000_000,) * 8, range(4))
+    assert "too large, or too few" in decide(few_slices, UNEVEN, 1, 100).reason
     if moves:
         assert decision.seconds_planned < 0.75 * decision.seconds_now

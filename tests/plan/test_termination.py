@@ -158,3 +158,24 @@ def test_the_command_line_exits_with_3_where_the_model_is_not_as_asked_for(
     except typer.Exit as ended:
         found = ended.exit_code
     assert found == code
+
+
+def test_slow_gains_end_a_job_only_when_the_second_half_of_all_passes_gained_little() -> None:
+    """1 + 1/p falls by a millionth in pass 1000 and has a thousandth to go; the old rule would end it there."""
+    ended = {}
+    for slow in (False, True):
+        check, passes = Termination(Criteria(tolerance=1e-6), maximize=False, slow_gains=slow), 0
+        while passes < 20_000:
+            passes += 1
+            if check.judge(at(passes, objective=1.0 + 1.0 / passes, passes=float(passes)), False):
+                break
+        ended[slow] = 1.0 / passes
+    assert 5e-4 < ended[False] < 2e-3
+    assert 5e-5 < ended[True] <= 1e-4, "what remains is within 100 tolerances"
+
+
+def test_slow_gains_below_the_rounding_of_a_trivial_model_are_none() -> None:
+    check = Termination(Criteria(tolerance=1e-6), maximize=False, slow_gains=True)
+    values = enumerate((1.05e-12, 1e-12, 1e-12), 1)
+    verdicts = [check.judge(replace(at(p, objective=v, passes=float(p)), baseline=1.0), False) for p, v in values]
+    assert verdicts[-1] is not None and verdicts[-1].converged

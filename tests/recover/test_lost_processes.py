@@ -86,11 +86,12 @@ def train(algorithm: Any, data: Any, cluster: LocalCluster, story: Story, **more
     return result, story.machine
 
 
-def check_kmeans(data: np.ndarray, result: flegel.Result, machine: Any) -> None:
+def check_kmeans(data: np.ndarray, result: flegel.Result, machine: Any, weights: np.ndarray | None = None) -> None:
     z, total = result.state[:, 0], machine.store.statistics
-    assert (z >= 0).all() and np.array_equal(np.bincount(z, minlength=len(total.counts)), total.counts)
+    often = np.ones(len(data)) if weights is None else weights
+    assert (z >= 0).all() and np.array_equal(np.bincount(z, often, minlength=len(total.counts)), total.counts)
     for j in range(len(total.counts)):
-        expected = (data[z == j] - machine.parameter.origin).sum(axis=0)
+        expected = (often[z == j, None] * (data[z == j] - machine.parameter.origin)).sum(axis=0)
         np.testing.assert_allclose(total.sums[j], expected, rtol=1e-10, atol=1e-8)
 
 
@@ -104,6 +105,14 @@ def test_kmeans_survives_kills_and_its_objective_only_improves(crew: LocalCluste
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(seen)), "what was lost is revisited under the same θ"
     undisturbed = flegel.run("kmeans", points, cluster=crew, workers=3, sync="bsp", tolerance=1e-5)
     assert result.objective <= undisturbed.objective * 1.05
+
+
+def test_weights_stay_with_their_points_when_workers_are_lost(crew: LocalCluster, points: np.ndarray) -> None:
+    weights = 1.0 + np.arange(len(points)) % 3
+    story = Story(kill(crew, 1), recovered(1), kill(crew, 2), recovered(2))
+    result, machine = train("kmeans", (points, None, weights), crew, story, replace=False)
+    check_kmeans(points, result, machine, weights)
+    assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [1, 2]
 
 
 def test_models_without_a_barrier_survive_a_kill(crew: LocalCluster, points: np.ndarray) -> None:

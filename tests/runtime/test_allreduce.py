@@ -110,5 +110,7 @@ def test_what_needs_single_reports_at_the_coordinator_is_refused(points: np.ndar
         flegel.run(Merging(), points, topology="allreduce", max_iterations=2)
     with pytest.raises(UsageError, match=r"--attribute asks for the gain of each report"):
         flegel.run("kmeans", points, topology="allreduce", attribute=True)
+    with pytest.raises(UsageError, match=r"--servers keeps θ on servers"):
+        flegel.run("kmeans", points, topology="allreduce", servers=2)
     with pytest.raises(UsageError, match=r"--topology ring is not known"):
         flegel.run("kmeans", points, topology="ring")

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from user_classes import DenseMean
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
 from flegel.errors import AlgorithmError, UsageError
+from flegel.machine.audit.recount import Recount
+from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.worker import BeginLoad, BeginTrain, ShardReady, TrainerDone
 from flegel.messages import LoadShard
 from flegel.params.tree_layout import form_of
@@ -84,6 +86,9 @@ class DeviceKernel:
             copy = self._copy(shard)
             copy.state[...], copy.halted[...] = shard.state, shard.halted
 
+    def forget(self, shard: Shard) -> None:
+        self._copies.pop(id(shard), None)
+
     def close(self) -> None:
         self._copies.clear()
 
@@ -102,6 +107,21 @@ class DeviceBackend:
 
 
 BACKEND = DeviceBackend()
+
+
+def test_a_recount_keeps_states_that_live_on_a_device() -> None:
+    """A second visit that reads states from the host again counts a point twice: GPUs were called unsound."""
+    algorithm, rng = KMeans(k=3, init="first"), np.random.default_rng(0)
+    sample = Sample(ROWS, None, len(ROWS), ROWS.shape[1])
+    theta = algorithm.initParameter(sample, rng)
+    empty = algorithm.initAggregator(sample, theta)
+    kernel = DeviceKernel(algorithm, theta, empty)
+    store = PointStore(make_shard(ROWS, None, algorithm.initState(300, 4, rng), "rows"), owned=True)
+    recount = Recount(algorithm, kernel, theta, empty, lambda points: algorithm.initState(points, 4, rng))
+    other = pytree.flatten(theta._replace(centroids=theta.centroids[::-1] + 2.0))
+    assert recount.law(store, other, 128, 1) == 0.0
+    assert recount.whole(store, other)[1].sum() == 300.0
+    assert not kernel._copies, "copies of points that were counted again are freed"
 
 
 @pytest.fixture

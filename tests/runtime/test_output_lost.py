@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,12 @@ from typer.testing import CliRunner
 import flegel
 from flegel.cli.main import app
 from flegel.cli.options import make_algorithm
+from flegel.cluster.slave import coordinator_process
+from flegel.cluster.slave.coordinator_pipe import CoordinatorPipe
+from flegel.cluster.slave.coordinator_protocol import JobAssignment
+from flegel.cluster.transport.protocol import ClusterJob
 from flegel.errors import ExitCode, StorageError
+from flegel.job import AlgorithmRef
 from flegel.result import exit_code
 from flegel.runtime.job import result_store
 from flegel.runtime.system.standard_streams import LenientFile
@@ -132,6 +138,26 @@ def test_a_full_disk_at_the_end_costs_the_place_and_not_the_model(
         (saved,) = wanted.rglob("model.npz")
         assert f"saved to {saved.parent} instead" in str(caught.value)
         assert result_store.load(saved.parent).parameters
+
+
+def test_a_coordinator_of_a_cluster_rescues_its_result_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_store.tempfile, "gettempdir", lambda: str(folder / "tmp"))
+    real = result_store._write
+
+    def write_elsewhere(path: Path, content: bytes) -> None:
+        if "jobs" in path.parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, content)
+
+    monkeypatch.setattr(result_store, "_write", write_elsewhere)
+    spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {"k": 2}), "blobs")
+    assignment = JobAssignment("job-7", 1, spec, "", 1, "127.0.0.1", str(folder / "jobs" / "result.1"), "", False)
+    read, write = os.pipe()
+    with pytest.raises(StorageError, match=r"was saved to .*job-7-.* instead") as caught:
+        coordinator_process._saved(result(), assignment, CoordinatorPipe(write))
+    os.close(read), os.close(write)
+    assert socket.gethostname() in str(caught.value)
+    assert list(folder.rglob("job-7-*/model.npz"))
 
 
 def test_the_command_and_python_rescue_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

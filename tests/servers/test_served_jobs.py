@@ -75,3 +75,10 @@ def test_what_servers_cannot_do_is_refused(cluster: flegel.LocalCluster) -> None
     ):
         with pytest.raises(UsageError, match=why):
             train(cluster, **{"servers": 2, **options})
+
+
+def test_a_resumed_job_goes_on_with_the_same_bits(tmp_path: Any) -> None:
+    options: dict[str, Any] = {"sync": "bsp", "workers": 2, "seed": 1, "tolerance": 0, "servers": 2}
+    whole = flegel.run(KMeans(k=9), ROWS, **options, max_iterations=9)
+    flegel.run(KMeans(k=9), ROWS, **options, max_iterations=4, checkpoint=tmp_path / "job")
+    assert same(whole, flegel.resume(tmp_path / "job", data=ROWS, max_iterations=9))

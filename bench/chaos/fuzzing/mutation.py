@@ -16,6 +16,9 @@ STRANGE: list[Any] = [
 ]  # fmt: skip
 
 
+NOT_UTF8 = (b"\xc3\x28", b"\xff", b"\xed\xa0\x80", b"\x00")
+
+
 def change_bytes(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
     """A few changes without regard for any structure."""
     work = bytearray(data)
@@ -86,7 +89,9 @@ def change_json(data: bytes, rng: random.Random) -> bytes:
         tree = json.loads(data)
         for _ in range(rng.choice((1, 1, 2, 4))):
             tree = change_tree(tree, rng)
-        return json.dumps(tree).encode()
+        text = json.dumps(tree).encode()
+        place = rng.randrange(len(text) + 1)
+        return text if rng.random() < 0.9 else text[:place] + rng.choice(NOT_UTF8) + text[place:]
     except (ValueError, RecursionError):
         return data
 

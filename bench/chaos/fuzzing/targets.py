@@ -120,8 +120,10 @@ def _checkpoint(folder: Path) -> Target:
     def run(content: bytes) -> None:
         try:
             name, changed, right = msgpack.unpackb(content)
-        except (ValueError, msgpack.UnpackException):
+        except (ValueError, TypeError, msgpack.UnpackException):
             return
+        if name not in names or not isinstance(changed, bytes):
+            return  # made by a mutator that knows nothing of files
         files = {**whole, name: changed}
         if right:
             _rehash(files, name)

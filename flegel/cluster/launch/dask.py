@@ -73,7 +73,7 @@ class DaskPlacer:
         self._client = Client(self._given) if isinstance(self._given, str) else self._given
 
     def place(self, ticket: SlaveTicket) -> None:
-        known = sorted(self._client.scheduler_info(n_workers=-1)["workers"])
+        known = sorted(self._client.nthreads())
         if not known:
             raise UsageError("This Dask cluster has no workers; start some with `dask worker`.")
         used = list(self.workers.values())
@@ -86,7 +86,7 @@ class DaskPlacer:
 
     def ended(self) -> dict[str, str]:
         found = {}
-        here = set(self._client.scheduler_info(n_workers=-1)["workers"])
+        here = set(self._client.nthreads())
         for name, task in list(self._tasks.items()):
             lost = self.workers[name] not in here
             if task.done() or lost:
@@ -127,7 +127,7 @@ class DaskCluster(LaunchedCluster):
         placer = DaskPlacer(client)
         if slaves is None:
             placer.open(Path())
-            slaves = max(len(placer._client.scheduler_info(n_workers=-1)["workers"]), 1)
+            slaves = max(len(placer._client.nthreads()), 1)
         super().__init__(placer, slaves, **launch)
 
 

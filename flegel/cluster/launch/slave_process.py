@@ -12,12 +12,12 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from flegel.cluster.client import own_address
+from flegel.cluster.launch import munge
 from flegel.cluster.launch import ticket as tickets
 from flegel.cluster.launch.lifeline import end_with_input, read_line
 from flegel.cluster.launch.ticket import READY, SlaveTicket
@@ -25,7 +25,7 @@ from flegel.cluster.slave.daemon import SlaveDaemon
 from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.transport.protocol import TO_SLAVE
 from flegel.cluster.transport.secure_client import SecureClient, dial
-from flegel.errors import FlegelError, UsageError
+from flegel.errors import FlegelError
 from flegel.runtime import clock, logs
 from flegel.runtime.processes.host import host_memory
 from flegel.runtime.processes.malloc_settings import share_heap
@@ -34,8 +34,6 @@ from flegel.runtime.system.private_files import keep_private
 PREFIX = "flegel-slave-"
 STALE = 60.0
 """Seconds after which a folder that nobody has locked is not one of a slave that is just starting."""
-MUNGE = "MUNGE:"
-"""How a credential of munge begins: Slurm's own way to send something that only one user's processes can read."""
 
 
 def main() -> None:
@@ -48,7 +46,7 @@ def main() -> None:
     if not line:
         sys.exit(0)  # the launcher ended before it had sent anything
     try:
-        serve(tickets.decode(_opened(line)))
+        serve(tickets.decode(munge.opened(line)))
     except FlegelError as error:
         print(f"flegel: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -88,16 +86,6 @@ def sweep(base: Path, launch: str = "", older: float = 0.0) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(lock)
-
-
-def _opened(line: bytes) -> bytes:
-    """A ticket that came as a credential of munge is decoded by the host's own daemon."""
-    if not line.startswith(MUNGE.encode()):
-        return line
-    found = subprocess.run(["unmunge", "--metadata", "/dev/null"], input=line, capture_output=True, timeout=30)
-    if found.returncode:
-        raise UsageError(f"munge refused the ticket of this slave: {found.stderr.decode(errors='replace').strip()}")
-    return found.stdout
 
 
 if __name__ == "__main__":

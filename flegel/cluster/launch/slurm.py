@@ -8,20 +8,18 @@ one lost worker.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flegel.cluster.launch import munge
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
 from flegel.cluster.launch.placer import SLAVE, CommandPlacer, outward_address
 from flegel.cluster.launch.ticket import SlaveTicket
-from flegel.errors import FlegelError, UsageError
+from flegel.errors import UsageError
 
-TICKET_SECONDS = 300
-"""For which a credential can be decoded."""
 PATIENCE = 60.0
 
 
@@ -54,12 +52,7 @@ class SlurmPlacer(CommandPlacer):
         ]  # fmt: skip
 
     def seal(self, line: bytes) -> bytes:
-        """A credential of munge: encrypted with the cluster's key, for processes of this user."""
-        command = ["munge", f"--restrict-uid={os.getuid()}", f"--ttl={TICKET_SECONDS}"]
-        found = subprocess.run(command, input=line, capture_output=True, timeout=PATIENCE)
-        if found.returncode:
-            raise FlegelError(f"munge made no credential: {found.stderr.decode(errors='replace').strip()}")
-        return found.stdout.strip() + b"\n"
+        return munge.seal(line)
 
     def drain(self, name: str, process: subprocess.Popen[bytes]) -> None:
         """A signal to the task, not to `srun`, which would kill it."""

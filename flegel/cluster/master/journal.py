@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from flegel.cluster.master.facts import Fact, JobTable, JobTableSnapshot, restore, snapshot
-from flegel.errors import StorageError, UsageError
+from flegel.errors import UNDECODABLE, StorageError, UsageError
 from flegel.loading.damage import damage_as
 from flegel.loading.regular_files import read_regular
 
@@ -85,7 +85,7 @@ def _next(content: bytes, offset: int) -> tuple[Fact | JobTableSnapshot | None, 
         return None, offset
     try:
         return _decoder.decode(body), end
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+    except UNDECODABLE:
         return None, offset
 
 

@@ -18,6 +18,7 @@ from flegel.cluster.transport.protocol import (
     LaunchWorker,
     ProcessStatus,
     WorkerEnded,
+    runs_submitted_code,
 )
 
 
@@ -105,7 +106,9 @@ class WorkerStaffing:
         slave.ordered[job.id, job.attempt, worker, incarnation] = self._state.now
         if worker in status.configs:
             config, spec = status.configs[worker], job.spec
-            order = LaunchWorker(job.id, job.attempt, worker, incarnation, config, spec.memory, spec.data)
+            order = LaunchWorker(
+                job.id, job.attempt, worker, incarnation, config, spec.memory, spec.data, runs_submitted_code(spec)
+            )
             self._state.send(slave.name, order)
 
     def _acquire_slots(self, job: JobEntry, wanted: int) -> None:

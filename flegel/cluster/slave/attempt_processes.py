@@ -17,8 +17,10 @@ from flegel.cluster.slave import child_processes, coordinator_protocol
 from flegel.cluster.slave.attempts import COORDINATOR_KEY, Attempts, JobAttempt
 from flegel.cluster.slave.child_processes import ChildProcess, SpareProcess
 from flegel.cluster.slave.coordinator_deadlines import CoordinatorDeadlines
-from flegel.cluster.slave.data_access import why_refused
+from flegel.cluster.slave.data_access import MOVE_BY_SOCKET, confinement_for, why_refused
+from flegel.cluster.slave.process_limits import ProcessLimits
 from flegel.cluster.slave.settings import SlaveSettings
+from flegel.cluster.slave.slave_folder import write_new
 from flegel.cluster.transport.protocol import (
     COORDINATOR,
     CoordinatorStatus,
@@ -29,8 +31,10 @@ from flegel.cluster.transport.protocol import (
     ProcessStatus,
     ResizeJob,
     WorkerEnded,
+    runs_submitted_code,
 )
 from flegel.core.own_pauses import OwnPauses
+from flegel.errors import UNDECODABLE
 from flegel.runtime import clock
 from flegel.runtime.processes.exit_codes import describe_exit
 
@@ -73,18 +77,20 @@ class AttemptProcesses:
             self.refuse_coordinator(attempt, refusal, usage=True)
             return
         attempt.spec = order.spec
-        attempt.deadlines = CoordinatorDeadlines(order.spec.criteria.max_seconds, order.spec.hook_timeout)
+        attempt.deadlines = CoordinatorDeadlines(
+            order.spec.criteria.max_seconds, order.spec.hook_timeout, order.spec.worker_timeout
+        )
         attempt.status = CoordinatorStatus(order.job, order.attempt)
         shutil.rmtree(attempt.result, ignore_errors=True)
         if not order.resume:  # left by an older job of the same name
             shutil.rmtree(attempt.checkpoints, ignore_errors=True)
-        attempt.code.write_text(source, encoding="utf-8")
+        write_new(attempt.code, source)
         assignment = coordinator_protocol.JobAssignment(
             order.job, order.attempt, order.spec, str(attempt.code), order.workers, self._settings.address,
             str(attempt.result), str(attempt.checkpoints), order.resume,
         )  # fmt: skip
         line = coordinator_protocol.encode(assignment)
-        self._spawn(attempt, COORDINATOR_KEY, "coordinator", line, order.spec.memory)
+        self._spawn(attempt, COORDINATOR_KEY, "coordinator", line, order.spec.memory, runs_submitted_code(order.spec))
 
     def start_worker(self, order: LaunchWorker) -> None:
         attempt = self._attempts.open(order.job, order.attempt)
@@ -95,11 +101,16 @@ class AttemptProcesses:
         if refusal:
             self.refuse_worker(attempt, order, refusal)
             return
-        self._spawn(attempt, key, "worker", order.config.encode(), order.memory)
+        self._spawn(attempt, key, "worker", order.config.encode(), order.memory, order.submitted)
 
-    def _spawn(self, attempt: JobAttempt, key: tuple[int, int], role: str, line: bytes, memory: int | None) -> None:
+    def _spawn(
+        self, attempt: JobAttempt, key: tuple[int, int], role: str, line: bytes, memory: int | None, submitted: bool
+    ) -> None:
         name = (attempt.job, attempt.attempt, *key)
         limit = memory if memory is not None else self._settings.memory
+        other = next((child.process.pid for child in attempt.children.values() if child.alive), None)
+        confinement = confinement_for(self._settings, attempt.folder, submitted, other)
+        limits = ProcessLimits(role, str(attempt.scratch), limit, confinement)
         try:
             spare, self._spare = self._spare, None
             if spare is not None and spare.dead:
@@ -107,7 +118,7 @@ class AttemptProcesses:
                 spare = None
             if spare is None:
                 spare = self._start_spare(role)
-            attempt.children[key] = child_processes.assign(spare, name, role, line, attempt.log, attempt.scratch, limit)
+            attempt.children[key] = child_processes.assign(spare, name, limits, line, attempt.log)
             self._spare_at = clock.now() + SPARE_AFTER
         except OSError as error:
             attempt.ended[key] = ProcessStatus(
@@ -115,14 +126,14 @@ class AttemptProcesses:
             )
 
     def _start_spare(self, role: str) -> SpareProcess:
-        return child_processes.start_spare(role, self._owner, self._settings.folder, self._settings.data)
+        settings = self._settings
+        more = MOVE_BY_SOCKET if settings.isolation == "strict" else {}
+        return child_processes.start_spare(role, self._owner, settings.folder, settings.data, more)
 
     def keep_spare(self, now: float) -> None:
         if self._spare is None and now >= self._spare_at:
             with contextlib.suppress(OSError):  # the next start reports why
-                self._spare = child_processes.start_spare(
-                    "any", self._owner, self._settings.folder, self._settings.data
-                )
+                self._spare = self._start_spare("any")
 
     def refuse_coordinator(self, attempt: JobAttempt, why: str, usage: bool = False) -> None:
         attempt.ended[COORDINATOR_KEY] = ProcessStatus(
@@ -173,7 +184,7 @@ class AttemptProcesses:
         for line in child_processes.reports(child):
             try:
                 report = coordinator_protocol.decode_report(line)
-            except msgspec.MsgspecError:
+            except UNDECODABLE:
                 continue  # user code wrote into a descriptor that is not its own
             self._take_report(attempt, report)
 

@@ -74,7 +74,8 @@ class JobAttempt:
         found = {"": self.log.length}
         if COORDINATOR_KEY in self.ended and self.ended[COORDINATOR_KEY].outcome == "done":
             with contextlib.suppress(OSError):  # user code may have removed anything
-                found.update((p.name, p.stat().st_size) for p in sorted(self.result.iterdir()) if is_plain(p))
+                if not self.result.is_symlink():
+                    found.update((p.name, p.stat().st_size) for p in sorted(self.result.iterdir()) if is_plain(p))
         return found
 
     @property

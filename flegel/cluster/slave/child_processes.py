@@ -12,7 +12,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,7 +41,9 @@ class JobLog:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if path.is_symlink():  # put there by user code, to have another file written
+            path.unlink()
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def write(self, source: str, text: bytes) -> None:
         line = f"{clock.wall()} {source} | ".encode() + text[:MAX_LINE] + b"\n"
@@ -126,12 +128,15 @@ class SpareProcess:
         self.process.stdin.close()
 
 
-def start_spare(role: str, owner: str, folder: Path, data: Sequence[Path] = ()) -> SpareProcess:
+def start_spare(
+    role: str, owner: str, folder: Path, data: Sequence[Path] = (), more: Mapping[str, str] | None = None
+) -> SpareProcess:
     """Start a process that can become a `worker`, a `coordinator`, or `any` of the two. `data`: folders that files
-    named by hyper-parameters may be read from; empty for all."""
+    named by hyper-parameters may be read from; empty for all. `more`: for its environment."""
     output, output_write = os.pipe()
     reports, reports_write = os.pipe()
     environment = {**fork_server.environment(), "FLEGEL_REPORTS": str(reports_write), OWNER_VARIABLE: owner}
+    environment |= more or {}
     if data:
         environment[FOLDERS_VARIABLE] = os.pathsep.join(str(each.resolve()) for each in data)
     try:
@@ -158,16 +163,14 @@ def start_spare(role: str, owner: str, folder: Path, data: Sequence[Path] = ()) 
     return SpareProcess(process, os.pidfd_open(process.pid), output, reports)
 
 
-def assign(
-    spare: SpareProcess, name: Name, role: str, line: bytes, log: JobLog, scratch: Path, memory: int | None
-) -> ChildProcess:
+def assign(spare: SpareProcess, name: Name, limits: ProcessLimits, line: bytes, log: JobLog) -> ChildProcess:
     """Make it this process of this job; `line` is its configuration. It ends when its standard input closes."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    child = ChildProcess(name, spare.process, spare.pidfd, spare.output, log, memory, spare.reports)
-    if role == "worker":
+    Path(limits.scratch).mkdir(parents=True, exist_ok=True)
+    child = ChildProcess(name, spare.process, spare.pidfd, spare.output, log, limits.memory, spare.reports)
+    if limits.role == "worker":
         os.close(spare.reports)
         child.reports = None
-    write_input(child, msgspec.json.encode(ProcessLimits(role, str(scratch), memory)) + b"\n" + line + b"\n")
+    write_input(child, msgspec.json.encode(limits) + b"\n" + line + b"\n")
     return child
 
 

@@ -15,6 +15,8 @@ LONGEST_STOP = 600.0
 """Seconds that a coordinator may be stopped or frozen without being held up by a hook, all together."""
 COMPILING = 120.0
 """Seconds that compiling may take beyond that."""
+REPLACING = 10.0
+"""Seconds to replace a worker that is lost at the end, and for its points to be visited."""
 
 
 @dataclass
@@ -23,6 +25,8 @@ class CoordinatorDeadlines:
 
     max_seconds: float | None = None
     hook_timeout: float = 30.0
+    worker_timeout: float = 10.0
+    """After which a silent worker is replaced: a coordinator whose loop runs may wait for one that is frozen."""
     phase: str = ""
     hook: str = ""
     """The hook that was entered last, if known."""
@@ -53,7 +57,8 @@ class CoordinatorDeadlines:
     def exceeded(self, now: float, last_loss: str = "") -> str:
         """Why it must end; empty while it may continue. `last_loss`: how it lost a worker, perhaps why it is late."""
         silent, compiling = now - self.last_report, self.phase == "compiling"
-        more = COMPILING if compiling else OVERTIME
+        waits = self.loops and silent < OVERTIME
+        more = COMPILING if compiling else OVERTIME + (self.worker_timeout + REPLACING if waits else 0.0)
         watched = self.phase in ("init", "compiling", "training", "result") or self.loops
         taken = silent if self.phase == "loading" else now - self.since
         hint = f"before that, {last_loss}" if last_loss else "does every hook return?"

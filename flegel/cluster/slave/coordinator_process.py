@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import warnings
@@ -22,7 +23,7 @@ from flegel.cluster.slave import coordinator_protocol
 from flegel.cluster.slave.coordinator_pipe import CoordinatorPipe
 from flegel.cluster.slave.process_limits import read_line
 from flegel.cluster.transport.protocol import DrainWorkers, ResizeJob, WorkerEnded
-from flegel.errors import AlgorithmError, FlegelError, UsageError, own_traceback
+from flegel.errors import AlgorithmError, FlegelError, StorageError, UsageError, own_traceback
 from flegel.runtime import clock, logs
 
 _log = logging.getLogger(__name__)
@@ -160,5 +161,8 @@ def _saved(
     pipe.send(coordinator_protocol.PhaseChanged("saving"))
     for text in result.warnings:
         _log.info("note: %s", text)
-    result_store.save(result, Path(assignment.result))
+    try:
+        result_store.save_or_rescue(result, Path(assignment.result), job=assignment.job)
+    except StorageError as error:
+        raise StorageError(f"On {socket.gethostname()}: {error}") from None
     return coordinator_protocol.JobFinished(True, f"{'converged' if result.converged else 'stopped'}: {result.reason}")

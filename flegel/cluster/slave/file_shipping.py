@@ -50,9 +50,14 @@ def read_piece(attempt: JobAttempt, file: str, offset: int) -> bytes | None:
     """None where the file cannot be read; links and pipes are not followed."""
     if not file:
         return attempt.log.read(offset, CHUNK)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(attempt.result / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-            stream.seek(offset)
-            return stream.read(CHUNK)
+        folder = os.open(attempt.result, flags | os.O_DIRECTORY)
+        try:
+            with os.fdopen(os.open(file, flags, dir_fd=folder), "rb") as stream:
+                stream.seek(offset)
+                return stream.read(CHUNK)
+        finally:
+            os.close(folder)
     except OSError:
         return None

@@ -1,7 +1,7 @@
 """Limits that a job's process takes on in its first moments, and the lines it reads before anything else.
 
-It dies with its slave; it may use so much memory and no more; it leaves no core file; and when the host runs out of
-memory, the kernel kills it first.
+It dies with its slave; it may use so much memory and no more; it leaves no core file; when the host runs out of
+memory, the kernel kills it first; and where the slave isolates jobs, it sees no keys and no other jobs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from flegel.runtime.processes.parent_death import die_with_parent
+from flegel.runtime.system.confinement import Confinement, confine
 
 
 class ProcessLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,6 +25,7 @@ class ProcessLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: str
     scratch: str
     memory: int | None = None
+    confinement: Confinement | None = None
 
 
 def bind_to_parent(parent: int) -> None:
@@ -38,7 +40,9 @@ def bind_to_parent(parent: int) -> None:
 
 
 def apply_limits(limits: ProcessLimits) -> None:
-    """The job's folder for temporary files, and its limit of memory."""
+    """The job's folder for temporary files, its limit of memory, and what it may see."""
+    if limits.confinement is not None:
+        confine(limits.confinement)
     os.chdir(limits.scratch)
     os.environ["TMPDIR"] = tempfile.tempdir = limits.scratch
     os.environ["FLEGEL_ROLE"] = limits.role

@@ -22,3 +22,7 @@ class SlaveSettings:
     """Folders that files may be read from; empty for all."""
     abandon: float | None = None
     """Seconds without a word of the master after which the slave ends; None: never."""
+    isolation: str = "none"
+    """`namespace`: jobs see neither keys nor other jobs; `strict`: they change nothing else and signal nobody."""
+    write: tuple[Path, ...] = ()
+    """Folders that jobs may write to under `strict`."""

@@ -21,8 +21,10 @@ def tidy(jobs: Path, busy: Container[str] = ()) -> None:
     folders.sort(key=lambda p: p.stat().st_mtime, reverse=True)
     for number, folder in enumerate(folders):
         for entry in folder.iterdir():
-            if entry.name != "checkpoints" or number >= KEEP_JOBS:
-                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+            if entry.is_symlink() or not entry.is_dir():
+                entry.unlink(missing_ok=True)
+            elif entry.name != "checkpoints" or number >= KEEP_JOBS:
+                shutil.rmtree(entry, ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.rmdir()
 
@@ -34,11 +36,23 @@ def is_plain(path: Path) -> bool:
     return False
 
 
+def write_new(path: Path, text: str) -> None:
+    """A file that was not there before: user code may have put a link in its place, to have another one written."""
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def data_home() -> Path:
+    """Where daemons of this user keep their files, unless they are told another place."""
+    home = os.environ.get("FLEGEL_HOME")
+    return Path(home) if home else Path.home() / ".local" / "share" / "flegel"
+
+
 def default_folder(name: str) -> Path:
     """Where a slave of this user keeps its files."""
-    home = os.environ.get("FLEGEL_HOME")
-    base = Path(home) if home else Path.home() / ".local" / "share" / "flegel"
-    return base / "slaves" / check_name(name, "slave")
+    return data_home() / "slaves" / check_name(name, "slave")
 
 
 def check_folder(folder: Path) -> None:

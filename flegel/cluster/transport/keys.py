@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from flegel.errors import FlegelError, UsageError, nearest
+from flegel.errors import UNDECODABLE, FlegelError, UsageError, nearest
 from flegel.runtime import clock
 from flegel.runtime.transport.curve import KeyPair, derive_public, new_key_pair, private_bytes, raw
 
@@ -82,7 +82,7 @@ def load_file(path: Path) -> KeyPair:
         raw(pair.public), raw(pair.secret)
         if derive_public(pair.secret) != pair.public:
             raise UsageError("its halves do not belong together")
-    except (msgspec.MsgspecError, UsageError) as error:
+    except (*UNDECODABLE, UsageError) as error:
         raise UsageError(f"The key {path} is damaged ({error}); make a new one with `flegel keys new`.") from None
     return pair
 
@@ -245,7 +245,7 @@ class KeyRegistry:
             return
         entries = {}
         for name, _, _ in seen:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
+            with contextlib.suppress(OSError, *UNDECODABLE):
                 entry = msgspec.json.decode((self.path / name).read_bytes()[:_LARGEST], type=KeyEntry)
                 if f"{entry.key}.json" == name:
                     entries[entry.key] = entry

@@ -65,6 +65,11 @@ class ClusterJob(Job, frozen=True, forbid_unknown_fields=True):
         return Job(**{name: getattr(self, name) for name in Job.__struct_fields__})
 
 
+def runs_submitted_code(spec: ClusterJob) -> bool:
+    """Its class is not a built-in one: slaves do not let its processes change what other jobs run."""
+    return bool(spec.code) or not spec.algorithm.name.startswith("flegel.algorithms.")
+
+
 # -- slave to master ---------------------------------------------------------------------------------------
 
 
@@ -165,6 +170,8 @@ class LaunchWorker(_Record):
     memory: int | None = None
     data: str = ""
     """What it will read: each slave has its own rules for that."""
+    submitted: bool = True
+    """See `runs_submitted_code`."""
 
 
 class EndProcesses(_Record):

@@ -95,7 +95,7 @@ class Audit:
         self._number += 1
         self._answers.clear()
         self._awaited = set(job.view.workers)
-        self._books = checksum(pytree.flatten(job.store.statistics))
+        self._books = checksum(pytree.flatten(job.store.own_statistics()))
         arrays = tuple(pytree.flatten(pytree.without(parameter, job.algorithm.unsent)))
         for worker in job.view.workers:
             job.send(worker, AuditPoints(self._number, points), arrays)
@@ -176,6 +176,9 @@ class Audit:
         """The objective of all points under the final θ, beside what the books said."""
         assert self._final is not None and job.objective is not None
         total = [np.zeros_like(a) for a in pytree.flatten(job.store.statistics)]
+        for theirs in job.store.remote.values():  # points of other groups count as these said last
+            for into, part in zip(total, pytree.flatten(theirs), strict=True):
+                into += part
         for worker in sorted(self._answers):
             for into, part in zip(total, self._answers[worker][1], strict=True):
                 into += part
@@ -198,8 +201,11 @@ class Audit:
 
 
 def _last_change(job: JobState) -> float:
-    """By how much the objective changed in the last two passes; infinite where there were not so many."""
-    left = 2 * job.points
+    """By how much the objective changed in the last two passes of the slowest worker, whose points lag the most
+    (without barriers it has made fewer than the others); infinite where there were not so many.
+    """
+    visits = sum(row.visits for row in job.trace)
+    left = 2.0 * max(visits / max(job.totals.slowest_pass, 1e-300), job.points)
     for row in reversed(job.trace):
         if left <= 0 or row.objective is None:
             break

@@ -15,13 +15,13 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, Shard, Sparse
+from flegel.core.shard import TILE, Shard, Sparse, pack_tiles
 from flegel.core.stop_flag import new_flag
 from flegel.machine.audit.checksums import GOLDEN
-from flegel.machine.migration.window_codec import put_states
 from flegel.machine.worker.point_store import PointStore
 
 CHUNK = 1 << 15  # points whose fresh states exist at a time
+WORTHWHILE = 16  # times the points of a kernel's first call: on a GPU that is a million, and few calls
 SAME = 1e-9  # relative: two ways to the same statistics differ by rounding alone
 SAME_OBJECTIVE = 1e-6  # relative: where ties were decided otherwise, statistics differ and their objective does not
 
@@ -43,6 +43,11 @@ class RecountKernel(Protocol):
     def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int: ...
 
     def put_states(self, shards: Sequence[Shard]) -> None: ...
+
+    def forget(self, shard: Shard) -> None: ...
+
+    @property
+    def least_points(self) -> int: ...
 
 
 class Recount:
@@ -78,10 +83,8 @@ class Recount:
         shard, start, end = _some(store, points, turn)
         direct = self._sum([(shard, start, end)], theta)
         part, start, end = _cut(shard, start, end)
-        clone = self._clone(part)
         self._kernel.clear_statistics()
-        for parameter in (pytree.flatten(self._first), theta):
-            self._visit(clone, start, end, parameter)
+        self._visit(self._clone(part), start, end, (pytree.flatten(self._first), theta))
         both = [a.copy() for a in self._kernel.statistics()]
         worst = 0.0
         for one, two in zip(direct, both, strict=True):
@@ -116,9 +119,9 @@ class Recount:
     def _sum(self, runs: Sequence[tuple[Shard, int, int]], theta: Sequence[Array]) -> tuple[Array, ...]:
         self._kernel.clear_statistics()
         for shard, first, last in runs:
-            for start, end in _chunks(shard, first, last):
+            for start, end in _chunks(shard, first, last, max(CHUNK, WORTHWHILE * self._kernel.least_points)):
                 part, low, high = _cut(shard, start, end)
-                self._visit(self._clone(part), low, high, theta)
+                self._visit(self._clone(part), low, high, (theta,))
         return tuple(a.copy() for a in self._kernel.statistics())
 
     def _clone(self, part: Shard) -> Shard:
@@ -126,28 +129,34 @@ class Recount:
         known = self._unvisited is not None and self._unvisited.shape == part.state.shape
         if not known or self._unvisited_points < part.points:  # the last tile of fewer points is in part padding
             self._unvisited_points = part.points
-            made = replace(part, state=np.zeros_like(part.state))
-            put_states(made, np.arange(part.points), self._fresh(part.points))
-            self._unvisited, self._room = made.state, np.empty_like(made.state)
+            fresh = np.asarray(self._fresh(part.points), part.state.dtype)
+            made = pack_tiles(fresh) if part.layout == "tiles" else fresh.reshape(part.state.shape)
+            self._unvisited, self._room = made, np.empty_like(made)
         assert self._unvisited is not None
         np.copyto(self._room, self._unvisited)
         return replace(part, state=self._room, halted=np.zeros_like(part.halted))
 
-    def _visit(self, shard: Shard, start: int, end: int, theta: Sequence[Array]) -> None:
-        self._kernel.set_parameter(theta)
-        self._kernel.put_states([shard])
-        self._kernel.run(shard, start, end, 0, new_flag())
+    def _visit(self, clone: Shard, start: int, end: int, thetas: Sequence[Sequence[Array]]) -> None:
+        """Visit these points under one θ after the other. States are put once: a kernel may keep them on its device,
+        where those of the last visit are."""
+        self._kernel.put_states([clone])
+        try:
+            for theta in thetas:
+                self._kernel.set_parameter(theta)
+                self._kernel.run(clone, start, end, 0, new_flag())
+        finally:
+            self._kernel.forget(clone)
 
 
 def _held(store: PointStore) -> list[tuple[Shard, int, int]]:
     return [(store.shards[s.shard], s.start, s.end) for s in store.schedule.held()]
 
 
-def _chunks(shard: Shard, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _chunks(shard: Shard, start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
     """Sparse rows at once: a part of them would have other arrays than the kernel was compiled for."""
-    step = end - start if isinstance(shard.features, Sparse) else CHUNK
+    sparse = isinstance(shard.features, Sparse)
     while start < end:
-        edge = min(end, (start // TILE) * TILE + step) if step == CHUNK else end
+        edge = end if sparse else min(end, (start // TILE) * TILE + most)
         yield start, edge
         start = edge
 
@@ -173,11 +182,22 @@ def _some(store: PointStore, points: int, turn: int) -> tuple[Shard, int, int]:
     return held[0][0], held[0][1], min(held[0][1] + points, held[0][2])
 
 
-def count_of(store: PointStore) -> tuple[int, int]:
-    """How many points are here, and the sum of their mixed numbers: all workers together have each number once."""
-    held = _held(store)
-    total = sum((mixed(shard.ids[start:end]) for shard, start, end in held), 0)
-    return sum(end - start for _, start, end in held), total % MODULUS
+class OwnedNumbers:
+    """Sums of mixed numbers of the points here; those of runs of points that have not moved are kept."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], tuple[Array, int]] = {}
+        """By array of numbers (which is kept, so that no other has its id), start and end."""
+
+    def count(self, store: PointStore) -> tuple[int, int]:
+        """How many points are here, and the sum of their mixed numbers: all workers together have each number once."""
+        found = {}
+        for shard, start, end in _held(store):
+            key = (id(shard.ids), start, end)
+            found[key] = self._known.get(key) or (shard.ids, mixed(shard.ids[start:end]))
+        self._known = found
+        points = sum(end - start for _, start, end in found)
+        return points, sum((total for _, total in found.values()), 0) % MODULUS
 
 
 MODULUS = 1 << 62

@@ -183,7 +183,7 @@ class Commits:
     def _scaled(self, value: float | None, unseen: int) -> float | None:
         """While some points are unseen, the objective of the others scaled up to all; None while all are unseen."""
         points = self._job.totals.points
-        if unseen and unseen >= points:
+        if unseen and (unseen >= points or self._job.store.remote):
             return None
         if value is None or self._job.algorithm.averaged or not unseen:
             return value

@@ -71,7 +71,7 @@ class Coordinator(JobReader):
             self.state, self.orders, self.liveness, loads, parts=parts, scaling=scaling, rows=rows, replace=replace
         )
         self.balance, self.checkpoints, self.audit = balance, checkpoints, audit
-        self.termination = Termination(criteria, algorithm.maximize)
+        self.termination = Termination(criteria, algorithm.maximize, algorithm.slow_gains)
         self.notes: list[str] = []
         self.step_back = StepBack()
         self.collection = StateCollection(self.state, self.liveness, collect)
@@ -345,7 +345,7 @@ class Coordinator(JobReader):
 
     def _lost(self, worker: int, why: str, fault: bool, now: float, silent: bool = False) -> None:
         """Every part forgets the worker; what it reported and was not handed to the store does not count."""
-        if not self.membership.knows(worker):
+        if not self.membership.knows(worker) or self._folds.defers(events.WorkerDied(worker, why, fault)):
             return
         if self.checkpoints is not None and worker not in self.membership.roster.hired:
             self.checkpoints.lost()

@@ -9,6 +9,7 @@ import msgspec
 
 from flegel.core.pytree import Array, Tree
 from flegel.errors import FlegelError
+from flegel.machine.group.events import Offered, StatusChanged, ToCoordinator
 from flegel.messages import Answer, CheckpointPart, Order
 from flegel.params.protocol import Folded
 
@@ -71,7 +72,15 @@ class FoldFinished(msgspec.Struct, frozen=True):
     folded: Folded
 
 
-Event = FromWorker | Timer | WorkerDied | WorkerJoined | ScaleTo | LeaveJob | Suspend | EndJob | FoldFinished
+class FromGroup(msgspec.Struct, frozen=True):
+    """News of the other groups that train the same model (machine/group)."""
+
+    news: ToCoordinator
+
+
+Event = (
+    FromWorker | Timer | WorkerDied | WorkerJoined | ScaleTo | LeaveJob | Suspend | EndJob | FoldFinished | FromGroup
+)
 
 
 # -- commands ----------------------------------------------------------------------------------------------
@@ -153,9 +162,15 @@ class SaveCommit(msgspec.Struct, frozen=True):
     parameter: Tree
 
 
+class ToGroup(msgspec.Struct, frozen=True):
+    """For the other groups: a contribution, or how this one stands."""
+
+    body: Offered | StatusChanged
+
+
 Command = (
     Send | SetTimer | StartWorker | EvictWorker | Note | Milestone | Done | BeginCheckpoint | SaveCheckpointPart
-    | SaveCommit
+    | SaveCommit | ToGroup
 )  # fmt: skip
 
 

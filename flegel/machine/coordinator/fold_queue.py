@@ -106,6 +106,12 @@ class FoldQueue:
         self.pending = None
         self._deferred.appendleft(event)
 
+    def defers(self, event: Event) -> bool:
+        """A fold is under way, begun in this very event: this comes after it."""
+        if self.pending is not None:
+            self._deferred.append(event)
+        return self.pending is not None
+
     def next_deferred(self) -> Event | None:
         """The next event that waited; None while a fold is under way."""
         return self._deferred.popleft() if self._deferred and self.pending is None else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from flegel.machine.coordinator.events import TraceRow
+from flegel.plan.placement.snapshot import PlacementSnapshot
 
 if TYPE_CHECKING:  # a display that only reads records loads neither the coordinator nor numba
     from flegel.machine.coordinator.coordinator import Coordinator
@@ -115,6 +116,8 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     """Seconds of all workers together, as the two that follow."""
     wait: float = 0.0
     respond: float = 0.0
+    servers: PlacementSnapshot | None = None
+    """The parameter servers, where the job has any."""
 
 
 def observe(
@@ -129,7 +132,7 @@ def observe(
         type(state.algorithm).__name__, state.policy.name, state.phase, len(membership.loaded), len(membership.loads),
         round=state.view.round, points=sum(w.points for w in every), unseen=sum(w.unseen for w in every),
         verdict=verdict, incidents=_incidents(job), at=_at(job, now), maximize=state.algorithm.maximize,
-        members=len(every),
+        members=len(every), servers=placement(job),
     )  # fmt: skip
     if last is None:
         return general
@@ -148,6 +151,13 @@ def observe(
             for w in every[:shown]
         ),
     )  # fmt: skip
+
+
+def placement(job: Coordinator) -> PlacementSnapshot | None:
+    """The parameter servers of a `ServedCoordinator`; None where the coordinator holds θ."""
+    servers = getattr(job, "servers", None)
+    found: PlacementSnapshot | None = servers.snapshot() if servers is not None else None
+    return found
 
 
 def at_barrier(seen: JobSnapshot, row: TraceRow, visits: int) -> JobSnapshot:

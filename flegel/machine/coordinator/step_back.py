@@ -31,6 +31,11 @@ class StepBack:
         """Training begins with this θ."""
         self._before = job.store.parameter
 
+    def rebased(self, job: JobState) -> None:
+        """The objective is one over other points from now on: the best θ before that is not comparable."""
+        self.value = self._best = None
+        self._before = job.store.parameter
+
     def note(self, job: JobState) -> None:
         """θ is new. Kept is the one before: where statistics hold the loss of each point at its last visit, the
         objective is that of the θ which was visited with. A store makes θ anew each time, so no copy is needed."""

@@ -19,6 +19,7 @@ from flegel.machine.coordinator.events import (
     Command,
     Event,
     EvictWorker,
+    FoldFinished,
     FromWorker,
     Milestone,
     Note,
@@ -29,9 +30,11 @@ from flegel.machine.coordinator.events import (
 )
 from flegel.machine.server.assignment import after_loss, copies_first
 from flegel.machine.server.group import ServerGroup
+from flegel.machine.server.network_plan import NetworkPlan
 from flegel.messages import WorkerFailed
 from flegel.plan.placement.assignment import first_map, levelled
 from flegel.plan.placement.slice_map import SliceMap
+from flegel.plan.placement.snapshot import PlacementSnapshot, ServerSnapshot
 from flegel.server_messages import (
     AbandonFold,
     ChangeAccounts,
@@ -44,6 +47,7 @@ from flegel.server_messages import (
     SlicesStable,
     SlicesTaken,
     SliceSummaries,
+    TransfersSeen,
 )
 
 FIRST_SERVER = 960
@@ -59,8 +63,11 @@ class ServerCare:
     """The servers of one job. `take` returns commands; events for the coordinator come from `handle`."""
 
     def __init__(
-        self, group: ServerGroup, serve: ServeJob, count: int, replicas: int, timeouts: Timeouts, replace: bool = True
-    ) -> None:
+        self, group: ServerGroup, serve: ServeJob, count: int, replicas: int, timeouts: Timeouts, replace: bool = True,
+        network: NetworkPlan | None = None,
+    ) -> None:  # fmt: skip
+        """`network`: what is known of the links; None where loads are to be the same."""
+        self.network = network
         self.group, self._serve, self._replicas, self._replace = group, serve, replicas, replace
         self._timeouts = timeouts
         self.numbers = tuple(range(FIRST_SERVER, FIRST_SERVER + count))
@@ -87,6 +94,8 @@ class ServerCare:
         return self._map is not None
 
     def concerns(self, event: Event) -> bool:
+        if isinstance(event, FromWorker) and isinstance(event.body, TransfersSeen):
+            return True
         return isinstance(event, FromWorker | WorkerDied | WorkerJoined) and event.worker in self.numbers
 
     # -- life cycle ----------------------------------------------------------------------------------------
@@ -108,6 +117,9 @@ class ServerCare:
                 self.group.out.send(number, self._serve)
             case WorkerDied(number, why):
                 return self._lose(number, why, now)
+            case FromWorker(number, TransfersSeen(transfers)):
+                if self.network is not None:
+                    self.network.seen(transfers)
             case FromWorker(number, body, arrays):
                 self._heard[number] = now
                 return self._answer(number, body, arrays, now)
@@ -115,7 +127,9 @@ class ServerCare:
 
     def _answer(self, number: int, body: Any, arrays: tuple[Any, ...], now: float) -> list[Event]:
         match body:
-            case ServerReady(address) if number in self._starting:
+            case ServerReady(address, host) if number in self._starting:
+                if self.network is not None:
+                    self.network.runs_on(number, host)
                 del self._starting[number]
                 self._live[number] = address
                 self._joined(number)
@@ -154,6 +168,24 @@ class ServerCare:
     def _command(self, command: Command) -> None:
         self.group.out.commands.append(command)
 
+    def snapshot(self) -> PlacementSnapshot | None:
+        """For observers; None before the servers are ready."""
+        if self._map is None:
+            return None
+        network, loads = self.network, self._assignment().loads()
+        servers = tuple(
+            ServerSnapshot(number - FIRST_SERVER, loads.get(number, 0), network.rate(number) if network else 0.0)
+            for number in self._order()
+        )
+        found = PlacementSnapshot(servers, self.group.cuts.count, self._map.version)
+        if network is None:
+            return found
+        cost, best = network.slice_size(len(servers))
+        return msgspec.structs.replace(
+            found, matrix=network.matrix(), reasons=tuple(network.reasons), moves=network.moves, slice_cost=cost,
+            best_slice=best,
+        )  # fmt: skip
+
     # -- workers -------------------------------------------------------------------------------------------
 
     def worker_loaded(self, worker: int) -> None:
@@ -180,25 +212,42 @@ class ServerCare:
         if self.group.pending is None:
             self._taken_in_fold = False
             self._gone.clear()
+            if any(isinstance(event, FoldFinished) for event in events):
+                self._follow_plan()
             self._move_to_goal()
         return events
+
+    def _follow_plan(self) -> None:
+        """After each fold: do the measured rates ask for another map?"""
+        if self.network is None:
+            return
+        busy = self._goal is not None or len(self._live) < len(self.numbers)
+        decision = self.network.after_fold(self._assignment(), len(self._workers), self._replicas, busy)
+        if decision is not None and decision.moves:
+            self._command(Note(f"servers: {decision.reason}"))
+            self._head_for(decision.chosen)
+
+    def _levelled(self) -> SliceMap:
+        """Loads as the links ask for, where these are known; otherwise the same."""
+        servers = self._order()
+        shares = self.network.shares(servers, len(self._workers)) if self.network is not None else None
+        return levelled(self._assignment(), servers, self._replicas, shares)
 
     # -- the map -------------------------------------------------------------------------------------------
 
     def _joined(self, number: int) -> None:
         if self._map is None:
             if len(self._live) == len(self.numbers):
-                sizes = tuple(stop - start for start, stop in self.group.cuts.slices)
-                self._publish(first_map(sizes, self._order(), self._replicas))
+                self._publish(first_map(self.group.cuts.sizes, self._order(), self._replicas))
                 for server in self._live:
                     self.group.hand_out(server, self._assignment().of_server(server), known=True)
             return
         self.notes.append(f"server {number - FIRST_SERVER} joined")
         self._command(Milestone("server joined"))
         if not set(self._assignment().servers) & (set(self._live) - {number}):
-            self._recover()
+            self._recover(all_lost=True)
         else:
-            self._head_for(levelled(self._assignment(), self._order(), self._replicas))
+            self._head_for(self._levelled())
 
     def _head_for(self, goal: SliceMap) -> None:
         """Slices are to move: copies come first, in the background."""
@@ -240,6 +289,8 @@ class ServerCare:
             return []
         self._starting.pop(number, None)
         self.lost += 1
+        if self.network is not None:
+            self.network.forget(number)
         self.notes.append(f"server {number - FIRST_SERVER} {why}")
         self._command(EvictWorker(number, why))
         self._command(Milestone("server lost"))
@@ -251,11 +302,11 @@ class ServerCare:
             self._recover()
         return []
 
-    def _recover(self) -> None:
-        """Slices of lost servers go to the holders of their copies."""
+    def _recover(self, all_lost: bool = False) -> None:
+        """Slices of lost servers go to the holders of their copies; `all_lost`: the only server is a new one."""
         self._goal = None
         assignment, orphans = after_loss(self._assignment(), self._live, self._replicas)
-        moved = assignment.primary != self._assignment().primary
+        moved = all_lost or assignment.primary != self._assignment().primary
         self._taken_in_fold = self._taken_in_fold or (moved and self.group.pending is not None)
         self._publish(assignment)
         if moved:
@@ -264,14 +315,16 @@ class ServerCare:
             self._command(Note(f"{len(orphans)} slices had no copy left; they continue from the coordinator's"))
         self._give_up_hopeless()
         if not self._replace:
-            self._head_for(levelled(assignment, self._order(), self._replicas))
+            self._head_for(self._levelled())
 
     def _taken(self, server: int, body: SlicesTaken) -> list[Event]:
         """A server says in which state it has the slices that it took over: it does again what came after."""
         group, events = self.group, []
-        if self._map is None or body.map != self._map.version or body.map == FIRST_MAP:
+        if self._map is None or body.map == FIRST_MAP:
             return []
         for number, op in body.slices:
+            if self._assignment().primary[number] != server:
+                continue  # somebody else has it by now
             if op < 0 or (op < group.op and op + 1 not in group.log):  # no copy, or one that is too old
                 group.hand_out(server, (number,), known=False)
                 op = group.done_op

@@ -76,8 +76,18 @@ class SliceClient:
 
     @property
     def waits(self) -> bool:
-        """An order waits for θ, or a report for the servers."""
-        return bool(self._waiting or self._reports)
+        """An order waits for θ, or a report for servers that have not confirmed it."""
+        slices = len(self._map.slices) if self._map is not None else 0
+        return bool(self._waiting) or any(len(report.stored) < slices for report in self._kept.values())
+
+    @property
+    def kept_rounds(self) -> tuple[int, ...]:
+        """Rounds whose reports are kept."""
+        return tuple(self._kept)
+
+    def kept_reports(self) -> list[tuple[int, tuple[Array, ...]]]:
+        """Reports that are not stable yet, by round."""
+        return [(round_, report.arrays) for round_, report in self._kept.items()]
 
     # -- orders --------------------------------------------------------------------------------------------
 
@@ -126,8 +136,7 @@ class SliceClient:
         out = []
         if self._map is not None:
             out += self._pull_missing(range(len(self._map.slices)))
-            for round_ in sorted(self._reports):
-                report = self._kept[round_]
+            for round_, report in sorted(self._kept.items()):
                 out += self._push(round_, report, [n for n in range(len(self._map.slices)) if n not in report.stored])
         return out
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
 from flegel.core.sharding import Cuts
+from flegel.errors import ProtocolError
 from flegel.machine.coordinator.events import Command, Event, FoldFinished, Send
 from flegel.machine.server.fold_progress import Mirror, OpProgress
 from flegel.machine.server.server import TOGETHER
@@ -40,6 +41,9 @@ from flegel.server_messages import (
     SlicesFolded,
     SliceSummaries,
 )
+
+if TYPE_CHECKING:
+    from flegel.params.protocol import ParameterStore
 
 
 @dataclass
@@ -109,6 +113,17 @@ class ServerGroup:
     @property
     def statistics(self) -> Tree:
         return self.mirror.statistics
+
+    @property
+    def remote(self) -> Mapping[str, Tree]:
+        """Groups and servers are not used together."""
+        return {}
+
+    def own_statistics(self) -> Tree:
+        return self.mirror.statistics
+
+    def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
+        raise ProtocolError("Statistics of other groups need θ on the coordinator; use --servers 0.")
 
     @property
     def train_version(self) -> int:
@@ -353,3 +368,7 @@ class ServerGroup:
         if everybody:
             first = min(everybody)
             self.book.restore_accounts({first: pytree.copy(self._empty)}, dict.fromkeys(everybody, first))
+
+
+if TYPE_CHECKING:
+    _implements: type[ParameterStore] = ServerGroup

@@ -118,6 +118,7 @@ class ParameterServer:
         self._inbox = ReportInbox()
         self._early: list[tuple[int, PushSlices, tuple[Array, ...]]] = []
         """Pushed by workers that have a newer map than this server."""
+        self._early_copies: list[tuple[int, ReplicateSlices, tuple[Array, ...]]] = []
         self._combined: dict[int, Array] = {}
         self._abandoned: set[int] = set()
         self._wanting: dict[int, tuple[int, set[int]]] = {}
@@ -163,6 +164,8 @@ class ParameterServer:
     def hear_server(self, server: int, body: ServerBetween, arrays: tuple[Array, ...]) -> list[Command]:
         self._out = []
         match body:
+            case ReplicateSlices() if self.map is None or body.map > self.map.version:
+                self._early_copies.append((server, body, arrays))
             case ReplicateSlices():
                 self._store_replicas(server, body, arrays)
             case ReplicaStored():
@@ -202,6 +205,12 @@ class ParameterServer:
                 if number in self.slices:
                     self._tell_folded(self.slices[number].state.op, [number], "")
         self._replicate(list(self.slices))
+        copies, self._early_copies = self._early_copies, []
+        for server, copied, arrays in copies:
+            if copied.map > fresh.version:
+                self._early_copies.append((server, copied, arrays))
+            else:
+                self._store_replicas(server, copied, arrays)
         early, self._early = self._early, []
         for worker, body, arrays in early:
             if body.map > fresh.version:
@@ -213,6 +222,8 @@ class ParameterServer:
         assert self.map is not None
         fields = len(self.map.parameter), len(self.map.statistics)
         for at, number in enumerate(body.slices):
+            if number in self.slices and self.slices[number].state.op >= body.op:
+                continue  # it came twice
             mine = arrays[at * sum(fields) : (at + 1) * sum(fields)]
             state = SliceState(
                 self._algorithm, number, self.map.slices[number],
@@ -237,16 +248,22 @@ class ParameterServer:
             parts[number] = []
         mine = {
             number: part for number, part in parts.items()
-            if number in self.slices and self._fits(number, part)
+            if self.map.primary[number] == self.number and self._fits(number, part)
         }  # fmt: skip
-        fresh = {n: part for n, part in mine.items() if body.round > self.slices[n].state.rounds.get(worker, -1)}
+        fresh = {n: part for n, part in mine.items() if body.round > self._folded_round(n, worker)}
         if fresh:
             self._inbox.put(worker, body.round, rest, fresh)
         if mine:
             self._out.append(ToWorker(worker, PushStored(body.round, tuple(mine))))
 
+    def _folded_round(self, number: int, worker: int) -> int:
+        """The last round of this worker in the slice; -1 also where the slice is mine and its state on its way."""
+        return self.slices[number].state.rounds.get(worker, -1) if number in self.slices else -1
+
     def _fits(self, number: int, part: list[Array]) -> bool:
         assert self.map is not None
+        if number not in self.slices:
+            return True
         wanted = [a.shape for a in self._cut_of(self.slices[number].state.ledger.total, self.map.statistics)]
         return not part or [a.shape for a in part] == wanted
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flegel.plan.placement.assignment import levelled
+from flegel.plan.placement.assignment import BAND, levelled
 from flegel.plan.placement.slice_map import SliceMap, difference
 from flegel.plan.placement.water_filling import LinkLoad, slowest, water_filling
 
@@ -14,9 +14,9 @@ COST_FACTOR = 2.0
 """The gain over the remaining rounds must exceed twice the cost of moving: both are forecasts."""
 LEAST_GAIN = 0.05
 """Of a round's transfers; slices and rounds are not divided more finely than that."""
-NOISE_FACTOR = 2.0
-"""A gain counts when it exceeds twice the noise of the rates: the slowest of a dozen equal links looks slower than the
-mean by about that much."""
+NOISE_FACTOR = 1.25
+"""A gain counts when it exceeds twice the error of the forecast. Rates differ from the forecast by `noise` in the mean;
+a forecast that gives the last round half of the weight has 0.63 times that as its own error."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,10 @@ def decide(
     now = slowest(links, current.loads())
     wanted = water_filling(links, current.total)
     planned = levelled(current, tuple(links), replicas, wanted.carried)
-    if planned is current:
-        return PlacementDecision(current, False, "kept: every load is within 5 % of its share", now, now, 0.0)
+    if planned.primary == current.primary:
+        near = now <= (1 + BAND) * wanted.seconds
+        why = "every load is near its share" if near else "slices are too large, or too few, to divide the load better"
+        return PlacementDecision(current, False, f"kept: {why}", now, now, 0.0)
     then = slowest(links, planned.loads())
     gain = now - then
     least = max(LEAST_GAIN, NOISE_FACTOR * noise)

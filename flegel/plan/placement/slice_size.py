@@ -12,6 +12,10 @@ from math import isclose, sqrt
 
 PAPER_ALPHA = 1.2e5
 """003, Section 3.1: used until transfers of at least two sizes were seen."""
+FEWEST, MOST = 2, 16
+"""Slices for each server: those of a lost one go to two others; a load can be divided to a sixteenth of a server's."""
+SMALLEST = 8192
+"""Parameters of a slice, where a server would have more than two of them."""
 MEMORY = 0.98
 """Weight of the past when one more transfer is seen: the last 50 count for most."""
 
@@ -58,6 +62,12 @@ def seconds_of_round(size: float, total: float, alpha: float, nodes: int, bandwi
 def best_size(total: int, alpha: float, nodes: int, servers: int = 1) -> int:
     """Eq. 4, at least 1; at most what leaves two slices for each server, so that load can be moved at all."""
     return max(1, min(round(sqrt(total * alpha / nodes)), total // (2 * servers)))
+
+
+def slices_of_job(total: int, servers: int, workers: int) -> int:
+    """How many slices a job has from its start: as the formula says, and at least what lets loads be divided."""
+    wanted = round(total / best_size(total, PAPER_ALPHA, workers)) if total else 0
+    return max(FEWEST * servers, min(max(wanted, total // SMALLEST), MOST * servers))
 
 
 def flat_range(total: int, alpha: float, nodes: int, tolerance: float = 0.01) -> tuple[float, float]:

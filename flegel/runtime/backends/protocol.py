@@ -60,6 +60,9 @@ class ShardKernel(Protocol):
     def put_states(self, shards: Sequence[Shard]) -> None:
         """`shard.state` or `shard.halted` was changed, or shards were added."""
 
+    def forget(self, shard: Shard) -> None:
+        """This shard will not be run again: free what the kernel holds of it."""
+
     def close(self) -> None:
         """Free what the kernel holds."""
 

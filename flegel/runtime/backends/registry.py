@@ -18,6 +18,12 @@ OWN: dict[str, str] = {"network": "flegel.torch.backend"}
 """By name: backends that algorithms ask for themselves (`Algorithm.backend`), on whatever device."""
 
 
+def library_of(device: str, own: str = "") -> str:
+    """The library that the backend of a device, or the one that an algorithm asks for, cannot do without; empty where
+    that is none beyond the engine's own."""
+    return "torch" if own in OWN or device.partition(":")[0] in ("cuda", "torch") else ""
+
+
 def choose(device: str, own: str = "") -> Backend:
     """The backend of a device; `own`: the one that an algorithm asks for, on that device."""
     kind = device.partition(":")[0]

@@ -126,7 +126,7 @@ def stem(number: int, epoch: int) -> str:
 
 
 def header_of(content: bytes) -> RecordHeader:
-    """Format and epoch of a `job` file or a manifest; raises `msgspec.DecodeError` where it is neither."""
+    """Format and epoch of a `job` file or a manifest; raises one of `UNDECODABLE` where it is neither."""
     return msgspec.json.decode(content, type=RecordHeader)
 
 

@@ -13,7 +13,7 @@ import msgpack
 import msgspec
 import numpy as np
 
-from flegel.errors import StorageError, UsageError
+from flegel.errors import UNDECODABLE, StorageError, UsageError
 from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import snapshot
 from flegel.machine.checkpoint.plain_data import thaw, unpack
@@ -90,7 +90,7 @@ def _manifests(store: CheckpointStore, names: list[str], skipped: list[str]) -> 
             if manifest.name != name:
                 raise StorageError(f"it is that of {manifest.name}")
             found.append(manifest)
-        except (StorageError, OSError, msgspec.DecodeError, RecursionError) as error:
+        except (StorageError, OSError, *UNDECODABLE) as error:
             skipped.append(
                 f"checkpoint {name.removesuffix('.manifest')} was skipped: its manifest cannot be used ({error})"
             )
@@ -113,7 +113,7 @@ def _record(
             problem = f"it has format {version}, this version reads {FORMAT}"
         except UsageError:
             raise
-        except (StorageError, OSError, msgspec.DecodeError, RecursionError) as error:
+        except (StorageError, OSError, *UNDECODABLE) as error:
             problem = str(error)
     elif not manifests:
         raise UsageError(f"{store.place} holds no checkpoints of a job.")

@@ -7,20 +7,22 @@ knows): one put, which stores promise to be atomic. Names are flat and checked, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from flegel.errors import UsageError
+from flegel.errors import FlegelError, UsageError
 from flegel.loading.regular_files import LARGEST, read_regular
 
 Buffer = bytes | memoryview
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 PART = ".part"
 PIECE = 8 << 20  # bytes of one write
+LONGEST_REASON = 300  # characters of what a client of an object store says
 
 
 class CheckpointStore(Protocol):
@@ -158,21 +160,24 @@ class ObjectStore:
         self._files, self._root = _filesystem(url)
 
     def put(self, name: str, content: Iterable[Buffer], durable: bool = True) -> None:
-        self._files.pipe_file(f"{self._root}/{checked(name)}", b"".join(content))
+        with _client_errors():
+            self._files.pipe_file(f"{self._root}/{checked(name)}", b"".join(content))
 
     def get(self, name: str) -> bytes:
-        return bytes(self._files.cat_file(f"{self._root}/{checked(name)}"))
+        with _client_errors():
+            return bytes(self._files.cat_file(f"{self._root}/{checked(name)}"))
 
     def names(self) -> list[str]:
-        self._files.invalidate_cache()
-        try:
-            found: Sequence[str] = self._files.ls(self._root, detail=False)
-        except FileNotFoundError:
-            return []
+        with _client_errors():
+            self._files.invalidate_cache()
+            try:
+                found: Sequence[str] = self._files.ls(self._root, detail=False)
+            except FileNotFoundError:
+                return []
         return sorted(n for path in found if NAME.fullmatch(n := path.rpartition("/")[2]))
 
     def drop(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with _client_errors(), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(f"{self._root}/{checked(name)}")
 
     def lock(self) -> str | None:
@@ -180,6 +185,18 @@ class ObjectStore:
 
     def release(self) -> None:
         pass
+
+
+@contextlib.contextmanager
+def _client_errors() -> Iterator[None]:
+    """Clients of stores raise errors of many types, with pages of text: here each is an `OSError` with one line."""
+    try:
+        yield
+    except (OSError, FlegelError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the client raises, the store could not be used
+        line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise OSError(errno.EIO, line[:LONGEST_REASON]) from None
 
 
 def _filesystem(url: str) -> tuple[Any, str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.pytree import Array
-from flegel.errors import StorageError
+from flegel.errors import UNDECODABLE, StorageError
 from flegel.machine.checkpoint.plain_data import freeze, pack
 from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit, TraceRow
 from flegel.runtime import clock
@@ -189,7 +189,7 @@ class Checkpointer:
     def _check_epoch(self) -> None:
         try:
             now = header_of(unseal(self.store.get("job"))).epoch
-        except (OSError, StorageError, msgspec.DecodeError):
+        except (OSError, StorageError, *UNDECODABLE):
             return  # unreadable is not replaced
         if now > self.record.epoch:
             raise CoordinatorReplaced

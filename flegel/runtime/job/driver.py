@@ -24,6 +24,7 @@ from flegel.machine.coordinator.events import (
     EndJob,
     Event,
     EvictWorker,
+    FromGroup,
     FromWorker,
     Milestone,
     Note,
@@ -34,6 +35,7 @@ from flegel.machine.coordinator.events import (
     StartWorker,
     Suspend,
     Timer,
+    ToGroup,
     WorkerDied,
     WorkerJoined,
 )
@@ -75,6 +77,14 @@ class CheckpointSink(Protocol):
     def take(self, command: BeginCheckpoint | SaveCheckpointPart | SaveCommit) -> None: ...
 
 
+class GroupPort(Protocol):
+    """To the other groups that train the same model; both calls return at once."""
+
+    def take(self, command: ToGroup) -> None: ...
+
+    def arrivals(self) -> list[FromGroup]: ...
+
+
 def drive(
     machine: Machine,
     cluster: Cluster,
@@ -85,6 +95,7 @@ def drive(
     suspended: Callable[[], str] = lambda: "",
     ended: Callable[[], str] = lambda: "",
     shift: float = 0.0,
+    group: GroupPort | None = None,
 ) -> None:
     """Until the machine is done; raises what made it fail. `watch` is called ten times a second and at
     milestones, for observers.
@@ -93,7 +104,7 @@ def drive(
     should stop, if it should, and `ended` why training should end with a result. The machine's clock is this one's
     plus `shift`: a resumed job's goes on where it stood.
     """
-    JobDriver(machine, cluster, watch, keeper, suspended, ended, shift).run(last)
+    JobDriver(machine, cluster, watch, keeper, suspended, ended, shift, group).run(last)
 
 
 class GarbageCollection:
@@ -129,7 +140,9 @@ class JobDriver:
         suspended: Callable[[], str] = lambda: "",
         ended: Callable[[], str] = lambda: "",
         shift: float = 0.0,
+        group: GroupPort | None = None,
     ) -> None:
+        self._group = group
         self._machine, self._cluster, self._watch = machine, cluster, watch
         self._keeper, self._suspended, self._ended, self._told = keeper, suspended, ended, False
         self._shift = shift
@@ -178,6 +191,9 @@ class JobDriver:
                 if now >= self._rest_at:
                     self._rest(now)
                 self._fire(now)
+                if self._group is not None:
+                    for news in self._group.arrivals():
+                        self._tell(news)
                 if self._done is not None:
                     break
                 woken = not self._hear()
@@ -319,6 +335,9 @@ class JobDriver:
                 case BeginCheckpoint() | SaveCheckpointPart() | SaveCommit():
                     assert self._keeper is not None, "only a job with checkpoints keeps anything"
                     self._keeper.take(command)
+                case ToGroup():
+                    assert self._group is not None, "only a group has others"
+                    self._group.take(command)
                 case Done():
                     self._done = command
 

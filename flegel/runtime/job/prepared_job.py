@@ -5,13 +5,15 @@ Runs the hooks that look at the data, in the order in which they can fail cheapl
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, Sample, sample_point
+from flegel.algorithm import Algorithm, Kernel, Sample, sample_point
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, check_state, make_shard
@@ -21,11 +23,12 @@ from flegel.errors import AlgorithmError, FlegelWarning
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change, interpreted
+from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change, interpreted, warm
 from flegel.runtime.job.checkpoint_session import fingerprint
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.signals import DeferredSignals
+from flegel.runtime.worker.current_hook import inside
 
 SAMPLE_ROWS = 100_000
 HEAD_ROWS = 1024
@@ -38,7 +41,11 @@ TIMED_ROWS = 2048  # on which a kernel is timed: 0.05 to 2 ms
 class PreparedJob:
     """θ(0), empty statistics, and a compiled kernel."""
 
-    def __init__(self, request: Request, scaling: scale.Scaling | None) -> None:
+    def __init__(
+        self, request: Request, scaling: scale.Scaling | None, first: Tree | None = None,
+        starts: Callable[[Sample], Sample] | None = None,
+    ) -> None:  # fmt: skip
+        """Of a job with other groups: `first` is their θ(0); `starts` makes of this sample one for all of them."""
         self.request, self.algorithm = request, request.algorithm
         rng = np.random.default_rng(request.job.seed)
         self.sample = take_sample(request.data, request.job.seed)
@@ -55,13 +62,15 @@ class PreparedJob:
         self._hook("validate", self.sample)
         former = session.parameter(self.algorithm) if session is not None else None
         self._restored = former is not None
+        former = first if former is None else former
+        drawn = self.sample if starts is None or former is not None else starts(self.sample)
         hook = "initParameter" if request.start is None else "continueParameter"
         if former is not None:
             fresh = former
         elif request.start is not None:
             fresh = self._hook(hook, request.start, self.sample, rng)
         else:
-            fresh = self._hook(hook, self.sample, rng)
+            fresh = self._hook(hook, drawn, rng)
         typed = self.algorithm.typed
         self.parameter: Tree = hook_values.tree(fresh, hook, lambda v: pytree.starting(v, typed))
         if not pytree.is_finite(self.parameter):
@@ -101,6 +110,29 @@ class PreparedJob:
                 stacklevel=2,
             )
         return built
+
+    def compile_beside(self, ending: contextlib.ExitStack) -> Built | None:
+        """A kernel of ours, which a thread compiles while workers start and read their rows; they wait for its code.
+
+        None where it has to be compiled first (whether hooks compile decides how workers run them, and users hear of
+        errors before training), and where a job goes on, which has left its code in the cache.
+        """
+        session = self.request.session
+        if not reference(self.algorithm).builtin or self.algorithm.backend or (session and session.stored):
+            return None
+        shard = self._shard(PROBE_ROWS, self.state)
+        with inside("kernel"):
+            own = self.algorithm.kernel(shard)
+        if own is None:
+            return None
+        thread = threading.Thread(target=self._warm, args=(own, shard), name="compiler", daemon=True)
+        thread.start()
+        ending.callback(thread.join)  # a compiler must not run while the interpreter ends
+        return Built(own, "hand-written")
+
+    def _warm(self, kernel: Kernel, shard: Shard) -> None:
+        with contextlib.suppress(Exception):  # workers meet the same error, and say where
+            warm(kernel, shard, self.parameter, self.zero)
 
     def _shard(self, most: int, state: Array) -> Shard:
         """The first rows of the sample, as a worker would have them."""

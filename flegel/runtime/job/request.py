@@ -88,16 +88,23 @@ def check_numbers(request: Request) -> None:
         raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
     check_options(request.job)
     cls = type(request.algorithm)
-    if request.job.topology == "allreduce" and (request.job.attribute or not sums_alone(request.algorithm)):
-        what = (
-            "--attribute asks" if request.job.attribute else f"aggregate of {cls.__name__} merges reports its own way"
-        )
-        tail = " for the gain of each report" if request.job.attribute else ""
-        raise UsageError(f"{what}{tail}, which an all-reduce cannot; use --topology coordinator.")
+    if request.job.topology == "allreduce" and (why := _against_replicas(request)):
+        raise UsageError(f"{why}; use --topology coordinator.")
     halts = "voteToHalt" in cls.updateDataPoint.__code__.co_names
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
     halts = halts or cls.finished is not Algorithm.finished
     request.job.criteria.check(has_objective=cls.objective is not Algorithm.objective, halts=halts)
+
+
+def _against_replicas(request: Request) -> str:
+    """Why workers cannot merge the reports of this job among themselves; empty where they can."""
+    if request.job.attribute:
+        return "--attribute asks for the gain of each report, which an all-reduce cannot tell"
+    if str(request.job.servers) != "0":
+        return "--servers keeps θ on servers and --topology allreduce on workers"
+    if not sums_alone(request.algorithm):
+        return f"aggregate of {type(request.algorithm).__name__} merges reports its own way, which an all-reduce cannot"
+    return ""
 
 
 def check_data(request: Request) -> None:

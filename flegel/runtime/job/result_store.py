@@ -201,13 +201,14 @@ def save(result: Result, folder: str | os.PathLike[str], model: bool = True) -> 
     return path
 
 
-def save_or_rescue(result: Result, folder: str | os.PathLike[str], model: bool = True) -> Path:
-    """`save`; where that fails, to another place, which the error names: training may have taken days."""
+def save_or_rescue(result: Result, folder: str | os.PathLike[str], model: bool = True, job: str = "") -> Path:
+    """`save`; where that fails, to another place, which the error names: training may have taken days. `job` names that
+    place; that of the folder by default."""
     try:
         return save(result, folder, model)
     except StorageError as error:
         for place in (Path.home() / ".local" / "share" / "flegel", Path(tempfile.gettempdir()), Path("/dev/shm")):
-            rescue = place / "rescued" / f"{Path(folder).name}-{os.getpid()}"
+            rescue = place / "rescued" / f"{job or Path(folder).name}-{os.getpid()}"
             try:
                 save(result, rescue, model)
             except (StorageError, UsageError, OSError):

@@ -27,6 +27,8 @@ from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
+from flegel.machine.coordinator.observation import placement as server_placement
+from flegel.machine.group.coordinator import GroupCoordinator
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.machine.server.served_coordinator import ServedCoordinator
 from flegel.messages import LoadShard, MeasureMoments
@@ -37,12 +39,16 @@ from flegel.params.protocol import ParameterStore
 from flegel.params.replicated import ReplicatedStore
 from flegel.params.tree_layout import form_of
 from flegel.plan.devices import parse_devices
+from flegel.plan.placement.snapshot import plain
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
 from flegel.prediction import TrainingRows
 from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built
+from flegel.runtime.backends.registry import library_of
+from flegel.runtime.group.link import GroupLink
+from flegel.runtime.group.session import GroupSession, open_group
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
@@ -51,6 +57,7 @@ from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
 from flegel.runtime.job.signals import Signals
+from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.server.job_servers import check_servers_fit, server_care
@@ -77,8 +84,9 @@ def _execute(request: Request, observation: Observation) -> Result:
     make_policy(request.job.sync)  # refuses switches that the model does not have
     check_topology(request.job.sync, request.job.topology)
     parse_stragglers(request.job.straggler, request.workers)
-    parse_devices(request.job.device, request.job.gpus, request.workers)
     session = request.session
+    for device in (*parse_devices(request.job.device, request.job.gpus, request.workers).values(), "cpu"):
+        fork_server.preload(library_of(device, request.algorithm.backend))
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
         if place.choice is None or place.choice.kind == "threads":  # a small job: threads of a library only disturb it
@@ -91,14 +99,17 @@ def _execute(request: Request, observation: Observation) -> Result:
             session.note_hyper(request.algorithm)
             if session.stored is not None:
                 place.start_early()  # a resumed job goes on sooner: processes come up while data are opened
+        group = open_group(request.job, request.algorithm)
         request.phase("reading", "")
-        scaling = _scaling(request, place) if scale.check_method(request.job.scale) != "none" else None
-        prepared = PreparedJob(request, scaling)
+        scaling, prepared = _prepared(request, place, group)
+        if group is not None:
+            ending.callback(group.close)
+            group.start(prepared.parameter, prepared.zero)
         _tell_about_data(request, prepared)  # not before everything that could be wrong has been looked at
         parts = _stored_parts(request, prepared)
         place.start_early()  # processes come up while the kernel is compiled
         request.phase("compiling", "")
-        built = prepared.compile()
+        built = (prepared.compile_beside(ending) if place.choice is not None else None) or prepared.compile()
         cluster = place.get(lambda: PASSES * prepared.pass_seconds(built) / min(request.workers, default_workers()))
         place.say()
         request.phase("loading", "")
@@ -108,16 +119,35 @@ def _execute(request: Request, observation: Observation) -> Result:
         request.control.bind(cluster)
         observation.begin(_described(request), request.control)
         cluster.wait_ready()
-        machine = _coordinator(request, prepared, scaling, built, source, parts, cluster)
+        machine = _coordinator(request, prepared, scaling, built, source, parts, cluster, group)
+        link = group.link if group is not None else None
         shift = 0.0
         if session is None:
             watch = _watching(request, observation, machine, cluster)
-            drive(machine, cluster, watch, ended=request.control.why)
+            drive(machine, cluster, watch, ended=request.control.why, group=link)
         else:
-            shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster)
+            shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster, link)
+        if group is not None and machine.verdict is not None and machine.verdict.outcome not in FAILED:
+            group.ended = "finished"
         with by_one_thread():  # hooks of the end, too
             loaded = machine.state.ready_at - shift - began
             return _result(request, machine, built, loaded, scaling, place.choice.kind if place.choice else "processes")
+
+
+def _prepared(
+    request: Request, place: JobCluster, group: GroupSession | None
+) -> tuple[scale.Scaling | None, PreparedJob]:
+    """How columns are scaled, and θ(0); those of the first group, where there are several."""
+    if group is not None:
+        group.join(request.data)
+    while True:
+        scaling = group.scaling() if group is not None else None
+        if scaling is None and scale.check_method(request.job.scale) != "none":
+            scaling = _scaling(request, place)
+        first, starts = (group.parameter(), group.joint_sample) if group is not None else (None, None)
+        prepared = PreparedJob(request, scaling, first, starts)
+        if group is None or group.publish(prepared.parameter, scaling, request.data):
+            return scaling, prepared
 
 
 def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
@@ -151,6 +181,7 @@ def _coordinator(
     source: dict[str, Any],
     parts: list[WorkerState],
     cluster: Cluster,
+    group: GroupSession | None = None,
 ) -> Coordinator:
     """The machine that decides, with what it tells each worker to load."""
     algorithm, job, session = request.algorithm, request.job, request.session
@@ -181,6 +212,8 @@ def _coordinator(
     make: Callable[..., Coordinator] = Coordinator
     if servers is not None:
         make = partial(ServedCoordinator, servers=servers)
+    elif group is not None:
+        make = partial(GroupCoordinator, group.exchange())
     return make(
         algorithm=algorithm,
         policy=make_policy(job.sync),
@@ -236,6 +269,7 @@ def _drive_with_checkpoints(
     scaling: scale.Scaling | None,
     parts: list[WorkerState],
     cluster: Cluster,
+    link: GroupLink | None = None,
 ) -> float:
     """Train with checkpoints, from where the job stood; returns how far its clock is ahead of this host's."""
     session = request.session
@@ -246,7 +280,8 @@ def _drive_with_checkpoints(
     shift = session.shift
     with Signals() as signals:
         watch = _watching(request, observation, machine, cluster, shift)
-        drive(machine, cluster, watch, keeper=session, suspended=signals, ended=request.control.why, shift=shift)
+        ended = request.control.why
+        drive(machine, cluster, watch, keeper=session, suspended=signals, ended=ended, shift=shift, group=link)
         if signals.why and machine.verdict is None:
             session.close()
             raise Interrupted(session.interruption(signals.why, machine), signals.exit_code)
@@ -350,6 +385,7 @@ def _result(
         balance=balance_row(machine),
         audit=audit_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
+        servers=plain(server_placement(machine)),
         training=TrainingRows(data, scaling),
     )
 

@@ -58,8 +58,10 @@ def cores() -> list[int]:
 
 
 def host_memory() -> int:
-    """Bytes of memory of this host."""
-    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    """Bytes of memory of this host, or of the control group (container) that this process runs in."""
+    from flegel.datasets import memory
+
+    return memory.total()
 
 
 def io_threads() -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 
+from flegel.core import pytree
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.server.care import ServerCare
 from flegel.machine.server.group import ServerGroup
+from flegel.machine.server.network_plan import NetworkPlan
 from flegel.params.sharded import cuts_for, sharding_of
 from flegel.params.tree_layout import form_of
+from flegel.plan.placement.slice_size import slices_of_job
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
@@ -28,6 +31,8 @@ def check_servers_fit(request: Request) -> None:
     sharding_of(request.algorithm)
     if job.topology != "coordinator":
         raise UsageError(f"--topology {job.topology} keeps θ on the workers, --servers on servers; choose one.")
+    if job.sites.group:
+        raise UsageError("Groups keep their statistics with the coordinator; use --servers 0 together with --group.")
     if job.attribute:
         raise UsageError("--attribute needs θ and the statistics in one place; use --servers 0.")
     if job.processes is False:
@@ -41,14 +46,18 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
     job, algorithm = request.job, request.algorithm
     if not has_servers(job):
         return None
-    hosts = {cluster.hosts().get(worker, "") for worker in range(request.workers)}
-    count = len(hosts) if job.servers == "colocated" else int(job.servers)
-    cuts = cuts_for(algorithm, prepared.parameter, prepared.zero, count)
+    hosts = {worker: cluster.hosts().get(worker, "") for worker in range(request.workers)}
+    beside = job.servers == "colocated"
+    count = len(set(hosts.values())) if beside else int(job.servers)
+    parameters = sum(a.size for a in pytree.flatten(prepared.parameter))
+    wanted = slices_of_job(parameters, count, request.workers)
+    cuts = cuts_for(algorithm, prepared.parameter, prepared.zero, wanted)
     count = min(count, cuts.count)
     debug = bool(os.environ.get("FLEGEL_DEBUG"))
     group = ServerGroup(algorithm, prepared.parameter, prepared.zero, cuts)
     serve = ServeJob(reference(algorithm), _form(prepared.parameter), _form(prepared.zero), debug)
-    return ServerCare(group, serve, count, min(job.replicas, count - 1), timeouts, job.replace)
+    network = NetworkPlan(cuts.sizes, beside, hosts) if job.server_load == "network" else None
+    return ServerCare(group, serve, count, min(job.replicas, count - 1), timeouts, job.replace, network)
 
 
 def _form(bundle: Tree) -> tuple[str, tuple[str, ...]]:

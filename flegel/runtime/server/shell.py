@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -21,13 +22,25 @@ from flegel.machine.server.care import FIRST_SERVER
 from flegel.machine.server.server import Command, ParameterServer, ToCoordinator, ToServer, ToWorker
 from flegel.messages import Answer, TreeLayout, WorkerFailed
 from flegel.params.tree_layout import build
+from flegel.runtime import clock
 from flegel.runtime.job.class_source import instantiate
 from flegel.runtime.server.links import ServerLinks, decoded
+from flegel.runtime.server.transfer_timer import TransferTimer, worth_timing
 from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import PackedArrays
 from flegel.runtime.transport.job_sockets import JobSockets
 from flegel.runtime.transport.poller import Poller
-from flegel.server_messages import ServeJob, ServerBetween, ServerMap, ServerOrder, ServerReady
+from flegel.server_messages import (
+    ParameterSlices,
+    PushSlices,
+    ServeJob,
+    ServerBetween,
+    ServerMap,
+    ServerOrder,
+    ServerReady,
+    SlicesFolded,
+    TransferAnnounced,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +58,7 @@ class ServerShell:
         self._send, self._poller = send, poller
         self._links = ServerLinks(sockets, poller, job, worker, incarnation)
         self._job = job
+        self._timer = TransferTimer(worker)
         self._routes: dict[int, tuple[int, bytes]] = {}
         """By worker: its incarnation, and its name on the listening socket."""
         self._listener, address = sockets.listen(near)
@@ -55,7 +69,7 @@ class ServerShell:
             for form in (order.parameter, order.statistics)
         )
         self._machine = ParameterServer(algorithm, worker, parameter, statistics, order.debug)
-        send(ServerReady(address), ())
+        send(ServerReady(address, socket.gethostname()), ())
 
     def order(self, body: ServerOrder, arrays: tuple[Array, ...]) -> None:
         if isinstance(body, ServerMap):
@@ -79,6 +93,11 @@ class ServerShell:
         if envelope.incarnation < self._routes.get(sender, (0, b""))[0]:
             return  # a former life
         self._routes[sender] = (envelope.incarnation, route)
+        if isinstance(body, TransferAnnounced):
+            self._timer.announced(sender, clock.now())
+            return
+        if isinstance(body, PushSlices):
+            self._timer.arrived(sender, arrays, clock.now())
         hear = self._machine.hear_server if sender >= FIRST_SERVER else self._machine.hear_worker
         self._run(lambda: hear(sender, body, arrays))  # type: ignore[arg-type]
 
@@ -88,13 +107,19 @@ class ServerShell:
         except AlgorithmError as error:
             self._send(WorkerFailed("server", -1, str(error), own_traceback(error)), ())
             return
+        announced: set[int] = set()
         for command in commands:
             match command:
                 case ToCoordinator(body, arrays):
                     self._send(body, arrays)
+                    if isinstance(body, SlicesFolded) and (seen := self._timer.take()) is not None:
+                        self._send(seen, ())
                 case ToServer(server, body, arrays):
                     self._links.send(server, body, arrays)
                 case ToWorker(worker, body, arrays):
+                    if worker not in announced and isinstance(body, ParameterSlices) and worth_timing(arrays):
+                        announced.add(worker)
+                        self._to_worker(worker, TransferAnnounced(), ())
                     self._to_worker(worker, body, arrays)
 
     def _to_worker(self, worker: int, body: ServerBetween, arrays: tuple[Array, ...]) -> None:

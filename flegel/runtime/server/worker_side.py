@@ -10,7 +10,8 @@ from flegel.machine.worker.executor import WorkerExecutor
 from flegel.messages import Answer, LoadShard, Order, ReleaseJob, Report
 from flegel.runtime import clock
 from flegel.runtime.server.links import ServerLinks
-from flegel.server_messages import ServerMap
+from flegel.runtime.server.transfer_timer import TransferTimer, worth_timing
+from flegel.server_messages import ParameterSlices, ServerMap, TransferAnnounced
 
 FIRST_RETRY = 20.0
 """Seconds after which what has not come is asked for again, then twice as long each time: large slices take long, and
@@ -27,6 +28,7 @@ class ServedWorker:
         self._client = SliceClient(arrays[: len(load.parameter.fields) or 1], load.version)
         self._links, self._executor, self._send = links, executor, send
         self._retry_after, self._retry_at = FIRST_RETRY, float("inf")
+        self._timer = TransferTimer(links.sequencer.worker)
 
     def order(self, body: Order, arrays: tuple[Array, ...]) -> None:
         """An order waits its turn; the end of the job does not."""
@@ -46,9 +48,16 @@ class ServedWorker:
 
     def receive(self) -> None:
         """What servers have sent."""
+        version = self._client.version
         for envelope, arrays in self._links.receive():
+            if isinstance(envelope.body, TransferAnnounced):
+                self._timer.announced(envelope.worker, clock.now())
+            elif isinstance(envelope.body, ParameterSlices):
+                self._timer.arrived(envelope.worker, arrays, clock.now())
             for body, frames in self._client.hear(envelope.worker, envelope.body, arrays):  # type: ignore[arg-type]
                 self._send(body, frames)
+        if self._client.version > version and (seen := self._timer.take()) is not None:
+            self._send(seen, ())
         self._go_on()
 
     def retry(self, now: float) -> None:
@@ -69,7 +78,11 @@ class ServedWorker:
             self._retry_at = clock.now() + self._retry_after
 
     def _push(self, pushes: Sequence[Push]) -> None:
+        announced: set[int] = set()
         for push in pushes:
+            if push.server not in announced and worth_timing(push.arrays):
+                announced.add(push.server)
+                self._links.send(push.server, TransferAnnounced(), ())
             self._links.send(push.server, push.body, push.arrays)
 
     def close(self) -> None:

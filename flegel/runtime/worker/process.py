@@ -25,7 +25,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from flegel.core.pytree import Array
-from flegel.errors import DecodeError, FlegelError
+from flegel.errors import UNDECODABLE, DecodeError, FlegelError
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import WorkerExecutor
 from flegel.machine.worker.point_store import PointStore
@@ -293,7 +293,10 @@ class WorkerLoop:
             self._mover.post(self._sequencer.job, order)
 
     def audit(self, order: AuditPoints, arrays: tuple[Array, ...], reported: tuple[float, ...]) -> None:
-        self.at_rest(lambda store: self.post(*self._trainer.audit(store, order, arrays, reported)))
+        store = self._trainer.store
+        assert store is not None
+        work = partial(self._trainer.audit, order=order, theta=arrays, reported=reported)
+        self._trainer.at_rest(store, lambda points: self.post(*work(points)), states=False)  # counted on fresh ones
 
     def statistics(self) -> tuple[Array, ...]:
         return self._trainer.statistics()
@@ -391,7 +394,7 @@ def main() -> None:
     sys.setswitchinterval(0.0005)
     try:
         config = msgspec.json.decode(_told(), type=WorkerConfig)
-    except (FlegelError, msgspec.MsgspecError) as error:
+    except (FlegelError, *UNDECODABLE) as error:
         print(f"flegel worker: {error}", file=sys.stderr)
         sys.exit(2)
     os.dup2(sys.stderr.fileno(), 1)  # what hooks print must not mix with the parent's own output

@@ -26,7 +26,7 @@ from flegel.core.shard import TILE, Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
 from flegel.errors import UsageError, own_traceback
-from flegel.machine.audit.recount import Recount, count_of
+from flegel.machine.audit.recount import OwnedNumbers, Recount
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
@@ -85,6 +85,7 @@ class AtRest:
 
     store: PointStore
     work: Callable[[PointStore], None]
+    states: bool
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ class Trainer:
         self._deadline = DeadlineEstimate(0)
         self._reassigner: PointReassigner | None = None
         self._recount: Recount | None = None
+        self._numbers = OwnedNumbers()
         self._injection: StragglerInjection | None = None
         self._measured: tuple[Any, Rows] | None = None
         self._unreported = (0, 0.0)
@@ -157,9 +159,9 @@ class Trainer:
         self._orders.put(InterruptRequested())
         self.flag[0] = 1
 
-    def at_rest(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
+    def at_rest(self, store: PointStore, work: Callable[[PointStore], None], states: bool = True) -> None:
         """Call `work` in the trainer thread after everything that was ordered before, such as a change of ownership."""
-        self._orders.put(AtRest(store, work))
+        self._orders.put(AtRest(store, work, states))
 
     def wake_io(self) -> None:
         """Wake the I/O thread."""
@@ -199,7 +201,7 @@ class Trainer:
     ) -> tuple[PointsAudited, tuple[Array, ...]]:
         """The books against the points. For the trainer thread, at rest."""
         assert self._recount is not None
-        points, numbers = count_of(store)
+        points, numbers = self._numbers.count(store)
         law = self._recount.law(store, theta, order.points or AUDITED, order.number)
         arrays = () if order.points else self._recount.whole(store, theta)
         return PointsAudited(order.number, points, numbers, reported, law), arrays
@@ -219,9 +221,9 @@ class Trainer:
             case InterruptRequested():
                 self._doing = "moving points"
                 self._guarded(-1, self._run_interruptions)
-            case AtRest(store, work):
+            case AtRest(store, work, states):
                 self._doing = "moving points"
-                self._guarded(-1, partial(self._run, store, work))
+                self._guarded(-1, partial(self._run, store, work, states))
             case ApplyOwnership(settle):
                 self._doing = "moving points"
                 self._guarded(-1, partial(self._transfer, settle))
@@ -281,10 +283,14 @@ class Trainer:
         while not self._interruptions.empty():
             self._run(*self._interruptions.get())
 
-    def _run(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
-        if self.store is store and self._kernel is not None:
+    def _run(self, store: PointStore, work: Callable[[PointStore], None], states: bool = True) -> None:
+        """`states`: the work reads or writes those of the points, which may be on a device."""
+        if self.store is not store or self._kernel is None:
+            return
+        if states:
             self._kernel.fetch_states(store.shards)
-            work(store)
+        work(store)
+        if states:
             self._kernel.put_states(store.shards)
 
     def _transfer(self, settle: TransferOwnership) -> None:

@@ -173,7 +173,7 @@ class FaultyJob:
         )
         form = TreeLayout("array", ())
         workers = range(scenario.workers)
-        return Coordinator(
+        return self._make_coordinator(
             algorithm=algorithm,
             policy=make_policy(SyncSpec(scenario.sync, interval=0.01 if scenario.sync == "fsp" else None)),
             criteria=criteria,
@@ -186,6 +186,9 @@ class FaultyJob:
             rows=len(self.rows),
             replace=scenario.replace,
         )
+
+    def _make_coordinator(self, **options: Any) -> Coordinator:
+        return Coordinator(**options)
 
     # -- the whole ---------------------------------------------------------------------------------------------
 
@@ -249,13 +252,16 @@ class FaultyJob:
 
     def _start_worker(self, number: int) -> None:
         life = self._lives[number] = self._lives.get(number, -1) + 1
-        worker = self.workers[number] = FaultyWorker(self, number, life)
+        worker = self.workers[number] = self._make_worker(number, life)
         self._fence.admit(number, life)
         channel = ReliableChannel((0, life), patience=PATIENCE, hold=HOLD)
         end = ChannelEnd(channel, self.events, lambda packet: self._to_worker(worker, packet))
         end.asleep_until = self._awake_at
         self._channels[number] = end
         self.log(f"worker {worker.name} is up")
+
+    def _make_worker(self, number: int, life: int) -> FaultyWorker:
+        return FaultyWorker(self, number, life)
 
     def _started(self, worker: int) -> None:
         if worker not in self._starting:
@@ -340,12 +346,13 @@ class FaultyJob:
                 self._tell(FromWorker(envelope.worker, envelope.body, arrays))
         self.stale += end.channel.refused > refused and packet.session != end.channel.session
 
-    def beat(self, worker: FaultyWorker, visits: int) -> None:
-        self.network.send(worker.number, COORDINATOR, "Beat", self._beat, worker.number, worker.life, visits)
+    def beat(self, worker: FaultyWorker, visits: int, hook: str) -> None:
+        """`hook`: empty for a worker that waits, as in a real process."""
+        self.network.send(worker.number, COORDINATOR, "Beat", self._beat, worker.number, worker.life, visits, hook)
 
-    def _beat(self, worker: int, life: int, visits: int) -> None:
+    def _beat(self, worker: int, life: int, visits: int, hook: str) -> None:
         if self._fence.speaker(worker) == life:
-            self._tell(FromWorker(worker, WorkerBeat(visits, "updateDataPoint")))
+            self._tell(FromWorker(worker, WorkerBeat(visits, hook)))
         else:
             self.stale += 1
 

@@ -135,7 +135,7 @@ class FaultyWorld(Protocol):
 
     def from_worker(self, site: FaultyWorker, packet: Packet) -> None: ...
 
-    def beat(self, site: FaultyWorker, visits: int) -> None: ...
+    def beat(self, site: FaultyWorker, visits: int, hook: str) -> None: ...
 
     def trained(self, site: FaultyWorker, round_: int, theta: tuple[Array, ...], ids: Array) -> None: ...
 
@@ -206,7 +206,7 @@ class FaultyWorker(InlineWorker):
     def _beat(self) -> None:
         if not self.dead:
             if self.world.events.now >= self._awake_at:
-                self.world.beat(self, self.visits)
+                self.world.beat(self, self.visits, "updateDataPoint" if self._work is not None else "")
             self._later(BEAT, self._beat)
 
     # -- orders and answers --------------------------------------------------------------------------------

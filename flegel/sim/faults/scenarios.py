@@ -15,6 +15,8 @@ from flegel.messages import Envelope
 from flegel.sim.event_queue import EventQueue
 from flegel.sim.faults.reliable_channel import Packet
 
+FIRST_SERVER = 960
+"""As machine/server/care.py numbers them."""
 COORDINATOR = -1
 """The coordinator's address in the network."""
 SEVEN = ("bsp", "bsp-mini", "ssp", "asp", "psp", "fsp-binary", "fsp")
@@ -64,6 +66,9 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     replace: bool = True
     collect: bool = True
+    servers: int = 0
+    """Parameter servers; 0: the coordinator holds θ."""
+    replicas: int = 1
 
     @property
     def without_faults(self) -> Scenario:
@@ -115,6 +120,25 @@ def anything(seed: int) -> Scenario:
         replace=random.random() < 0.8,
         collect=random.random() < 0.7,
     )
+
+
+def served(seed: int) -> Scenario:
+    """Any model with parameter servers; servers and workers die, freeze and are cut off, copies and maps are late."""
+    random = Random(f"served {seed}")
+    calm = anything(seed)
+    servers = random.randint(1, 3)
+    faults = []
+    for _ in range(random.choice([0, 1, 1, 2, 3])):
+        kind = random.choice(["killed", "killed", "killed", "frozen", "cut", "slow"])
+        seconds = random.choice([0.1, 0.6, 3.0, 5.0]) if kind in ("frozen", "cut") else random.uniform(0.01, 0.2)
+        who = FIRST_SERVER + random.randrange(servers)
+        faults.append(Fault(random.choice([0.2, 0.5, 1.0]) * random.random() + 0.06, who, kind, seconds))
+    others = calm.faults if random.random() < 0.4 else ()
+    loss = random.choice([0.0, 0.05, 0.2])
+    return replace(
+        calm, servers=servers, replicas=random.choice([0, 1, 1, 1, 2]), faults=(*others, *faults), drop=loss,
+        duplicate=loss,
+    )  # fmt: skip
 
 
 def freezing(seed: int) -> Scenario:

@@ -7,7 +7,6 @@ by the script between barriers find nothing to change. Decides nothing: `pace.py
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -35,29 +34,51 @@ class PooledBarrier:
         self._kept: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._views: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._pending: Any = None
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._keep)
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self.measuring = True
+        """The norms of this barrier's gradients are wanted, for the noise scale."""
 
-    def _keep(self, parameter: torch.Tensor) -> None:
-        """After a backward pass that does not synchronize: the gradient joins the private sum."""
-        if self.synchronizing or parameter.grad is None:
-            return
-        assert isinstance(parameter, torch.nn.Parameter)
-        kept = self._kept.get(parameter)
-        if kept is None:
-            self._kept[parameter] = parameter.grad.detach().clone()
-        else:
-            kept.add_(parameter.grad)
-        parameter.grad = None
+    def after_backward(self) -> None:
+        """Called while a backward pass begins: what does not synchronize is kept when it has ended."""
+        if not self.synchronizing:
+            torch.autograd.Variable._execution_engine.queue_callback(self._keep)
+
+    def _keep(self) -> None:
+        """After a backward pass that does not synchronize: gradients join the private sums, all at once, because a hook
+        for each parameter costs as much as a small layer."""
+        sums, gradients = [], []
+        for parameter in self._parameters:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            kept = self._kept.get(parameter)
+            if kept is not None:
+                sums.append(kept)
+                gradients.append(gradient)
+            else:  # views lie in the buckets of DDP, which the next backward pass fills
+                self._kept[parameter] = gradient.detach().clone() if gradient._is_view() else gradient.detach()
+            parameter.grad = None
+        if any(g.is_sparse for g in gradients):
+            for kept, gradient in zip(sums, gradients, strict=True):
+                kept.add_(gradient)
+        elif gradients:
+            torch._foreach_add_(sums, gradients)
 
     def send(self, report: RankReport) -> None:
         """The row of this rank on its way to all others; gradients follow."""
         self.table.zero_()
-        self.table[self.rank] = torch.tensor(astuple(report), dtype=torch.float64)
+        self.table[self.rank] = torch.tensor(report.row(), dtype=torch.float64)
         self.square.zero_()
         self.pooled.zero_()
-        self._pending = dist.all_reduce(self.table, group=self.group, async_op=True)
+        self._pending = self._sum(self.table)
+
+    def _sum(self, values: torch.Tensor) -> Any:
+        """Over all ranks, under way; a link that is broken already ends this rank with a sentence."""
+        try:
+            return dist.all_reduce(values, group=self.group, async_op=True)
+        except RuntimeError as error:
+            self.broken(error)
+            raise
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """One bucket: what was kept joins it, ranks are summed, the sum is divided by all samples."""
@@ -67,9 +88,9 @@ class PooledBarrier:
             if kept is not None:
                 gradient.add_(kept.view_as(gradient))
             self._views[parameter] = gradient
-        self.square += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
-        work = dist.all_reduce(buffer, group=self.group, async_op=True)
-        assert work is not None
+        if self.measuring:
+            self.square += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
+        work = self._sum(buffer)
 
         def divide(future: torch.futures.Future[Any]) -> torch.Tensor:
             try:
@@ -79,14 +100,19 @@ class PooledBarrier:
                 self.broken(error)
                 raise
             total: torch.Tensor = value[0] if isinstance(value, list) else value
-            self.pooled += torch.linalg.vector_norm(total, dtype=torch.float32).double().square()
+            if self.measuring:
+                self.pooled += torch.linalg.vector_norm(total, dtype=torch.float32).double().square()
             return total.div_(self.table[:, 0].sum().to(total.dtype))
 
         return work.get_future().then(divide)
 
     def reports(self) -> list[RankReport]:
         """The rows of all ranks, after the barrier."""
-        self._pending.wait()
+        try:
+            self._pending.wait()
+        except RuntimeError as error:
+            self.broken(error)
+            raise
         return [RankReport(*row) for row in self.table.tolist()]
 
     def adopt_unused(self) -> None:

@@ -31,16 +31,18 @@ BUFFERS = ("average", "local")
 
 
 class _Weighted(torch.autograd.Function):  # type: ignore[misc]
-    """The identity, whose gradient is multiplied by the number of samples: means become sums."""
+    """The identity, whose gradient is multiplied by the number of samples: means become sums. Where a backward pass
+    begins, `begun` is called."""
 
     @staticmethod
-    def forward(ctx: Any, output: torch.Tensor, samples: int) -> torch.Tensor:
-        ctx.samples = samples
+    def forward(ctx: Any, output: torch.Tensor, samples: int, begun: Callable[[], None]) -> torch.Tensor:
+        ctx.samples, ctx.begun = samples, begun
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
-        return gradients[0] * ctx.samples, None
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None, None]:
+        ctx.begun()
+        return gradients[0] * ctx.samples, None, None
 
 
 def _first_dimension(inputs: tuple[Any, ...], named: dict[str, Any]) -> int:
@@ -83,6 +85,11 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                 "SyncBatchNorm exchanges messages in every forward pass, and ranks make different numbers of them: use "
                 "BatchNorm; FlexibleDDP averages its statistics at barriers (buffers='average')."
             )
+        if any(type(p).__name__ == "DTensor" for p in module.parameters()):
+            raise UsageError(
+                "The module was sharded by fully_shard (FSDP2), which sums gradients in every backward pass: wrap the "
+                "plain module, or keep FSDP2 without flexible barriers."
+            )
         accepted = inspect.signature(DistributedDataParallel.__init__).parameters
         options["forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"] = False
         options.setdefault("gradient_as_bucket_view", True)
@@ -121,10 +128,13 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         self.barrier.synchronizing = last
         self.require_backward_grad_sync = last
         outputs = super().forward(*inputs, **named)
-        factor = count if self._mean_loss else 1
+        factor, begun = count if self._mean_loss else 1, self.barrier.after_backward
+        if isinstance(outputs, torch.Tensor):  # walking a tree of one leaf costs more than the leaf
+            weighted = outputs.requires_grad and outputs.is_floating_point()
+            return _Weighted.apply(outputs, factor, begun) if weighted else outputs
         return tree_map_only(
             torch.Tensor,
-            lambda t: _Weighted.apply(t, factor) if t.requires_grad and t.is_floating_point() else t,
+            lambda t: _Weighted.apply(t, factor, begun) if t.requires_grad and t.is_floating_point() else t,
             outputs,
         )
 
@@ -163,6 +173,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             self._ready = self._now()
             self._seconds = self._ready - self._own.first
             self.watchdog.arrive(self.barriers)
+            self.barrier.measuring = self.pace.measures(self.barriers)
             self.barrier.send(
                 RankReport(
                     self._window,
@@ -186,7 +197,6 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         """After the synchronized backward pass; returns the factor of the learning rate."""
         reports = self.barrier.reports()
         square, pooled = float(self.barrier.square), float(self.barrier.pooled)
-        now = self._now()
         self.watchdog.leave()
         total = sum(r.samples for r in reports)
         if self.find_unused_parameters:
@@ -195,7 +205,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             self.barrier.average_buffers(self.module, self._window, total)
         self._own.ready(self._ready)
         self.pace.barrier(reports, self._last_pooled)
-        self._last_cost, self._last_square, self._last_pooled = now - self._ready, square, pooled
+        self._last_square, self._last_pooled = square, pooled
         sampler = samplers.active()
         if sampler is not None:
             sampler.barrier(reports, self.pace)
@@ -205,11 +215,16 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             self._reference = int(sum(r.batch for r in reports))
         self.barrier.complete = self.barrier.synchronizing = False
         self._window = 0
-        self._own.open(self._now())
         scale = self.pace.noise.scale
         if self._lr_rule == "none" or scale is None:
             return 1.0
         return gain(total, self._reference, scale)
+
+    def _open(self) -> None:
+        """The optimizer has stepped: the next interval begins. All that a barrier took counts as its cost."""
+        now = self._now()
+        self._last_cost = now - self._ready
+        self._own.open(now)
 
     def _now(self) -> float:
         """Seconds, once the device has done all but the newest micro-batch: launching alone is not training."""
@@ -235,16 +250,15 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             if not self.stepped:
                 return None
             factor = self._finish()
-            if factor == 1.0:
-                return real(**named)
             rates = [group["lr"] for group in optimizer.param_groups]
-            for group in optimizer.param_groups:
+            for group in optimizer.param_groups if factor != 1.0 else ():
                 group["lr"] = group["lr"] * factor
             try:
                 return real(**named)
             finally:
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate
+                self._open()
 
         optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]  # schedulers ask for a method
         return optimizer
@@ -271,10 +285,14 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         unscale, step, update = scaler.unscale_, scaler.step, scaler.update
 
         def stepping(optimizer: Any, *given: Any, **named: Any) -> Any:
-            if self.barrier.complete:
-                return step(optimizer, *given, **named)
-            self.stepped = False
-            return None
+            self.stepped = self.barrier.complete
+            if not self.stepped:
+                return None
+            result = step(optimizer, *given, **named)
+            if self.barrier.complete:  # gradients were not finite, so the scaler left the optimizer out
+                self._finish()
+                self._open()
+            return result
 
         scaler.unscale_ = lambda optimizer: unscale(optimizer) if self.barrier.complete else None
         scaler.step = stepping

@@ -40,6 +40,8 @@ class Deal:
         self.trained = [0] * ranks
         self.final = False
         """Nothing is left to claim: every rank trains its claims and synchronizes with its last micro-batch."""
+        self.version = 0
+        """Counts changes of claims."""
         self._free = _without(positions, skipped)
         self._claims: list[list[Span]] = [[] for _ in range(ranks)]
         self._ends: list[list[int]] = [[] for _ in range(ranks)]  # claims before the end of each span
@@ -59,6 +61,11 @@ class Deal:
         at = bisect_right(self._ends[rank], number)
         return self._claims[rank][at][1] - (self._ends[rank][at] - number)
 
+    def run(self, rank: int, number: int) -> tuple[int, int]:
+        """Positions are numbers plus an offset as long as numbers stay below a limit: that limit, and the offset."""
+        at = bisect_right(self._ends[rank], number)
+        return self._ends[rank][at], self._claims[rank][at][1] - self._ends[rank][at]
+
     def begin(self, rates: Sequence[float], interval: float, ahead: int) -> None:
         """First claims of the epoch; without known rates every rank gets an equal part."""
         if any(rates):
@@ -76,6 +83,7 @@ class Deal:
 
         `ahead`: the most that any loader reads ahead."""
         self.batch = max(self.batch, batch)
+        self.version += 1
         for rank, one in enumerate(progress):
             self.trained[rank] += one.samples
         if self.final:

@@ -13,6 +13,8 @@ from statistics import median
 
 from flegel.plan.interval.gradient_noise import GradientNoise, from_reports
 
+MEASURED = 16  # barriers at first, all of whose gradients are measured for the noise scale
+SELDOM = 4  # then every fourth: two norms cost as much as passing twice over the parameters
 REMEMBERED = 8  # durations of micro-batches from which the next one is foreseen
 LONGEST = 20.0  # intervals are at most this many micro-batches of the slowest rank long
 
@@ -27,13 +29,17 @@ class RankReport:
     unit: float = 0.0
     """Seconds of one micro-batch, as this rank foresees them."""
     cost: float = 0.0
-    """Seconds that it waited at the barrier before this one, from its last gradient to the sum."""
+    """Seconds of the barrier before this one: from its last gradient until it had stepped and could go on."""
     square: float = 0.0
     """‖ΣG‖² of its gradient sum at the barrier before this one."""
     batch: float = 0.0
     """Its largest micro-batch."""
     ahead: float = 0.0
     """Samples that its loader has read ahead."""
+
+    def row(self) -> list[float]:
+        """All fields in their order."""
+        return [self.samples, self.seconds, self.unit, self.cost, self.square, self.batch, self.ahead]
 
 
 FIELDS = len(RankReport.__dataclass_fields__)
@@ -49,6 +55,11 @@ class BarrierPace:
     costs: deque[float] = field(default_factory=lambda: deque(maxlen=9))
     counts: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
+
+    @staticmethod
+    def measures(barrier: int) -> bool:
+        """Whether the gradients of this barrier are measured; the same answer on all ranks."""
+        return barrier < MEASURED or barrier % SELDOM == 0
 
     def barrier(self, reports: Sequence[RankReport], pooled: float) -> None:
         """`pooled`: ‖ΣG‖² over all ranks at the barrier before this one, whose `square`s the reports carry."""

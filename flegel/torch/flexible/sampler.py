@@ -90,9 +90,15 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         deal.begin(self._rates, self._interval, self._ahead)
         self._drawn, self.training = 0, True
         _iterated.append(weakref.ref(self))
-        while self._drawn < deal.claimed(self.rank):
-            self._drawn += 1
-            yield order[deal.position(self.rank, self._drawn - 1)]
+        limit, offset, version = 0, 0, -1
+        while True:
+            number = self._drawn
+            if number >= limit or version != deal.version:
+                if number >= deal.claimed(self.rank):
+                    break
+                (limit, offset), version = deal.run(self.rank, number), deal.version
+            self._drawn = number + 1
+            yield order[number + offset]
         if not deal.final:
             raise UsageError(
                 "The loader reads further ahead than this rank has samples dealt: use fewer loader workers, a smaller "

@@ -19,6 +19,7 @@ def own_ray() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_jobs_train_on_actors_and_survive_one_that_ray_kills() -> None:
     with RayCluster(slaves=2, strategy="PACK") as cluster:

@@ -27,6 +27,7 @@ def session() -> Iterator[Any]:
     found.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_jobs_train_on_executors_and_survive_a_killed_one(session: Any) -> None:
     with SparkCluster(session, slaves=2) as cluster:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
-from flegel.errors import FlegelWarning
+from flegel.errors import FlegelWarning, UsageError
 from flegel.torch import FlexibleDDP, FlexibleSampler
 
 COLUMNS = 6
@@ -156,19 +157,95 @@ def buffers(rank: int) -> dict[str, Any]:
     return {"statistics": gather(statistics), "parameters": gather(flat(model))}
 
 
-def main() -> None:
-    name, folder, rank = sys.argv[1], Path(sys.argv[2]), int(os.environ["RANK"])
+def skipped(rank: int) -> dict[str, Any]:
+    """A scaler that leaves a step out because gradients are not finite: training goes on at the next barrier."""
+    model = FlexibleDDP(network(), endless=True, interval=0.02)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+    scaler = model.scaler(torch.amp.GradScaler("cpu", init_scale=8.0))
+    x, y = rows(16)
+    before, scales = flat(model), []
+    while model.barriers < 3:
+        optimizer.zero_grad()
+        wrong = float("inf") if model.barriers == 0 else 1.0
+        scaler.scale(torch.nn.functional.mse_loss(model(x), y) * wrong).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if model.stepped:
+            scales.append(scaler.get_scale())
+            same = flat(model) == before
+            assert same if model.barriers == 1 else not same
+    return {"scales": scales, "parameters": gather(flat(model))}
+
+
+def refused(rank: int) -> dict[str, Any]:
+    """Modules that another wrapper has sharded."""
+    from torch.distributed.fsdp import fully_shard
+
+    net = network()
+    fully_shard(net)
+    try:
+        FlexibleDDP(net)
+    except UsageError as error:
+        return {"said": str(error)}
+    return {"said": ""}
+
+
+def compiled(rank: int) -> dict[str, Any]:
+    """A compiled module inside."""
+    x, y = rows(64)
+    model = FlexibleDDP(torch.compile(network(), backend="aot_eager"), endless=True, interval=0.02)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+    while model.barriers < 5:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return {"parameters": gather(flat(model))}
+
+
+CASES = {
+    "epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers, "skipped": skipped,
+    "refused": refused, "compiled": compiled,
+}  # fmt: skip
+
+
+def play(name: str, folder: Path, rank: int, ranks: int, options: dict[str, Any]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=int(os.environ["WORLD_SIZE"])
-    )
-    case = {"epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers}[name]
-    options = json.loads(sys.argv[3])
-    found = case(rank, **options)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
+    found = CASES[name](rank, **options)
     if rank == 0:
         (folder / "found.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def main() -> None:
+    """Forks the ranks, so that torch is imported once; waits for all that end by themselves, and then ends the others.
+
+    Exit codes are written to codes.json, the errors of each rank to a file of its own."""
+    name, folder, options, ranks = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[5])
+    children = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(os.open(folder / f"errors-{rank}", os.O_WRONLY | os.O_CREAT), 2)
+            code = 1
+            try:
+                play(name, folder, rank, ranks, options)
+                code = 0
+            except BaseException:  # noqa: BLE001 - printed, and ends this rank only
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(pid)
+    codes = dict.fromkeys(children, 0)
+    waited = children[:-1] if name == "lost" else children
+    for pid in waited:
+        codes[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for pid in set(children) - set(waited):
+        os.kill(pid, 9)
+        codes[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    (folder / "codes.json").write_text(json.dumps([codes[pid] for pid in children]))
 
 
 if __name__ == "__main__":

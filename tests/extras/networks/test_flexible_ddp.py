@@ -17,24 +17,18 @@ RANKS = Path(__file__).with_name("flexible_ranks.py")
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def start(case: str, folder: Path, ranks: int, options: dict[str, Any], kind: str = "") -> list[subprocess.Popen[str]]:
+def launch(case: str, folder: Path, ranks: int, options: dict[str, Any], kind: str = "") -> tuple[list[int], list[str]]:
+    """Exit codes of the ranks, and what each wrote to its standard error."""
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    return [
-        subprocess.Popen(
-            [sys.executable, str(RANKS), case, str(folder), json.dumps(options), kind],
-            env={**os.environ, **paths, "RANK": str(rank), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
+    command = [sys.executable, str(RANKS), case, str(folder), json.dumps(options), kind, str(ranks)]
+    subprocess.run(command, env={**os.environ, **paths, "OMP_NUM_THREADS": "1"}, timeout=300, check=True)
+    told = [(folder / f"errors-{rank}").read_text() for rank in range(ranks)]
+    return json.loads((folder / "codes.json").read_text()), told
 
 
 def play(case: str, folder: Path, ranks: int = 2, **options: Any) -> dict[str, Any]:
-    started = start(case, folder, ranks, options)
-    told = [process.communicate(timeout=240)[1] for process in started]
-    assert [process.returncode for process in started] == [0] * ranks, told
+    codes, told = launch(case, folder, ranks, options)
+    assert codes == [0] * ranks, told
     found: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return found
 
@@ -70,15 +64,45 @@ def test_running_statistics_a_scaler_and_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["freeze", "kill"])
 def test_a_lost_rank_ends_the_others_with_a_sentence(tmp_path: Path, kind: str) -> None:
-    started = start("lost", tmp_path, 3, {}, kind)
-    try:
-        told = [process.communicate(timeout=120)[1] for process in started[:2]]
-    finally:
-        started[2].kill()
-        started[2].communicate()
-    assert all(process.returncode not in (0, None) for process in started)
-    assert all("rank 2" in text or "Connection" in text for text in told), told
-    assert any("rank 2" in text for text in told), told
+    codes, told = launch("lost", tmp_path, 3, {}, kind)
+    assert 0 not in codes
+    assert all("rank 2" in text or "Connection" in text for text in told[:2]), told
+    assert any("rank 2" in text for text in told[:2]), told
+
+
+def test_a_step_that_the_scaler_leaves_out_stops_nothing(tmp_path: Path) -> None:
+    found = play("skipped", tmp_path)
+    assert found["scales"] == [4.0, 4.0, 4.0], "halved once"
+    assert found["parameters"][0] == found["parameters"][1]
+
+
+def test_modules_of_fully_sharded_training_are_refused(tmp_path: Path) -> None:
+    assert "fully_shard" in play("refused", tmp_path)["said"]
+
+
+@pytest.mark.slow
+def test_a_compiled_module_inside_trains_alike_on_all_ranks(tmp_path: Path) -> None:
+    parameters = play("compiled", tmp_path)["parameters"]
+    assert parameters[0] == parameters[1]
+
+
+@pytest.mark.slow
+def test_after_a_restart_the_rest_of_the_epoch_is_trained_exactly_once(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("elastic_script.py")
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
+        str(script), str(tmp_path),
+    ]  # fmt: skip
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+    paths["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or gloo finds the addresses of the first life
+    ended = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stderr
+    kept = json.loads((tmp_path / "snapshot.json").read_text())["barriers"]
+    lines = [line.split() for log in tmp_path.glob("seen-*") for line in log.read_text().splitlines()]
+    first = [int(index) for life, barrier, index in lines if life == "0" and int(barrier) < kept]
+    second = [int(index) for life, _, index in lines if life == "1"]
+    assert 0 < len(first) < 1003, "it was killed in the middle"
+    assert sorted(first + second) == list(range(1003))
 
 
 def test_the_example_of_the_documentation_runs_under_torchrun() -> None:

@@ -15,9 +15,12 @@ from flegel.algorithms.fcm import FCM  # noqa: E402
 from flegel.algorithms.gmm import GMM  # noqa: E402
 from flegel.algorithms.kmeans import KMeans  # noqa: E402
 from flegel.algorithms.lr import LR  # noqa: E402
+from flegel.core import pytree  # noqa: E402
 from flegel.core.shard import make_shard  # noqa: E402
 from flegel.core.stop_flag import new_flag  # noqa: E402
 from flegel.errors import UsageError  # noqa: E402
+from flegel.machine.audit.recount import Recount  # noqa: E402
+from flegel.machine.worker.point_store import PointStore  # noqa: E402
 from flegel.plan.devices import parse_devices  # noqa: E402
 from flegel.runtime.backends.conformance import check_backend  # noqa: E402
 from flegel.runtime.backends.registry import choose  # noqa: E402
@@ -83,6 +86,49 @@ def test_points_that_were_trained_keep_their_states_when_others_arrive() -> None
     kernel.run(shard, 128, 256, 0, new_flag())
     kernel.run(shard, 0, len(ROWS), 0, new_flag())
     assert kernel.statistics()[1].sum() == len(ROWS)
+
+
+@pytest.mark.parametrize(("algorithm", "labels"), [CASES[0], CASES[1], CASES[3]], ids=lambda v: type(v).__name__)
+def test_points_are_counted_again_as_on_processors(algorithm: Any, labels: Any) -> None:
+    """States stay on the device between the visits of a recount, and nothing of the copies is left there."""
+    answers = None if labels is None else labels.astype(np.float64)
+    sample = Sample(ROWS, answers, len(ROWS), 5)
+    theta = algorithm.initParameter(sample, np.random.default_rng(0))
+    empty = algorithm.initAggregator(sample, theta)
+
+    def fresh(points: int) -> Any:
+        return algorithm.initState(points, 5, np.random.default_rng(1))
+
+    shard = make_shard(ROWS, algorithm.labels_for_points(answers), fresh(len(ROWS)), algorithm.layout)
+    store = PointStore(shard)
+    counts = []
+    for device in ("torch:cpu", "cpu"):
+        kernel = choose(device).build(algorithm, shard, theta, empty, False)
+        kernel.run(shard, 0, len(ROWS), 0, new_flag())
+        after = algorithm.updateParameter(pytree.present(pytree.unflatten(empty, kernel.statistics())), theta)
+        recount = Recount(algorithm, kernel, theta, empty, fresh)
+        there = len(getattr(kernel, "_shards", ()))
+        assert recount.law(store, pytree.flatten(pytree.as_doubles(after)), 128, 1) == 0.0
+        counts.append(recount.whole(store, pytree.flatten(pytree.as_doubles(after))))
+        assert len(getattr(kernel, "_shards", ())) == there
+        shard = make_shard(ROWS, algorithm.labels_for_points(answers), fresh(len(ROWS)), algorithm.layout)
+        store = PointStore(shard)
+    for one, other in zip(*counts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("trained", [128, 700])
+def test_states_come_back_in_tiles(trained: int) -> None:
+    algorithm = KMeans(k=4, init="random")
+    sample = Sample(ROWS, None, len(ROWS), 5)
+    theta = algorithm.initParameter(sample, np.random.default_rng(0))
+    empty = algorithm.initAggregator(sample, theta)
+    shards = [make_shard(ROWS, None, algorithm.initState(len(ROWS), 5, RNG), "tiles") for _ in range(2)]
+    for device, shard in zip(("torch:cpu", "cpu"), shards, strict=True):
+        kernel = choose(device).build(algorithm, shard, theta, empty, False)
+        kernel.run(shard, 0, trained, 0, new_flag())
+        kernel.fetch_states([shard])
+    assert np.array_equal(shards[0].state_rows(), shards[1].state_rows())
 
 
 def test_an_algorithm_without_a_program_is_refused() -> None:

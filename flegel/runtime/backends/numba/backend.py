@@ -49,6 +49,9 @@ class NumbaKernel:
     def put_states(self, shards: Sequence[Shard]) -> None:
         """Nothing to do: the loop reads the arrays of the shard."""
 
+    def forget(self, shard: Shard) -> None:
+        """Nothing is held of a shard."""
+
     def close(self) -> None:
         """Nothing to free beyond the arrays, which go with this object."""
 

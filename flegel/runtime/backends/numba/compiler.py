@@ -173,12 +173,15 @@ def interpreted(algorithm: Algorithm) -> Kernel:
     ) -> int:
         if shard.layout != "rows":
             raise ValueError("the interpreted loop reads rows")
-        presented = pytree.present(pytree.read_only(as_hooks_see(algorithm, parameter, shard)))
+        theta = pytree.present(pytree.read_only(as_hooks_see(algorithm, parameter, shard)))
+        presented, moves = theta, type(algorithm).localParameter is not Algorithm.localParameter
         for i in range(start, end):
             if flag[0]:
                 return i
             if shard.halted[i]:
                 continue
+            if moves:
+                presented = algorithm.localParameter(theta, pytree.present(aggregator))
             algorithm._halting = False
             change = algorithm.updateDataPoint(data_point(shard, i), presented, iteration)
             fold_change(algorithm, aggregator, change)

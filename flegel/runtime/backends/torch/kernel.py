@@ -15,7 +15,7 @@ import torch
 
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, Shard, pack_tiles, unpack_tiles
+from flegel.core.shard import TILE, Shard
 from flegel.errors import UsageError
 from flegel.runtime.backends.torch.program import BlockProgram
 
@@ -32,6 +32,8 @@ class DeviceShard:
     state: Any
     here: Array
     """By tile: its rows have been brought."""
+    newer: bool = False
+    """States here have changed since they were last fetched."""
 
 
 class TorchKernel:
@@ -83,6 +85,7 @@ class TorchKernel:
             return start
         try:
             held = self._bring(shard, start, end)
+            held.newer = True
             size = self._program.block(shard.columns)
             for at in range(start, end, size):
                 if flag[0]:
@@ -137,22 +140,38 @@ class TorchKernel:
     def fetch_states(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
             held = self._shards.get(id(shard))
-            if held is None or not shard.state.shape[1]:
+            if held is None or not held.newer or not shard.state.shape[1]:
                 continue
-            fresh = held.state.cpu().numpy()
-            known = np.repeat(held.here, TILE)[: shard.points]
+            held.newer = False
             if shard.layout == "rows":
-                shard.state[: shard.points][known] = fresh[known]
+                known = np.repeat(held.here, TILE)[: shard.points]
+                fresh = held.state.cpu().numpy()
+                if known.all():
+                    np.copyto(shard.state[: shard.points], fresh)
+                else:
+                    shard.state[: shard.points][known] = fresh[known]
             else:
-                rows = unpack_tiles(shard.state, shard.points)
-                rows[known] = fresh[known]
-                shard.state[...] = pack_tiles(rows)
+                self._fetch_tiles(shard, held)
+
+    def _fetch_tiles(self, shard: Shard, held: DeviceShard) -> None:
+        """Rows become tiles on the device, and come as whole tiles: on the host that would take ten times as long."""
+        spare = -len(held.state) % TILE
+        rows = torch.nn.functional.pad(held.state, (0, 0, 0, spare)) if spare else held.state
+        tiles = rows.reshape(-1, TILE, rows.shape[1]).transpose(1, 2).contiguous().cpu().numpy()
+        if held.here.all():
+            np.copyto(shard.state, tiles)
+        else:
+            shard.state[held.here] = tiles[held.here]
 
     def put_states(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
             held = self._shards.get(id(shard))
             if held is not None:
                 held.state[...] = self._rows(shard.state, 0, shard.tiles, shard, slice(0, shard.points))
+                held.newer = False
+
+    def forget(self, shard: Shard) -> None:
+        self._shards.pop(id(shard), None)
 
     def close(self) -> None:
         self._shards.clear()

@@ -1,0 +1,1 @@
+"""Faults of what surrounds a cluster: networks between namespaces, memory limits, disks, object stores."""

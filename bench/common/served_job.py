@@ -1,0 +1,105 @@
+"""A real job whose coordinator, workers and servers are in network namespaces of their own; prints its rounds as JSON.
+
+Started by other programs inside the coordinator's namespace (`python -m bench.common.served_job DESCRIPTION`). Every
+process has a host name of its own, so that the engine takes the namespaces for hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bench.common import program
+from bench.common.large_model import LargeModel
+from bench.common.namespaces import Network
+from flegel import run
+from flegel.machine.server.care import FIRST_SERVER
+from flegel.runtime.processes.remote_cluster import RemoteCluster
+from flegel.runtime.processes.worker_processes import launch
+from flegel.runtime.worker.process import WorkerConfig
+
+NAMED = 'hostname "$0" && exec "$@"'
+
+
+class ServedJob(msgspec.Struct, frozen=True):
+    """What to run and where: names of namespaces by role."""
+
+    address: str
+    """Of the coordinator."""
+    workers: tuple[str, ...]
+    servers: tuple[str, ...]
+    """Of workers and servers beside each other, the same names."""
+    parameters: int
+    rounds: int
+    options: dict[str, Any]
+
+    def namespace(self, process: int) -> str:
+        if process >= FIRST_SERVER:
+            return self.servers[process - FIRST_SERVER]
+        return self.workers[process]
+
+
+def run_in(network: Network, coordinator: int, job: ServedJob, timeout: float) -> dict[str, Any]:
+    """Start it in the coordinator's namespace; its figures."""
+    words = program.command("bench.common.served_job", msgspec.json.encode(job).decode())
+    done = subprocess.run(
+        [*network.command(coordinator), *words],
+        capture_output=True, text=True, timeout=timeout, env=program.environment(), check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"the job failed: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _start(job: ServedJob, config: WorkerConfig) -> subprocess.Popen[bytes]:
+    name = job.namespace(config.worker)
+    return launch(config, ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", NAMED, name])
+
+
+def main(words: Sequence[str]) -> None:
+    job = msgspec.json.decode(words[0], type=ServedJob)
+    rows = np.random.default_rng(0).normal(size=(len(job.workers), 2))
+    peaks: dict[int, int] = {}
+    with RemoteCluster(len(job.workers), job.address, start=lambda config: _start(job, config)) as cluster:
+
+        def look(_: Any) -> None:
+            for process, handle in list(cluster.registry.processes.items()):
+                peaks[process] = max(peaks.get(process, 0), _peak(handle.pid))
+
+        result = run(
+            LargeModel(parameters=job.parameters), rows, cluster=cluster, workers=len(job.workers), sync="bsp",
+            max_iterations=job.rounds, tolerance=0.0, balance="off", audit="off", watch=look, **job.options,
+        )  # fmt: skip
+    ends = [row["seconds"] for row in result.rows]
+    print(
+        json.dumps(
+            {
+                "rounds": [round(b - a, 4) for a, b in zip([0.0, *ends], ends, strict=False)],
+                "servers": result.servers,
+                "weight": float(result.parameter.weights[0]),
+                "peak_mb": {str(process): round(size / 1e6) for process, size in sorted(peaks.items())},
+            }
+        )
+    )
+
+
+def _peak(pid: int) -> int:
+    """Largest resident size of a process so far, bytes; 0 where it is gone."""
+    try:
+        with Path(f"/proc/{pid}/status").open(encoding="utf-8") as status:
+            lines = dict(line.split(":", 1) for line in status if ":" in line)
+    except OSError:
+        return 0
+    return 1024 * int(lines.get("VmHWM", "0 kB").split()[0])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Groups that train one model together through a bucket: records, membership, rounds, outer steps. Pure."""

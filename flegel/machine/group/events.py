@@ -1,0 +1,129 @@
+"""What happens to a group and what it wants done. Plain records, no decisions.
+
+Between the group (the thread that talks to the bucket) and the coordinator of its job: `Offered`, `StatusChanged` one
+way; `Synchronized`, `GroupJoined`, `Fenced` the other.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from flegel.core.pytree import Array
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """The store's answer. `failed` says nothing about whether a put has happened or still will."""
+
+    op: int
+    outcome: str
+    """done, absent, conflict (a condition did not hold), refused (not signed as it should be) or failed."""
+    content: bytes = b""
+    tag: str = ""
+    names: tuple[str, ...] = ()
+    why: str = ""
+
+
+class TimePassed(msgspec.Struct, frozen=True):
+    """Time has passed."""
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """What this group contributes to a round; no arrays: it withholds."""
+
+    round: int
+    arrays: tuple[Array, ...]
+    parameter: tuple[Array, ...]
+    visits: float
+    points: int
+    settled: bool
+    objective: float | None
+    commits: int
+
+
+class StatusChanged(msgspec.Struct, frozen=True):
+    """What the beats are to say from now on."""
+
+    state: str
+    commits: int = 0
+    workers: int = 0
+    load: float = 0.0
+
+
+GroupEvent = Answered | TimePassed | Offered | StatusChanged
+
+
+class GetObject(msgspec.Struct, frozen=True):
+    op: int
+    key: str
+
+
+class PutObject(msgspec.Struct, frozen=True):
+    op: int
+    key: str
+    content: bytes
+    mode: str = "replace"
+    """replace, create (only where there is none), or swap (only where its tag is `expected`)."""
+    expected: str = ""
+
+
+class ListObjects(msgspec.Struct, frozen=True):
+    op: int
+    prefix: str
+
+
+class DeleteObject(msgspec.Struct, frozen=True):
+    op: int
+    key: str
+
+
+class Synchronized(msgspec.Struct, frozen=True):
+    """The result of a round, for the coordinator. The round after it is open."""
+
+    round: int
+    remote: dict[str, tuple[Array, ...]]
+    """Statistics of every other group; empty where θ is exchanged."""
+    parameter: tuple[Array, ...]
+    """The new θ (its additive fields), where θ is exchanged; else θ of one group, for those who join."""
+    included: bool
+    """This group's own contribution is part of it."""
+    final: bool
+    groups: tuple[str, ...]
+
+
+class RoundOpened(msgspec.Struct, frozen=True):
+    """The first round of a job: there is no result yet."""
+
+    round: int
+
+
+class GroupJoined(msgspec.Struct, frozen=True):
+    """A group that was not there before."""
+
+    group: str
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    """Another process took the name of this group."""
+
+    why: str
+
+
+class Excluded(msgspec.Struct, frozen=True):
+    """The model of this group was not good enough too often."""
+
+    why: str
+
+
+class StoreLost(msgspec.Struct, frozen=True):
+    """The bucket has not answered for long."""
+
+    why: str
+
+
+class Remark(msgspec.Struct, frozen=True):
+    text: str
+
+
+StoreCommand = GetObject | PutObject | ListObjects | DeleteObject
+ToCoordinator = Synchronized | RoundOpened | GroupJoined | Fenced | Excluded | StoreLost | Remark
+GroupCommand = StoreCommand | ToCoordinator

@@ -1,0 +1,260 @@
+"""The coordinator's side of a group: what a commit contributes, and what a result of all groups does to the job. Pure.
+
+Kept statistics: every other group is one owner in the ledger; a result replaces all of them, so a lost group is a
+subtraction and θ follows from all points everywhere. Spent fields (gradients): the change of θ since the last result
+goes out, and what comes back is applied as result + (now − sent): training never waits. A contribution that was too
+late is carried over: the next one holds it.
+
+A group that has converged rests until a result changes something; training is over when every group rests, and
+rested before the last result with the same objective.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import Enum
+
+import numpy as np
+
+from flegel.algorithm import Algorithm
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.errors import UsageError
+from flegel.machine.coordinator.events import FromGroup, Note, SetTimer, Timer, ToGroup
+from flegel.machine.coordinator.state import JobState
+from flegel.machine.group.events import (
+    Excluded,
+    Fenced,
+    GroupJoined,
+    Offered,
+    Remark,
+    RoundOpened,
+    StatusChanged,
+    StoreLost,
+    Synchronized,
+)
+from flegel.machine.group.outer_step import less, moved
+from flegel.machine.group.schedule import Every, SendSchedule
+from flegel.params.protocol import Fold
+from flegel.plan.termination import Verdict
+
+AGAIN = 1.0  # seconds after which a resting group contributes again, where nothing has changed
+
+
+class GroupStep(Enum):
+    """What the coordinator does next."""
+
+    NOTHING = "nothing"
+    CHANGED = "changed"
+    """Statistics or θ are others than before: nothing is measured across that."""
+    RESUME = "resume"
+    """It rested, and trains again."""
+    END = "end"
+
+
+def exchange_of(algorithm: Algorithm) -> str:
+    """statistics or parameters; refuses algorithms that can do neither."""
+    if not algorithm.spent:
+        return "statistics"
+    if algorithm.additive:
+        return "parameters"
+    raise UsageError(
+        f"{type(algorithm).__name__} cannot be trained by groups: its statistics are used up at each barrier, and it "
+        "declares no fields of θ that may be added (`additive`)."
+    )
+
+
+def additive_fields(algorithm: Algorithm, theta: Tree) -> list[Array]:
+    """Copies of the fields of θ that may be added; all of a θ without fields."""
+    named = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
+    return [np.array(a) for name, a in named if name in algorithm.additive or not pytree.is_bundle(theta)]
+
+
+class GroupExchange:
+    """One group as its coordinator sees it."""
+
+    def __init__(self, algorithm: Algorithm, every: Every, silence: float, base: Sequence[Array] = ()) -> None:
+        """`base`: additive fields of the θ(0) that all groups began with, where θ is exchanged."""
+        self.kind = exchange_of(algorithm)
+        self._schedule = SendSchedule(every)
+        self._silence = silence
+        self.round = 0
+        """The round that is open; 0 while that is not known."""
+        self.done = False
+        self.groups: tuple[str, ...] = ()
+        """Those of the last result."""
+        self.rounds = 0
+        self._closing = self._resting = False
+        self._rested_at: float | None = None
+        """Objective when this group last rested."""
+        self._base = list(base)
+        self._sent: list[Array] = []
+        self._last: tuple[Array, ...] = ()
+        """The statistics that were sent last."""
+        self._visits = 0.0
+        self._sent_visits = 0.0
+
+    # -- what goes out -------------------------------------------------------------------------------------
+
+    def begin(self, job: JobState) -> None:
+        """Training begins."""
+        self._tell(job, "training")
+
+    def at_commit(self, job: JobState, now: float) -> None:
+        """θ is new: contribute where it is time."""
+        self._visits += job.trace[-1].visits if job.trace else 0
+        if self._schedule.commit(now) and self.round:
+            self._offer(job, settled=False)
+
+    def rest(self, job: JobState, now: float) -> bool:
+        """Training has come to an end here; True: wait for the others."""
+        if self.done or job.verdict is None:
+            return False
+        if job.verdict.outcome in ("diverged", "unsound", "stuck", "worse") or job.totals.unseen:
+            self.done = True
+            return False
+        self._resting = True
+        self._closing = job.verdict.outcome != "converged"
+        self._tell(job, "resting")
+        if self._closing:
+            job.out.append(SetTimer(now + self._silence, Timer("group", 1)))
+        if self.round:
+            self._offer_at_rest(job)
+        return True
+
+    def _offer_at_rest(self, job: JobState) -> None:
+        before, value = self._rested_at, job.objective
+        tolerance = job.criteria.tolerance or 0.0
+        same = before is not None and value is not None and abs(value - before) <= tolerance * max(abs(before), 1e-300)
+        self._rested_at = value
+        same = same and self._moved_by(pytree.flatten(job.store.own_statistics())) <= math.sqrt(tolerance)
+        self._offer(job, settled=self._closing or same or self.kind == "parameters")
+
+    def _moved_by(self, statistics: list[Array]) -> float:
+        """The largest relative change of a field since the last contribution. The objective alone does not tell: groups
+        that answer each other in turn may come back to the same one."""
+        if not self._last:
+            return math.inf
+        pairs = zip(statistics, self._last, strict=True)
+        sizes = [(float(np.linalg.norm(a - b)), float(np.linalg.norm(b))) for a, b in pairs]
+        return max((apart / max(size, 1e-300) for apart, size in sizes if apart), default=0.0)
+
+    def _offer(self, job: JobState, settled: bool) -> None:
+        self._schedule.sent()
+        store = job.store
+        theta = tuple(np.array(a) for a in pytree.flatten(store.parameter))
+        if self.kind == "statistics":
+            arrays = self._last = tuple(np.array(a) for a in pytree.flatten(store.own_statistics()))
+        else:
+            self._sent, self._sent_visits = self._additive(job), self._visits
+            arrays, theta = tuple(less(self._sent, self._base)), ()
+        offer = Offered(
+            self.round, arrays, theta, self._visits, job.points, settled, job.objective, self._schedule.commits
+        )
+        job.out.append(ToGroup(offer))
+
+    def _additive(self, job: JobState) -> list[Array]:
+        return additive_fields(job.algorithm, job.store.parameter) if self.kind == "parameters" else []
+
+    def _tell(self, job: JobState, state: str) -> None:
+        workers = len(job.view.workers)
+        job.out.append(ToGroup(StatusChanged(state, self._schedule.commits, workers, float(workers))))
+
+    # -- what comes back -----------------------------------------------------------------------------------
+
+    def heard(self, job: JobState, event: FromGroup | Timer, now: float) -> GroupStep:
+        """A result, a joiner, or that waiting is over."""
+        match event:
+            case FromGroup(Synchronized() as result):
+                return self._synchronized(job, result, now)
+            case FromGroup(RoundOpened(round_)):
+                self.round = round_
+                self._schedule.opened(now)
+                if self._resting:
+                    self._offer_at_rest(job)
+            case FromGroup(GroupJoined(group)):
+                self._schedule.joined(now)
+                job.out.append(Note(f"group {group} joined"))
+            case FromGroup(Remark(text)):
+                job.out.append(Note(text))
+            case FromGroup(StoreLost(why)) if self._resting:
+                return self._end(job, f"the bucket cannot be reached ({why})", failed=False)
+            case FromGroup(Fenced(why) | Excluded(why)):
+                return self._end(job, why, failed=True)
+            case Timer("group", 1) if self._resting and self._closing:
+                return self._end(job, "the other groups did not synchronize in time", failed=False)
+            case Timer("group", 0) if self._resting and self.round:
+                self._offer_at_rest(job)
+            case _:
+                pass
+        return GroupStep.NOTHING
+
+    def _end(self, job: JobState, why: str, failed: bool) -> GroupStep:
+        job.out.append(Note(why))
+        self.done = True
+        if failed:
+            job.verdict = Verdict(False, why, "stopped")
+        return GroupStep.END
+
+    def _synchronized(self, job: JobState, result: Synchronized, now: float) -> GroupStep:
+        self.round, self.groups, self.rounds = result.round + 1, result.groups, self.rounds + 1
+        self._schedule.opened(now)
+        if job.phase == "over" or self.done:
+            return GroupStep.NOTHING
+        over = self._resting and (result.final or self._closing)
+        changed = self._apply(job, result, over)
+        if not self._resting:
+            return GroupStep.CHANGED if changed else GroupStep.NOTHING
+        if over:
+            self.done = True
+            self._update(job)
+            if result.final and job.verdict is not None and not self._closing:
+                others = f"all {len(result.groups)} groups are at rest"
+                job.verdict = Verdict(True, f"{others}; {job.verdict.reason}", "converged")
+            return GroupStep.END
+        if not changed:
+            job.out.append(SetTimer(now + AGAIN, Timer("group", 0)))
+            return GroupStep.NOTHING
+        self._resting = False
+        self._update(job)
+        self._tell(job, "training")
+        return GroupStep.RESUME
+
+    def _apply(self, job: JobState, result: Synchronized, over: bool) -> bool:
+        store = job.store
+        if self.kind == "statistics":
+            if not job.iteration and result.parameter:
+                self._start_from(job, result.parameter)
+            return store.set_remote(result.remote)
+        fields = list(result.parameter)
+        now = self._additive(job)
+        since = self._sent if result.included else self._base
+        new = [np.array(a) for a in fields] if over and result.included else moved(fields, now, since)
+        if result.included:
+            self._visits -= self._sent_visits
+        self._base, self._sent = [np.array(a) for a in fields], []
+        theta = store.parameter
+        replaced = iter(new)
+        named = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
+        chosen = [
+            next(replaced) if name in job.algorithm.additive or not pytree.is_bundle(theta) else a for name, a in named
+        ]
+        changed = any(not np.array_equal(a, b) for a, b in zip(new, now, strict=True))
+        store.set_parameter(pytree.unflatten(theta, chosen))
+        return changed
+
+    def _start_from(self, job: JobState, parameter: tuple[Array, ...]) -> None:
+        """A joiner begins with θ of those who are there."""
+        own = pytree.flatten(job.store.parameter)
+        if [a.shape for a in own] == [a.shape for a in parameter] and all(np.isfinite(a).all() for a in parameter):
+            fresh = [np.array(a, dtype=o.dtype) for a, o in zip(parameter, own, strict=True)]
+            job.store.set_parameter(pytree.unflatten(job.store.parameter, fresh))
+
+    def _update(self, job: JobState) -> None:
+        """θ and objective from the statistics of all groups, at rest."""
+        if self.kind != "statistics":
+            return
+        folded = job.store.fold(Fold(0, (), (), job.place))
+        if folded is not None and not folded.diverged:
+            job.objective = folded.objective

@@ -1,0 +1,56 @@
+"""The step that makes one θ of the groups' changes (spent fields, gradients). Pure.
+
+Δ_g = θ_g − θ_base of each group, Δ̄ = Σ w_g Δ_g / Σ w_g:
+
+    mean        w = 1, θ ← θ_base + Δ̄ (dSyncPS: the mean of the groups' θ)
+    visits      w = visits since the base
+    nesterov    w = 1, v ← 0.9 v + Δ̄, θ ← θ_base + 0.7 (0.9 v + Δ̄) (DiLoCo)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flegel.core.pytree import Array
+
+RATE, MOMENTUM = 0.7, 0.9
+
+
+def outer_step(
+    kind: str, base: Sequence[Array], velocity: Sequence[Array], changes: Sequence[tuple[float, Sequence[Array]]]
+) -> tuple[list[Array], list[Array]]:
+    """New θ and new velocity. `changes`: weight and Δ of each group, in a fixed order, so that bits are fixed too."""
+    if not changes:
+        raise ValueError("no group changed anything")
+    weights = [max(weight, 0.0) if kind == "visits" else 1.0 for weight, _ in changes]
+    total = sum(weights)
+    if total <= 0.0:
+        weights, total = [1.0] * len(changes), float(len(changes))
+    mean: list[Array] = []
+    for at, like in enumerate(base):
+        summed = np.zeros(like.shape, np.float64)
+        for weight, (_, change) in zip(weights, changes, strict=True):
+            summed += weight * change[at]
+        mean.append(summed / total)
+    if kind != "nesterov":
+        return [_sum(b, m) for b, m in zip(base, mean, strict=True)], []
+    before = velocity or [np.zeros(b.shape, np.float64) for b in base]
+    after = [MOMENTUM * v + m for v, m in zip(before, mean, strict=True)]
+    moved = [_sum(b, RATE * (MOMENTUM * v + m)) for b, v, m in zip(base, after, mean, strict=True)]
+    return moved, after
+
+
+def _sum(base: Array, change: Array) -> Array:
+    return (base.astype(np.float64) + change).astype(base.dtype)
+
+
+def less(one: Sequence[Array], other: Sequence[Array]) -> list[Array]:
+    """one − other, in float64: differences of float32 weights must not be rounded twice."""
+    return [a.astype(np.float64) - b for a, b in zip(one, other, strict=True)]
+
+
+def moved(target: Sequence[Array], now: Sequence[Array], since: Sequence[Array]) -> list[Array]:
+    """target + (now − since), in the types of `target`: what was learned meanwhile is kept."""
+    return [_sum(t, n.astype(np.float64) - s) for t, n, s in zip(target, now, since, strict=True)]

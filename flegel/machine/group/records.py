@@ -1,0 +1,199 @@
+"""What groups write into their bucket, as bytes: beats, contributions, results, `current`, the training package. Pure.
+
+Names of objects (design section 12):
+
+    job                                the training package by its hash; written once
+    package/<sha256>                   source, hyper-parameters, θ(0), form
+    starts/<group>                     means of parts of its rows, from which θ(0) is made
+    members/<group>                    the status of a group, in every beat
+    rounds/<round>/<group>.<life>      what a group contributes to a round
+    rounds/<round>/result              who is in the round, and the new θ; written once
+    current                            the newest round that has a result; replaced by compare-and-swap
+
+An object is a MessagePack header and the arrays behind it. Sizes are checked before anything is made; nothing is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.errors import DecodeError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+KINDS = ("<f8", "<f4", "<i8", "<i4", "|u1", "|b1")
+LARGEST_HEADER = 16 << 20
+LARGEST_DIMENSIONS = 8
+MAGIC = b"FLG1"
+
+CURRENT, JOB, MEMBERS, STARTS = "current", "job", "members/", "starts/"
+
+
+class MemberBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A group as it is now. Everything that others must know of it, so that a lost beat loses nothing."""
+
+    group: str
+    life: int
+    """Grows from one process of a group to the next."""
+    beat: int
+    """Grows with every beat of a life: whoever sees it change knows that the group lives, whatever its clock says."""
+    state: str
+    """loading, training, resting (converged), finished (its statistics stay), left (they go) or excluded."""
+    round: int
+    """The round that is open for it: it has applied the result of the one before."""
+    sent: str = ""
+    """The object with its contribution to that round; empty while there is none."""
+    digest: str = ""
+    withheld: int = 0
+    """The round to which it sends nothing, because its model is not good enough."""
+    commits: int = 0
+    workers: int = 0
+    load: float = 0.0
+    address: str = ""
+
+
+class Contribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Header of what a group sends: its statistics, or the change of θ since the result of the round before."""
+
+    group: str
+    life: int
+    round: int
+    fields: int
+    """How many of the arrays are statistics or changes; θ of the group follows them."""
+    visits: float
+    points: int
+    settled: bool
+    """The group is at rest, and was so before the last result with the same objective."""
+    objective: float | None = None
+    commits: int = 0
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A contribution that is part of a round."""
+
+    group: str
+    life: int
+    key: str
+    digest: str
+    round: int
+    """In which it was sent; an earlier one where the group has finished since."""
+    settled: bool = False
+
+
+class RoundResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Header of the one result of a round: who is in it. Behind it θ and velocity, where θ is exchanged."""
+
+    round: int
+    entries: tuple[Entry, ...]
+    final: bool = False
+    """Every group is at rest: training is over."""
+    fields: int = 0
+    by: str = ""
+
+    def life_of(self, group: str) -> int | None:
+        return next((entry.life for entry in self.entries if entry.group == group), None)
+
+
+class Current(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    round: int
+
+
+class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a joiner needs: the algorithm by source, θ(0) and its form behind the header, and how groups exchange."""
+
+    format: int
+    algorithm: str
+    """Name of the class, with its module where it is built in."""
+    source: str
+    hyper: dict[str, Any]
+    submitted: dict[str, Any]
+    """Hyper-parameters as they were given, before any hook ran: groups must agree in them."""
+    parameter: tuple[str, tuple[str, ...]]
+    """Name and fields of θ."""
+    columns: int
+    features: tuple[str, ...]
+    classes: tuple[str, ...]
+    scaled: bool
+    """The last two arrays are shift and factor of each column."""
+    exchange: str
+    """statistics or parameters."""
+    outer: str
+    every: str
+    made_by: str
+
+
+class StartRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Header of the means and weights by which a group takes part in θ(0); the two arrays follow."""
+
+    group: str
+
+
+class PackageRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sha256: str
+
+
+Header = TypeVar("Header", MemberBeat, Contribution, RoundResult, Current, Package, PackageRef, StartRows)
+
+
+class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    kind: str
+    shape: tuple[int, ...]
+
+
+def contribution_key(round_: int, group: str, life: int) -> str:
+    return f"rounds/{round_}/{group}.{life:x}"
+
+
+def result_key(round_: int) -> str:
+    return f"rounds/{round_}/result"
+
+
+def digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def encode(header: msgspec.Struct, arrays: Sequence[Array] = ()) -> bytes:
+    """The same record gives the same bytes."""
+    plain = [np.ascontiguousarray(a) for a in arrays]
+    frames = [_Frame(a.dtype.newbyteorder("<").str if a.dtype.itemsize > 1 else a.dtype.str, a.shape) for a in plain]
+    head = msgspec.msgpack.encode((header, frames))
+    bodies = [a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for a in plain]
+    return b"".join([MAGIC, len(head).to_bytes(4, "little"), head, *bodies])
+
+
+def decode(content: bytes, kind: type[Header]) -> tuple[Header, list[Array]]:
+    """Header and arrays, which are read-only; raises `DecodeError` alone."""
+    if content[:4] != MAGIC or len(content) < 8:
+        raise DecodeError("this is no object of a group")
+    size = int.from_bytes(content[4:8], "little")
+    if size > LARGEST_HEADER or 8 + size > len(content):
+        raise DecodeError("its header does not fit")
+    try:
+        header, frames = msgspec.msgpack.decode(content[8 : 8 + size], type=tuple[kind, list[_Frame]])  # type: ignore[valid-type]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodeError(f"its header is damaged ({error})") from None
+    arrays: list[Array] = []
+    at = 8 + size
+    for frame in frames:
+        if frame.kind not in KINDS or len(frame.shape) > LARGEST_DIMENSIONS or any(n < 0 for n in frame.shape):
+            raise DecodeError("it holds an array of an unknown kind")
+        count = math.prod(frame.shape)
+        length = count * np.dtype(frame.kind).itemsize
+        if length > len(content) - at:
+            raise DecodeError("an array is cut off")
+        arrays.append(np.frombuffer(content, frame.kind, count, at).reshape(frame.shape))
+        at += length
+    if at != len(content):
+        raise DecodeError("something follows its arrays")
+    return header, arrays
+
+
+def finite(arrays: Sequence[Array]) -> bool:
+    return all(bool(np.isfinite(a).all()) for a in arrays)

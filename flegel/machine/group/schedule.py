@@ -1,0 +1,65 @@
+"""When a group contributes to the open round: every T commits, or every so many seconds. Pure.
+
+A joiner (paper 3.1.5) that appears before the synchronization begins defers it to the next commit; one that appears
+while it goes on, or after it, has the next one made at the next commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flegel.errors import UsageError
+from flegel.options import parse_seconds
+
+
+@dataclass(frozen=True)
+class Every:
+    """So many commits, or so many seconds; one of them is 0."""
+
+    commits: int = 0
+    seconds: float = 0.0
+
+
+def parse_every(text: str) -> Every:
+    """'3': commits; '30s', '500ms', '2min': time."""
+    word = text.strip()
+    if word.isdecimal() and 0 < int(word) < 1 << 31:
+        return Every(commits=int(word))
+    if word[:1].isdigit() and word[-1].isalpha():
+        return Every(seconds=parse_seconds(word))
+    raise UsageError(f"--every {text}: give a number of commits such as 3, or a time such as 30s.")
+
+
+class SendSchedule:
+    """Told of commits, opened rounds and joiners; asked whether it is time."""
+
+    def __init__(self, every: Every) -> None:
+        self._every = every
+        self.commits = 0
+        self._open = False
+        self._due_commit, self._due_at = 0, 0.0
+        self._advance = False
+
+    def opened(self, now: float) -> None:
+        """The last result was applied; the next round is open."""
+        self._open = True
+        self._due_commit = self.commits + (1 if self._advance else self._every.commits)
+        self._due_at = now if self._advance else now + self._every.seconds
+        self._advance = False
+
+    def commit(self, now: float) -> bool:
+        """A commit is done: is it time to contribute?"""
+        self.commits += 1
+        return self._open and self.commits >= self._due_commit and now >= self._due_at
+
+    def sent(self) -> None:
+        self._open = False
+
+    def joined(self, now: float) -> None:
+        """Another group has come."""
+        if not self._open:
+            self._advance = True
+        elif self.commits + 1 >= self._due_commit and now >= self._due_at:
+            self._due_commit = self.commits + 2
+        else:
+            return

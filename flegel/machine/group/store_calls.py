@@ -1,0 +1,109 @@
+"""Calls of a group to its store: one at a time for each object, later again where one failed. Pure.
+
+A failed put may have happened, or may happen later; whoever asked looks again. Delays double up to two seconds, so that
+a store that comes back is noticed soon and one that is away is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flegel.machine.group.events import (
+    Answered,
+    DeleteObject,
+    GetObject,
+    GroupCommand,
+    ListObjects,
+    PutObject,
+    StoreCommand,
+)
+
+FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0
+
+
+class StoreCalls:
+    """What is under way, and what has to wait."""
+
+    def __init__(self, poll: float, longest_poll: float) -> None:
+        self._poll, self._longest = poll, longest_poll
+        self._pending: dict[int, StoreCommand] = {}
+        self._busy: set[tuple[str, str]] = set()
+        self._not_before: dict[tuple[str, str], float] = {}
+        self._delay: dict[tuple[str, str], float] = {}
+        self._number = 0
+        self.out: list[GroupCommand] = []
+        self.failures = 0
+        """In a row, over all calls; 0 once the store has answered."""
+
+    def get(self, key: str, now: float) -> None:
+        """Read an object, unless that is under way or it is too early to look again."""
+        self._call(("get", key), now, lambda op: GetObject(op, key))
+
+    def list(self, prefix: str, now: float) -> None:
+        self._call(("list", prefix), now, lambda op: ListObjects(op, prefix))
+
+    def delete(self, key: str, now: float) -> None:
+        self._call(("delete", key), now, lambda op: DeleteObject(op, key))
+
+    def put(self, key: str, content: bytes, now: float, mode: str = "replace", expected: str = "") -> bool:
+        """True where the call was made."""
+        return self._call(("put", key), now, lambda op: PutObject(op, key, content, mode, expected))
+
+    def _call(self, what: tuple[str, str], now: float, make: Callable[[int], StoreCommand]) -> bool:
+        if what in self._busy or now < self._not_before.get(what, now):
+            return False
+        self._number += 1
+        command = make(self._number)
+        self._pending[self._number] = command
+        self._busy.add(what)
+        self.out.append(command)
+        return True
+
+    def took(self, event: Answered, now: float) -> StoreCommand | None:
+        """The call that was answered; None for an answer to no question."""
+        command = self._pending.pop(event.op, None)
+        if command is None:
+            return None
+        what = _what(command)
+        self._busy.discard(what)
+        if event.outcome == "failed":
+            self.failures += 1
+            self._wait(what, now, FIRST_DELAY, LONGEST_DELAY)
+        else:
+            self.failures = 0
+            if event.outcome in ("absent", "refused"):
+                self._wait(what, now, self._poll, self._longest)
+            else:
+                self.forget(*what)
+        return command
+
+    def _wait(self, what: tuple[str, str], now: float, first: float, longest: float) -> None:
+        delay = min(max(1.5 * self._delay.get(what, 0.0), first), longest)
+        self._delay[what], self._not_before[what] = delay, now + delay
+
+    def again(self, kind: str, key: str, at: float) -> None:
+        """Do not look before this time."""
+        self._not_before[kind, key] = at
+
+    def forget(self, kind: str, key: str) -> None:
+        """No delay from before."""
+        self._delay.pop((kind, key), None)
+        self._not_before.pop((kind, key), None)
+
+    def next_at(self, now: float) -> float:
+        """When a delay is over."""
+        return min(
+            (at for what, at in self._not_before.items() if at > now and what not in self._busy), default=now + 1
+        )
+
+
+def _what(command: StoreCommand) -> tuple[str, str]:
+    match command:
+        case GetObject(_, key):
+            return "get", key
+        case PutObject(_, key):
+            return "put", key
+        case DeleteObject(_, key):
+            return "delete", key
+        case ListObjects(_, prefix):
+            return "list", prefix

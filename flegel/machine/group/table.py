@@ -1,0 +1,82 @@
+"""Who is there: the status table of a group (paper 3.1.4), from the beats of the others. Pure; clocks need not agree.
+
+A group lives as long as its beat changes. Silence is counted on the reader's own clock, and only while the store
+answers: a store that was away for a minute makes nobody silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flegel.machine.group.records import MemberBeat
+
+WAITED_FOR = ("training", "resting")
+GONE = ("left", "excluded")
+
+
+@dataclass
+class Member:
+    """One other group. `silence`: seconds that it was looked at without a change."""
+
+    beat: MemberBeat
+    looked_at: float
+    silence: float = 0.0
+
+
+class MemberTable:
+    """The newest beat of every other group."""
+
+    def __init__(self, own: str, limit: float, longest_look: float) -> None:
+        """`limit`: seconds of silence after which a group leaves the table. `longest_look`: of two looks that lie
+        further apart only so much counts as watched."""
+        self._own, self._limit, self._longest = own, limit, longest_look
+        self._members: dict[str, Member] = {}
+        self.known: set[str] = set()
+        """Names that were listed or heard; listings may be stale, so none is ever taken away."""
+
+    def hear(self, beat: MemberBeat, now: float) -> bool:
+        """A beat was read; True where this is a group, or a life of one, that was not in the table."""
+        if beat.group == self._own:
+            return False
+        self.known.add(beat.group)
+        member = self._members.get(beat.group)
+        if member is None or beat.life > member.beat.life:
+            was_there = member is not None and self._there(member) and member.beat.state in WAITED_FOR
+            self._members[beat.group] = Member(beat, now)
+            return not was_there
+        newer = beat.life == member.beat.life and beat.beat > member.beat.beat
+        back = newer and not self._there(member)
+        member.silence = 0.0 if newer else member.silence + min(max(now - member.looked_at, 0.0), self._longest)
+        member.looked_at = now
+        if newer:
+            member.beat = beat
+        return back
+
+    def _there(self, member: Member) -> bool:
+        return member.silence <= self._limit
+
+    def live(self) -> list[MemberBeat]:
+        """Groups that are waited for, in the order of their names."""
+        return [m.beat for _, m in sorted(self._members.items()) if self._there(m) and m.beat.state in WAITED_FOR]
+
+    def loading(self) -> list[MemberBeat]:
+        """Groups that will take part soon; nobody waits for them."""
+        return [m.beat for _, m in sorted(self._members.items()) if self._there(m) and m.beat.state == "loading"]
+
+    def finished(self, group: str) -> bool:
+        """Its training is over, and its statistics stay."""
+        member = self._members.get(group)
+        return member is not None and member.beat.state == "finished"
+
+    def present(self) -> list[MemberBeat]:
+        """Everybody who is there or has finished."""
+        found = [m.beat for _, m in sorted(self._members.items()) if m.beat.state == "finished" or self._there(m)]
+        return [beat for beat in found if beat.state not in GONE]
+
+    def ahead(self, round_: int) -> bool:
+        """Somebody has applied the result of this round already."""
+        return any(m.beat.round > round_ for m in self._members.values())
+
+    def silent(self) -> list[str]:
+        """Groups that left the table by their silence."""
+        return [name for name, m in sorted(self._members.items()) if not self._there(m) and m.beat.state in WAITED_FOR]

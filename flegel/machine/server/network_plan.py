@@ -1,0 +1,115 @@
+"""What a job knows of the links of its servers, and what it makes of it: slices that should move, with reasons. Pure.
+
+Receivers time what they get; here the times become a forecast, and after each fold a decision of
+`flegel.plan.placement`. It never moves anything: `ServerCare` does, between two folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from flegel.plan.placement.replanning import PlacementDecision, decide
+from flegel.plan.placement.slice_map import SliceMap
+from flegel.plan.placement.slice_size import SliceCost, best_size
+from flegel.plan.placement.throughput import ThroughputForecast, Transfer
+from flegel.plan.placement.water_filling import LinkLoad, colocated, dedicated, water_filling
+
+LEAST_BYTES = 1_000_000
+"""θ and statistics below that are no load for any network: nothing is measured and nothing moves."""
+FIRST_ROUNDS = 5
+"""A job is taken to have as many rounds left as it has done, and at least so many."""
+LONGEST = 86_400.0
+"""Seconds of a round; what claims to have taken longer, or no number at all, is dropped."""
+REMEMBERED = 20
+"""Decisions."""
+
+
+class NetworkPlan:
+    """One job. `hosts`: where its workers run; processes of one host share its link, and what they send each other does
+    not count."""
+
+    def __init__(self, sizes: Sequence[int], beside_workers: bool, hosts: Mapping[int, str]) -> None:
+        self.sizes = tuple(sizes)
+        self.enabled = sum(sizes) >= LEAST_BYTES
+        self._beside, self._hosts = beside_workers, dict(hosts)
+        self._numbers: dict[str, int] = {}
+        self._arrived: list[Transfer] = []
+        self._forecast = ThroughputForecast()
+        self._cost = SliceCost()
+        self._folds = 0
+        self.moves = 0
+        self.reasons: list[str] = []
+
+    def runs_on(self, server: int, host: str) -> None:
+        """A server has started."""
+        self._hosts[server] = host
+
+    def _node(self, process: int) -> int:
+        """The host of a process as a number below 0; a process whose host is not known is a node of its own."""
+        host = self._hosts.get(process)
+        return process if host is None else self._numbers.setdefault(host, -1 - len(self._numbers))
+
+    def seen(self, transfers: Iterable[tuple[int, int, int, float, float]]) -> None:
+        """Sender, receiver, bytes, and when it began and ended on the receiver's clock since the round began there."""
+        for source, target, size, began, ended in transfers:
+            if not (size > 0 and 0 <= began <= ended <= LONGEST):
+                continue
+            one = Transfer(self._node(source), self._node(target), size, began, ended)
+            if one.source != one.target:
+                self._arrived.append(one)
+                self._cost = self._cost.seen(size, ended - began)
+
+    def after_fold(self, current: SliceMap, workers: int, replicas: int, busy: bool) -> PlacementDecision | None:
+        """What was seen since the last fold, and what follows; None while nothing is known, or `busy` with a move."""
+        self._folds += 1
+        arrived, self._arrived = self._arrived, []
+        if not self.enabled or not arrived:
+            return None
+        self._forecast = self._forecast.after_round(arrived, max(one.ended for one in arrived))
+        if busy:
+            return None
+        found = decide(
+            current, self._links(current.servers, workers), replicas, max(FIRST_ROUNDS, self._folds),
+            self._forecast.noise,
+        )  # fmt: skip
+        self.moves += found.moves
+        if not self.reasons or self.reasons[-1] != found.reason:
+            self.reasons = [*self.reasons, found.reason][-REMEMBERED:]
+        return found
+
+    def shares(self, servers: Sequence[int], workers: int) -> dict[int, float] | None:
+        """What each of these should carry; None while nothing is known."""
+        if not self._forecast.rounds:
+            return None
+        return water_filling(self._links(servers, workers), sum(self.sizes)).carried
+
+    def _links(self, servers: Sequence[int], workers: int) -> dict[int, LinkLoad]:
+        rates = self._rates(servers)
+        return colocated(rates, sum(self.sizes)) if self._beside else dedicated(rates, workers)
+
+    def _rates(self, servers: Sequence[int]) -> dict[int, float]:
+        found = self._forecast.rates({self._node(server) for server in servers})
+        return {server: found[self._node(server)] for server in servers}
+
+    def forget(self, server: int) -> None:
+        """It is lost; its successor may have another link."""
+        self._forecast = self._forecast.without(self._node(server))
+
+    def rate(self, server: int) -> float:
+        """Bytes a second of its host's link; 0: not measured."""
+        return self._rates([server])[server] if self._forecast.rounds else 0.0
+
+    def matrix(self) -> tuple[tuple[str, str, float], ...]:
+        """Sending and receiving host, bytes a second."""
+        names = {number: host for host, number in self._numbers.items()}
+        return tuple(
+            (names.get(source, str(source)), names.get(target, str(target)), rate)
+            for (source, target), rate in sorted(self._forecast.pairs.items())
+        )
+
+    def slice_size(self, servers: int) -> tuple[float, int]:
+        """The fitted cost of a slice and the size that it asks for, in bytes; 0 while one size alone was seen."""
+        if self._cost.fitted() is None:
+            return 0.0, 0
+        alpha = self._cost.alpha(servers)
+        return alpha, best_size(sum(self.sizes), alpha, servers, servers)

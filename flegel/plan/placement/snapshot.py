@@ -1,0 +1,69 @@
+"""What is shown of the parameter servers of a job: loads, measured rates, reasons of decisions. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+SHOWN = 16
+"""Servers and links on a screen; a record has them all."""
+
+
+class ServerSnapshot(msgspec.Struct, frozen=True):
+    """One server."""
+
+    id: int
+    """0, 1, ..., as in messages to people."""
+    bytes: int
+    """Of θ and of the statistics, that it holds as primary."""
+    rate: float = 0.0
+    """Bytes a second that its host's link carries, as forecast; 0: not measured."""
+
+
+class PlacementSnapshot(msgspec.Struct, frozen=True):
+    """The servers as the plan sees them."""
+
+    servers: tuple[ServerSnapshot, ...]
+    slices: int
+    map: int
+    """Version of the map; each loss, join and move makes a new one."""
+    matrix: tuple[tuple[str, str, float], ...] = ()
+    """Sending and receiving host, bytes a second."""
+    reasons: tuple[str, ...] = ()
+    """Of the last decisions; of equal ones in a row the first."""
+    moves: int = 0
+    """Plans that moved slices."""
+    slice_cost: float = 0.0
+    """What a slice costs besides its size, in bytes that a link carries in that time; 0: not measured."""
+    best_slice: int = 0
+    """Bytes, by sqrt(M·α/N) with that cost."""
+
+
+def lines(placement: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """A snapshot, as plain data, for people: names and what they are."""
+    if not placement or not placement.get("servers"):
+        return []
+    found = [("servers", f"{len(placement['servers'])}, {placement['slices']} slices, map {placement['map']}")]
+    found += [(f"server {one['id']}", _server(one)) for one in placement["servers"][:SHOWN]]
+    slowest = sorted(placement["matrix"], key=lambda link: link[2])[:SHOWN]
+    found += [("link", f"{source} → {target}: {_rate(rate)}") for source, target, rate in slowest]
+    found += [("plan", reason) for reason in placement["reasons"][-3:]]
+    if placement["slice_cost"]:
+        cost, best = placement["slice_cost"] / 1e3, placement["best_slice"] / 1e6
+        found.append(("slice", f"costs as much as {cost:.0f} kB besides its size; best size {best:.2f} MB"))
+    return found
+
+
+def _server(one: Mapping[str, Any]) -> str:
+    return f"{one['bytes'] / 1e6:.1f} MB" + (f", link {_rate(one['rate'])}" if one["rate"] else "")
+
+
+def _rate(rate: float) -> str:
+    return f"{rate * 8 / 1e6:.3g} Mbit/s"
+
+
+def plain(found: PlacementSnapshot | None) -> dict[str, Any]:
+    """For JSON; empty where a job has no servers."""
+    return msgspec.to_builtins(found) if found is not None else {}

@@ -1,0 +1,1 @@
+"""I/O of a group: the bucket, keys, and the thread that synchronizes beside training."""

@@ -1,0 +1,187 @@
+"""Keys of groups: what they write is signed (Ed25519), and encrypted where the key file says so (AES-256-GCM).
+
+A signature covers the name of the object and its content, so nothing can be changed, forged or moved to another name.
+Status and contributions of a group are accepted from that group alone; results and the package from any of the job's
+groups. It does not hide that an object exists, its name, its size or when it was written, and it does not stop a group
+that has a key from sending wrong statistics. Without a key file objects are plain, and the bucket's own access control
+is all the protection.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flegel.errors import StorageError, UsageError
+from flegel.machine.group.records import NAME
+
+SEALED = b"FLGS"
+OWNER = re.compile(r"(members|starts)/(?P<member>[^/]+)|rounds/\d+/(?P<sender>[^/]+)\.[0-9a-f]+")
+LARGEST_FRAME = 1024
+
+
+class RefusedObject(Exception):
+    """An object that is not signed by who should have written it."""
+
+
+class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    signer: str
+    signature: bytes
+    nonce: bytes = b""
+
+
+class PlainObjects:
+    """No keys."""
+
+    def seal(self, key: str, content: bytes) -> bytes:
+        return content
+
+    def open(self, key: str, content: bytes) -> bytes:
+        if content[:4] == SEALED:
+            raise RefusedObject("it is signed, and this group has no key; give --group-key")
+        return content
+
+
+@dataclass(frozen=True)
+class SignedObjects:
+    """One group's secret key, the public keys of all, and the key of encryption, if any."""
+
+    group: str
+    secret: Any
+    public: dict[str, Any]
+    cipher: Any = None
+
+    def seal(self, key: str, content: bytes) -> bytes:
+        nonce = b""
+        if self.cipher is not None:
+            nonce = os.urandom(12)
+            content = self.cipher.encrypt(nonce, content, key.encode())
+        signature = self.secret.sign(_signed(key, nonce, content))
+        frame = msgspec.msgpack.encode(_Frame(self.group, signature, nonce))
+        return b"".join([SEALED, len(frame).to_bytes(4, "little"), frame, content])
+
+    def open(self, key: str, content: bytes) -> bytes:
+        size = int.from_bytes(content[4:8], "little")
+        if content[:4] != SEALED or size > LARGEST_FRAME:
+            raise RefusedObject("it is not signed")
+        try:
+            frame = msgspec.msgpack.decode(content[8 : 8 + size], type=_Frame)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RefusedObject(f"its signature cannot be read ({error})") from None
+        found = OWNER.fullmatch(key)
+        owner = (found["member"] or found["sender"]) if found else frame.signer
+        if frame.signer not in self.public:
+            raise RefusedObject(f"it is signed by {frame.signer[:64]!r}, which is no group of this job")
+        if owner != frame.signer:
+            raise RefusedObject(f"it is signed by {frame.signer} and should be by {owner}")
+        return self._checked(key, frame, content[8 + size :])
+
+    def _checked(self, key: str, frame: _Frame, body: bytes) -> bytes:
+        from cryptography.exceptions import InvalidSignature, InvalidTag
+
+        try:
+            self.public[frame.signer].verify(frame.signature, _signed(key, frame.nonce, body))
+        except InvalidSignature:
+            raise RefusedObject(f"its content is not what {frame.signer} signed") from None
+        if bool(frame.nonce) != (self.cipher is not None):
+            raise RefusedObject("encryption is on in one group and off in another")
+        if self.cipher is None:
+            return body
+        try:
+            return bytes(self.cipher.decrypt(frame.nonce, body, key.encode()))
+        except InvalidTag:
+            raise RefusedObject("it is encrypted with another key") from None
+
+
+def _signed(key: str, nonce: bytes, content: bytes) -> bytes:
+    return b"\0".join([b"flegel group object 1", key.encode(), nonce.hex().encode(), content])
+
+
+Seal = PlainObjects | SignedObjects
+
+
+class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
+    group: str
+    secret: str
+    groups: dict[str, str]
+    encryption: str = ""
+
+
+def read_key_file(path: str, group: str) -> Seal:
+    """The key file of a group; no file: plain objects."""
+    if not path:
+        return PlainObjects()
+    ed25519, aead = _library()
+    try:
+        kept = msgspec.json.decode(Path(path).expanduser().read_bytes(), type=_KeyFile)
+        if kept.group != group:
+            raise UsageError(f"--group-key {path} is the key of {kept.group}, not of {group}.")
+        secret = ed25519.Ed25519PrivateKey.from_private_bytes(_bytes(kept.secret))
+        public = {name: ed25519.Ed25519PublicKey.from_public_bytes(_bytes(text)) for name, text in kept.groups.items()}
+        return SignedObjects(group, secret, public, aead.AESGCM(_bytes(kept.encryption)) if kept.encryption else None)
+    except OSError as error:
+        raise UsageError(f"--group-key {path} cannot be read ({error.strerror or error}).") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise UsageError(f"--group-key {path} is no key file of a group ({error}); see `flegel keys groups`.") from None
+
+
+def make_key_files(folder: Path, groups: list[str], encrypt: bool) -> list[Path]:
+    """One file for each group, with its secret key and everybody's public keys. Groups that have a file keep their
+    keys, so that others can be added."""
+    ed25519, aead = _library()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in groups:
+        if not NAME.fullmatch(name):
+            raise UsageError(f"{name!r} is no name of a group; use letters, digits, - and _.")
+    kept = {path.stem: msgspec.json.decode(path.read_bytes(), type=_KeyFile) for path in sorted(folder.glob("*.json"))}
+    secrets = {name: _bytes(file.secret) for name, file in kept.items()}
+    for name in groups:
+        if name not in secrets:
+            secrets[name] = ed25519.Ed25519PrivateKey.generate().private_bytes_raw()
+    shared = next((file.encryption for file in kept.values() if file.encryption), "")
+    shared = shared or (_text(aead.AESGCM.generate_key(256)) if encrypt else "")
+    public = {
+        name: _text(ed25519.Ed25519PrivateKey.from_private_bytes(raw).public_key().public_bytes_raw())
+        for name, raw in sorted(secrets.items())
+    }
+    written = []
+    for name, raw in sorted(secrets.items()):
+        path = folder / f"{name}.json"
+        text = json.dumps(msgspec.to_builtins(_KeyFile(name, _text(raw), public, shared)), indent=1)
+        _write_private(path, text)
+        written.append(path)
+    return written
+
+
+def _write_private(path: Path, text: str) -> None:
+    scratch = path.with_suffix(".part")
+    try:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+            file.write(text + "\n")
+        scratch.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written ({error.strerror or error}).") from None
+
+
+def _library() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+        from cryptography.hazmat.primitives.ciphers import aead
+    except ImportError:
+        raise UsageError("Keys of groups need cryptography: pip install 'flegel[sites]'.") from None
+    return ed25519, aead
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

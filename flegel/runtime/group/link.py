@@ -1,0 +1,194 @@
+"""The thread that synchronizes a group beside training: carries out the commands of its state machine on the bucket.
+
+Owns the machine; the coordinator's thread only leaves offers and takes news, and never waits. Calls to the store run in
+a few threads of their own, so that beats go on while a large object travels. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from flegel.core.pytree import Array
+from flegel.machine.coordinator.events import FromGroup, ToGroup
+from flegel.machine.group.events import (
+    Answered,
+    DeleteObject,
+    Excluded,
+    GetObject,
+    GroupEvent,
+    ListObjects,
+    Offered,
+    PutObject,
+    Remark,
+    StatusChanged,
+    StoreCommand,
+    StoreLost,
+    TimePassed,
+    ToCoordinator,
+)
+from flegel.machine.group.gate import Gate
+from flegel.machine.group.group import Group
+from flegel.runtime import clock
+from flegel.runtime.group.bucket import Bucket, Conflict
+from flegel.runtime.group.keys import RefusedObject, Seal
+
+CALLS = 4  # store calls at the same time
+LAST = 5.0  # seconds for the last beat
+LOST_AFTER = 4.0  # multiples of the silence limit without an answer of the store
+
+_log = logging.getLogger(__name__)
+
+
+class GroupLink:
+    """Between a coordinator and its group. `start` it, `close` it."""
+
+    def __init__(
+        self,
+        machine: Group,
+        bucket: Bucket,
+        seal: Seal,
+        silence: float,
+        gate: Gate | None = None,
+        score: Callable[[Offered], float] | None = None,
+    ) -> None:
+        """`score`: how good a model is, by data that were not trained on; where there is a gate."""
+        self._machine, self._bucket, self._seal, self._silence = machine, bucket, seal, silence
+        self._gate, self._score = gate, score
+        self._events: queue.SimpleQueue[GroupEvent | None] = queue.SimpleQueue()
+        self._news: deque[FromGroup] = deque()
+        self._pool = ThreadPoolExecutor(CALLS, thread_name_prefix="flegel-bucket")
+        self._thread = threading.Thread(target=self._run, name="flegel-group", daemon=True)
+        self._looked_at: float | None = None
+        self._answered_at = clock.now()
+        self._lost = False
+        self._closing_at = 0.0
+        self.bytes_sent = self.bytes_received = 0
+        self.requests = 0
+        self.refused: list[str] = []
+
+    @property
+    def base(self) -> list[Array]:
+        """Additive fields of θ after the last result."""
+        return self._machine.base
+
+    def start(self) -> None:
+        self._thread.start()
+        self._events.put(TimePassed())
+
+    # -- the coordinator's thread --------------------------------------------------------------------------
+
+    def take(self, command: ToGroup) -> None:
+        self._events.put(command.body)
+
+    def arrivals(self) -> list[FromGroup]:
+        """News since the last look; to look is also the coordinator's sign of life."""
+        self._looked_at = clock.now()
+        found: list[FromGroup] = []
+        while self._news:
+            found.append(self._news.popleft())
+        return found
+
+    def close(self, state: str) -> None:
+        """Say how the group ended, and stop; waits for the last beat, but not for long."""
+        if self._closing_at or not self._thread.is_alive():
+            return
+        self._closing_at = clock.now()
+        self._events.put(StatusChanged(state))
+        self._thread.join(LAST + 1.0)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- its own thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not (self._closing_at and (self._machine.over or clock.now() - self._closing_at > LAST)):
+            now = clock.now()
+            event: GroupEvent | None = None
+            with contextlib.suppress(queue.Empty):
+                event = self._events.get(timeout=max(0.001, min(self._machine.next_at(now) - now, 1.0)))
+            self._handle(event or TimePassed())
+            self._watch_store()
+
+    def _handle(self, event: GroupEvent) -> None:
+        now = clock.now()
+        if type(event) is TimePassed and self._looked_at is not None and now - self._looked_at > self._silence / 2:
+            return  # the coordinator does not look any more: no sign of life either
+        if type(event) is Offered and (judged := self._judged(event)) is not None:
+            event = judged
+        if type(event) is StatusChanged and hasattr(os, "getloadavg"):
+            event = StatusChanged(event.state, event.commits, event.workers, os.getloadavg()[0])
+        for command in self._machine.handle(event, now):
+            if isinstance(command, StoreCommand):
+                self.requests += 1
+                self._pool.submit(self._call, command)
+            else:
+                self._tell(command)
+
+    def _tell(self, news: ToCoordinator) -> None:
+        if isinstance(news, Remark):
+            self.refused.append(news.text)
+            _log.warning(news.text)
+        self._news.append(FromGroup(news))
+
+    def _judged(self, offer: Offered) -> Offered | None:
+        """The offer without its content where the model is not good enough to be sent."""
+        if self._gate is None or self._score is None or offer.settled:
+            return None
+        score = self._score(offer)
+        if self._gate.passes(score):
+            return None
+        why = self._gate.why(score)
+        if self._gate.excluded:
+            self._news.append(
+                FromGroup(Excluded(f"this group is excluded: {self._gate.failures} times in a row {why}"))
+            )
+        self._tell(Remark(f"nothing was sent to round {offer.round}: {why}"))
+        return Offered(offer.round, (), (), 0.0, 0, False, None, offer.commits)
+
+    def _watch_store(self) -> None:
+        away = clock.now() - self._answered_at
+        if away > LOST_AFTER * self._silence and not self._lost:
+            self._lost = True
+            self._news.append(FromGroup(StoreLost(f"no answer for {away:.0f} s")))
+
+    def _call(self, command: StoreCommand) -> None:
+        answer = self._answer(command)
+        if answer.outcome != "failed":
+            self._answered_at, self._lost = clock.now(), False
+        self._events.put(answer)
+
+    def _answer(self, command: StoreCommand) -> Answered:
+        bucket, op = self._bucket, command.op
+        try:
+            match command:
+                case GetObject(_, key):
+                    found = bucket.get(key)
+                    if found is None:
+                        return Answered(op, "absent")
+                    self.bytes_received += len(found[0])
+                    return Answered(op, "done", self._seal.open(key, found[0]), found[1])
+                case PutObject(_, key, content, mode, expected):
+                    sealed = self._seal.seal(key, content)
+                    self.bytes_sent += len(sealed)
+                    return Answered(op, "done", tag=bucket.put(key, sealed, mode, expected))
+                case ListObjects(_, prefix):
+                    return Answered(op, "done", names=tuple(bucket.names(prefix)))
+                case DeleteObject(_, key):
+                    bucket.delete(key)
+                    return Answered(op, "done")
+        except Conflict:
+            return Answered(op, "conflict")
+        except RefusedObject as error:
+            return Answered(op, "refused", why=str(error))
+        except OSError as error:
+            _log.info("bucket: %s", error)
+            return Answered(op, "failed", why=str(error))
+        except Exception as error:  # noqa: BLE001 - a library's own error must not end the group's thread
+            _log.warning("bucket: %s", error, exc_info=error)
+            return Answered(op, "failed", why=str(error))

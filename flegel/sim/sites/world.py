@@ -1,0 +1,154 @@
+"""Several sites and their bucket under faults, from one seed: killed, frozen and joining groups, a store that lies.
+
+After a while all faults end, and what is alive must synchronize again. The same seed gives the same course.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flegel.machine.group.group import GroupSettings
+from flegel.sim.sites.bucket import BucketFaults, SimulatedBucket
+from flegel.sim.sites.laws import BrokenLaw, SiteLaws
+from flegel.sim.sites.site import SimulatedSite
+
+QUIET_FROM = 30.0  # seconds of virtual time; the store and the sites behave from then on
+END = 55.0
+SILENCE = 5.0
+SLOW_ROUND = 4.0  # seconds of a round beside its commits: beats, turns, a slow store
+
+
+@dataclass(frozen=True)
+class SiteScenario:
+    """What happens in a seed."""
+
+    exchange: str
+    groups: int
+    every: int
+    faults: BucketFaults
+    kills: tuple[tuple[int, float, float], ...]
+    """Group, when, and when it comes back (never where that is after the end)."""
+    freezes: tuple[tuple[int, float, float], ...]
+    joins: tuple[float, ...]
+    """When each group starts."""
+    periods: tuple[float, ...]
+
+
+def draw_scenario(seed: int) -> SiteScenario:
+    rng = np.random.default_rng(seed)
+    groups = int(rng.integers(2, 5))
+    bad = float(rng.random())
+    away = tuple((begin, begin + float(rng.random()) * 8.0) for begin in QUIET_FROM * 0.7 * rng.random(rng.integers(3)))
+    faults = BucketFaults(
+        latency=float(rng.choice([0.01, 0.05, 0.4])),
+        fails=0.15 * bad * float(rng.random()),
+        lost_answers=0.2 * bad * float(rng.random()),
+        late_effects=0.1 * bad * float(rng.random()),
+        stale=float(rng.choice([0.0, 0.5, 3.0])),
+        away=away,
+    )
+    times = 2.0 + 20.0 * rng.random((4, 2))
+    kills = tuple(
+        (int(rng.integers(groups)), float(at), float(at + (1e9 if rng.random() < 0.3 else 8.0 * more / 20.0)))
+        for at, more in times[: rng.integers(3)]
+    )
+    freezes = tuple(
+        (int(rng.integers(groups)), float(at), float(at + more / 2)) for at, more in times[rng.integers(4) :]
+    )
+    joins = tuple(float(v) for v in np.where(rng.random(groups) < 0.6, 0.0, 15.0 * rng.random(groups)))
+    return SiteScenario(
+        "parameters" if seed % 2 else "statistics", groups, int(rng.integers(1, 5)), faults, kills, freezes, joins,
+        tuple(float(v) for v in rng.choice([0.1, 0.3, 1.0], groups)),
+    )  # fmt: skip
+
+
+class SiteWorld:
+    """One seed on virtual time."""
+
+    def __init__(self, seed: int, scenario: SiteScenario | None = None) -> None:
+        self.scenario = scenario or draw_scenario(seed)
+        self.laws = SiteLaws()
+        self._queue: list[tuple[float, int, Callable[[float], None]]] = []
+        self._count = itertools.count()
+        rng = np.random.default_rng([seed, 1])
+        self._quiet = False
+        self._bad = SimulatedBucket(self.scenario.faults, rng, self._at, self.laws.written)
+        self.sites: dict[int, SimulatedSite] = {}
+        self._lives = itertools.count(1)
+        for index, at in enumerate(self.scenario.joins):
+            self._at(at, lambda now, i=index: self._start(i, now))  # type: ignore[misc]
+        for index, at, back in self.scenario.kills:
+            self._at(at, lambda now, i=index: self._kill(i))  # type: ignore[misc]
+            self._at(back, lambda now, i=index: self._start(i, now))  # type: ignore[misc]
+        for index, at, until in self.scenario.freezes:
+            self._at(at, lambda now, i=index, u=until: self._freeze(i, u))  # type: ignore[misc]
+        self._at(QUIET_FROM, lambda now: self._behave())
+
+    def _at(self, when: float, what: Callable[[float], None]) -> None:
+        heapq.heappush(self._queue, (when, next(self._count), what))
+
+    def _behave(self) -> None:
+        self._bad.behave()
+
+    def _start(self, index: int, now: float) -> None:
+        before = self.sites.get(index)
+        if before is not None and before.alive:
+            return
+        settings = GroupSettings(
+            name=f"g{index}", life=next(self._lives), exchange=self.scenario.exchange, silence=SILENCE, poll=0.05
+        )
+        site = SimulatedSite(
+            settings, index, self.scenario.groups, self.scenario.every, now, self._bad.call, self.laws.told
+        )
+        self.sites[index] = site
+        self._at(now, lambda t: self._wake(site, t))
+        self._at(now + self.scenario.periods[index], lambda t: self._commit(site, t))
+
+    def _wake(self, site: SimulatedSite, now: float) -> None:
+        if site.alive:
+            again = site.frozen_until if site.frozen_until > now else max(site.wake(now), now + 0.01)
+            self._at(again, lambda t: self._wake(site, t))
+
+    def _commit(self, site: SimulatedSite, now: float) -> None:
+        if site.alive:
+            if site.frozen_until <= now:
+                site.commit(now)
+            self._at(now + self.scenario.periods[site.index], lambda t: self._commit(site, t))
+
+    def _kill(self, index: int) -> None:
+        if index in self.sites:
+            self.sites[index].alive = False
+
+    def _freeze(self, index: int, until: float) -> None:
+        if index in self.sites:
+            self.sites[index].frozen_until = min(until, QUIET_FROM)
+
+    def run(self) -> SiteWorld:
+        """To the end; raises `BrokenLaw`."""
+        at_quiet: int | None = None
+        while self._queue and self._queue[0][0] <= END:
+            now, _, what = heapq.heappop(self._queue)
+            if at_quiet is None and now >= QUIET_FROM + 2.0 * SILENCE:
+                at_quiet = max(self.laws.results, default=0)
+            what(now)
+        self._check_progress(at_quiet or 0)
+        self.laws.at_the_end({f"g{i}": i for i in range(self.scenario.groups)}, self.scenario.exchange)
+        return self
+
+    def _check_progress(self, before: int) -> None:
+        alive = [site for site in self.sites.values() if site.alive]
+        rounds = [site.machine.round for site in alive]
+        made = max(self.laws.results, default=0) - before
+        commits = self.scenario.every * max(self.scenario.periods)
+        least = int((END - QUIET_FROM - 2.0 * SILENCE) / (commits + SLOW_ROUND))
+        if alive and (made < least or max(rounds) - min(rounds) > 2):
+            raise BrokenLaw(f"on it goes: {made} rounds in the quiet time, groups are in rounds {rounds}")
+        last = self.laws.results.get(max(self.laws.results, default=0), ())
+        missing = {site.settings.name for site in alive} - {entry.group for entry in last}
+        if missing:
+            raise BrokenLaw(f"on it goes: {sorted(missing)} is alive and not in the last round")

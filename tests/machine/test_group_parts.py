@@ -1,0 +1,176 @@
+"""Parts of a group: status table, schedule, outer step, gate, objects of the bucket."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flegel.errors import DecodeError, UsageError
+from flegel.machine.group.contributions import Contributions
+from flegel.machine.group.gate import Gate, parse_gate
+from flegel.machine.group.outer_step import moved, outer_step
+from flegel.machine.group.records import (
+    Contribution,
+    Current,
+    Entry,
+    MemberBeat,
+    RoundResult,
+    contribution_key,
+    decode,
+    digest_of,
+    encode,
+)
+from flegel.machine.group.schedule import Every, SendSchedule, parse_every
+from flegel.machine.group.table import MemberTable
+
+
+def beat(number: int, life: int = 1, state: str = "training", round_: int = 1) -> MemberBeat:
+    return MemberBeat("lyon", life, number, state, round_)
+
+
+def test_a_group_whose_beat_changes_stays_whatever_time_passes() -> None:
+    table = MemberTable("paris", limit=5.0, longest_look=3.0)
+    for at in range(100):
+        table.hear(beat(at), float(at))
+    assert [b.group for b in table.live()] == ["lyon"]
+
+
+def test_a_silent_group_leaves_the_table_and_comes_back_with_its_next_beat() -> None:
+    table = MemberTable("paris", limit=5.0, longest_look=3.0)
+    assert table.hear(beat(1), 0.0)
+    for at in range(1, 8):
+        table.hear(beat(1), float(at))
+    assert table.live() == [] and table.silent() == ["lyon"]
+    assert table.hear(beat(2), 8.0)
+    assert [b.beat for b in table.live()] == [2]
+
+
+def test_time_in_which_the_store_was_away_is_no_silence() -> None:
+    table = MemberTable("paris", limit=5.0, longest_look=1.0)
+    table.hear(beat(1), 0.0)
+    table.hear(beat(1), 600.0)  # the next look after ten minutes
+    assert [b.group for b in table.live()] == ["lyon"]
+
+
+def test_a_beat_of_a_former_life_or_an_older_one_changes_nothing() -> None:
+    table = MemberTable("paris", limit=5.0, longest_look=1.0)
+    table.hear(beat(7, life=2, round_=4), 0.0)
+    assert not table.hear(beat(99, life=1, round_=9), 1.0)
+    assert not table.hear(beat(6, life=2, round_=3), 2.0)
+    assert [(b.life, b.beat, b.round) for b in table.live()] == [(2, 7, 4)]
+
+
+def test_finished_groups_are_not_waited_for_and_never_silent() -> None:
+    table = MemberTable("paris", limit=2.0, longest_look=1.0)
+    for at in range(10):
+        table.hear(beat(1, state="finished"), float(at))
+    assert table.live() == [] and table.finished("lyon") and [b.group for b in table.present()] == ["lyon"]
+
+
+def commits_until_sent(schedule: SendSchedule, now: float = 0.0) -> int:
+    for count in range(1, 100):
+        if schedule.commit(now):
+            schedule.sent()
+            return count
+    raise AssertionError("never sent")
+
+
+def test_a_contribution_is_due_after_so_many_commits() -> None:
+    schedule = SendSchedule(Every(commits=3))
+    schedule.opened(0.0)
+    assert commits_until_sent(schedule) == 3
+    assert not any(schedule.commit(0.0) for _ in range(10))  # the round is not over
+    schedule.opened(0.0)
+    assert commits_until_sent(schedule) == 3
+
+
+def test_a_contribution_is_due_after_so_much_time() -> None:
+    schedule = SendSchedule(Every(seconds=30.0))
+    schedule.opened(10.0)
+    assert not schedule.commit(39.9)
+    assert schedule.commit(40.0)
+
+
+def test_a_joiner_before_a_synchronization_defers_it_to_the_next_commit() -> None:
+    schedule = SendSchedule(Every(commits=3))
+    schedule.opened(0.0)
+    schedule.commit(0.0), schedule.commit(0.0)
+    schedule.joined(0.0)
+    assert commits_until_sent(schedule) == 2
+
+
+def test_a_joiner_during_or_after_a_synchronization_advances_the_next() -> None:
+    schedule = SendSchedule(Every(commits=3))
+    schedule.opened(0.0)
+    commits_until_sent(schedule)
+    schedule.joined(0.0)
+    schedule.opened(0.0)
+    assert commits_until_sent(schedule) == 1
+    schedule.opened(0.0)
+    assert commits_until_sent(schedule) == 3
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "", "30q", "1e3"])
+def test_other_words_are_no_schedule(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_every(text)
+
+
+def test_outer_steps() -> None:
+    base = [np.array([1.0, 2.0])]
+    changes = [(1.0, [np.array([1.0, 0.0])]), (3.0, [np.array([0.0, 4.0])])]
+    assert outer_step("mean", base, [], changes)[0][0].tolist() == [1.5, 4.0]
+    assert outer_step("visits", base, [], changes)[0][0].tolist() == [1.25, 5.0]
+    theta, velocity = outer_step("nesterov", base, [], changes)
+    assert velocity[0].tolist() == [0.5, 2.0]
+    assert np.allclose(theta[0], [1.0 + 0.7 * (0.9 * 0.5 + 0.5), 2.0 + 0.7 * (0.9 * 2.0 + 2.0)])
+    _, again = outer_step("nesterov", theta, velocity, changes)
+    assert np.allclose(again[0], [0.95, 3.8])
+
+
+def test_what_was_learned_since_sending_is_kept() -> None:
+    result, now, sent = [np.float32([5.0])], [np.float32([3.5])], [np.float32([3.0])]
+    assert moved(result, now, sent)[0].tolist() == [5.5] and moved(result, now, sent)[0].dtype == np.float32
+
+
+def test_a_gate_lets_through_what_is_at_least_the_best_so_far() -> None:
+    gate = Gate(parse_gate("best"), failures=2)
+    assert [gate.passes(s) for s in (0.5, 0.4, 0.6, 0.6)] == [True, False, True, True]
+    assert not gate.excluded
+    assert not gate.passes(float("nan")) and not gate.passes(0.1) and gate.excluded
+
+
+def contribution(round_: int = 2, values: float = 1.0) -> tuple[Entry, bytes]:
+    content = encode(Contribution("lyon", 7, round_, 1, 3.0, 10, False), [np.full((2, 2), values), np.zeros(3)])
+    return Entry("lyon", 7, contribution_key(round_, "lyon", 7), digest_of(content), round_), content
+
+
+def test_a_contribution_is_taken_only_as_its_name_and_digest_say() -> None:
+    entry, content = contribution()
+    known = Contributions([(2, 2)])
+    assert known.accept(entry, content) == ""
+    assert "digest" in known.accept(entry, content[:-1] + b"x")
+    late = Entry("lyon", 7, entry.key, entry.digest, 3)
+    assert "round 2" in known.accept(late, content)
+    assert "other statistics" in Contributions([(2, 2), (1,)]).accept(entry, content)
+    assert "another shape" in Contributions([(2, 3)]).accept(entry, content)
+    bad, wrong = contribution(values=np.nan)
+    assert "not finite" in known.accept(bad, wrong)
+
+
+def test_objects_survive_and_damaged_ones_are_refused() -> None:
+    content = encode(RoundResult(4, (contribution()[0],), True, 1, "paris"), [np.arange(3, dtype=np.float32)])
+    header, arrays = decode(content, RoundResult)
+    assert header.final and header.life_of("lyon") == 7 and arrays[0].tolist() == [0, 1, 2]
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[rng.integers(len(damaged))] ^= 1 << int(rng.integers(8))
+        cut = bytes(damaged[: rng.integers(len(damaged) + 1)])
+        for candidate in (bytes(damaged), cut):
+            try:
+                decode(candidate, RoundResult)
+            except DecodeError:
+                continue
+    with pytest.raises(DecodeError):
+        decode(content, Current)

@@ -1,0 +1,182 @@
+"""Parameter servers under faults on virtual time: the laws hold, and planted bugs are found.
+
+`python -m bench.chaos.simulate --kind served` runs them by the thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flegel.machine.server.care import ServerCare
+from flegel.machine.server.client import SliceClient
+from flegel.machine.server.fold_progress import OpProgress
+from flegel.machine.server.group import ServerGroup
+from flegel.machine.server.report_inbox import ReportInbox
+from flegel.machine.server.server import ParameterServer
+from flegel.machine.server.slice_state import SliceState
+from flegel.sim.faults.faulty_job import Violation
+from flegel.sim.faults.scenarios import served
+from flegel.sim.faults.served_job import run_served
+
+Patch = pytest.MonkeyPatch
+
+WITHIN = 40  # seeds
+
+
+def test_laws_hold_whatever_happens_to_servers() -> None:
+    for seed in range(20):
+        run_served(served(seed))
+
+
+# -- the bugs ----------------------------------------------------------------------------------------------
+
+
+def folds_before_all_have_pushed(patch: Patch) -> None:
+    patch.setattr(ReportInbox, "has", lambda self, worker, rounds, number: True)
+
+
+def adds_in_order_of_arrival(patch: Patch) -> None:
+    """A worker's report is added to the slice as soon as it comes, too."""
+    plain = ReportInbox.put
+
+    def put(self: Any, worker: int, round_: int, rest: Any, parts: Any) -> None:
+        plain(self, worker, round_, rest, {n: [a * 1.0000001 for a in part] for n, part in parts.items()})
+
+    patch.setattr(ReportInbox, "put", put)
+
+
+def counts_a_round_twice(patch: Patch) -> None:
+    """What was folded already is accepted again, and stays for the next fold of another round."""
+    plain = SliceState.commit
+
+    def commit(self: Any, workers: Any, changes: Any) -> None:
+        plain(self, workers, changes)
+        if self.op > 2:
+            plain(self, workers[:1], changes[:1])
+
+    patch.setattr(SliceState, "commit", commit)
+
+
+def forgets_reports_that_are_not_stable(patch: Patch) -> None:
+    plain = SliceClient._take_slices
+
+    def take(self: Any, body: Any, arrays: Any) -> None:
+        plain(self, body, arrays)
+        for round_ in [r for r in self._kept if r not in self._reports]:
+            del self._kept[round_]
+
+    patch.setattr(SliceClient, "_take_slices", take)
+
+
+def does_not_push_again_after_a_takeover(patch: Patch) -> None:
+    plain = SliceClient.use_map
+
+    def use_map(self: Any, fresh: Any) -> Any:
+        first = self._map is None
+        found = plain(self, fresh)
+        for report in self._kept.values() if not first else ():
+            report.stored = dict.fromkeys(range(len(fresh.slices)), 0)
+        return found if first else []
+
+    patch.setattr(SliceClient, "use_map", use_map)
+
+
+def mixes_versions_of_slices(patch: Patch) -> None:
+    """θ counts as complete with the second message, whatever is missing."""
+    plain = SliceClient._take_slices
+
+    def take(self: Any, body: Any, arrays: Any) -> None:
+        plain(self, body, arrays)
+        if body.version in self._assemblies:
+            self._assemblies[body.version].missing.clear()
+
+    patch.setattr(SliceClient, "_take_slices", take)
+
+
+def takes_an_old_copy_for_a_new_one(patch: Patch) -> None:
+    plain = ServerCare._repeat
+    patch.setattr(ServerCare, "_repeat", lambda self, to, number, op: plain(self, to, number, op + 1))
+
+
+def backups_keep_the_first_copy(patch: Patch) -> None:
+    plain = ParameterServer._store_replicas
+
+    def store(self: Any, sender: int, body: Any, arrays: Any) -> None:
+        kept = dict(self._replicas)
+        plain(self, sender, body, arrays)
+        for number, copy in kept.items():
+            if number in self._replicas:
+                copy.op = self._replicas[number].op
+                self._replicas[number] = copy
+
+    patch.setattr(ParameterServer, "_store_replicas", store)
+
+
+def loses_the_totals_of_a_taken_slice(patch: Patch) -> None:
+    plain = SliceState.__init__
+
+    def init(self: Any, algorithm: Any, number: int, span: Any, parameter: Any, total: Any, *rest: Any) -> None:
+        plain(self, algorithm, number, span, parameter, total, *rest)
+        if rest[-1] is None:
+            self.ledger.total = type(total)(*[np.zeros_like(a) for a in total])
+
+    patch.setattr(SliceState, "__init__", init)
+
+
+def serves_a_slice_that_was_given_away(patch: Patch) -> None:
+    plain = ParameterServer._new_map
+
+    def new_map(self: Any, fresh: Any) -> None:
+        mine = dict(self.slices)
+        plain(self, fresh)
+        self.slices = {**mine, **self.slices}
+
+    patch.setattr(ParameterServer, "_new_map", new_map)
+
+
+def tells_the_fold_is_done_too_early(patch: Patch) -> None:
+    plain = OpProgress.took
+
+    def took(self: Any, body: Any, arrays: Any) -> bool:
+        plain(self, body, arrays)
+        return True
+
+    patch.setattr(OpProgress, "took", took)
+
+
+def keeps_accounts_that_copies_do_not_have(patch: Patch) -> None:
+    """After a takeover a lost worker is subtracted from nothing."""
+    patch.setattr(ServerGroup, "share", lambda self: None)
+    patch.setattr(SliceState, "change", lambda self, kind, owners: "")
+
+
+BUGS: list[Callable[[Patch], None]] = [
+    folds_before_all_have_pushed,
+    adds_in_order_of_arrival,
+    counts_a_round_twice,
+    forgets_reports_that_are_not_stable,
+    does_not_push_again_after_a_takeover,
+    mixes_versions_of_slices,
+    takes_an_old_copy_for_a_new_one,
+    backups_keep_the_first_copy,
+    loses_the_totals_of_a_taken_slice,
+    serves_a_slice_that_was_given_away,
+    tells_the_fold_is_done_too_early,
+    keeps_accounts_that_copies_do_not_have,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", BUGS, ids=lambda bug: bug.__name__)
+def test_a_planted_bug_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    for seed in range(WITHIN):
+        try:
+            run_served(served(seed))
+        except (Violation, AssertionError, LookupError, TypeError, ValueError):
+            return
+    pytest.fail(f"{WITHIN} seeds did not find it")

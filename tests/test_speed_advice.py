@@ -1,0 +1,75 @@
+"""`flegel check` says what keeps a class slow, and only what it saw there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from flegel import Algorithm, DataPoint, Sample, speed_advice
+from flegel.algorithms.points import add_to, nearest
+from flegel.conformance import Trial
+
+
+class Wasteful(Algorithm):
+    """Adds all statistics for each point, allocates, and loops over columns."""
+
+    def initParameter(self, sample: Sample, rng: np.random.Generator) -> Any:
+        return np.zeros((8, sample.columns))
+
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Any, iterationNum: int) -> Any:
+        change = np.zeros(parameter.shape)
+        for j in range(parameter.shape[0]):
+            for t in range(parameter.shape[1]):
+                change[j, t] = dataPoint.features[t] - parameter[j, t]
+        return change
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        return oldParameter
+
+
+class Move(NamedTuple):
+    x: Any
+    cluster: int
+
+
+class Frugal(Wasteful):
+    """Returns a point and its cluster, and folds them in."""
+
+    narrow_parameter = True
+
+    def initAggregator(self, sample: Sample, parameter: Any) -> Any:
+        return np.zeros(parameter.shape)
+
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Any, iterationNum: int) -> Any:
+        return Move(dataPoint.features, nearest(dataPoint.features, parameter)[0])
+
+    def aggregate(self, aggregator: Any, change: Any) -> Any:
+        add_to(aggregator[change.cluster], change.x)
+
+
+def advice(algorithm: Algorithm) -> list[str]:
+    rows = np.ones((64, 28), np.float32)
+    return list(speed_advice._advice(Trial(algorithm, rows, np.zeros(64), np.dtype(np.float32))))
+
+
+def test_each_cause_is_named_with_its_line_and_what_to_write_instead() -> None:
+    said = advice(Wasteful())
+    causes = ("each point adds 224 numbers", "float64 θ", "(np.zeros)", "squared_distance")
+    assert len(said) == len(causes)
+    for sentence, cause in zip(said, causes, strict=True):
+        assert cause in sentence
+    line = Wasteful.updateDataPoint.__code__.co_firstlineno
+    assert f"line {line + 1} " in said[2] and f"line {line + 3} " in said[3]
+
+
+def test_nothing_is_said_of_a_class_that_does_all_that() -> None:
+    assert advice(Frugal()) == []
+
+
+def test_a_class_that_is_interpreted_hears_why_and_a_fast_one_only_its_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed_advice, "_timed", lambda trial: ("interpreted", "no such thing", 1.0))
+    assert "no such thing" in speed_advice.speed_advice(Wasteful())[1]
+    monkeypatch.setattr(speed_advice, "_timed", lambda trial: ("compiled", "", 1e-6))
+    assert len(speed_advice.speed_advice(Wasteful())) == 1

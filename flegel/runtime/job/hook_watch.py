@@ -3,8 +3,9 @@
 A thread looks four times a second which hook runs. Beyond the limit it interrupts the thread that runs it: the main
 thread by a signal, which also ends a sleep; another thread by an exception at its next line of Python. It repeats that
 until the hook has been left. Time in which this process was stopped, or in which numba compiles for the hook, does not
-count: an interrupted compilation would leave a half-made function for every later call. A hook that holds the interpreter
-itself, in compiled code without an end, cannot be interrupted from inside: on a cluster the slave ends its process.
+count: an interrupted compilation would leave a half-made function for every later call. A hook that holds the
+interpreter itself, in compiled code without an end, cannot be interrupted from inside: on a cluster the slave ends its
+process.
 
 A child process that a hook has forked and that returns from the hook is ended: it would be a second coordinator.
 `os._exit` in a hook becomes `SystemExit`, so that no job ends without a word.

@@ -51,5 +51,5 @@ def test_servers_give_the_bits_of_one_coordinator() -> None:
 
 
 def test_a_class_of_torch_optim_is_refused() -> None:
-    with pytest.raises(UsageError, match="a class of torch.optim does not"):
+    with pytest.raises(UsageError, match=r"a class of torch\.optim does not"):
         flegel.run(MLP(hidden=HIDDEN, optimizer="Adadelta"), (X, Y), workers=1, processes=False, servers=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -230,7 +229,7 @@ def test_a_network_learns_under_every_model(cluster: Any, sync: str) -> None:
     assert float(np.mean(result.predict(X) == Y)) > 0.8
     again = result.module(torch.from_numpy(X)).argmax(1).numpy()
     np.testing.assert_array_equal(again, result.predict(X))
-    assert records.TrainingCourse(*result.parameter.course).noise.weight > 0  # measured; S itself may be negative by chance
+    assert records.TrainingCourse(*result.parameter.course).noise.weight > 0  # S itself may be negative by chance
 
 
 @pytest.mark.processes

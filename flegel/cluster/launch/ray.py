@@ -126,8 +126,13 @@ class RayPlacer:
         if not hasattr(self, "_ray") or not self._ray.is_initialized():
             return
         actors, self._actors, self._waits = list(self._actors.values()), {}, {}
-        with contextlib.suppress(self._ray.exceptions.RayError):
-            self._ray.wait([actor.end.remote() for actor in actors], num_returns=max(len(actors), 1), timeout=30.0)
+        try:
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                self._ray.wait([actor.end.remote() for actor in actors], num_returns=max(len(actors), 1), timeout=30.0)
+        finally:  # Ray turns SIGTERM into SystemExit, which its `wait` raises
+            self._kill(actors)
+
+    def _kill(self, actors: Sequence[Any]) -> None:
         for actor in actors:
             with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
                 self._ray.kill(actor)

@@ -2,8 +2,7 @@
 
 `flegel.ray.Cluster(slaves=4)`, in a process that has called `ray.init` or not. A ticket is an argument of a method of
 the actor, which Ray sends between its own processes; it is part of no description that Ray shows. An actor that Ray
-ends, and a node that it takes away, is one lost worker. More slaves (`cluster.scale`) are more actors, for which Ray's
-autoscaler adds nodes.
+ends, and a node that it takes away, is one lost worker. More slaves (`cluster.scale`) are more actors.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class RayPlacer:
             import ray
         except ImportError:
             raise UsageError("Ray is not installed here: pip install 'flegel[ray]'.") from None
-        self._ray = ray
+        self._ray: Any = ray
         if not ray.is_initialized():
             ray.init(**{"log_to_driver": False, "include_dashboard": False, **self._init})
             self._own_ray = True

@@ -191,12 +191,12 @@ class NMF(Algorithm):
 
     @property
     def sharding(self) -> Sharding | None:  # type: ignore[override]
-        if self.solver == "multiplicative":
+        if self.solver != "sgd":
             return None
         columns = ("moves", "energy", "progress", "spread", "counts")
         return Sharding({"factors": 0, "energy": 0}, dict.fromkeys(columns, 0))
 
-    unsharded = "solver=multiplicative multiplies all of H at once; use solver=coordinate"
+    unsharded = "solver=coordinate and solver=multiplicative look at the objective of all of H; use solver=sgd"
 
     # -- start ---------------------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ def change_store(found: StoredJob, name: str, change: Callable[[list[Any]], list
     parts["store"] = freeze(store | {name: change(store[name])})
 
 
-def without_penalty(found: StoredJob) -> None:
+def without_pace(found: StoredJob) -> None:
     found.record.parameter = TreeLayout("Factors", found.record.parameter.fields[:-1])
     change_store(found, "parameter", lambda arrays: arrays[:-1])
 
@@ -218,7 +218,7 @@ def more_hyper(found: StoredJob) -> None:
 @pytest.mark.parametrize(
     ("earlier", "words"),
     [
-        (without_penalty, "θ had no penalty there"),
+        (without_pace, "θ had no pace there"),
         (without_the_last, "the statistics had no held there"),
         (shorter_counts, r"counts of the statistics had the shape \(5,\) there, and has \(6,\) here"),
         (narrower_states, "a point's state has 3 numbers there, and 4 here"),

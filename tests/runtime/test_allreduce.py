@@ -101,7 +101,9 @@ def test_hooks_that_fail_on_workers_say_so(crew: Any, points: np.ndarray, fault:
 
 @pytest.mark.parametrize("sync", ["asp", "ssp", "psp"])
 def test_models_that_merge_single_reports_refuse_it(points: np.ndarray, sync: str) -> None:
-    with pytest.raises(UsageError, match=f"^{sync} merges reports of single workers.*works with bsp, bsp-mini, fsp"):
+    with pytest.raises(
+        UsageError, match=f"^{sync} merges reports of single workers.*works with auto, bsp, bsp-mini, fsp"
+    ):
         flegel.run("kmeans", points, sync=sync, topology="allreduce")
 
 

@@ -193,6 +193,21 @@ def test_hooks_that_return_are_left_alone_and_everything_is_as_before() -> None:
     assert (signal.getsignal(signal.SIGURG), os._exit) == before
 
 
+@pytest.mark.parametrize("module", ["numba.core.dispatcher", "llvmlite.binding.executionengine"])
+def test_a_compilation_is_not_interrupted(module: str) -> None:
+    """An exception inside llvmlite's callbacks leaves a function that no later call can use."""
+    compiler: dict[str, Any] = {"__name__": module, "sleep": time.sleep}
+    exec("def compiled(): sleep(1.0)", compiler)
+
+    def compiles(self: Any, aggregator: Any, old: Any) -> Any:
+        compiler["compiled"]()
+        return aggregator * 1.0
+
+    algorithm = hooked("updateParameter", compiles)
+    with HookWatch(algorithm, 0.3):
+        assert fold(algorithm) is not None
+
+
 # -- exits and forks ---------------------------------------------------------------------------------------
 
 

@@ -195,12 +195,13 @@ def test_the_vocabulary_is_closed(body: dict[str, Any]) -> None:
 
 
 def test_every_message_is_an_order_an_answer_or_goes_between_workers() -> None:
-    from flegel import messages
+    from flegel import messages, server_messages
 
     said = {
         cls
-        for cls in vars(messages).values()
-        if isinstance(cls, type) and issubclass(cls, messages._Message) and not cls.__subclasses__()
+        for module, base in ((messages, messages._Message), (server_messages, server_messages._ServerMessage))
+        for cls in vars(module).values()
+        if isinstance(cls, type) and issubclass(cls, base) and not cls.__subclasses__()
     }
     assert said == {*Order.__args__, *Answer.__args__, *messages.Between.__args__}
 

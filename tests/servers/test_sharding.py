@@ -31,7 +31,6 @@ ROWS = np.abs(np.random.default_rng(4).normal(size=(40, 5))) + np.arange(40)[:, 
         GMM(k=4, covariance="spherical"),
         FCM(k=6),
         NMF(rank=3),
-        NMF(rank=3, solver="coordinate"),
     ],
     ids=repr,
 )
@@ -82,7 +81,8 @@ def test_a_class_whose_slices_differ_is_found() -> None:
     [
         (LR(), "the length of each step is found along all of θ at once"),
         (GMM(covariance="tied"), "all components share one matrix"),
-        (NMF(solver="multiplicative"), "multiplies all of H at once"),
+        (NMF(solver="multiplicative"), "objective of all of H"),
+        (NMF(solver="coordinate"), "objective of all of H"),
         (Scaled(), "it overrides updateParameter and says nothing of `sharding`"),
     ],
 )

@@ -225,15 +225,17 @@ class SecureServer:
             tag = self._vocabulary.tag(header.body)
             allowed = self._vocabulary.roles[tag]
             if peer.sender.role != ANYBODY and peer.sender.role not in allowed:
+                self._refuse("wrong role")
                 self._deny(
                     peer.route, header, f"A key with role {peer.sender.role} may not send {tag}; that takes "
                     f"{' or '.join(sorted(allowed)) or 'no key at all'}."
                 )  # fmt: skip
-                return self._refuse("wrong role")
+                return None
             body = self._vocabulary.decode(tag, header.body)
         except DecodeError as error:
+            self._refuse("not a message")
             self._deny(peer.route, header, str(error))
-            return self._refuse("not a message")
+            return None
         return Received(peer.sender, body, tuple(f.bytes for f in parts[2:]))
 
     def _identify(self, frame: Any) -> KeyEntry:

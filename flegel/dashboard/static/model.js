@@ -2,7 +2,7 @@
 "use strict";
 var Flegel = {};
 (function (F) {
-  const MOST_ROWS = 40000, MOST_LOOKS = 900, MOST_SPANS = 300000, MOST_LINES = 500;
+  const MOST_ROWS = 40000, MOST_LOOKS = 600, MOST_SPANS = 300000, MOST_LINES = 500;
   const COLUMNS = ["t", "it", "obj", "est", "eta", "visits", "cost", "flight", "bytes", "pmin", "pmed", "pmax"];
 
   const NUMBERS = ["points", "passes", "rate", "compute", "wait", "respond", "visits", "moving"];

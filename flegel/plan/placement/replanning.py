@@ -14,9 +14,8 @@ COST_FACTOR = 2.0
 """The gain over the remaining rounds must exceed twice the cost of moving: both are forecasts."""
 LEAST_GAIN = 0.05
 """Of a round's transfers; slices and rounds are not divided more finely than that."""
-NOISE_FACTOR = 1.25
-"""A gain counts when it exceeds twice the error of the forecast. Rates differ from the forecast by `noise` in the mean;
-a forecast that gives the last round half of the weight has 0.63 times that as its own error."""
+NOISE_FACTOR = 2.0
+"""A gain counts when it exceeds twice the noise: rates differ from the forecast by `noise` in the mean."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 A thread looks four times a second which hook runs. Beyond the limit it interrupts the thread that runs it: the main
 thread by a signal, which also ends a sleep; another thread by an exception at its next line of Python. It repeats that
-until the hook has been left. Time in which this process was stopped does not count. A hook that holds the interpreter
-itself, in compiled code without an end, cannot be interrupted from inside: on a cluster the slave ends its process.
+until the hook has been left. Time in which this process was stopped, or in which numba compiles for the hook, does not
+count: an interrupted compilation would leave a half-made function for every later call. A hook that holds the
+interpreter itself, in compiled code without an end, cannot be interrupted from inside: on a cluster the slave ends its
+process.
 
 A child process that a hook has forked and that returns from the hook is ended: it would be a second coordinator.
 `os._exit` in a hook becomes `SystemExit`, so that no job ends without a word.
@@ -29,6 +31,7 @@ LOOK = 0.25
 AGAIN = 1.0
 """Seconds until a hook that caught the interruption is interrupted again."""
 AWAY = 2.0
+COMPILER = ("numba.core.", "llvmlite.")
 INTERRUPTION = signal.SIGURG
 """Ignored by default, so a late one does no harm."""
 
@@ -37,6 +40,15 @@ class RunningHook(NamedTuple):
     number: int
     hook: str
     limit: float
+
+
+def compiles(frame: FrameType | None) -> bool:
+    """Whether the compiler is at work in this frame or in one that called it."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(COMPILER):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class HookWatch:
@@ -88,7 +100,7 @@ class HookWatch:
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         """In the main thread: raise inside the hook, unless it has just returned."""
         running, late = self._running, self._late
-        if running is not None and late is not None and running.number == late[0]:
+        if running is not None and late is not None and running.number == late[0] and not compiles(frame):
             raise HookTimeout(late[1])
 
     def _exit(self, code: int) -> None:
@@ -99,14 +111,17 @@ class HookWatch:
     # -- in the thread that watches --------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        pauses, since, number, again = OwnPauses(AWAY), 0.0, 0, 0.0
+        pauses, since, number, again, looked = OwnPauses(AWAY), 0.0, 0, 0.0, 0.0
         while not self._over.wait(LOOK):
             now = clock.now()
-            away, running = pauses.look(now), self._running
+            away, running, passed, looked = pauses.look(now), self._running, now - looked, now
             if running is None or running.number != number:
                 since, number, again = now, running.number if running else 0, 0.0
                 continue
             since += away
+            if compiles(sys._current_frames().get(self._thread)):
+                since += passed - away
+                continue
             if now - since > running.limit and now >= again:
                 self._late, again = (number, now - since), now + AGAIN
                 self._interrupt()

@@ -264,6 +264,7 @@ class Trainer:
         if self._kernel is not None:
             self._kernel.close()
         self.store = self._measured = self._reassigner = self._kernel = self._recount = self._algorithm = None
+        self._numbers = OwnedNumbers()
         if self._exchange is not None:
             self._exchange.close()
         if self._injection is not None:

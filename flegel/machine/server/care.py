@@ -56,7 +56,7 @@ MOST_SERVERS = 64
 FIRST_MAP = 1
 """Its slices are handed out with it."""
 TRIES = 5
-"""Starts of one server without a fold in between; then the job has failed."""
+"""Starts of one server that fail in a row, or losses of it without a fold in between; then the job has failed."""
 
 
 class ServerCare:
@@ -76,6 +76,9 @@ class ServerCare:
         """Address of each server that is up."""
         self._heard: dict[int, float] = {}
         self._tries: dict[int, int] = {}
+        """By server: starts since one succeeded."""
+        self._losses: dict[int, int] = {}
+        """By server: how often it was lost after a start that succeeded, without a fold in between."""
         self._workers: set[int] = set()
         """Workers that have loaded: they are told of each map."""
         self._map: ServerMap | None = None
@@ -132,9 +135,10 @@ class ServerCare:
                     self.network.runs_on(number, host)
                 del self._starting[number]
                 self._live[number] = address
+                self._tries[number] = 0
                 self._joined(number)
             case SlicesFolded():
-                self._tries[number] = 0
+                self._losses[number] = 0
                 return self._settle(self.group.folded(body, arrays))
             case SliceSummaries():
                 self.group.combine(body, arrays)
@@ -294,8 +298,13 @@ class ServerCare:
         self.notes.append(f"server {number - FIRST_SERVER} {why}")
         self._command(EvictWorker(number, why))
         self._command(Milestone("server lost"))
-        if self._tries.get(number, 0) >= TRIES or not (self._replace or self._live):
-            raise WorkerLost(f"Server {number - FIRST_SERVER} {why}, {self._tries[number]} times in a row.", why)
+        if was_live:
+            self._losses[number] = self._losses.get(number, 0) + 1
+        often = max(self._tries[number], self._losses.get(number, 0))
+        if often >= TRIES:
+            raise WorkerLost(f"Server {number - FIRST_SERVER} {why}, {often} times in a row.", why)
+        if not (self._replace or self._live):
+            raise WorkerLost(f"Server {number - FIRST_SERVER} {why}, and no server is left.", why)
         if self._replace:
             self._start(number, now)
         if self._map is not None and was_live and self._live:

@@ -45,11 +45,9 @@ NOISE_PASSES = 0.25
 
 
 def squares_of_blocks(vector: Array) -> Array:
-    """The squared length of each block of a vector, in float64."""
-    whole = len(vector) // BLOCK * BLOCK
-    blocks, last = vector[:whole].reshape(-1, BLOCK), vector[whole:]
-    found = [float(np.dot(block, block)) for block in blocks]
-    return np.array([*found, float(np.dot(last, last))] if len(last) else found)
+    """The squared length of each block of a vector, in float64: squares of 1e20 are no float32."""
+    blocks = (vector[at : at + BLOCK].astype(np.float64) for at in range(0, len(vector), BLOCK))
+    return np.array([float(np.dot(block, block)) for block in blocks])
 
 
 def require_torch() -> None:

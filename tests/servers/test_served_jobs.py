@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import flegel
+from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.nmf import NMF
 from flegel.core import pytree
 from flegel.errors import UsageError
 from flegel.machine.server.care import FIRST_SERVER
@@ -39,6 +41,15 @@ def test_servers_give_the_bits_of_one_coordinator(cluster: flegel.LocalCluster) 
     alone = train(cluster)
     for servers in (1, 4):
         assert same(alone, train(cluster, servers=servers)), f"{servers} servers"
+
+
+@pytest.mark.parametrize("algorithm", [GMM(k=5), NMF(rank=3)], ids=lambda value: type(value).__name__)
+def test_other_algorithms_too(cluster: flegel.LocalCluster, algorithm: Any) -> None:
+    options: dict[str, Any] = {"sync": "bsp", "max_iterations": 4, "tolerance": 0, "seed": 1}
+    rows = np.abs(ROWS[:600])
+    alone = cluster.run(algorithm, rows, **options)
+    assert same(alone, cluster.run(algorithm, rows, **options, servers=2))
+    assert same(alone, cluster.run(algorithm, rows, **options, servers="colocated"))
 
 
 def test_a_killed_server_is_replaced_and_no_bit_changes(cluster: flegel.LocalCluster) -> None:

@@ -22,6 +22,10 @@ from flegel.runtime.transport.poller import Poller
 
 _log = logging.getLogger(__name__)
 
+LINGER = 100
+"""Milliseconds for which a closed socket still sends. With 0, libzmq 4.3 aborts the process when the other side closes
+while a message of several parts is half sent (session_base.cpp, clean_pipes)."""
+
 
 class ServerLinks:
     """To each server of the map, by its number."""
@@ -68,7 +72,7 @@ class ServerLinks:
         link = self._links.pop(number, None)
         if link is not None:
             self._poller.unwatch(link)
-            link.close(linger=0)
+            link.close(linger=LINGER)
 
 
 def decoded(parts: list[memoryview], job: str) -> tuple[Envelope, tuple[Array, ...]] | None:

@@ -24,7 +24,7 @@ from flegel.messages import Answer, TreeLayout, WorkerFailed
 from flegel.params.tree_layout import build
 from flegel.runtime import clock
 from flegel.runtime.job.class_source import instantiate
-from flegel.runtime.server.links import ServerLinks, decoded
+from flegel.runtime.server.links import LINGER, ServerLinks, decoded
 from flegel.runtime.server.transfer_timer import TransferTimer, worth_timing
 from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import PackedArrays
@@ -131,4 +131,4 @@ class ServerShell:
     def close(self) -> None:
         self._links.close()
         self._poller.unwatch(self._listener)
-        self._listener.close(linger=0)
+        self._listener.close(linger=LINGER)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from flegel.core.shard import make_shard  # noqa: E402
 from flegel.core.stop_flag import new_flag  # noqa: E402
 from flegel.errors import UsageError  # noqa: E402
 from flegel.runtime.backends.registry import choose  # noqa: E402
-from flegel.torch import flat  # noqa: E402
+from flegel.torch import flat, records  # noqa: E402
 from flegel.torch.micro_batches import MicroBatches  # noqa: E402
 from flegel.torch.optimizers import OPTIMIZERS, StepSettings, rate_factor  # noqa: E402
 
@@ -230,7 +229,7 @@ def test_a_network_learns_under_every_model(cluster: Any, sync: str) -> None:
     assert float(np.mean(result.predict(X) == Y)) > 0.8
     again = result.module(torch.from_numpy(X)).argmax(1).numpy()
     np.testing.assert_array_equal(again, result.predict(X))
-    assert not math.isnan(network.noise_scale(result.parameter))
+    assert records.TrainingCourse(*result.parameter.course).noise.weight > 0  # S itself may be negative by chance
 
 
 @pytest.mark.processes

@@ -204,7 +204,7 @@ class Termination:
             self._marks.append((progress.slowest_pass, progress.objective))
 
     def _rests(self, progress: Progress, value: float) -> bool:
-        """The second half of all passes has gained little, and gains shrink; true of every method without slow gains."""
+        """The second half of all passes has gained little and gains shrink; true of methods without slow gains."""
         if not self._slow:
             return True
         size = max(abs(value), ROUNDING * abs(progress.baseline or 0.0), 1e-300)

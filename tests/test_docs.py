@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 
+from flegel import __version__
 from flegel.cli import reference
 from flegel.cli.main import app
 
@@ -247,3 +248,9 @@ def test_lines_are_wrapped(page: Path) -> None:
 def test_a_long_line_is_noticed(line: str) -> None:
     assert list(long_lines(f"# Title\n\n{line}\n"))
     assert not list(long_lines(f"```\n{line}\n```\n| {line} |\n"))
+
+
+def test_the_chart_for_kubernetes_has_the_version_of_the_package() -> None:
+    text = (ROOT / "packaging" / "helm" / "flegel" / "Chart.yaml").read_text(encoding="utf-8")
+    stated = dict(re.findall(r"^(version|appVersion): \"?([^\"\n]+)", text, re.MULTILINE))
+    assert stated == {"version": __version__, "appVersion": __version__}

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from flegel.cluster.launch import ticket as tickets
 from flegel.cluster.launch.local import LocalLaunch
 from flegel.cluster.launch.mpi import MpiPlacer, read_hostfile
 from flegel.cluster.launch.slurm import SlurmPlacer
+from flegel.cluster.launch.spark import reason_of
 from flegel.cluster.launch.ticket import SlaveTicket
 from flegel.cluster.transport import keys
 from flegel.errors import FlegelError, UsageError
@@ -56,6 +57,21 @@ def test_mpi_hosts_are_used_in_turn_as_often_as_they_have_slots(tmp_path: Path) 
     assert [placer.command(TICKET)[2] for _ in range(4)] == ["n1", "n1", "n2", "n1"]
     with pytest.raises(UsageError, match="no file"):
         read_hostfile(tmp_path / "absent")
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 100
+    while not holds():
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+
+
+def runs(process: psutil.Process) -> bool:
+    """A process that has ended counts as ended, also before anybody has asked for its exit code."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +133,24 @@ def test_a_killed_slave_is_replaced_and_its_key_revoked(cluster: LocalLaunch) ->
     assert isinstance(job.exception(timeout=60), FlegelError) and job.state == "cancelled"
 
 
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_slave_that_scale_removes_is_not_replaced_and_its_key_is_revoked(cluster: LocalLaunch) -> None:
+    def here() -> int:
+        return sum(slave.state == "here" for slave in cluster.slaves())
+
+    lost = dict(cluster.lost)
+    cluster.scale(3)
+    wait_until(lambda: here() == 3)
+    newest = list(cluster._tickets)[-1]
+    public, placed = cluster._tickets[newest].pair.public, cluster._count
+    cluster.scale(2)
+    wait_until(lambda: keys.KeyRegistry(cluster.home / "keys").find(public) is None)
+    with cluster._placing:
+        assert cluster._count == placed and cluster.lost == lost and newest not in cluster._tickets
+    wait_until(lambda: here() == 2)
+
+
 @pytest.mark.processes
 def test_no_secret_is_in_arguments_or_environment(cluster: LocalLaunch) -> None:
     secrets = [pair.pair.secret.encode() for pair in cluster._tickets.values()]
@@ -154,3 +188,45 @@ def test_an_interrupted_launch_leaves_nothing(tmp_path: Path, number: signal.Sig
     assert command.wait(60) != 0
     _, alive = psutil.wait_procs(everything, timeout=20)
     assert not alive and not list(tmp_path.glob("flegel-*"))
+
+
+PROGRAM = """
+import time
+from flegel.algorithms.kmeans import KMeans
+from flegel.cluster.launch.local import LocalLaunch
+cluster = LocalLaunch(slaves=2)
+endless = {"tolerance": 0.0, "max_seconds": 600.0, "straggler": "all:20ms/500"}
+job = cluster.submit(KMeans(k=3, init="first"), "blobs:4000", workers=2, sync="bsp", **endless)
+while (seen := job.progress()) is None or not seen.iteration:
+    time.sleep(0.1)
+print("trains", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_that_a_signal_ends_leaves_no_slave_and_no_file(tmp_path: Path, number: signal.Signals) -> None:
+    """It has no handler of its own, so nothing of it runs after the signal: slaves and master notice by their pipes."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "FLEGEL_HOME": str(tmp_path / "home")}
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE)
+    assert program.stdout is not None and program.stdout.readline() == b"trains\n"
+    everything = psutil.Process(program.pid).children(recursive=True)
+    assert len(everything) >= 5, "a master, two slaves, a coordinator and workers"
+    program.send_signal(number)
+    assert program.wait(60) == -number
+    program.stdout.close()
+    wait_until(lambda: not any(map(runs, everything)))
+    assert not list(tmp_path.glob("flegel-*")), "folders of slaves, and that of the launch with its keys"
+
+
+def test_a_master_that_cannot_listen_is_reported_with_its_reason() -> None:
+    with pytest.raises(FlegelError, match=r"did not start at 192.0.2.77: .+"):
+        LocalLaunch(slaves=1, host="192.0.2.77")
+
+
+def test_reports_of_spark_are_told_in_one_line() -> None:
+    missing = "An error occurred\n: org.apache.spark.SparkException: Job aborted\nTraceback\n"
+    missing += "ModuleNotFoundError: No module named 'flegel'\n\tat org.apache.spark.X\n"
+    assert reason_of(missing).startswith("ModuleNotFoundError: No module named 'flegel'; PYSPARK_PYTHON must name")
+    assert reason_of("Job 3 cancelled\n\tat x") == "Job 3 cancelled" and reason_of("") == "it gave no reason"

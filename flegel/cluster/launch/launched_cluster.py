@@ -67,6 +67,8 @@ class LaunchedCluster(ConnectedCluster):
         self.home = Path(tempfile.mkdtemp(prefix=f"flegel-launch-{self.launch}-")) if home is None else home
         self._master: subprocess.Popen[bytes] | None = None
         self._tickets: dict[str, SlaveTicket] = {}
+        self._leaving: set[str] = set()
+        """Slaves that were told to end; nothing is placed for them."""
         self._count, self._left = 0, REPLACEMENTS * slaves
         self._placing = threading.Lock()
         self._closing = threading.Event()
@@ -96,21 +98,22 @@ class LaunchedCluster(ConnectedCluster):
         threading.Thread(target=self._watch, name="launch", daemon=True).start()
 
     def _start_master(self, host: str) -> str:
-        with (self.home / "logs" / "master.log").open("wb") as log:
+        with (self.home / "logs" / "master.log").open("w+b") as log:
             self._master = subprocess.Popen(
                 [sys.executable, "-m", "flegel.cluster.launch.master_process"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             )  # fmt: skip
-        assert self._master.stdin is not None and self._master.stdout is not None
-        shown = f"[{host}]" if ":" in host else host
-        settings = MasterSettings(f"tcp://{shown}:0", str(self.home))
-        self._master.stdin.write(msgspec.json.encode(settings) + b"\n")
-        self._master.stdin.flush()
-        address = self._master.stdout.readline().decode().strip()
-        if not address:
-            said = (self.home / "logs" / "master.log").read_text(errors="replace").strip()
-            raise FlegelError(f"The master of this launch did not start at {host}: {said[-500:] or 'it said nothing'}")
-        return address
+            assert self._master.stdin is not None and self._master.stdout is not None
+            shown = f"[{host}]" if ":" in host else host
+            settings = MasterSettings(f"tcp://{shown}:0", str(self.home), temporary=self._own_home)
+            self._master.stdin.write(msgspec.json.encode(settings) + b"\n")
+            self._master.stdin.flush()
+            address = self._master.stdout.readline().decode().strip()
+            if address:
+                return address
+            log.seek(0)
+            said = log.read().decode(errors="replace").strip()
+        raise FlegelError(f"The master of this launch did not start at {host}: {said[-500:] or 'it said nothing'}")
 
     def _place(self) -> None:
         """One more slave, with a pair of its own."""
@@ -143,6 +146,9 @@ class LaunchedCluster(ConnectedCluster):
             with self._placing:
                 for name, why in {} if self._closing.is_set() else self._placer.ended().items():
                     self._revoke(name)
+                    if name in self._leaving:
+                        self._leaving.remove(name)
+                        continue
                     self.lost[name] = why
                     self._say(f"slave {name} {why}")
                     if self._replace and self._left > 0:
@@ -150,16 +156,16 @@ class LaunchedCluster(ConnectedCluster):
                         self._place()
 
     def scale(self, slaves: int) -> None:
-        """Have so many slaves; those that go drain first. Jobs that named no number of workers follow."""
+        """Have so many slaves; the newest go, and drain first where the system has a signal for it. A job that runs
+        keeps its number of workers, which `job.scale` changes; jobs that start later count the slots of new slaves."""
         if slaves < 1:
             raise UsageError(f"A cluster has at least one slave, not {slaves}.")
         with self._placing:
-            now = list(self._tickets)
+            now = [name for name in self._tickets if name not in self._leaving]
             for _ in range(slaves - len(now)):
                 self._place()
             leaving = now[slaves:]
-            for name in leaving:
-                self._tickets.pop(name)
+            self._leaving.update(leaving)
             self._placer.remove(leaving)
 
     def _revoke(self, name: str) -> None:

@@ -1,11 +1,13 @@
 """The master of a launch: `python -m flegel.cluster.launch.master_process`, its settings on standard input.
 
-Prints its address when it listens, and ends when standard input ends: with its launcher, whatever became of that.
+Prints its address when it listens, and ends when standard input ends: with its launcher, whatever became of that. A
+launcher that was ended by a signal removes nothing, so the master removes the folder of the launch where it is told to.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from pathlib import Path
 
@@ -27,6 +29,8 @@ class MasterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     listen: str
     home: str
+    temporary: bool = False
+    """The folder is removed when the master ends."""
 
 
 def main() -> None:
@@ -46,6 +50,9 @@ def main() -> None:
     except FlegelError as error:
         print(f"flegel: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    finally:
+        if settings.temporary:
+            shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":

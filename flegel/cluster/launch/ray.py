@@ -2,8 +2,7 @@
 
 `flegel.ray.Cluster(slaves=4)`, in a process that has called `ray.init` or not. A ticket is an argument of a method of
 the actor, which Ray sends between its own processes; it is part of no description that Ray shows. An actor that Ray
-ends, and a node that it takes away, is one lost worker. More slaves (`cluster.scale`) are more actors, for which Ray's
-autoscaler adds nodes.
+ends, and a node that it takes away, is one lost worker. More slaves (`cluster.scale`) are more actors.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class RayPlacer:
             import ray
         except ImportError:
             raise UsageError("Ray is not installed here: pip install 'flegel[ray]'.") from None
-        self._ray = ray
+        self._ray: Any = ray
         if not ray.is_initialized():
             ray.init(**{"log_to_driver": False, "include_dashboard": False, **self._init})
             self._own_ray = True
@@ -126,8 +125,13 @@ class RayPlacer:
         if not hasattr(self, "_ray") or not self._ray.is_initialized():
             return
         actors, self._actors, self._waits = list(self._actors.values()), {}, {}
-        with contextlib.suppress(self._ray.exceptions.RayError):
-            self._ray.wait([actor.end.remote() for actor in actors], num_returns=max(len(actors), 1), timeout=30.0)
+        try:
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                self._ray.wait([actor.end.remote() for actor in actors], num_returns=max(len(actors), 1), timeout=30.0)
+        finally:  # Ray turns SIGTERM into SystemExit, which its `wait` raises
+            self._kill(actors)
+
+    def _kill(self, actors: Sequence[Any]) -> None:
         for actor in actors:
             with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
                 self._ray.kill(actor)

@@ -268,11 +268,13 @@ class ParameterServer:
         return not part or [a.shape for a in part] == wanted
 
     def _pull(self, worker: int, version: int, slices: Iterable[int]) -> None:
+        """Of slices whose state, or even the map, is still on its way nothing is said: workers ask again."""
         ready = [n for n in slices if n in self.slices and self.slices[n].state.version >= version]
         missing = {n for n in slices if n in self.slices} - set(ready)
         if missing:
             self._wanting[worker] = (version, missing)
-        self._send_parameter(worker, ready)
+        if ready:
+            self._send_parameter(worker, ready)
 
     def _send_parameter(self, worker: int, slices: Sequence[int]) -> None:
         assert self.map is not None

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import psutil
 import pytest
 
@@ -26,6 +28,17 @@ def check_trains(cluster: LaunchedCluster, workers: int = 2) -> None:
         there = flegel.run(algorithm, "blobs:4000", cluster=cluster, **same)
         here = flegel.run(algorithm, "blobs:4000", **same)
         assert there.objective == here.objective and there.iterations == here.iterations == 5
+
+
+def check_collection(cluster: LaunchedCluster, collect: Callable[[pd.DataFrame], Any]) -> None:
+    """A collection of the other system is written by that system and trains as the same frame does here."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(400, 3)), columns=list("abc"))
+    frame["kind"] = np.where(frame["a"] > 0, "yes", "no")
+    same = {"workers": 2, "sync": "bsp", "max_iterations": 5, "tolerance": 0.0, "label": "kind"}
+    there = cluster.run("lr", collect(frame), **same)
+    assert there.iterations == 5 and list(there.class_names) == ["no", "yes"]
+    assert there.objective == pytest.approx(flegel.run("lr", frame, **same).objective, rel=1e-6)
 
 
 def check_loses_a_slave(cluster: LaunchedCluster, kill: Callable[[str], Any]) -> None:

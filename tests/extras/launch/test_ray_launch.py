@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from launch_checks import check_loses_a_slave, check_nothing_is_left, check_trains
+from launch_checks import check_collection, check_loses_a_slave, check_nothing_is_left, check_trains
 
 from flegel.cluster.launch.ray import RayCluster
 
 ray = pytest.importorskip("ray", reason="pip install 'flegel[ray]'")
+pytest.importorskip("ray.data", reason="pip install 'ray[data]'")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,6 +25,7 @@ def own_ray() -> Iterator[None]:
 def test_jobs_train_on_actors_and_survive_one_that_ray_kills() -> None:
     with RayCluster(slaves=2, strategy="PACK") as cluster:
         check_trains(cluster)
+        check_collection(cluster, ray.data.from_pandas)
         check_loses_a_slave(cluster, cluster.kill)
     check_nothing_is_left(cluster)
     assert ray.is_initialized(), "a Ray that was there before stays"

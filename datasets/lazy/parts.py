@@ -1,6 +1,6 @@
 """Files of rows that something else computes or streams: known by its type, written block by block. Trains nothing.
 
-Blocks of a distributed collection (Dask, Ray Data, Spark) are written by the workers that have them, so they never pass
+Blocks of a distributed collection (Dask, Ray Data) are written by the workers that have them, so they never pass
 through this process; the folder must then be one that all of them see. Streams hold one block in memory.
 """
 
@@ -172,9 +172,9 @@ def write_ray_dataset(value: Any, folder: Path) -> None:
     value.write_parquet(str(folder))
 
 
-def write_spark_frame(value: Any, folder: Path) -> None:
-    """Each partition is written by its executor."""
-    value.write.mode("append").parquet(folder.as_uri())
+def refuse_spark_frame(value: Any, folder: Path) -> None:
+    """Its executors have to write it where workers can read it, which only its owner knows."""
+    raise UsageError("Frames of Spark are not read; write one with frame.write.parquet(FOLDER) and give that folder.")
 
 
 def write_huggingface(value: Any, folder: Path) -> None:
@@ -220,7 +220,7 @@ KINDS: dict[str, Writer] = {
     "dask.dataframe": write_dask_frame,
     "dask_expr": write_dask_frame,
     "ray.data": write_ray_dataset,
-    "pyspark.sql": write_spark_frame,
+    "pyspark.sql": refuse_spark_frame,
     "zarr": write_zarr,
     "datasets": write_huggingface,
     "torch.utils.data": write_torch_dataset,

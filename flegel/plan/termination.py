@@ -5,7 +5,8 @@ interval the change from one barrier to the next is always small and would stop 
 knows its distance to the minimum (`optimality`) is judged by that instead: a small change may also mean small steps.
 
 Methods with gains that shrink slowly (`Algorithm.slow_gains`) must also have gained little in the second half of all
-passes: each of them may gain a millionth, and all that are still to come a percent.
+passes, and less in its end than in its beginning: each pass may gain a millionth, and all that are still to come a
+percent.
 
 A job has converged only where its objective is no worse than after the first pass and no worse than that of a trivial
 model (`baseline`). Where a job comes to rest otherwise, the reason says what to do.
@@ -22,6 +23,8 @@ from flegel.job import TOLERANCE, Criteria
 FAR_WORSE = 10.0  # multiples of the first objective's size: transients of converging runs stay below
 ROUNDING = 1e-9  # relative: objectives of two models that differ by less count as equal
 HALF_GAIN = 100.0  # tolerances: gain of the second half of all passes; where F − F* ∝ 1/passes it is what remains
+SHRINK = 0.6  # gain of the last quarter of all passes over that of the quarter before: 0.5 where F − F* ∝ 1/passes
+STEADY_GAIN = 0.1  # tolerances a pass: gains that do not shrink may go on for a thousand passes
 MARK_EVERY = 1.02  # ratio of passes between two objectives that are kept for that: 230 of them in 1,000 passes
 STALL_PASSES = 12  # without progress towards the target, after which a job is said to stall
 STALL_PART = 1e-3  # of the distance to the target: at less in `STALL_PASSES` it takes 12,000 passes more, at best
@@ -201,14 +204,22 @@ class Termination:
             self._marks.append((progress.slowest_pass, progress.objective))
 
     def _rests(self, progress: Progress, value: float) -> bool:
-        """The second half of all passes has gained little; true of every method without slow gains."""
+        """The second half of all passes has gained little and gains shrink; true of methods without slow gains."""
         if not self._slow:
             return True
-        half = [then for passes, then in self._marks if passes <= progress.slowest_pass / 2]
-        if not half:
-            return False
         size = max(abs(value), ROUNDING * abs(progress.baseline or 0.0), 1e-300)
-        return self._worse(half[-1], value) <= HALF_GAIN * self._tolerance * size
+        passes, then, before = progress.slowest_pass, self._at(0.5, progress), self._at(0.75, progress)
+        if then is None or before is None:
+            return False
+        if self._worse(then, value) > HALF_GAIN * self._tolerance * size:
+            return False
+        last, earlier = self._worse(before, value), self._worse(then, before)
+        return last <= SHRINK * earlier or last <= STEADY_GAIN * self._tolerance * size * passes / 4
+
+    def _at(self, part: float, progress: Progress) -> float | None:
+        """The objective when this part of all passes was done."""
+        known = [then for passes, then in self._marks if passes <= part * progress.slowest_pass]
+        return known[-1] if known else None
 
     def _sound(self, progress: Progress, verdict: Verdict) -> Verdict:
         """The verdict, unless the model is worse than where it began or than a trivial one, or misses the target."""

@@ -174,6 +174,15 @@ def test_slow_gains_end_a_job_only_when_the_second_half_of_all_passes_gained_lit
     assert 5e-5 < ended[True] <= 1e-4, "what remains is within 100 tolerances"
 
 
+def test_small_gains_that_do_not_shrink_are_no_convergence() -> None:
+    """A long valley: 5e-7 a pass over 2,000 passes are a thousandth; every pass alone is within the tolerance."""
+    check = Termination(Criteria(tolerance=1e-6), maximize=False, slow_gains=True)
+    for passes in range(1, 101):
+        assert check.judge(at(objective=1.0 - 5e-7 * passes, passes=passes), False) is None
+    ended = [check.judge(at(objective=1.0 - 5e-5, passes=p), False) for p in range(101, 260)]
+    assert any(verdict is not None and verdict.converged for verdict in ended)
+
+
 def test_slow_gains_below_the_rounding_of_a_trivial_model_are_none() -> None:
     check = Termination(Criteria(tolerance=1e-6), maximize=False, slow_gains=True)
     values = enumerate((1.05e-12, 1e-12, 1e-12), 1)

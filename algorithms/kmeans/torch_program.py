@@ -43,7 +43,7 @@ class KMeansProgram:
         if not self._shifted:
             half = half + centres @ origin  # x·c of an unshifted x contains origin·c
         self._origin, self._centres, self._half = (self._put(a) for a in (origin, centres, half))
-        self._kernel = self._made(*centres.shape, self._shifted) if self._gpu else None
+        self._kernel = self._made(len(centres), centres.shape[1], self._shifted) if self._gpu else None
         if self._kernel is not None:
             self._kernel.set_parameter(self._origin, self._centres, self._half)
 

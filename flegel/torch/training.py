@@ -212,7 +212,7 @@ class NetworkKernel:
     def fetch_states(self, shards: Sequence[Shard]) -> None:
         """Points have no hidden state."""
 
-    def put_states(self, shards: Sequence[Shard]) -> None:
+    def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         """Points have no hidden state; shards that were added are read when they are trained."""
         if not self._gpu:  # labels of points that arrived since lie in the copies
             self._copies.clear()

@@ -163,12 +163,16 @@ class TorchKernel:
         else:
             shard.state[held.here] = tiles[held.here]
 
-    def put_states(self, shards: Sequence[Shard]) -> None:
+    def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
+        """Tiles that have not been brought yet come with their states when they are trained."""
         for shard in shards:
-            held = self._shards.get(id(shard))
-            if held is not None:
-                held.state[...] = self._rows(shard.state, 0, shard.tiles, shard, slice(0, shard.points))
-                held.newer = False
+            held, last = self._shards.get(id(shard)), shard.points if end is None else end
+            if held is None:
+                continue
+            lo, hi = start // TILE, -(-last // TILE)
+            rows = slice(start, last) if shard.layout == "rows" else slice(lo * TILE, min(hi * TILE, shard.points))
+            held.state[rows] = self._rows(shard.state, lo, hi, shard, rows)
+            held.newer = held.newer and (start, last) != (0, shard.points)
 
     def forget(self, shard: Shard) -> None:
         self._shards.pop(id(shard), None)

@@ -6,7 +6,8 @@ the device and are copied to the shard when somebody is going to read them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,9 @@ class TorchKernel:
         self._shards: dict[int, DeviceShard] = {}
         program.set_parameter(parameter)
         self._warm(shard)
+        if device.type == "cuda":
+            with self._memory_for(shard):
+                self._bring(shard, 0, shard.points)  # while the job is loaded, not in the first round
 
     def _warm(self, shard: Shard) -> None:
         """Compile and load what the program needs, on a copy of a few points."""
@@ -83,7 +87,7 @@ class TorchKernel:
         end = min(end, shard.points)
         if flag[0]:
             return start
-        try:
+        with self._memory_for(shard):
             held = self._bring(shard, start, end)
             held.newer = True
             size = self._program.block(shard.columns)
@@ -94,12 +98,17 @@ class TorchKernel:
                 self._program.visit(held.features[part], held.labels[part], held.state[part], self._sums, iteration)
                 if self._place.type == "cuda":
                     torch.cuda.synchronize(self._place)  # the flag is looked at when the work is done, not queued
+        return end
+
+    @contextmanager
+    def _memory_for(self, shard: Shard) -> Iterator[None]:
+        try:
+            yield
         except torch.OutOfMemoryError:
             raise UsageError(
                 f"There is not enough memory on {self.device} for {shard.points} points of {shard.columns} columns; "
-                "use more workers, or processors."
+                "use more workers, a smaller share (--partition), or processors."
             ) from None
-        return end
 
     def _bring(self, shard: Shard, start: int, end: int) -> DeviceShard:
         held = self._shards.get(id(shard))

@@ -23,6 +23,7 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
+from flegel.machine.server.holders import Holders
 from flegel.machine.server.report_inbox import ReportInbox
 from flegel.machine.server.slice_state import SliceState
 from flegel.server_messages import (
@@ -113,6 +114,7 @@ class ParameterServer:
         self._sent = tuple(name not in algorithm.unsent for name in names)
         self._kept = tuple(name not in algorithm.spent for name in pytree.names(statistics))
         self.map: ServerMap | None = None
+        self._holders = Holders()
         self.slices: dict[int, PrimarySlice] = {}
         self._replicas: dict[int, SliceCopy] = {}
         self._inbox = ReportInbox()
@@ -179,6 +181,7 @@ class ParameterServer:
         if self.map is not None and fresh.version <= self.map.version:
             return
         before, self.map = self.map, fresh
+        self._holders.use(fresh)
         for served in self.slices.values():  # a server that came back under another address has no copies
             same = [b for b in served.copied if before and before.addresses.get(b) == fresh.addresses.get(b)]
             served.copied, served.told = {b: served.copied[b] for b in same}, -1
@@ -254,7 +257,7 @@ class ParameterServer:
         if fresh:
             self._inbox.put(worker, body.round, rest, fresh)
         if mine:
-            self._out.append(ToWorker(worker, PushStored(body.round, tuple(mine))))
+            self._out.append(ToWorker(worker, PushStored(body.round, tuple(mine), self.map.version)))
 
     def _folded_round(self, number: int, worker: int) -> int:
         """The last round of this worker in the slice; -1 also where the slice is mine and its state on its way."""
@@ -287,7 +290,8 @@ class ParameterServer:
                 for state in states:
                     arrays += self._shown(state.parameter, rest=False)
                 stable = min(self.slices[n].stable_rounds.get(worker, -1) for n in some)
-                self._out.append(ToWorker(worker, ParameterSlices(version, tuple(some), stable), tuple(arrays)))
+                body = ParameterSlices(version, tuple(some), stable, self.map.version)
+                self._out.append(ToWorker(worker, body, tuple(arrays)))
 
     def _shown(self, parameter: Tree, rest: bool) -> list[Array]:
         """The fields that workers need: the rest, or those that are cut."""
@@ -458,7 +462,8 @@ class ParameterServer:
         arrays: list[Array] = []
         for state in states:
             arrays += [*pytree.flatten(state.parameter), *(a.copy() for a in pytree.flatten(state.ledger.total))]
-        body = ReplicateSlices(op, self.map.version, tuple(numbers), tuple(s.version for s in states), states[0].rounds)
+        versions, rounds = tuple(s.version for s in states), dict(states[0].rounds)
+        body = ReplicateSlices(op, self.map.version, tuple(numbers), versions, rounds)
         self._out.append(ToServer(backup, body, tuple(arrays)))
 
     def _store_replicas(self, server: int, body: ReplicateSlices, arrays: tuple[Array, ...]) -> None:
@@ -467,6 +472,8 @@ class ParameterServer:
             known = self._replicas.get(number)
             if number in self.slices or (known is not None and known.op > body.op):
                 continue
+            if not self._holders.is_current(number, body.map):
+                continue  # of a server that was frozen when the slice was taken over
             mine = arrays[at * sum(fields) : (at + 1) * sum(fields)]
             self._replicas[number] = SliceCopy(
                 body.op, body.versions[at],

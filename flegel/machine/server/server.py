@@ -180,8 +180,8 @@ class ParameterServer:
             gone = self.slices.pop(number).state
             if gone.summed:  # in the middle of a fold: no state that others know
                 continue
-            copy = SliceCopy(gone.op, gone.version, gone.parameter, gone.ledger.total, gone.rounds)
-            self._replicas.keep(number, copy)
+            last = SliceCopy(gone.op, gone.version, gone.parameter, gone.ledger.total, gone.rounds)
+            self._replicas.keep(number, last)
         taken = sorted(mine - set(self.slices))
         for number in taken:
             if (copy := self._replicas.take(number)) is not None:

@@ -216,11 +216,15 @@ class Group:
             return
         if self._ready_since is None:
             self._ready_since = now
-        turn = sorted([s.name, *(beat.group for beat in live)]).index(s.name)
+        turn = self._turn(live)
         if turn and now - self._ready_since < 2.0 * turn * s.beat:
             self._calls.get(result_key(self.round), now)  # one of the others makes it
             return
         self._aggregate(live, now)
+
+    def _turn(self, live: list[MemberBeat]) -> int:
+        """Who makes the result: the first by name, and each of the others so much later."""
+        return sorted([self._settings.name, *(beat.group for beat in live)]).index(self._settings.name)
 
     def _is_ready(self, beat: MemberBeat) -> bool:
         return beat.round == self.round and (bool(beat.sent) or beat.withheld == self.round)

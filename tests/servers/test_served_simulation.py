@@ -1,4 +1,4 @@
-"""Jobs with parameter servers on virtual time: every visit is in every slice; more servers make barriers cheaper."""
+"""Jobs with parameter servers on virtual time: every visit is in every slice, and more servers cost less at barriers."""
 
 from __future__ import annotations
 

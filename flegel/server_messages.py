@@ -178,10 +178,11 @@ class TransferAnnounced(_ServerMessage):
 
 
 class PushStored(_ServerMessage):
-    """These slices of the report are here."""
+    """These slices of the report are here. `map`: the newest one that the server knows."""
 
     round: int
     slices: tuple[int, ...]
+    map: int
 
 
 class PullSlices(_ServerMessage):
@@ -198,6 +199,8 @@ class ParameterSlices(_ServerMessage):
     slices: tuple[int, ...]
     stable: int = -1
     """The last round of this worker that backups hold in these slices."""
+    map: int = 0
+    """The newest one that the server knows."""
 
 
 # -- servers to servers ------------------------------------------------------------------------------------

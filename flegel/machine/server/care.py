@@ -83,10 +83,10 @@ class ServerCare:
         """Workers that have loaded: they are told of each map."""
         self._map: ServerMap | None = None
         self._stable: dict[int, int] = {}
-        self._taken_in_fold = False
-        """A slice changed hands while the fold under way was under way."""
+        self._unsure: set[int] = set()
+        """Workers whose last report may be missing at a server that took a slice over since."""
         self._gone: set[int] = set()
-        """Workers that were lost since that fold was asked for."""
+        """Workers that are lost."""
         self._goal: SliceMap | None = None
         """Where slices are to be as soon as copies are complete."""
         self.lost = 0
@@ -194,28 +194,29 @@ class ServerCare:
 
     def worker_loaded(self, worker: int) -> None:
         self._workers.add(worker)
+        self._gone.discard(worker)
         if self._map is not None:
             self.group.out.send(worker, self._map)
 
     def worker_gone(self, worker: int) -> None:
         self._workers.discard(worker)
         self._gone.add(worker)
-        self._give_up_hopeless()
+        self.give_up_hopeless()
 
-    def _give_up_hopeless(self) -> None:
-        """A slice was taken over, and a worker whose report it lacks is gone: the fold cannot be repeated."""
+    def give_up_hopeless(self) -> None:
+        """A slice was taken over, and a worker whose report it may lack is gone: the fold would wait for ever."""
         pending = self.group.pending
-        if pending is None:
-            self._gone.clear()
-        elif self._taken_in_fold and self._gone & {worker for worker, _ in pending.reports}:
+        if pending is None or self.group.log[pending.op].abandoned:
+            return
+        if self._unsure & self._gone & {worker for worker, _ in pending.reports}:
+            self.group.log[pending.op].abandoned = True
             for server in self._live:
                 self.group.out.send(server, AbandonFold(pending.op))
 
     def _settle(self, events: list[Event]) -> list[Event]:
         """A fold may be done: what waited for that."""
         if self.group.pending is None:
-            self._taken_in_fold = False
-            self._gone.clear()
+            self._unsure.difference_update(self.group.last_folded)
             if any(isinstance(event, FoldFinished) for event in events):
                 self._follow_plan()
             self._move_to_goal()
@@ -269,6 +270,7 @@ class ServerCare:
         moved = goal.primary != self._assignment().primary
         self._publish(goal)
         if moved:
+            self._unsure |= self._workers | self._gone
             self.group.share()
 
     def _publish(self, assignment: SliceMap) -> None:
@@ -316,13 +318,13 @@ class ServerCare:
         self._goal = None
         assignment, orphans = after_loss(self._assignment(), self._live, self._replicas)
         moved = all_lost or assignment.primary != self._assignment().primary
-        self._taken_in_fold = self._taken_in_fold or (moved and self.group.pending is not None)
         self._publish(assignment)
         if moved:
+            self._unsure |= self._workers | self._gone
             self.group.share()
         if orphans:
             self._command(Note(f"{len(orphans)} slices had no copy left; they continue from the coordinator's"))
-        self._give_up_hopeless()
+        self.give_up_hopeless()
         if not self._replace:
             self._head_for(self._levelled())
 
@@ -346,6 +348,8 @@ class ServerCare:
         group = self.group
         for at in range(op + 1, group.op + 1):
             entry = group.log[at]
+            if entry.abandoned:
+                group.out.send(server, AbandonFold(at))
             if entry.combined is not None:
                 group.out.send(server, CombinedSummary(at), (entry.combined,))
             if isinstance(entry.body, FoldSlices | ChangeAccounts):

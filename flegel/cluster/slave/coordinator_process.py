@@ -138,8 +138,8 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
         if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
             changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}
             changes["workers"] = assignment.workers
-            same = {"algorithm": algorithm, "data": spec.data, "label": spec.label, "take_over": assignment.resume}
-            return _saved(resume(place, changes, **same, **told), assignment, pipe)
+            told |= {"algorithm": algorithm, "data": spec.data, "label": spec.label, "take_over": assignment.resume}
+            return _saved(resume(place, changes, **told), assignment, pipe)
         report_phase("reading")
         dataset = open_job_data(spec.description, spec.data, algorithm)
         result = execute(

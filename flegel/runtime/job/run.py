@@ -131,7 +131,9 @@ def _execute(request: Request, observation: Observation) -> Result:
             group.ended = "finished"
         with by_one_thread():  # hooks of the end, too
             loaded = machine.state.ready_at - shift - began
-            return _result(request, machine, built, loaded, scaling, place.choice.kind if place.choice else "processes")
+            kind = place.choice.kind if place.choice else "processes"
+            sites = group.summary(machine.exchange) if group and isinstance(machine, GroupCoordinator) else {}
+            return _result(request, machine, built, loaded, scaling, kind, sites)
 
 
 def _prepared(
@@ -346,6 +348,7 @@ def _result(
     load_seconds: float,
     scaling: scale.Scaling | None,
     placement: str,
+    sites: dict[str, Any],
 ) -> Result:
     algorithm, data = request.algorithm, request.data
     assert machine.verdict is not None
@@ -386,6 +389,7 @@ def _result(
         audit=audit_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
         servers=plain(server_placement(machine)),
+        sites=sites,
         training=TrainingRows(data, scaling),
     )
 

@@ -16,7 +16,7 @@ from flegel.cluster.master.message_budget import shortened
 from flegel.cluster.slave import child_processes, coordinator_protocol
 from flegel.cluster.slave.attempts import COORDINATOR_KEY, Attempts, JobAttempt
 from flegel.cluster.slave.child_processes import ChildProcess, SpareProcess
-from flegel.cluster.slave.coordinator_deadlines import CoordinatorDeadlines
+from flegel.cluster.slave.coordinator_deadlines import BUILT_IN_START, CoordinatorDeadlines
 from flegel.cluster.slave.data_access import MOVE_BY_SOCKET, confinement_for, why_refused
 from flegel.cluster.slave.process_limits import ProcessLimits
 from flegel.cluster.slave.settings import SlaveSettings
@@ -79,8 +79,9 @@ class AttemptProcesses:
             return
         attempt.spec = order.spec
         attempt.deadlines = CoordinatorDeadlines(
-            order.spec.criteria.max_seconds, order.spec.hook_timeout, order.spec.worker_timeout
-        )
+            order.spec.criteria.max_seconds, order.spec.hook_timeout, order.spec.worker_timeout,
+            start_extra=0.0 if runs_submitted_code(order.spec) else BUILT_IN_START,
+        )  # fmt: skip
         attempt.status = CoordinatorStatus(order.job, order.attempt)
         shutil.rmtree(attempt.result, ignore_errors=True)
         if not order.resume:  # left by an older job of the same name

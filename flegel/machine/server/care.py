@@ -55,6 +55,8 @@ FIRST_SERVER = 960
 MOST_SERVERS = 64
 FIRST_MAP = 1
 """Its slices are handed out with it."""
+REMEMBERED = 100
+"""Recoveries from losses."""
 TRIES = 5
 """Starts of one server that fail in a row, or losses of it without a fold in between; then the job has failed."""
 
@@ -89,7 +91,11 @@ class ServerCare:
         """Workers that are lost."""
         self._goal: SliceMap | None = None
         """Where slices are to be as soon as copies are complete."""
-        self.lost = 0
+        self.lost = self._joins = 0
+        self._lost_at: float | None = None
+        """When the first server was lost since the last fold."""
+        self._recoveries: list[float] = []
+        """Seconds from losses to the end of the next fold."""
         self.notes: list[str] = []
 
     @property
@@ -139,11 +145,11 @@ class ServerCare:
                 self._joined(number)
             case SlicesFolded():
                 self._losses[number] = 0
-                return self._settle(self.group.folded(body, arrays))
+                return self._settle(self.group.folded(body, arrays), now)
             case SliceSummaries():
                 self.group.combine(body, arrays)
             case SlicesTaken():
-                return self._settle(self._taken(number, body))
+                return self._settle(self._taken(number, body), now)
             case SlicesStable():
                 self._note_stable(body)
             case WorkerFailed(where=where, error=error, trace=trace):
@@ -181,7 +187,10 @@ class ServerCare:
             ServerSnapshot(number - FIRST_SERVER, loads.get(number, 0), network.rate(number) if network else 0.0)
             for number in self._order()
         )
-        found = PlacementSnapshot(servers, self.group.cuts.count, self._map.version)
+        recoveries = tuple(round(seconds, 4) for seconds in self._recoveries)
+        found = PlacementSnapshot(
+            servers, self.group.cuts.count, self._map.version, lost=self.lost, joined=self._joins, recoveries=recoveries
+        )
         if network is None:
             return found
         cost, best = network.slice_size(len(servers))
@@ -213,11 +222,13 @@ class ServerCare:
             for server in self._live:
                 self.group.out.send(server, AbandonFold(pending.op))
 
-    def _settle(self, events: list[Event]) -> list[Event]:
+    def _settle(self, events: list[Event], now: float) -> list[Event]:
         """A fold may be done: what waited for that."""
         if self.group.pending is None:
             self._unsure.difference_update(self.group.last_folded)
             if any(isinstance(event, FoldFinished) for event in events):
+                if self._lost_at is not None:
+                    self._recoveries, self._lost_at = [*self._recoveries, now - self._lost_at][-REMEMBERED:], None
                 self._follow_plan()
             self._move_to_goal()
         return events
@@ -248,6 +259,7 @@ class ServerCare:
                     self.group.hand_out(server, self._assignment().of_server(server), known=True)
             return
         self.notes.append(f"server {number - FIRST_SERVER} joined")
+        self._joins += 1
         self._command(Milestone("server joined"))
         if not set(self._assignment().servers) & (set(self._live) - {number}):
             self._recover(all_lost=True)
@@ -301,6 +313,7 @@ class ServerCare:
         self._command(EvictWorker(number, why))
         self._command(Milestone("server lost"))
         if was_live:
+            self._lost_at = now if self._lost_at is None else self._lost_at
             self._losses[number] = self._losses.get(number, 0) + 1
         often = max(self._tries[number], self._losses.get(number, 0))
         if often >= TRIES:

@@ -331,7 +331,7 @@ def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
     advice = None
     if request.job.scale == "none":
         advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
-    for line in (request.data.note, *request.data.source.report, advice):
+    for line in (request.data.note, *request.data.source.report, how.advice(), advice):
         if line:
             request.say(line)
 

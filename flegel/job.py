@@ -321,7 +321,11 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     partition: Annotated[
         str,
-        Option("Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.", DATA, see="data.md"),
+        Option(
+            "Who owns which rows: shuffle, shuffle:WORKER=SHARE,…, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.",
+            DATA,
+            see="data.md",
+        ),
     ] = "shuffle"
     scale: Annotated[
         str,

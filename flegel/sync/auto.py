@@ -21,7 +21,7 @@ UNEVEN = 0.15
 """Part of all workers' time that bsp would wait on these speeds, above which they count as different. Workers that are
 alike wait 2 to 8 % by chance."""
 DEAR = 0.1
-"""φ / (φ + pass): where barriers cost more, rounds are long, and a probe of eight of them lasts longer than most jobs."""
+"""φ / (φ + pass): where barriers cost more, rounds are long, and a probe of eight lasts longer than most jobs."""
 ROUNDS = 2
 """Rounds in a row that must say so before the choice changes: speeds of one round are noisy."""
 

@@ -138,9 +138,7 @@ class Recount:
         np.copyto(self._room, self._unvisited)
         return replace(part, state=self._room, halted=np.zeros_like(part.halted))
 
-    def _visit(
-        self, clone: Shard, start: int, end: int, thetas: Sequence[Sequence[Array]], iteration: int = 0
-    ) -> None:
+    def _visit(self, clone: Shard, start: int, end: int, thetas: Sequence[Sequence[Array]], iteration: int = 0) -> None:
         """Visit these points under one θ after the other. States are put once: a kernel may keep them on its device,
         where those of the last visit are."""
         self._kernel.put_states([clone])

@@ -414,8 +414,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             metavar="DIR",
             parse=os.fspath,
             accepts="os.PathLike[str]",
-            cluster=False,
-            refusal="A job on a cluster keeps its checkpoints itself; omit --checkpoint.",
             see="checkpoints.md",
         ),
     ] = None
@@ -429,7 +427,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             parse=parse_seconds,
             check=check_period,
             resume="Another time between two checkpoints.",
-            cluster=False,
         ),
     ] = 30.0
     attribute: Annotated[

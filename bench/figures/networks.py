@@ -38,10 +38,10 @@ def _course(course: runs.Course, target: float | None = None) -> Line:
     return line if target is None else {**line, "target": target, "time_to_target": course.time_to(target)}
 
 
-STEPS = {"epochs": 20, "lr": 2e-3, "batch": 128}
+STEPS = {"epochs": 16, "lr": 2e-3, "batch": 128}
 """Adam; 234 updates a pass rest on 256 images each, with the step that the gradient noise allows them."""
 RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "bsp": ({"epochs": 24, "lr": 0.1, "batch": None, "optimizer": "sgd", "local": True, "micro_batch": 32}, {}),
+    "bsp": ({"epochs": 18, "lr": 0.1, "batch": None, "optimizer": "sgd", "local": True, "micro_batch": 32}, {}),
     "bsp-mini": (STEPS, {"batches": 234}),
     "psp": (STEPS, {"batches": 234}),
     "fsp": (STEPS, {}),

@@ -207,13 +207,15 @@ class ParameterSlices(_ServerMessage):
 
 
 class ReplicateSlices(_ServerMessage):
-    """Keep copies of these slices as they are after `op`. Frames as in `HoldSlices`."""
+    """Keep copies of these slices as they are after `op`. Frames as in `HoldSlices`, without those that are zero."""
 
     op: int
     map: int
     slices: tuple[int, ...]
     versions: tuple[int, ...]
     rounds: dict[int, int] = {}
+    zero: dict[int, tuple[tuple[int, ...], str]] = {}
+    """Place among all frames, shape and type of each that is left out."""
 
 
 class ReplicaStored(_ServerMessage):

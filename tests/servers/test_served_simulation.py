@@ -1,4 +1,4 @@
-"""Jobs with parameter servers on virtual time: every visit is in every slice; more servers make barriers cheaper."""
+"""Jobs with parameter servers on virtual time: every visit is in every slice, and more servers make barriers cheap."""
 
 from __future__ import annotations
 

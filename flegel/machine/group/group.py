@@ -259,7 +259,7 @@ class Group:
             and {(e.group, e.life) for e in entries} == {(e.group, e.life) for e in before}
             and {beat.group for beat in live} <= {entry.group for entry in entries}
             and not self.table.loading()
-            and len(entries) >= self._settings.least_groups
+            and len({entry.group for entry in entries} | self.table.gone()) >= self._settings.least_groups
         )
 
     def _given_up(self, key: str, now: float) -> bool:

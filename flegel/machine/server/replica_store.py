@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from flegel.core import pytree
+import numpy as np
+
+from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
 from flegel.server_messages import ReplicateSlices
 
@@ -21,6 +23,18 @@ class SliceCopy:
     rounds: dict[int, int]
 
 
+def without_zeros(arrays: Sequence[Array]) -> tuple[tuple[Array, ...], dict[int, tuple[tuple[int, ...], str]]]:
+    """What has to travel, as copies, and place and form of the rest: spent statistics are zero after a fold."""
+    zero = {at: (a.shape, a.dtype.str) for at, a in enumerate(arrays) if a.size and sharding.is_zero([a])}
+    return tuple(a.copy() for at, a in enumerate(arrays) if at not in zero), zero
+
+
+def _with_zeros(arrays: Sequence[Array], body: ReplicateSlices) -> list[Array]:
+    given = iter(arrays)
+    count = len(arrays) + len(body.zero)
+    return [np.zeros(*body.zero[at]) if at in body.zero else next(given) for at in range(count)]
+
+
 class ReplicaStore:
     """The copies of one server: of each slice the newest."""
 
@@ -32,6 +46,7 @@ class ReplicaStore:
     def store(self, body: ReplicateSlices, arrays: Sequence[Array], wanted: Collection[int]) -> None:
         """Copies have come; a newer one is not replaced by an older one."""
         parameter, statistics = self._like
+        arrays = _with_zeros(arrays, body)
         first = len(pytree.names(parameter))
         width = first + len(pytree.names(statistics))
         for at, number in enumerate(body.slices):

@@ -24,7 +24,7 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
 from flegel.machine.server.holders import Holders
-from flegel.machine.server.replica_store import ReplicaStore, SliceCopy
+from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, without_zeros
 from flegel.machine.server.report_inbox import ReportInbox
 from flegel.machine.server.slice_state import SliceState
 from flegel.server_messages import (
@@ -451,10 +451,11 @@ class ParameterServer:
         states = [self.slices[n].state for n in numbers]
         arrays: list[Array] = []
         for state in states:
-            arrays += [*pytree.flatten(state.parameter), *(a.copy() for a in pytree.flatten(state.ledger.total))]
+            arrays += [*pytree.flatten(state.parameter), *pytree.flatten(state.ledger.total)]
+        frames, zero = without_zeros(arrays)
         versions, rounds = tuple(s.version for s in states), dict(states[0].rounds)
-        body = ReplicateSlices(op, self.map.version, tuple(numbers), versions, rounds)
-        self._out.append(ToServer(backup, body, tuple(arrays)))
+        body = ReplicateSlices(op, self.map.version, tuple(numbers), versions, rounds, zero)
+        self._out.append(ToServer(backup, body, frames))
 
     def _store_replicas(self, server: int, body: ReplicateSlices, arrays: tuple[Array, ...]) -> None:
         current = {n for n in body.slices if n not in self.slices and self._holders.is_current(n, body.map)}

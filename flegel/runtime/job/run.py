@@ -168,7 +168,7 @@ def _shared_rows(
     """Rows that only this process has, where all workers can read them, until the job ends."""
     whole = request.data.read()
     owners = [part.ids for part in parts]
-    owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
+    owners = owners or request.data.owners(request.workers, request.partition, request.job.seed)
     labels = request.algorithm.labels_for_points(whole.labels)
     rows = SharedRows(whole.features, labels, owners, cluster.new_array, whole.weights)
     ending.callback(rows.close)
@@ -338,7 +338,7 @@ def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
 
 def _own_parts(request: Request) -> dict[str, Any]:
     """Workers read their own parts; no process holds the whole."""
-    return {"kind": "dataset", "description": request.data.describe(), "partition": request.job.partition}
+    return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
 
 
 def _result(

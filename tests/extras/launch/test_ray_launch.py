@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from launch_checks import check_collection, check_loses_a_slave, check_nothing_is_left, check_trains, until
+from launch_checks import check_collection, check_loses_a_slave, check_nothing_is_left, check_trains
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
@@ -17,15 +16,10 @@ pytest.importorskip("ray.data", reason="pip install 'ray[data]'")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_ray() -> Iterator[Any]:
-    """A head and nodes that come and go, all on this host."""
-    from ray.cluster_utils import Cluster
-
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
-    ray.init(address=nodes.address, log_to_driver=False, configure_logging=False)
-    yield nodes
+def own_ray() -> Iterator[None]:
+    ray.init(num_cpus=4, resources={"place": 2}, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
     ray.shutdown()
-    nodes.shutdown()
 
 
 @pytest.mark.slow
@@ -39,32 +33,19 @@ def test_jobs_train_on_actors_and_survive_one_that_ray_kills() -> None:
     assert ray.is_initialized(), "a Ray that was there before stays"
 
 
+@pytest.mark.processes
+def test_a_job_trains_on_an_actor_that_takes_resources_of_its_own() -> None:
+    with RayCluster(slaves=1, strategy="PACK", resources={"place": 1}) as cluster:
+        there = flegel.run(KMeans(k=4, init="first"), "blobs:4000", cluster=cluster, workers=1, sync="bsp")
+        assert ray.available_resources().get("place", 0) == 1
+    here = flegel.run(KMeans(k=4, init="first"), "blobs:4000", workers=1, sync="bsp")
+    assert there.objective == here.objective
+    check_nothing_is_left(cluster)
+
+
 @pytest.mark.slow
 @pytest.mark.processes
-def test_jobs_train_on_four_actors(own_ray: Any) -> None:
-    node = own_ray.add_node(num_cpus=1)
+def test_jobs_train_on_four_actors() -> None:
     with RayCluster(slaves=4) as cluster:
         check_trains(cluster, workers=4)
     check_nothing_is_left(cluster)
-    own_ray.remove_node(node)
-
-
-@pytest.mark.processes
-def test_a_job_uses_a_node_that_ray_adds_and_outlives_its_loss(own_ray: Any) -> None:
-    """As Ray's autoscaler does it; and a collection of Ray is read by its blocks."""
-    same = {"sync": "bsp", "tolerance": 0.0}
-    first = own_ray.add_node(num_cpus=1, resources={"place": 1})
-    with RayCluster(slaves=1, most=2, resources={"place": 1}) as cluster:
-        job = cluster.submit(
-            KMeans(k=4, init="first"), "blobs:4000", straggler="all:20ms/500", max_iterations=80, **same
-        )
-        until(lambda: (seen := job.progress()) is not None and seen.iteration > 1)
-        second = own_ray.add_node(num_cpus=1, resources={"place": 1})
-        until(lambda: sum(job.view().slots.values()) == 2)
-        own_ray.remove_node(second, allow_graceful=False)
-        result = job.result(timeout=180)
-        check_collection(cluster, ray.data.from_pandas, workers=1)
-    check_nothing_is_left(cluster)
-    own_ray.remove_node(first)
-    here = flegel.run(KMeans(k=4, init="first"), "blobs:4000", workers=2, **same)
-    assert result.iterations == 80 and result.objective == pytest.approx(here.objective, rel=1e-9)

@@ -124,7 +124,10 @@ class Dataset:
         """Row numbers of each worker, for sets in the memory of this process, which every worker can read."""
         wanted = parse(partition)
         if wanted.kind == "shuffle":
-            return np.array_split(shard_rng(seed, 0).permutation(self.rows), count)
+            order = shard_rng(seed, 0).permutation(self.rows)
+            if wanted.shares:
+                return np.split(order, np.cumsum(wanted.portions(self.rows, count))[:-1])
+            return np.array_split(order, count)
         read = column_reader(self.source)
         return [expand(plan_rows(self.rows, i, count, wanted, seed, column=read)) for i in range(count)]
 

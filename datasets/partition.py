@@ -1,11 +1,13 @@
 """Which rows each worker reads. Pure arithmetic on row numbers: never reads a row itself.
 
 `shuffle` assigns blocks of rows: of each run of N consecutive blocks, each of the N workers gets one, in a seeded
-random order. So every shard covers the whole set evenly, even where the file is sorted by label.
+random order. So every shard covers the whole set evenly, even where the file is sorted by label. With shares
+(`shuffle:0=100`) workers get blocks in proportion to them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,6 +29,21 @@ class Partition(NamedTuple):
     kind: str
     column: str = ""
     alpha: float = 0.0
+    shares: tuple[tuple[int, float], ...] = ()
+    """Of `shuffle`: relative sizes of the shards of some workers; those of all others are 1."""
+
+    def portions(self, total: int, count: int) -> Array:
+        """How many of so many things each worker gets, in proportion to the shares; each at least one of enough."""
+        weights = np.ones(count)
+        for worker, share in self.shares:
+            if worker < count:
+                weights[worker] = share
+        edges = np.round(np.cumsum(weights) / weights.sum() * total).astype(np.int64)
+        sizes: Array = np.diff(edges, prepend=0)
+        for empty in np.flatnonzero(sizes == 0) if total >= count else ():
+            sizes[int(sizes.argmax())] -= 1
+            sizes[empty] = 1
+        return sizes
 
     @property
     def needs_column(self) -> bool:
@@ -34,10 +51,12 @@ class Partition(NamedTuple):
 
 
 def parse(text: str) -> Partition:
-    """`shuffle`, `contiguous`, `sorted-by COLUMN`, `dirichlet:ALPHA`."""
+    """`shuffle`, `shuffle:WORKER=SHARE,…`, `contiguous`, `sorted-by COLUMN`, `dirichlet:ALPHA`."""
     name = text.strip()
     if name in ("shuffle", "contiguous"):
         return Partition(name)
+    if name.startswith("shuffle:"):
+        return Partition("shuffle", shares=_shares(name.removeprefix("shuffle:")))
     for separator in (" ", ":", "="):
         kind, found, rest = name.partition(separator)
         if found and kind == "sorted-by" and rest.strip():
@@ -53,18 +72,37 @@ def parse(text: str) -> Partition:
     raise UsageError(f"{text!r} is no partition; use shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.")
 
 
+def _shares(text: str) -> tuple[tuple[int, float], ...]:
+    found = []
+    for part in text.split(","):
+        matched = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*=\s*([\d.eE+]+)\s*", part)
+        try:
+            share = float(matched[3]) if matched else 0.0
+        except ValueError:
+            share = 0.0
+        if matched is None or not 0 < share < float("inf"):
+            raise UsageError(
+                f"shuffle:{text} needs shares above 0 by worker, for example shuffle:0=50 or shuffle:0-1=4."
+            )
+        found += [(worker, share) for worker in range(int(matched[1]), int(matched[2] or matched[1]) + 1)]
+    return tuple(found)
+
+
 def block_edges(rows: int, count: int = 1) -> Array:
     """Edges of equal blocks for a set with random access."""
     size = max(1, rows // max(BLOCKS, MIN_BLOCKS_PER_WORKER * count))
     return np.append(np.arange(0, rows, size, dtype=np.int64), rows)
 
 
-def deal_blocks(edges: Array, index: int, count: int, seed: int) -> Array:
+def deal_blocks(edges: Array, index: int, count: int, seed: int, wanted: Partition) -> Array:
     """Row ranges of this worker's blocks, in shuffled order."""
     blocks = len(edges) - 1
     rounds = -(-blocks // count)
     rng = np.random.Generator(np.random.Philox(key=seed & (2**64 - 1)))
-    owners = rng.permuted(np.tile(np.arange(count), (rounds, 1)), axis=1).ravel()[:blocks]
+    if wanted.shares:
+        owners = rng.permutation(np.repeat(np.arange(count), wanted.portions(blocks, count)))
+    else:
+        owners = rng.permuted(np.tile(np.arange(count), (rounds, 1)), axis=1).ravel()[:blocks]
     mine = np.flatnonzero(owners == index)
     order = shard_rng(seed, index).permutation(mine)
     return np.stack([edges[order], edges[order + 1]], axis=1)
@@ -129,7 +167,8 @@ def plan_rows(
         return contiguous(rows, index, count)
     if wanted.kind == "shuffle":
         natural = edges is not None and len(edges) - 1 >= MIN_BLOCKS_PER_WORKER * count
-        return deal_blocks(edges if natural and edges is not None else block_edges(rows, count), index, count, seed)
+        blocks = edges if natural and edges is not None else block_edges(rows, count)
+        return deal_blocks(blocks, index, count, seed, wanted)
     if column is None:
         raise UsageError(f"{wanted.kind} needs the values of a column; pass column=, or use shuffle or contiguous.")
     values = column(wanted)[:rows]

@@ -124,9 +124,10 @@ def keep(how: Scaling, unscaled: Array) -> Scaling:
 
 def advice(features: Array | Sparse, names: list[str] | None, unscaled: Array) -> str | None:
     """A sentence where columns differ by orders of magnitude and nothing was said about scaling."""
-    if isinstance(features, Sparse) or features.shape[1] < 2 or len(features) < 2:
+    first = _first_rows(features, unscaled)
+    if first is None:
         return None
-    found = moments(features[:ADVICE_ROWS])
+    found = moments(first)
     spread = np.sqrt(found.squares / found.rows)
     counted = np.flatnonzero((spread > 0) & ~unscaled)
     if len(counted) < 2:
@@ -140,6 +141,17 @@ def advice(features: Array | Sparse, names: list[str] | None, unscaled: Array) -
         f"Columns differ by orders of magnitude (standard deviation {spread[large]:.3g} of {wide}, {spread[small]:.3g} "
         f"of {narrow}); --scale standard makes them count alike."
     )
+
+
+def _first_rows(features: Array | Sparse, unscaled: Array) -> Array | Sparse | None:
+    """Rows to look at; None where there is nothing to compare. Sparse ones only where text made them sparse: a word
+    that is rare in all texts has a small deviation, and that is what it means."""
+    if isinstance(features, Sparse):
+        ends = features.indptr[: ADVICE_ROWS + 1]
+        if not unscaled.any() or len(ends) < 3:
+            return None
+        return features._replace(indptr=ends, indices=features.indices[: ends[-1]], values=features.values[: ends[-1]])
+    return features[:ADVICE_ROWS] if features.shape[1] > 1 and len(features) > 1 else None
 
 
 def apply(features: Array | Sparse, how: Scaling) -> Array | Sparse:

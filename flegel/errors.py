@@ -31,6 +31,8 @@ class ExitCode(IntEnum):
     NOT_AS_ASKED = 3
     """Training ended with a model that is not what was asked for: diverged, stalled short of the target, stuck, or
     worse than a trivial model. The best that there is was saved."""
+    SUSPENDED = 75
+    """A job on a cluster was told to stop and has written a checkpoint; the same command continues it."""
     INTERRUPTED = 130
     TERMINATED = 143
 

@@ -58,9 +58,9 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     every: Annotated[
         str,
         Option(
-            "Synchronize groups every so many barriers (3), or by time (30s).",
+            "Synchronize groups every so many barriers (3), by time (30s), or at an interval that is found (auto).",
             GROUPS,
-            metavar="T|DURATION",
+            metavar="T|DURATION|auto",
             see="sites.md",
         ),
     ] = "3"

@@ -321,7 +321,11 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     partition: Annotated[
         str,
-        Option("Who owns which rows: shuffle, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.", DATA, see="data.md"),
+        Option(
+            "Who owns which rows: shuffle, shuffle:WORKER=SHARE,…, contiguous, 'sorted-by COLUMN' or dirichlet:ALPHA.",
+            DATA,
+            see="data.md",
+        ),
     ] = "shuffle"
     scale: Annotated[
         str,
@@ -410,8 +414,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             metavar="DIR",
             parse=os.fspath,
             accepts="os.PathLike[str]",
-            cluster=False,
-            refusal="A job on a cluster keeps its checkpoints itself; omit --checkpoint.",
             see="checkpoints.md",
         ),
     ] = None
@@ -425,7 +427,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             parse=parse_seconds,
             check=check_period,
             resume="Another time between two checkpoints.",
-            cluster=False,
         ),
     ] = 30.0
     attribute: Annotated[

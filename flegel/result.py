@@ -69,6 +69,8 @@ class Result:
     """Workers that were lost, joined or left, recounts, when, and when training went on."""
     servers: dict[str, Any] = field(default_factory=dict)
     """Parameter servers: loads, measured links, decisions with their reasons; empty without servers."""
+    sites: dict[str, Any] = field(default_factory=dict)
+    """Rounds with other groups, traffic with their bucket, median seconds of a round; empty for a job of its own."""
     audit: dict[str, Any] = field(default_factory=lambda: {"mode": "off"})
     """How often the statistics were checked, what was found, and how far they were from an evaluation of θ."""
 
@@ -204,6 +206,7 @@ class Result:
             "balance": self.balance,
             "incidents": self.incidents,
             "servers": self.servers,
+            "sites": self.sites,
             "audit": {name: _plain(value) for name, value in self.audit.items()},
             "model": self.model,
             "kernel": self.kernel,

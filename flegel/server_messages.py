@@ -178,10 +178,11 @@ class TransferAnnounced(_ServerMessage):
 
 
 class PushStored(_ServerMessage):
-    """These slices of the report are here."""
+    """These slices of the report are here. `map`: the newest one that the server knows."""
 
     round: int
     slices: tuple[int, ...]
+    map: int
 
 
 class PullSlices(_ServerMessage):
@@ -198,19 +199,23 @@ class ParameterSlices(_ServerMessage):
     slices: tuple[int, ...]
     stable: int = -1
     """The last round of this worker that backups hold in these slices."""
+    map: int = 0
+    """The newest one that the server knows."""
 
 
 # -- servers to servers ------------------------------------------------------------------------------------
 
 
 class ReplicateSlices(_ServerMessage):
-    """Keep copies of these slices as they are after `op`. Frames as in `HoldSlices`."""
+    """Keep copies of these slices as they are after `op`. Frames as in `HoldSlices`, without those that are zero."""
 
     op: int
     map: int
     slices: tuple[int, ...]
     versions: tuple[int, ...]
     rounds: dict[int, int] = {}
+    zero: dict[int, tuple[tuple[int, ...], str]] = {}
+    """Place among all frames, shape and type of each that is left out."""
 
 
 class ReplicaStored(_ServerMessage):

@@ -79,7 +79,7 @@ def test_bsp_gives_the_same_bits_again(cluster: LocalCluster) -> None:
 def test_statistics_conserve_on_real_workers(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state that workers send back gives, from scratch, the objective that the engine kept incrementally."""
     monkeypatch.setenv("FLEGEL_DEBUG", "1")
-    result = train(cluster, 4, "fsp", collect_state=True)
+    result = train(cluster, 4, "fsp", collect_state=True, audit="off")  # an audit assigns all points anew at the end
     rows, _ = clouds("float64")
     assigned = result.state[:, 0]
     assert result.state.shape == (ROWS, 1) and assigned.min() >= 0, "every point was visited by its one owner"

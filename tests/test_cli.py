@@ -103,7 +103,7 @@ WRONG = [
     ("kmeans --data rows.npy --max-iterations 0", "--max-iterations"),
     ("kmeans --data rows.npy --max-seconds 0", "--max-seconds"),
     ("kmeans --data rows.npy --seed -1", "seed"),
-    ("kmeans --data rows.npy --out rows.npy", "rows.npy exists already"),
+    ("kmeans --data rows.npy --out mine.py", "mine.py exists already"),
     ("kmeans --data rows.npy --out rows.npy/below", "not a folder"),
     ("kmeans --data rows.npy --json no/such/folder.json", "no folder"),
     ("kmeans --data rows.npy --json .", "folder"),
@@ -178,7 +178,7 @@ def test_json_to_standard_output_is_nothing_but_json(folder: Path, warm: None) -
 
 @pytest.mark.processes
 def test_json_to_a_file_a_saved_model_and_predictions_from_it(folder: Path, warm: None) -> None:
-    assert submit(f"{TRAIN} --json result.json --out model").exit_code == 0
+    assert submit(f"{TRAIN} --json result.json --out model --labels own.npy").exit_code == 0
     said = json.loads(Path("result.json").read_text())
     assert said["model"] == "model"
     assert json.loads(Path("model/result.json").read_text())["objective"] == said["objective"]
@@ -189,6 +189,7 @@ def test_json_to_a_file_a_saved_model_and_predictions_from_it(folder: Path, warm
     assert len(labels) == 60 and set(labels) <= set(range(6))
     assert flegel_("predict", "model", "--data", "rows.csv", "--out", "p.npy").exit_code == 0
     assert np.load("p.npy", allow_pickle=False).tolist() == labels
+    assert np.load("own.npy", allow_pickle=False).tolist() == labels
     assert flegel_("predict", "model", "--data", "rows.csv", "--out", "p.csv").exit_code == 0
     assert np.loadtxt("p.csv").astype(int).tolist() == labels
     np.testing.assert_array_equal(flegel.load("model").predict(ROWS), labels)

@@ -197,6 +197,8 @@ def test_ctrl_c_while_the_program_is_imported_is_no_traceback(tmp_path: Path) ->
 def test_options_that_would_do_nothing_are_refused() -> None:
     assert "say also where, with --checkpoint DIR" in said("submit kmeans --data rows.npy --checkpoint-every 3s")
     assert "omit one of them" in said("submit kmeans --data rows.npy --no-save --out x")
+    assert "--labels p.csv writes the class" in said("submit kmeans --data rows.npy --out p.csv")
+    assert "should end in .npy, .csv or .parquet" in said("submit kmeans --data rows.npy --labels p.txt")
     assert not Path("x").exists()
 
 

@@ -104,8 +104,6 @@ def test_what_a_job_on_this_host_has_not_is_refused_in_python(name: str) -> None
     ("words", "sentence"),
     [
         ("--attribute", "--attribute works on this host only; omit it for a cluster."),
-        ("--checkpoint x", "A job on a cluster keeps its checkpoints itself; omit --checkpoint."),
-        ("--checkpoint-every 3s", "--checkpoint-every works on this host only; omit it for a cluster."),
     ],
 )
 def test_what_a_cluster_has_not_is_refused(words: str, sentence: str, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """K-means over blocks of rows by torch, for GPUs: the same statistics as the hooks. Imports torch.
 
-The nearest centroid minimizes ½‖c‖² − x·c: one matrix product and a minimum per block. As on processors, the features'
-precision proposes and float64 decides, but only for the rows that change their cluster; only these enter the sums.
-After a few passes they are few, and a pass reads the data once.
+The nearest centroid minimizes ½‖c‖² − x·c. As on processors, the features' precision proposes and float64 decides, but
+only for the rows that change their cluster; only these enter the sums. On a GPU rows of float32 take one kernel
+(cuda_kernel.py); others, and those too wide for it, a matrix product and a minimum per block.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from flegel.algorithms.cuda_source import CudaError
+from flegel.algorithms.kmeans.cuda_kernel import KMeansKernel
 
 BLOCK = 2**22  # rows of a block on a GPU
 CHUNK = 2**20  # rows of one product with all clusters, or that change their cluster together
@@ -24,6 +27,9 @@ class KMeansProgram:
     def __init__(self, algorithm: Any, device: torch.device) -> None:
         self._device, self._clusters = device, algorithm.k
         self._gpu = device.type == "cuda"
+        self._kernels: dict[tuple[int, int, bool], KMeansKernel | None] = {}
+        self.note = ""
+        """Why there is no kernel in one piece; empty otherwise."""
 
     def block(self, columns: int) -> int:
         """On a GPU some milliseconds of work; on a processor what its cache holds."""
@@ -37,6 +43,18 @@ class KMeansProgram:
         if not self._shifted:
             half = half + centres @ origin  # x·c of an unshifted x contains origin·c
         self._origin, self._centres, self._half = (self._put(a) for a in (origin, centres, half))
+        self._kernel = self._made(len(centres), centres.shape[1], self._shifted) if self._gpu else None
+        if self._kernel is not None:
+            self._kernel.set_parameter(self._origin, self._centres, self._half)
+
+    def _made(self, clusters: int, columns: int, shifted: bool) -> KMeansKernel | None:
+        key = clusters, columns, shifted
+        if key not in self._kernels:
+            try:
+                self._kernels[key] = KMeansKernel(*key, self._device)
+            except CudaError as error:
+                self._kernels[key], self.note = None, str(error)
+        return self._kernels[key]
 
     def _put(self, values: Any) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
@@ -46,10 +64,13 @@ class KMeansProgram:
         iteration: int,
     ) -> None:  # fmt: skip
         last = state[:, 0]
+        if self._kernel is not None and features.dtype == torch.float32 and features.is_contiguous():
+            return self._kernel.visit(features, last, sums)
         proposed = self._nearest(features)
         moved = torch.nonzero(proposed != last).reshape(-1)
         for at in range(0, len(moved), CHUNK):
             self._move(features, last, proposed, moved[at : at + CHUNK], sums)
+        return None
 
     def _move(
         self, features: torch.Tensor, last: torch.Tensor, proposed: torch.Tensor, moved: torch.Tensor,

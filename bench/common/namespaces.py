@@ -26,6 +26,11 @@ QUEUE = "50ms"
 """What waits longer before a bucket is dropped, as in a router."""
 NOWHERE = "02:00:00:00:00:01"
 """A hardware address that nobody has."""
+OPENING = (
+    "11,40 0 0 12,21 0 7 2048,48 0 0 23,21 6 0 17,21 0 4 6,"  # IPv4? drop UDP; TCP?
+    "177 0 0 14,80 0 0 27,84 0 0 18,21 1 0 2,6 0 0 0,6 0 0 2"  # drop SYN without ACK
+)
+"""Classic BPF that drops what opens a connection from outside, for kernels without a packet filter."""
 _serial = count()
 Found = TypeVar("Found")
 
@@ -113,6 +118,13 @@ class Network:
                 way = [self.address(there), "lladdr", NOWHERE, "dev", "eth0", "nud", "permanent"]
                 _ip("-n", self.names[here], "neigh", "replace", *way)
                 self._parted.add((here, there))
+
+    def outbound_only(self, number: int) -> None:
+        """A firewall: nobody opens a connection to this node; those that it opens itself work."""
+        tool = ["tc", "-n", self.names[number]]
+        subprocess.run([*tool, "qdisc", "add", "dev", "eth0", "clsact"], check=True)
+        rule = ["filter", "add", "dev", "eth0", "ingress", "bpf", "da", "bytecode", OPENING]
+        subprocess.run([*tool, *rule], check=True)
 
     def isolate(self, number: int) -> None:
         """Unplug the cable at the switch: the node reaches neither the others nor this process."""

@@ -190,6 +190,10 @@ def case(given: argparse.Namespace, kind: str, folder: Path) -> dict[str, Any]:
         values = [one[what] for one in found[name]]
         return None if None in values else statistics.median(values)
 
+    if kind == "gpu":
+        found["alone"] = [alone(given, k, folder) for k in ("gpu", "equal")]
+        own = found["alone"][0]["rate"] + (given.ranks - 1) * found["alone"][1]["rate"]
+        return {"flexible / sum of the ranks alone": (middle("flexible", "rate") or 0.0) / own, "runs": found}
     rates = middle("flexible", "rate"), middle("ddp", "rate")
     times = middle("ddp", "reached"), middle("flexible", "reached")
     return {
@@ -199,6 +203,18 @@ def case(given: argparse.Namespace, kind: str, folder: Path) -> dict[str, Any]:
         / (middle("ddp", USED) or 1.0),
         "runs": found,
     }
+
+
+def alone(given: argparse.Namespace, kind: str, folder: Path) -> dict[str, Any]:
+    """One rank by itself, with DDP: the first one of this kind."""
+    import torch.multiprocessing as processes
+
+    place = str(folder / f"alone-{kind}-{os.getpid()}")
+    single = argparse.Namespace(**{**vars(given), "ranks": 1})
+    processes.spawn(rank_main, (single, kind, False, place), nprocs=1)
+    found: dict[str, Any] = json.loads(Path(place + ".json").read_text())
+    print("alone", kind, found, flush=True)
+    return found
 
 
 def bias(draws: int = 200_000, interval: float = 6.0) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Files of rows that something else computes or streams: known by its type, written block by block. Trains nothing.
 
-Blocks of a distributed collection (Dask, Ray Data) are written by the workers that have them, so they never pass
+Blocks of a distributed collection (Dask, Ray Data, Spark) are written by the workers that have them, so they never pass
 through this process; the folder must then be one that all of them see. Streams hold one block in memory.
 """
 
@@ -172,9 +172,26 @@ def write_ray_dataset(value: Any, folder: Path) -> None:
     value.write_parquet(str(folder))
 
 
-def refuse_spark_frame(value: Any, folder: Path) -> None:
-    """Its executors have to write it where workers can read it, which only its owner knows."""
-    raise UsageError("Frames of Spark are not read; write one with frame.write.parquet(FOLDER) and give that folder.")
+def write_spark_frame(value: Any, folder: Path) -> None:
+    """Each partition is written by its executor. Slaves that Spark itself holds for a launch keep their slots, so the
+    job that writes would wait for ever where they hold all of them."""
+    context = value.sparkSession.sparkContext
+    slots, used = _spark_slots(context)
+    if used >= slots and context.getConf().get("spark.dynamicAllocation.enabled") != "true":
+        raise UsageError(
+            f"All {slots} slots of Spark are in use ({used} tasks, one for each slave), so it cannot write this frame; "
+            "give it one core more than there are slaves, or write it before the launch and give the folder."
+        )
+    value.write.mode("append").parquet(folder.as_uri())
+
+
+def _spark_slots(context: Any) -> tuple[int, int]:
+    """Tasks that can run at a time, and those that run now."""
+    inner = context._jsc.sc()
+    slots = int(inner.maxNumConcurrentTasks(inner.resourceProfileManager().defaultResourceProfile()))
+    status = context.statusTracker()
+    stages = [status.getStageInfo(stage) for stage in status.getActiveStageIds()]
+    return slots, sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
 def write_huggingface(value: Any, folder: Path) -> None:
@@ -220,7 +237,7 @@ KINDS: dict[str, Writer] = {
     "dask.dataframe": write_dask_frame,
     "dask_expr": write_dask_frame,
     "ray.data": write_ray_dataset,
-    "pyspark.sql": refuse_spark_frame,
+    "pyspark.sql": write_spark_frame,
     "zarr": write_zarr,
     "datasets": write_huggingface,
     "torch.utils.data": write_torch_dataset,

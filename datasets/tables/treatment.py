@@ -61,6 +61,10 @@ class ColumnTreatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ([self.name] + [f"{self.name} is missing"] * self.indicator) if self.used else []
 
 
+MANY_FEATURES = 1000
+"""Features of one column of text that are worth a word."""
+
+
 class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From a table to rows. Without `columns` it is plain: `width` columns of numbers, taken as they are."""
 
@@ -109,6 +113,16 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if scaling is None:
             return self
         return msgspec.structs.replace(self, shift=scaling.shift.tolist(), factor=scaling.factor.tolist())
+
+    def advice(self) -> str | None:
+        """A sentence where one column of text makes most of many features."""
+        widest = max(self.columns, key=lambda column: column.width, default=None)
+        if widest is None or widest.width < MANY_FEATURES or 2 * widest.width < self.width:
+            return None
+        return (
+            f"{widest.name!r} makes {widest.width:,} of {self.width:,} features; --drop {widest.name} leaves it out, "
+            "if it only tells rows apart."
+        )
 
     def unscaled(self) -> Array:
         """Which features stay as they are under --scale: one-hot columns, booleans and indicators are 0 or 1."""

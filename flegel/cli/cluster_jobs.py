@@ -1,4 +1,4 @@
-"""Jobs of a cluster on the command line: submit, attach, jobs, status, logs, cancel, scale, resume.
+"""Jobs of a cluster on the command line: submit, attach, jobs, status, logs, cancel, suspend, scale, resume.
 
 Only shows and asks; jobs are decided in `flegel.cluster`.
 """
@@ -6,6 +6,7 @@ Only shows and asks; jobs are decided in `flegel.cluster`.
 from __future__ import annotations
 
 import json as json_module
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,9 @@ def submit_to(
     json_to: str | None, detach: bool, cancel_on_interrupt: bool = False,
 ) -> None:  # fmt: skip
     """`flegel submit --master`: send the job, then watch it unless `detach`."""
-    from flegel.cluster.client import data_name, pack
+    import msgspec
+
+    from flegel.cluster.client import checkpoint_name, data_name, pack
     from flegel.cluster.transport.protocol import ClusterJob
     from flegel.options import with_options
     from flegel.plan.stragglers import parse_stragglers
@@ -48,6 +51,7 @@ def submit_to(
 
     algorithm, code, source = pack(reference(chosen))
     job = with_options(ClusterJob(algorithm, data_name(data), code=code), options)
+    job = msgspec.structs.replace(job, checkpoint=checkpoint_name(job.checkpoint))
     make_policy(job.sync)
     if job.straggler and job.workers:
         parse_stragglers(job.straggler, job.workers)
@@ -68,10 +72,12 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
     from flegel.result import exit_code
 
     display = make_display(sys.stderr)
-    said = ""
+    said, suspension = "", Suspension()
     try:
-        with display:
+        with display, suspension:
             for view in client.watch(job):
+                if suspension.due():
+                    display.say(f"job {job} {client.suspend(job)}")
                 text = f"{view.state}: {view.reason}" if view.state == "queued" else view.state
                 if text != said and view.state in ("queued", "running"):
                     display.say(f"job {job} is {text}")
@@ -85,6 +91,9 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         print(f"\nflegel: detached; the job goes on. Come back with: flegel attach {job}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+    if suspension.asked and view.state == "cancelled":
+        print(f"flegel: job {job} was stopped: {view.reason}", file=sys.stderr)
+        raise typer.Exit(ExitCode.SUSPENDED)
     _raise_unless_done(view)
     try:
         figures = client.fetch(view, folder) if folder is not None else client.figures(view)
@@ -105,11 +114,34 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
         raise typer.Exit(code)
 
 
+class Suspension:
+    """`with Suspension() as suspension:` SIGUSR1 asks for the job's suspension, as batch systems do before a limit."""
+
+    def __init__(self) -> None:
+        self.asked = self._told = False
+        self._before: Any = None
+
+    def due(self) -> bool:
+        """True once, after the signal."""
+        due, self._told = self.asked and not self._told, self.asked
+        return due
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+    def __enter__(self) -> Suspension:
+        self._before = signal.signal(signal.SIGUSR1, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGUSR1, self._before)
+
+
 def _raise_unless_done(view: JobView) -> None:
     if view.state == "done":
         return
     if view.state == "cancelled":
-        raise FlegelError(f"Job {view.job} was cancelled.")
+        raise FlegelError(f"Job {view.job} was stopped: {view.reason}")
     if view.usage:
         raise UsageError(f"Job {view.job} failed: {view.reason}")
     raise AlgorithmError(f"Job {view.job} failed: {view.reason}", view.trace)
@@ -260,6 +292,12 @@ def cancel(job: JobName, master: Master = DEFAULT_MASTER, insecure: Insecure = F
     """End a job, waiting or running; its processes end within seconds."""
     with errors_as_sentences(), open_client(master, insecure) as client:
         print(f"{job} {client.cancel(job)}")
+
+
+def suspend(job: JobName, master: Master = DEFAULT_MASTER, insecure: Insecure = False) -> None:
+    """Stop a job at its next barrier, with a checkpoint; `flegel resume JOB` lets it go on."""
+    with errors_as_sentences(), open_client(master, insecure) as client:
+        print(f"{job} {client.suspend(job)}")
 
 
 def scale(

@@ -46,12 +46,10 @@ def predict(
         import numpy as np
 
         from flegel.datasets import open_for_prediction
-        from flegel.runtime.job.result_store import check_file, load
+        from flegel.runtime.job.result_store import load
 
         if out is not None:
-            if out.suffix not in KINDS:
-                raise UsageError(f"{out} should end in .npy, .csv or .parquet.")
-            check_file(out, "--out")
+            check_rows_file(out, "--out")
         loaded = load(model, trust_code=trust_code)
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"flegel: {message}", file=sys.stderr)
@@ -61,7 +59,16 @@ def predict(
         if out is None:
             _print_rows(found)
         else:
-            _write_rows(found, names, out)
+            write_rows(found, names, out)
+
+
+def check_rows_file(path: Path, option: str) -> None:
+    """Raise `UsageError` where a table of predictions could not be written."""
+    from flegel.runtime.job.result_store import check_file
+
+    if path.suffix not in KINDS:
+        raise UsageError(f"{option} {path} should end in .npy, .csv or .parquet.")
+    check_file(path, option)
 
 
 def _column_names(found: Any) -> list[str]:
@@ -78,7 +85,7 @@ def _print_rows(found: Any) -> None:
             return  # the reader, such as head, has seen enough
 
 
-def _write_rows(found: Any, names: list[str], out: Path) -> None:
+def write_rows(found: Any, names: list[str], out: Path) -> None:
     """A table with a column for each name; .npy holds the array alone, and so does a .csv file of one column."""
     import numpy as np
 

@@ -15,6 +15,7 @@ from flegel.cli import cluster_jobs
 from flegel.cli.app import CHECKPOINTS_KEPT, WORKERS_STOPPED, PhaseLine, errors_as_sentences, print_all, say
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
 from flegel.cli.options import Insecure, LogJson, MaybeMaster, Settings, Verbose, make_algorithm, start_logging
+from flegel.cli.predict import KINDS, check_rows_file, write_rows
 from flegel.cli.watch.dashboard import DEFAULT_PLACE, serve_job
 from flegel.errors import ExitCode, FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
@@ -38,6 +39,14 @@ Json = Annotated[
         "--json",
         metavar="FILE|-",
         help="Write the result as JSON to this file, or - for standard output.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write the class or cluster of each row of training to this .npy, .csv or .parquet file.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -89,6 +98,7 @@ def submit(
     settings: Settings = None,
     out: Out = None,
     json_to: Json = None,
+    labels: Labels = None,
     save: Save = True,
     track: Track = None,
     metrics: Metrics = None,
@@ -130,16 +140,23 @@ def submit(
     with errors_as_sentences(WORKERS_STOPPED if here else ""), fork_server.prepared(here), line:
         line("importing")
         chosen = make_algorithm(algorithm, settings)
-        folder = _folder(save, out, algorithm, data)
-        _check_targets(folder, json_to)
+        outputs = Outputs(_folder(save, out, algorithm, data), json_to, labels)
+        outputs.check()
         if master is not None and not here:
             if track or metrics or dashboard:
                 raise UsageError(
                     "--track, --metrics and --dashboard of submit work on this host only; a cluster has `flegel master "
                     "--metrics` and `flegel dashboard`."
                 )
+            if labels is not None:
+                raise UsageError(
+                    f"--labels {labels} works on this host only; fetch the model from the cluster and apply it with "
+                    "`flegel predict`."
+                )
             remote = for_cluster(options)
-            cluster_jobs.submit_to(master, insecure, chosen, data, remote, folder, json_to, detach, cancel_on_interrupt)
+            cluster_jobs.submit_to(
+                master, insecure, chosen, data, remote, outputs.folder, json_to, detach, cancel_on_interrupt
+            )
             return
         local = for_this_host(options, detach)
         if options["checkpoint_every"] is not None and options["checkpoint"] is None:
@@ -148,7 +165,7 @@ def submit(
 
         job = partial(api.run, chosen, data, callbacks=_trackers(track), **local)
         served = Served(metrics, dashboard_at if dashboard else None, f"{algorithm} on {data}")
-        _show_and_save(job, folder, json_to, served, line)
+        _show_and_save(job, outputs, served, line)
 
 
 @for_resume
@@ -190,6 +207,7 @@ def resume(
     ] = False,
     out: Out = None,
     json_to: Json = None,
+    labels: Labels = None,
     save: Save = True,
     track: Track = None,
     metrics: Metrics = None,
@@ -221,23 +239,27 @@ def resume(
         line("importing")
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
-            if options or out or json_to or begin_anew or track or metrics or dashboard:
+            if options or out or json_to or labels or begin_anew or track or metrics or dashboard:
                 raise UsageError(f"{place} is a job of the cluster; it goes on as it was submitted, without options.")
             cluster_jobs.resume(place, at, insecure)
             return
-        folder = _folder(save, out, "resumed", place.rstrip("/").rpartition("/")[2])
-        _check_targets(folder, json_to)
+        outputs = Outputs(_folder(save, out, "resumed", place.rstrip("/").rpartition("/")[2]), json_to, labels)
+        outputs.check()
         from flegel import api
 
         job = partial(
             api.resume, place, trust_code=trust_code, begin_anew=begin_anew, callbacks=_trackers(track), **options
         )
         served = Served(metrics, dashboard_at if dashboard else None, f"{place}, resumed")
-        _show_and_save(job, folder, json_to, served, line)
+        _show_and_save(job, outputs, served, line)
 
 
 def _folder(save: bool, out: Path | None, *name: str) -> Path | None:
     """Where the result goes; None: nowhere."""
+    if out is not None and out.suffix in KINDS:
+        raise UsageError(
+            f"--out {out} would be a folder for the model; --labels {out} writes the class or cluster of each row."
+        )
     if not save and out is not None:
         raise UsageError(f"--no-save keeps nothing, and --out {out} says where; omit one of them.")
     return (out or _free_folder(*name)) if save else None
@@ -251,14 +273,53 @@ def _trackers(words: list[str] | None) -> list[Callback]:
     return trackers(words)
 
 
-def _check_targets(folder: Path | None, json_to: str | None) -> None:
-    """Before anything is done: raise `UsageError` where the result could not be written."""
-    from flegel.runtime.job import result_store
+class Outputs(NamedTuple):
+    """Where a result goes."""
 
-    if folder is not None:
-        result_store.check_target(folder)
-    if json_to is not None and json_to != "-":
-        result_store.check_file(json_to, "--json")
+    folder: Path | None
+    json_to: str | None
+    labels: Path | None
+
+    def check(self) -> None:
+        """Before anything is done: raise `UsageError` where something could not be written."""
+        from flegel.runtime.job import result_store
+
+        if self.folder is not None:
+            result_store.check_target(self.folder)
+        if self.json_to is not None and self.json_to != "-":
+            result_store.check_file(self.json_to, "--json")
+        if self.labels is not None:
+            check_rows_file(self.labels, "--labels")
+
+    def write(self, result: Any) -> FlegelError | None:
+        """All that can be written; the first error, since the result itself is still worth telling."""
+        failed: FlegelError | None = None
+        for one in (self._save, self._tell, self._label):
+            try:
+                one(result)
+            except FlegelError as error:
+                failed = failed or error
+        return failed
+
+    def _save(self, result: Any) -> None:
+        from flegel.runtime.job import result_store
+
+        if self.folder is not None:
+            result_store.save_or_rescue(result, self.folder)
+
+    def _tell(self, result: Any) -> None:
+        import json
+
+        from flegel.runtime.job import result_store
+
+        if self.json_to == "-":
+            print_all(json.dumps(result.to_json(), indent=1))
+        elif self.json_to is not None:
+            result_store.write_json(result, self.json_to)
+
+    def _label(self, result: Any) -> None:
+        if self.labels is not None:
+            write_rows(result.labels, ["prediction"], self.labels)
 
 
 class Served(NamedTuple):
@@ -283,9 +344,7 @@ class Served(NamedTuple):
         return found
 
 
-def _show_and_save(
-    job: Callable[..., Any], folder: Path | None, json_to: str | None, served: Served, line: PhaseLine
-) -> None:
+def _show_and_save(job: Callable[..., Any], outputs: Outputs, served: Served, line: PhaseLine) -> None:
     """Run it under a display, which also tells the result."""
     from flegel.cli.display import make_display
 
@@ -294,20 +353,15 @@ def _show_and_save(
     with ExitStack() as stack:
         observers = served.observers(stack)
         with display:
-            result = _finish_job(partial(job, observers=observers), display, folder, json_to, line)
+            result = _finish_job(partial(job, observers=observers), display, outputs, line)
     display.finish(result)
     if result.outcome in FAILED:
         raise typer.Exit(ExitCode.NOT_AS_ASKED)
 
 
-def _finish_job(
-    job: Callable[..., Any], display: Any, folder: Path | None, json_to: str | None, line: PhaseLine
-) -> Any:
+def _finish_job(job: Callable[..., Any], display: Any, outputs: Outputs, line: PhaseLine) -> Any:
     """Run it under a display, save and tell the result."""
-    import json
     import warnings
-
-    from flegel.runtime.job import result_store
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
@@ -315,19 +369,7 @@ def _finish_job(
     line.stop()
     for text in result.warnings:
         display.say(f"note: {text}")
-    failed: FlegelError | None = None
-    if folder is not None:
-        try:
-            result_store.save_or_rescue(result, folder)
-        except FlegelError as error:
-            failed = error  # the result itself is still worth telling
-    try:
-        if json_to == "-":
-            print_all(json.dumps(result.to_json(), indent=1))
-        elif json_to is not None:
-            result_store.write_json(result, json_to)
-    except FlegelError as error:
-        failed = failed or error
+    failed = outputs.write(result)
     if failed is not None:
         display.finish(result)
         raise failed

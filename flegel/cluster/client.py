@@ -37,6 +37,7 @@ from flegel.cluster.transport.protocol import (
     SlaveList,
     SlaveView,
     SubmitJob,
+    SuspendJob,
     check_name,
 )
 from flegel.cluster.transport.secure_client import SecureClient, dial
@@ -133,6 +134,9 @@ class Client:
 
     def scale(self, name: str, workers: int) -> str:
         return self._ask(ScaleJob(name, workers, getpass.getuser()), Accepted)[0].text
+
+    def suspend(self, name: str) -> str:
+        return self._ask(SuspendJob(name, getpass.getuser()), Accepted)[0].text
 
     def resume(self, name: str) -> str:
         return self._ask(ResumeJob(name, getpass.getuser()), Accepted)[0].text
@@ -242,6 +246,11 @@ def data_name(name: str) -> str:
     if not Path(name).expanduser().exists() and Path(name).name == name and "." not in name:
         return name  # a misspelt name, which the slave will report
     return str(Path(name).expanduser().absolute())
+
+
+def checkpoint_name(place: str | None) -> str | None:
+    """Where a job on a cluster keeps its checkpoints, for its coordinator on any slave: a path is made absolute."""
+    return place if place is None or "://" in place else str(Path(place).expanduser().absolute())
 
 
 def own_address(master: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from flegel.algorithm import Algorithm
-from flegel.cluster.client import Client, data_name, own_address, pack
+from flegel.cluster.client import Client, checkpoint_name, data_name, own_address, pack
 from flegel.cluster.fetched_result import read_result
 from flegel.cluster.master.facts import OVER
 from flegel.cluster.staging import stage_rows
@@ -102,6 +102,7 @@ class ConnectedCluster:
                 raise
         ref, code, source = pack(reference(chosen))
         spec = with_options(ClusterJob(ref, place, code=code), _for_cluster(options))
+        spec = msgspec.structs.replace(spec, checkpoint=checkpoint_name(spec.checkpoint))
         make_policy(spec.sync)
         if spec.straggler and spec.workers:
             parse_stragglers(spec.straggler, spec.workers)
@@ -238,6 +239,10 @@ class SubmittedJob:
         self._cluster.ask(lambda client: client.cancel(self.name))
         return True
 
+    def suspend(self) -> None:
+        """Stop it at its next barrier, with a checkpoint; one that does not train yet is cancelled."""
+        self._cluster.ask(lambda client: client.suspend(self.name))
+
     def progress(self) -> JobSnapshot | None:
         """What it does at this moment; None before it trains."""
         glance = self.view().glance
@@ -289,7 +294,7 @@ def _raise_unless_done(view: JobView) -> None:
     if view.state == "done":
         return
     if view.state == "cancelled":
-        raise FlegelError(f"Job {view.job} was cancelled.")
+        raise FlegelError(f"Job {view.job} was stopped: {view.reason}")
     if view.usage:
         raise UsageError(f"Job {view.job} failed: {view.reason}")
     raise AlgorithmError(f"Job {view.job} failed: {view.reason}", view.trace)

@@ -118,8 +118,8 @@ def paste(into: Sequence[Array], along: Sequence[int], start: int, stop: int, pa
 
 
 def is_zero(arrays: Iterable[Array]) -> bool:
-    """Nothing in them: such a slice is not sent."""
-    return not any(bool(np.any(a)) for a in arrays)
+    """Nothing in them: such a slice is not sent. −0 is something: sums of it have other bits than those of 0."""
+    return not any(bool(np.any(a)) or (a.dtype.kind == "f" and bool(np.any(np.signbit(a)))) for a in arrays)
 
 
 def _fields(bundle: Tree, along: Sequence[int]) -> list[tuple[Array, int]]:

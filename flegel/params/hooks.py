@@ -24,6 +24,10 @@ class HookObserver(Protocol):
         """`extra`: seconds that this call may take beyond the limit of a hook, because the engine works in it too."""
         ...
 
+    def ended(self, algorithm: Algorithm) -> None:
+        """The hook has raised, and its error is being told."""
+        ...
+
     def left(self, algorithm: Algorithm) -> None: ...
 
 
@@ -50,6 +54,8 @@ def guarded(
     except (FlegelError, KeyboardInterrupt, Terminated):
         raise
     except HookTimeout as late:
+        for observer in watching:
+            observer.ended(algorithm)
         text = f"{name} has not returned in time ({where}; {late}); a longer --hook-timeout gives it more time."
         raise AlgorithmError(text, own_traceback(late)) from None
     except SystemExit as end:

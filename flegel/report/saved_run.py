@@ -88,6 +88,8 @@ def section(single: SavedRun) -> str:
     parts += [intervals({name: drawn}), workers({name: drawn}), reasons({name: drawn})]
     if told_of_servers := lines(result.get("servers")):
         parts += [heading("Parameter servers", level=3), pairs(told_of_servers)]
+    if sites := result.get("sites"):
+        parts += [heading("Groups at several sites", level=3), pairs(_sites(sites))]
     data = result["dataset"]
     hyper = ", ".join(f"{k}={v}" for k, v in result["hyperparameters"].items())
     parts.append(
@@ -103,6 +105,15 @@ def section(single: SavedRun) -> str:
         )
     )
     return "".join(parts)
+
+
+def _sites(told: dict[str, Any]) -> list[tuple[str, str]]:
+    took = told["sync_seconds"]
+    return [
+        ("group", f"{told['group']}, with {', '.join(told['groups']) or 'no other'}"),
+        ("rounds", f"{told['rounds']:,}, {'none complete' if took is None else seconds(took) + ' each (median)'}"),
+        ("traffic", f"{told['bytes_sent']:,} bytes sent, {told['bytes_received']:,} received"),
+    ]
 
 
 def objective_curve(points: list[tuple[float, float]], width: float) -> Canvas:

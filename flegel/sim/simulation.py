@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from flegel.core import pytree
 from flegel.core.pytree import Array
@@ -41,6 +41,8 @@ HEADER = 120  # bytes of a message beside its arrays
 class Simulation:
     """One job on virtual time."""
 
+    worker_class: ClassVar[type[SimWorker]] = SimWorker
+
     def __init__(
         self,
         job: Coordinator,
@@ -68,7 +70,7 @@ class Simulation:
         holds = job.balance is not None or job.checkpoints is not None or bool(job.membership.parts)
         sent = pytree.without(job.parameter, job.state.algorithm.unsent)
         self.workers = {
-            id: SimWorker(id, paces[id], learners[id], self.events, self.costs, sent, holds) for id in paces
+            id: self.worker_class(id, paces[id], learners[id], self.events, self.costs, sent, holds) for id in paces
         }
         for worker in self.workers.values():
             worker.answer = self._answered

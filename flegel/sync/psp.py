@@ -24,7 +24,10 @@ from flegel.sync.policy import (
     View,
 )
 
-NEARLY = 0.005  # of utilization: a shorter horizon is worth that much
+NEARLY = 0.05
+"""Of predicted utilization: a shorter horizon is worth that much. Speeds of one round foretell those of the next to
+some percent only, and who is early goes on training anyway. With 0.005, four equal workers whose times vary by 2 % did
+35 iterations between updates; with 0.05 they do one."""
 
 
 class PSP(SyncModel):

@@ -1,14 +1,19 @@
-"""The size of a worker's micro-batches: a tenth of an interval at most, and no larger than pays. Pure.
+"""The size of a worker's micro-batches: short beside an interval, and no smaller than pays. Pure.
 
 A round ends when a signal comes, and the running micro-batch is finished: stopping then depends on the past alone, so
 the mean gradient stays unbiased (Wald). To abandon a micro-batch because it takes too long would leave out the samples
-that cost most. So micro-batches are kept short instead.
+that cost most. So micro-batches are kept short instead: a tenth of an interval T. Where a call takes c seconds besides
+its samples, micro-batches of t seconds lose c/t of the time to calls and t/T to waiting at the barrier, least at
+t = √(cT), so they are never shorter than that. Rounds that no signal ends set no limit.
 """
 
 from __future__ import annotations
 
+import math
+
 PART = 0.1  # of an interval that a micro-batch may take
-LEAST = 8  # samples: with fewer the calls cost more than the arithmetic
+LEAST = 8  # samples, until the cost of a call is known
+FASTER, SLOWER = 0.5, 0.1  # weight of a timing below and above the mean so far: the first of a size prepares its plan
 
 
 class MicroBatches:
@@ -18,26 +23,28 @@ class MicroBatches:
     def __init__(self, most: int) -> None:
         self.most = most
         self._size = min(32, most)
-        self._rate = 0.0
-        """Samples a second."""
+        self._seconds: dict[int, float] = {}
+        """Of a micro-batch, by its size."""
         self._round = 0.0
-        """Seconds of the last rounds."""
+        """Seconds of the last rounds that a signal ended; 0 where none did."""
 
     @property
     def size(self) -> int:
         return self._size
 
     def add(self, samples: int, seconds: float) -> None:
-        """A micro-batch of so many samples took so long."""
-        if seconds <= 0:
-            return
-        fresh = samples / seconds
-        self._rate = fresh if not self._rate else self._rate + 0.2 * (fresh - self._rate)
-        self._choose()
+        """A micro-batch of so many samples took so long. What is left at the end of a shard tells little."""
+        if samples == self._size and seconds > 0:
+            known = self._seconds.get(samples, seconds)
+            self._seconds[samples] = known + (FASTER if seconds < known else SLOWER) * (seconds - known)
+            self._choose()
 
-    def add_round(self, seconds: float) -> None:
-        """A round took so long, from a new θ to the report."""
-        self._round = seconds if not self._round else self._round + 0.5 * (seconds - self._round)
+    def add_round(self, seconds: float, stopped: bool) -> None:
+        """A round took so long, from a new θ to the report; `stopped`: by a signal, before its points were done."""
+        if stopped:
+            self._round = seconds if not self._round else self._round + 0.5 * (seconds - self._round)
+        else:
+            self._round = 0.0
         self._choose()
 
     def too_large(self, samples: int) -> bool:
@@ -46,8 +53,23 @@ class MicroBatches:
         self._size = max(min(self._size, self.most), 1)
         return self.most >= 1
 
+    def _cost(self) -> tuple[float, float]:
+        """Seconds of a call and of each sample, from the smallest and the largest micro-batches so far."""
+        few, many = min(self._seconds), max(self._seconds)
+        if few == many:
+            return 0.0, self._seconds[few] / few
+        each = max((self._seconds[many] - self._seconds[few]) / (many - few), 0.0)
+        call = max(self._seconds[few] - each * few, 0.0)
+        return call, max((self._seconds[many] - call) / many, 1e-12)
+
     def _choose(self) -> None:
-        fitting = self._rate * self._round * PART if self._round else 2.0 * self._size
+        if not self._seconds:
+            return
+        call, each = self._cost()
+        fitting = 2.0 * self._size
+        if self._round:
+            longest = max(PART * self._round, min(math.sqrt(call * self._round), 0.5 * self._round))
+            fitting = (longest - call) / each
         while 2 * self._size <= min(fitting, self.most):
             self._size *= 2
         while self._size > max(fitting, LEAST) and self._size > 1:

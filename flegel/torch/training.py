@@ -53,6 +53,8 @@ class NetworkKernel:
         self._rate = 0.0
         self._has_buffers = bool(flat.held(self._module))
         self._sizes = MicroBatches(network.micro_batch or (ON_GPUS if self._gpu else ON_PROCESSORS))
+        self._stopped = False
+        """A signal ended the last call, not the end of its points."""
         self._proven = 0
         """Samples of the largest micro-batch for which there was memory."""
         self._began = clock.now()
@@ -100,7 +102,7 @@ class NetworkKernel:
 
     def statistics(self) -> tuple[Array, ...]:
         if self._pending:
-            self._sizes.add_round(clock.now() - self._began)
+            self._sizes.add_round(clock.now() - self._began, self._stopped)
         self._settle()
         loss, correct = self._totals.tolist()
         sums, spread = self._sums + np.array([loss, self._visits, correct]), self._spread.copy()
@@ -126,6 +128,7 @@ class NetworkKernel:
                 if self._gpu:
                     torch.cuda.synchronize(self._place)  # the flag must be looked at when the work is done, not queued
                 self._sizes.add(size, clock.now() - entered)
+        self._stopped = bool(flag[0])
         return at
 
     def _micro_batch(self, rows: torch.Tensor, labels: torch.Tensor) -> bool:
@@ -212,7 +215,7 @@ class NetworkKernel:
     def fetch_states(self, shards: Sequence[Shard]) -> None:
         """Points have no hidden state."""
 
-    def put_states(self, shards: Sequence[Shard]) -> None:
+    def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         """Points have no hidden state; shards that were added are read when they are trained."""
         if not self._gpu:  # labels of points that arrived since lie in the copies
             self._copies.clear()

@@ -33,6 +33,14 @@ def test_a_hook_before_training_that_does_not_return_is_named() -> None:
     assert "initParameter" in why and "--hook-timeout 10" in why
 
 
+def test_a_built_in_algorithm_has_more_time_for_its_first_parameters() -> None:
+    deadlines = in_phase("init", "initParameter", hook_timeout=10.0)
+    deadlines.start_extra = 600.0
+    assert not after(deadlines, 600.0) and "initParameter" in after(deadlines, 612.0)
+    deadlines.phase_changed("training", "", 1000.0)
+    assert after(deadlines, 11.0, 1000.0)
+
+
 def test_each_hook_has_its_own_time() -> None:
     deadlines = in_phase("init", "initParameter", hook_timeout=10.0)
     deadlines.phase_changed("init", "initState", 109.0)

@@ -17,16 +17,18 @@ import pytest
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
-from flegel.cluster.launch import ticket as tickets
 from flegel.cluster.launch.local import LocalLaunch
 from flegel.cluster.launch.mpi import MpiPlacer, read_hostfile
+from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.cluster.launch.slurm import SlurmPlacer
+from flegel.cluster.launch.slurm_script import SlurmScript
 from flegel.cluster.launch.spark import reason_of
-from flegel.cluster.launch.ticket import SlaveTicket
 from flegel.cluster.transport import keys
 from flegel.errors import FlegelError, UsageError
 from flegel.runtime.transport.curve import new_key_pair
 
+SPHERICAL = f"{Path(__file__).resolve().parents[2] / 'docs' / 'examples' / 'spherical.py'}:Spherical"
 PAIR = new_key_pair()
 TICKET = SlaveTicket("mpi-0", "abcd", "tcp://h:1", PAIR.public, PAIR)
 
@@ -47,7 +49,7 @@ def test_commands_of_launchers_hold_no_secret(tmp_path: Path) -> None:
     ):
         words = " ".join(placer.command(TICKET))
         assert PAIR.secret not in words and PAIR.public not in words
-        assert words.endswith("-m flegel.cluster.launch.slave_process")
+        assert words.endswith("-m flegel.cluster.launch.processes.slave_process")
     assert "--partition=p --exclusive " in words and "--cpus-per-task=4" in words
 
 
@@ -57,6 +59,23 @@ def test_mpi_hosts_are_used_in_turn_as_often_as_they_have_slots(tmp_path: Path) 
     assert [placer.command(TICKET)[2] for _ in range(4)] == ["n1", "n1", "n2", "n1"]
     with pytest.raises(UsageError, match="no file"):
         read_hostfile(tmp_path / "absent")
+
+
+def test_a_script_for_slurm_asks_for_a_signal_requeues_and_quotes_what_it_runs() -> None:
+    words = ["submit", "kmeans", "--data", "my points.csv", "--set", "seed=%a"]
+    options = {"time": "2:00:00", "exclusive": ""}
+    text = SlurmScript(words, 4, 8, array="0-9%2", options=options, warning=90, checkpoints="/shared/kept").text()
+    lines = text.splitlines()
+    assert {"#SBATCH --nodes=4", "#SBATCH --cpus-per-task=8", "#SBATCH --signal=B:USR1@90", "#SBATCH --requeue",
+            "#SBATCH --array=0-9%2", "#SBATCH --time=2:00:00", "#SBATCH --exclusive"} <= set(lines)  # fmt: skip
+    command = next(line for line in lines if " launch slurm " in line)
+    assert """--data 'my points.csv' --set seed="$SLURM_ARRAY_TASK_ID" --checkpoint "$state" &""" in command
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    for wrong, why in ((["jobs"], "one job"), ([*words, "--checkpoint", "x"], "omit it"), ([], "one job")):
+        with pytest.raises(UsageError, match=why):
+            SlurmScript(wrong, 4).text()
+    with pytest.raises(UsageError, match="sets signal itself"):
+        SlurmScript(words, 4, options={"signal": "TERM"}).text()
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -131,6 +150,27 @@ def test_a_killed_slave_is_replaced_and_its_key_revoked(cluster: LocalLaunch) ->
         time.sleep(0.1)
     assert job.cancel()
     assert isinstance(job.exception(timeout=60), FlegelError) and job.state == "cancelled"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_suspended_job_continues_from_its_folder_when_it_is_submitted_again(
+    cluster: LocalLaunch, tmp_path: Path
+) -> None:
+    """As a requeued job of Slurm does; under bsp the result is that of a job that was never stopped, bit for bit."""
+    same = {"workers": 2, "sync": "bsp", "tolerance": 0.0, "max_iterations": 40, "straggler": "all:20ms/500"}
+    for algorithm in (KMeans(k=4, init="first"), SPHERICAL):
+        place = tmp_path / type(algorithm).__name__
+        job = cluster.submit(algorithm, "blobs:4000", checkpoint=place, **same)
+        wait_until(lambda: (seen := job.progress()) is not None and seen.iteration > 1)  # noqa: B023
+        job.suspend()
+        assert "its checkpoint is of iteration" in str(job.exception(timeout=60)) and job.state == "cancelled"
+        again = cluster.submit(algorithm, "blobs:4000", checkpoint=place, **same)
+        there, here = again.result(timeout=100), flegel.run(algorithm, "blobs:4000", **same)
+        assert "going on from the checkpoint of iteration" in "".join(again.logs())
+        assert there.objective == here.objective and there.iterations == 40
+    other = cluster.submit(KMeans(k=5), "blobs:4000", checkpoint=place, **same).exception(timeout=60)
+    assert isinstance(other, UsageError) and "is not Spherical of the checkpoint" in str(other)
 
 
 @pytest.mark.slow

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from simulated_cluster import SimulatedCluster
 
-from flegel.cluster.master.actions import Caller
+from flegel.cluster.master.actions import Caller, SendTo
 from flegel.cluster.master.facts import CANCELLED, DONE, FAILED, QUEUED, RUNNING
 from flegel.cluster.master.state import LOST_AFTER
-from flegel.cluster.transport.protocol import Accepted, CancelJob, Denied, ScaleJob, SubmitJob
+from flegel.cluster.transport.protocol import (
+    COORDINATOR,
+    Accepted,
+    CancelJob,
+    Denied,
+    ProcessStatus,
+    ResumeJob,
+    ScaleJob,
+    StopAtBarrier,
+    SubmitJob,
+    SuspendJob,
+)
 from flegel.cluster.transport.protocol import ClusterJob as Spec
 from flegel.job import AlgorithmRef
 
@@ -228,6 +240,23 @@ def test_only_the_owner_cancels() -> None:
     turn(simulated)
     assert states(simulated) == [CANCELLED]
     assert not any(s.living() for s in simulated.slaves.values())
+
+
+def test_a_suspended_job_is_told_to_stop_at_a_barrier_and_can_be_resumed() -> None:
+    simulated = settled_cluster(jobs=1)
+    job = simulated.master.table.jobs["kmeans-1"]
+    slave = simulated.slaves[job.slave]
+    key = ("kmeans-1", job.attempt)
+    slave.coordinators[key] = msgspec.structs.replace(slave.coordinators[key], elastic=True)
+    turn(simulated)
+    answers = simulated.master.request_received(Caller("ann"), SuspendJob("kmeans-1"), simulated.now)
+    assert StopAtBarrier("kmeans-1", job.attempt) in [each.order for each in answers if isinstance(each, SendTo)]
+    name = ("kmeans-1", job.attempt, COORDINATOR, 0)
+    slave.processes[name] = ProcessStatus(*name, alive=False, outcome="suspended", why="its checkpoint is of 7")
+    turn(simulated)
+    assert job.state == CANCELLED and job.why == "its checkpoint is of 7"
+    again = simulated.master.request_received(Caller("ann"), ResumeJob("kmeans-1"), simulated.now)
+    assert isinstance(simulated.do(again), Accepted) and job.state == RUNNING and job.attempt == 2
 
 
 def test_bad_requests_get_a_sentence() -> None:

@@ -16,7 +16,9 @@ from flegel.datasets.row_ranges import compress, cut, expand, group
 from flegel.errors import DataError, UsageError
 from tests.datasets.helpers import check_shards
 
-partitions = st.sampled_from(["shuffle", "contiguous", "sorted-by 0", "dirichlet:0.2", "dirichlet:100"])
+partitions = st.sampled_from(
+    ["shuffle", "shuffle:0=50,3-4=7", "contiguous", "sorted-by 0", "dirichlet:0.2", "dirichlet:100"]
+)
 
 
 @given(rows=st.integers(1, 6000), count=st.integers(1, 12), partition=partitions, seed=st.integers(-5, 2**70))
@@ -131,3 +133,13 @@ def test_ranges_in_groups_keep_their_rows_and_their_order(seed: int) -> None:
         assert all(size == rows if exact else size >= rows for size in sizes[:-1])
         shorter = [size - int(g[-1, 1] - g[-1, 0]) for size, g in zip(sizes, groups, strict=True)]
         assert all(size < rows for size in shorter)
+
+
+def test_shards_are_as_large_as_their_shares() -> None:
+    sizes = [len(expand(plan_rows(100_000, i, 4, "shuffle:0=5,2=2", 1))) for i in range(4)]
+    assert np.allclose(np.array(sizes) / 100_000, np.array([5, 1, 2, 1]) / 9, atol=0.01)
+    whole = open_data(np.arange(9000.0)[:, None])
+    assert [len(ids) for ids in whole.owners(4, "shuffle:0=5,2=2", 1)] == [5000, 1000, 2000, 1000]
+    for text in ("shuffle:", "shuffle:0", "shuffle:0=0", "shuffle:a=2", "shuffle:0=1e999"):
+        with pytest.raises(UsageError, match="needs shares"):
+            plan_rows(100, 0, 4, text)

@@ -176,6 +176,22 @@ def test_advice_about_scaling_names_both_columns() -> None:
     assert advice(rows[:, :1], None, np.zeros(1, bool)) is None
 
 
+def test_advice_about_scaling_is_given_for_tables_that_text_made_sparse() -> None:
+    rows = Sparse(
+        np.array([0, 3, 5, 8]), np.array([0, 1, 2, 0, 1, 0, 1, 2]), np.array([1, 1e6, 1, 2, 5e6, 3, 1e6, 1]), 3
+    )
+    text = advice(rows, ["carat", "price", "cut=good"], np.array([False, False, True]))
+    assert text is not None and "'price'" in text
+    assert advice(rows, None, np.zeros(3, bool)) is None, "rare words of texts have small deviations"
+
+
+def test_a_column_that_makes_most_features_is_named() -> None:
+    frame = pd.DataFrame({"x": np.arange(1500.0), "plane": [f"N{i % 1200}" for i in range(1500)]})
+    said = open_data(frame, categorical="onehot").treatment.advice()
+    assert said is not None and said.startswith("'plane' makes 1,200 of 1,201 features; --drop plane")
+    assert treated().advice() is None
+
+
 def test_scaling_leaves_zeros_and_ones_alone() -> None:
     names = treated().feature_names
     assert names is not None

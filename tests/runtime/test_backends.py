@@ -81,10 +81,10 @@ class DeviceKernel:
         for shard in shards:
             shard.state[...] = self._copy(shard).state
 
-    def put_states(self, shards: Sequence[Shard]) -> None:
+    def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         for shard in shards:
             copy = self._copy(shard)
-            copy.state[...], copy.halted[...] = shard.state, shard.halted
+            copy.state[start:end], copy.halted[start:end] = shard.state[start:end], shard.halted[start:end]
 
     def forget(self, shard: Shard) -> None:
         self._copies.pop(id(shard), None)

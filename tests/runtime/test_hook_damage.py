@@ -167,6 +167,21 @@ def test_a_hook_of_the_coordinator_that_does_not_return_is_ended(body: Any) -> N
         fold(algorithm)
 
 
+def test_a_hook_that_was_ended_is_not_interrupted_again_while_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, again = hooked("updateParameter", busy), []
+
+    def slow(error: BaseException) -> str:
+        watch._late = (watch._count, 9.0)
+        watch._interrupt()
+        again.append(1)
+        return ""
+
+    monkeypatch.setattr("flegel.params.hooks.own_traceback", slow)
+    with HookWatch(algorithm, 0.2) as watch, pytest.raises(AlgorithmError, match="has not returned in time"):
+        fold(algorithm)
+    assert again == [1]
+
+
 def test_a_hook_in_another_thread_is_ended_at_its_next_line() -> None:
     algorithm, caught = hooked("objective", busy), []
 

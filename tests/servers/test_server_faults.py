@@ -28,7 +28,9 @@ WITHIN = 40  # seeds
 
 
 def test_laws_hold_whatever_happens_to_servers() -> None:
-    for seed in (*range(20), 77, 284):  # 77: asked for θ before the map is there; 284: starts fail, and two kills
+    # 77: asked for θ before the map is there; 249: a replaced server wakes and confirms a report; 284: starts fail, and
+    # two kills; 1997: a worker is lost that had not pushed its report again after a takeover
+    for seed in (*range(18), 77, 249, 284, 1997):
         run_served(served(seed))
 
 

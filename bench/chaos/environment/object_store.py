@@ -33,12 +33,12 @@ PATIENCE = 240.0
 class Store:
     """One `weed mini`; `start` after `kill` finds what it held."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._process = folder, None
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+        self.folder, self._host, self._process = folder, host, None
         base = 21_000 + os.getpid() % 300 * 100  # it also listens 10,000 above each
         self._ports = {name: base + 7 * n for n, name in enumerate(("s3", "filer", "master", "volume", "admin"))}
         self.environment = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._ports['s3']}", "AWS_ALLOW_HTTP": "true",
+            "AWS_ENDPOINT_URL": f"http://{host}:{self._ports['s3']}", "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": "us-east-1",
         }  # fmt: skip
 
@@ -48,7 +48,8 @@ class Store:
         program = Path(sys.executable).with_name("weed")
         words = [f"-{name}.port={number}" for name, number in self._ports.items()]
         self._process = subprocess.Popen(
-            [str(program), "mini", f"-dir={self.folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-webdav=false",
+            [str(program), "mini", f"-dir={self.folder}", f"-ip={self._host}", f"-ip.bind={self._host}",
+             "-webdav=false",
              "-s3.autoCreateBucket", "-master.telemetry=false", *words],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, **self.environment}, preexec_fn=end_with_the_test,
@@ -56,7 +57,7 @@ class Store:
         until = time.monotonic() + 60
         while time.monotonic() < until:
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self._ports["s3"])) == 0:
+                if probe.connect_ex((self._host, self._ports["s3"])) == 0:
                     return
             time.sleep(0.1)
         raise RuntimeError("The store did not start within 60 s.")

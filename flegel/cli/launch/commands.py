@@ -86,18 +86,33 @@ def slurm(
         typer.Option(metavar="NAME=VALUE", help="Of srun, such as partition=batch, time=2:00:00 or gres=gpu:1."),
     ] = None,
     cpus: Annotated[int | None, typer.Option(min=1, help="Processors of each slave; one a slot by default.")] = None,
+    script: Annotated[
+        bool, typer.Option("--script", help="Print a script for sbatch instead; its job requeues itself.")
+    ] = False,
+    array: Annotated[str, typer.Option(metavar="0-9%2", help="Of a script: an array of jobs; %a is the number.")] = "",
+    warning: Annotated[
+        int, typer.Option(metavar="SECONDS", help="Of a script: stop with a checkpoint so long before the time limit.")
+    ] = 120,
+    checkpoints: Annotated[str, typer.Option(help="Of a script: folder that all nodes see.")] = "checkpoints",
     keep: Keep = False,
 ) -> None:
-    """Slaves as jobs of Slurm; this command waits in the queue with them.
+    """Slaves as jobs of Slurm, or as steps inside an allocation; this command waits in the queue with them.
 
     For example:
 
         flegel launch slurm --slaves 4 --option partition=batch -- submit kmeans --data /shared/points.parquet
+
+        flegel launch slurm --script --slaves 4 --option time=2:00:00 -- submit kmeans --data /shared/p.parquet | sbatch
     """
     from flegel.cluster.launch.slurm import Cluster
+    from flegel.cluster.launch.slurm_script import SlurmScript
 
     with errors_as_sentences():
         given = assignments(option or [], "--option")
+        if script:
+            made = SlurmScript(words or [], slaves, slots, cpus, memory, given, array, warning, checkpoints)
+            print(made.text(), end="")
+            return
     request = LaunchRequest("slurm", slaves, slots, memory, timeout, host, keep, words or [])
     launch(request, lambda **options: Cluster(options=given, cpus=cpus, **options))
 

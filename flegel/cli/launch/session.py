@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
 from flegel.cli.app import errors_as_sentences, say
-from flegel.errors import UsageError
+from flegel.errors import ExitCode, UsageError
 from flegel.options import parse_bytes
 
 LAUNCH = "Launch"
@@ -71,6 +72,7 @@ def launch(request: LaunchRequest, make: Callable[..., Any]) -> None:
         elif not request.words:
             raise UsageError("Say what to run after --, such as `-- submit kmeans --data higgs`, or give --keep.")
         else:
+            signal.signal(signal.SIGUSR1, _suspended)
             with make(**request.options()) as cluster:
                 code = _run(request.words, cluster.environment())
             raise typer.Exit(code)
@@ -106,12 +108,19 @@ def _hold(request: LaunchRequest, make: Callable[..., Any], name: str) -> None:
         kept.wait_for_end()
 
 
+def _suspended(*_: object) -> NoReturn:
+    """Before there is a job, nothing is kept, and the same command begins anew."""
+    raise SystemExit(ExitCode.SUSPENDED)
+
+
 def _run(words: list[str], environment: dict[str, str]) -> int:
     """A command of flegel on the cluster. Ctrl-C reaches it too; it cancels its job and ends."""
     environment = {**environment, "FLEGEL_CANCEL_ON_INTERRUPT": "1"}
     command = subprocess.Popen([sys.executable, "-m", "flegel", *words], env=environment)
+    signal.signal(signal.SIGUSR1, lambda *_: command.send_signal(signal.SIGUSR1))
     try:
-        return command.wait()
+        code = command.wait()
+        return ExitCode.SUSPENDED if code == -signal.SIGUSR1 else code
     except KeyboardInterrupt:
         _end(command)
         raise

@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flegel.cluster.client import own_address
-from flegel.cluster.launch import ticket as tickets
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
 from flegel.cluster.launch.placer import CLOSE_SECONDS
-from flegel.cluster.launch.slave_host import HostedSlave
-from flegel.cluster.launch.ticket import SlaveTicket
+from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.slave_host import HostedSlave
+from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 from flegel.runtime import clock
 

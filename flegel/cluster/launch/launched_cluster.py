@@ -23,10 +23,10 @@ import msgspec
 
 from flegel.cluster.client import Client
 from flegel.cluster.connected import ConnectedCluster
-from flegel.cluster.launch.master_process import MasterSettings
 from flegel.cluster.launch.placer import Placer
-from flegel.cluster.launch.slave_process import sweep
-from flegel.cluster.launch.ticket import SlaveTicket
+from flegel.cluster.launch.processes.master_process import MasterSettings
+from flegel.cluster.launch.processes.slave_process import sweep
+from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.cluster.transport import keys
 from flegel.cluster.transport.keys import KeyEntry
 from flegel.errors import FlegelError, UsageError
@@ -100,7 +100,7 @@ class LaunchedCluster(ConnectedCluster):
     def _start_master(self, host: str) -> str:
         with (self.home / "logs" / "master.log").open("w+b") as log:
             self._master = subprocess.Popen(
-                [sys.executable, "-m", "flegel.cluster.launch.master_process"],
+                [sys.executable, "-m", "flegel.cluster.launch.processes.master_process"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             )  # fmt: skip
             assert self._master.stdin is not None and self._master.stdout is not None

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from flegel.cluster.launch import ticket as tickets
-from flegel.cluster.launch.ticket import READY, SlaveTicket
+from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.ticket import READY, SlaveTicket
 
-SLAVE = (sys.executable, "-m", "flegel.cluster.launch.slave_process")
+SLAVE = (sys.executable, "-m", "flegel.cluster.launch.processes.slave_process")
 
 
 class Placer(Protocol):

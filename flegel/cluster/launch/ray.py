@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flegel.cluster.launch import ticket as tickets
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.slave_host import HostedSlave
-from flegel.cluster.launch.ticket import SlaveTicket
+from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.slave_host import HostedSlave
+from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import FlegelError, UsageError
 
 STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")

@@ -1,4 +1,6 @@
-"""Slaves placed by Slurm: one `srun` job each, its ticket as a munge credential on standard input. Edits no partition.
+"""Slaves placed by Slurm: one `srun` each, its ticket as a munge credential on standard input. Edits no partition.
+
+An `srun` is a job of its own, or a step where this process runs inside an allocation.
 
 `flegel.slurm.Cluster(slaves=4, partition="batch", time="2:00:00")`. A credential can be decoded only by this user's
 processes on hosts of the same Slurm cluster, once, within five minutes. A slave that is killed, or whose node fails, is
@@ -8,19 +10,24 @@ one lost worker.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flegel.cluster.launch import munge
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
 from flegel.cluster.launch.placer import SLAVE, CommandPlacer, outward_address
-from flegel.cluster.launch.ticket import SlaveTicket
+from flegel.cluster.launch.processes import munge
+from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 
 PATIENCE = 60.0
+STEP = (
+    "--quiet", "--nodes=1", "--ntasks=1", "--exact", "--kill-on-bad-exit=1", "--unbuffered",
+)  # fmt: skip
+"""Options of a step: its own processors, so that the steps of an allocation spread over its nodes."""
 
 
 class SlurmPlacer(CommandPlacer):
@@ -45,6 +52,8 @@ class SlurmPlacer(CommandPlacer):
 
     def command(self, ticket: SlaveTicket) -> list[str]:
         self._launch = ticket.launch
+        if "SLURM_JOB_ID" in os.environ:
+            return ["srun", *STEP, f"--cpus-per-task={self._cpus}", *SLAVE]
         options = [f"--{name}={value}" if value else f"--{name}" for name, value in self._options.items()]
         return [
             "srun", "--quiet", f"--job-name={job_name(ticket.launch)}", "--nodes=1", "--ntasks=1",
@@ -55,13 +64,13 @@ class SlurmPlacer(CommandPlacer):
         return munge.seal(line)
 
     def drain(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        """A signal to the task, not to `srun`, which would kill it."""
+        """A signal to the step, not to `srun`, which would kill it."""
         if self.places.get(name):
-            scancel("--signal=TERM", f"{self.places[name]}.0")
+            scancel("--signal=TERM", self.places[name])
 
     def close(self) -> None:
         super().close()
-        if self._launch:
+        if self._launch and "SLURM_JOB_ID" not in os.environ:
             scancel(f"--name={job_name(self._launch)}", "--quiet")
 
 

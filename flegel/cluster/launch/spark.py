@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flegel.cluster.launch import ticket as tickets
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
 from flegel.cluster.launch.placer import CLOSE_SECONDS
-from flegel.cluster.launch.slave_host import host_slave
-from flegel.cluster.launch.ticket import SlaveTicket
+from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.slave_host import host_slave
+from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 from flegel.runtime import clock
 

@@ -1,4 +1,4 @@
-"""Requests of clients: submit, cancel, resume, scale, list. Checks each one and answers with a sentence. Pure."""
+"""Requests of clients: submit, cancel, suspend, resume, scale, list. Checks each, answers with a sentence. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ from flegel.cluster.transport.protocol import (
     ShowJobs,
     SlaveList,
     SlaveView,
+    StopAtBarrier,
     SubmitJob,
+    SuspendJob,
     ToClient,
     check_name,
 )
@@ -59,6 +61,8 @@ class ClientRequests:
                 return self._cancel(self._own(caller, name))
             case ScaleJob(job=name, workers=workers):
                 return self._scale(self._own(caller, name), workers)
+            case SuspendJob(job=name):
+                return self._suspend(self._own(caller, name))
             case ResumeJob(job=name):
                 return self._resume(self._own(caller, name))
             case ShowJobs(job=name):
@@ -121,6 +125,14 @@ class ClientRequests:
             return Accepted(job.id, f"is {job.state} already")
         self._lifecycle.end(job, CANCELLED, "cancelled by its owner")
         return Accepted(job.id, "is cancelled")
+
+    def _suspend(self, job: JobEntry) -> ToClient:
+        """One that does not train has nothing to keep: it is cancelled, and a resumed one begins anew."""
+        status = self._state.coordinators.get(job.id)
+        if job.state != RUNNING or status is None or not status.elastic:
+            return self._cancel(job)
+        self._state.send(job.slave, StopAtBarrier(job.id, job.attempt))
+        return Accepted(job.id, "stops at its next barrier, with a checkpoint")
 
     def _resume(self, job: JobEntry) -> ToClient:
         if job.state not in (FAILED, CANCELLED):

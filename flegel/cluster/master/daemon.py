@@ -45,6 +45,7 @@ from flegel.cluster.transport.protocol import (
     SlaveRefused,
     SlaveView,
     SubmitJob,
+    SuspendJob,
     check_name,
 )
 from flegel.cluster.transport.secure_server import ANYBODY, Received, SecureServer, Sender
@@ -195,7 +196,7 @@ class MasterDaemon:
         if isinstance(body, SubmitJob):
             self._store_code(body, frames)
         actions = self._machine.request_received(self._caller(sender, body), body, now)
-        if isinstance(body, SubmitJob | CancelJob | ScaleJob | ResumeJob):
+        if isinstance(body, SubmitJob | CancelJob | ScaleJob | SuspendJob | ResumeJob):
             self._log(f"{type(body).__name__.lower()} by {self._caller(sender, body).name}: {_summary(actions)}")
         self._execute(actions, sender, body)
 

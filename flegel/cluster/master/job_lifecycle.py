@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flegel.cluster.master.actions import RemoveFiles
 from flegel.cluster.master.facts import (
+    CANCELLED,
     DONE,
     FAILED,
     OVER,
@@ -95,6 +96,8 @@ class JobLifecycle:
     def coordinator_ended(self, job: JobEntry, process: ProcessStatus) -> None:
         if process.outcome == "done":
             self.end(job, DONE, process.why)
+        elif process.outcome == "suspended":
+            self.end(job, CANCELLED, process.why)
         elif process.outcome == "failed":
             self.end(job, FAILED, process.why, process.trace, process.usage)
         else:

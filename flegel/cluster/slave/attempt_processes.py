@@ -16,7 +16,7 @@ from flegel.cluster.master.message_budget import shortened
 from flegel.cluster.slave import child_processes, coordinator_protocol
 from flegel.cluster.slave.attempts import COORDINATOR_KEY, Attempts, JobAttempt
 from flegel.cluster.slave.child_processes import ChildProcess, SpareProcess
-from flegel.cluster.slave.coordinator_deadlines import CoordinatorDeadlines
+from flegel.cluster.slave.coordinator_deadlines import BUILT_IN_START, CoordinatorDeadlines
 from flegel.cluster.slave.data_access import MOVE_BY_SOCKET, confinement_for, why_refused
 from flegel.cluster.slave.process_limits import ProcessLimits
 from flegel.cluster.slave.settings import SlaveSettings
@@ -30,6 +30,7 @@ from flegel.cluster.transport.protocol import (
     LaunchWorker,
     ProcessStatus,
     ResizeJob,
+    StopAtBarrier,
     WorkerEnded,
     runs_submitted_code,
 )
@@ -72,14 +73,15 @@ class AttemptProcesses:
         except UnicodeDecodeError:
             self.refuse_coordinator(attempt, "the source of its class is not UTF-8", usage=True)
             return
-        refusal = self._forbidden(order.spec.data)
-        if refusal:
+        refusals = [self._forbidden(place) for place in (order.spec.data, order.spec.checkpoint) if place]
+        if refusal := next(filter(None, refusals), ""):
             self.refuse_coordinator(attempt, refusal, usage=True)
             return
         attempt.spec = order.spec
         attempt.deadlines = CoordinatorDeadlines(
-            order.spec.criteria.max_seconds, order.spec.hook_timeout, order.spec.worker_timeout
-        )
+            order.spec.criteria.max_seconds, order.spec.hook_timeout, order.spec.worker_timeout,
+            start_extra=0.0 if runs_submitted_code(order.spec) else BUILT_IN_START,
+        )  # fmt: skip
         attempt.status = CoordinatorStatus(order.job, order.attempt)
         shutil.rmtree(attempt.result, ignore_errors=True)
         if not order.resume:  # left by an older job of the same name
@@ -159,7 +161,7 @@ class AttemptProcesses:
             if order.worker is None or key == (order.worker, order.incarnation):
                 child_processes.request_end(child, "was dismissed")
 
-    def forward(self, order: WorkerEnded | ResizeJob | DrainWorkers) -> None:
+    def forward(self, order: WorkerEnded | ResizeJob | StopAtBarrier | DrainWorkers) -> None:
         """Pass an order on to the coordinator that it is for."""
         attempt = self._attempts.find(order.job, order.attempt)
         if attempt is not None and attempt.coordinator is not None:
@@ -218,7 +220,7 @@ class AttemptProcesses:
         del attempt.children[key]
         last = attempt.finished
         if key == COORDINATOR_KEY and last is not None and not child.end_reason:
-            outcome = "done" if last.done else "failed"
+            outcome = "done" if last.done else "suspended" if last.suspended else "failed"
             status = ProcessStatus(
                 *name, alive=False, outcome=outcome, why=last.why, trace=last.trace, usage=last.usage
             )  # fmt: skip

@@ -15,6 +15,8 @@ LONGEST_STOP = 600.0
 """Seconds that a coordinator may be stopped or frozen without being held up by a hook, all together."""
 COMPILING = 120.0
 """Seconds that compiling may take beyond that."""
+BUILT_IN_START = 600.0
+"""Seconds that a built-in algorithm may take beyond that for its first parameters: it ends, on wide tables late."""
 REPLACING = 10.0
 """Seconds to replace a worker that is lost at the end, and for its points to be visited."""
 
@@ -27,6 +29,8 @@ class CoordinatorDeadlines:
     hook_timeout: float = 30.0
     worker_timeout: float = 10.0
     """After which a silent worker is replaced: a coordinator whose loop runs may wait for one that is frozen."""
+    start_extra: float = 0.0
+    """Seconds beyond the limit of a hook that the choice of the first parameters may take."""
     phase: str = ""
     hook: str = ""
     """The hook that was entered last, if known."""
@@ -65,7 +69,8 @@ class CoordinatorDeadlines:
         where = f"phase: {self.phase}, in {self.hook}" if self.hook else f"phase: {self.phase}"
         if watched and self.max_seconds is not None and taken > self.max_seconds + more:
             return f"did not end within --max-seconds {self.max_seconds:g} and {more:.0f} s more ({where}); {hint}"
-        if watched and silent > self.hook_timeout + (COMPILING if compiling else 0.0):
+        extra = {"compiling": COMPILING, "init": self.start_extra}.get(self.phase, 0.0)
+        if watched and silent > self.hook_timeout + extra:
             limit = f"longer than --hook-timeout {self.hook_timeout:g} s"
             return f"was held up by a hook for {silent:.0f} s, {limit} ({where}); {hint}"
         return ""

@@ -22,8 +22,8 @@ import msgspec
 from flegel.cluster.slave import coordinator_protocol
 from flegel.cluster.slave.coordinator_pipe import CoordinatorPipe
 from flegel.cluster.slave.process_limits import read_line
-from flegel.cluster.transport.protocol import DrainWorkers, ResizeJob, WorkerEnded
-from flegel.errors import AlgorithmError, FlegelError, StorageError, UsageError, own_traceback
+from flegel.cluster.transport.protocol import DrainWorkers, ResizeJob, StopAtBarrier, WorkerEnded
+from flegel.errors import AlgorithmError, FlegelError, Interrupted, StorageError, UsageError, own_traceback
 from flegel.runtime import clock, logs
 
 _log = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ def listen_to_slave(cluster: Any) -> None:
                     cluster.report_lost(worker, incarnation, why, fault)
                 case ResizeJob(workers=workers):
                     cluster.scale(workers)
+                case StopAtBarrier():
+                    os.kill(os.getpid(), signal.SIGTERM)  # as for a job on one host
                 case DrainWorkers(workers=leaving):
                     for worker in leaving:
                         with contextlib.suppress(UsageError):  # the job is over, or has not begun
@@ -62,6 +64,8 @@ def main() -> None:
     pipe = CoordinatorPipe(descriptor)
     try:
         finished = run_job(assignment, pipe)
+    except Interrupted as error:
+        finished = coordinator_protocol.JobFinished(False, str(error), suspended=True)
     except AlgorithmError as error:
         finished = coordinator_protocol.JobFinished(False, str(error), error.trace)
     except FlegelError as error:
@@ -85,13 +89,15 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     threading.Thread(target=listen_to_slave, args=(cluster,), daemon=True).start()
     cluster.start()  # slaves start workers while this process imports
     pipe.send(coordinator_protocol.PhaseChanged("reading"))
+    from flegel.job import Job
     from flegel.machine.coordinator.observation import JobSnapshot
+    from flegel.options import options_of
     from flegel.runtime.checkpoint.reader import holds_job
     from flegel.runtime.checkpoint.store import open_store
     from flegel.runtime.job.checkpoint_session import new_session
     from flegel.runtime.job.class_source import instantiate
     from flegel.runtime.job.request import Request, open_job_data
-    from flegel.runtime.job.resume import replace
+    from flegel.runtime.job.resume import replace, resume
     from flegel.runtime.job.run import execute
     from flegel.runtime.worker.current_hook import MODULE
 
@@ -121,19 +127,19 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     def report_phase(name: str, hook: str = "") -> None:
         pipe.send(coordinator_protocol.PhaseChanged(name, hook=hook))
 
+    told: dict[str, Any] = {"cluster": cluster, "watch": watch, "say": log, "phase": report_phase}
+    place = spec.checkpoint or assignment.checkpoints
     try:
-        if assignment.resume and holds_job(open_store(assignment.checkpoints)):
-            result = replace(
-                assignment.checkpoints,
-                workers=assignment.workers,
-                cluster=cluster,
-                watch=watch,
-                say=log,
-                phase=report_phase,
-            )
-            return _saved(result, assignment, pipe)
+        kept_before = (assignment.resume or spec.checkpoint is not None) and holds_job(open_store(place))
+        if kept_before and spec.checkpoint is None:
+            return _saved(replace(place, workers=assignment.workers, **told), assignment, pipe)
         report_phase("init", MODULE)
         algorithm = instantiate(ref)
+        if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
+            changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}
+            changes["workers"] = assignment.workers
+            told |= {"algorithm": algorithm, "data": spec.data, "label": spec.label, "take_over": assignment.resume}
+            return _saved(resume(place, changes, **told), assignment, pipe)
         report_phase("reading")
         dataset = open_job_data(spec.description, spec.data, algorithm)
         result = execute(
@@ -142,7 +148,7 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
                 data=dataset,
                 job=msgspec.structs.replace(spec.description, workers=assignment.workers),
                 cluster=cluster,
-                session=new_session(assignment.checkpoints, CHECKPOINT),
+                session=new_session(place, spec.checkpoint_every if spec.checkpoint else CHECKPOINT),
                 watch=watch,
                 phase=report_phase,
                 say=log,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from flegel.cluster.transport.protocol import ClusterJob, DrainWorkers, ResizeJob, WorkerEnded
+from flegel.cluster.transport.protocol import ClusterJob, DrainWorkers, ResizeJob, StopAtBarrier, WorkerEnded
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True, tag=True):
@@ -65,10 +65,12 @@ class JobFinished(_Line):
     why: str
     trace: str = ""
     usage: bool = False
+    suspended: bool = False
+    """It was told to stop, and its last checkpoint is written."""
 
 
 Report = WorkersWanted | PhaseChanged | ProgressSeen | ProgressSaved | JobFinished
-Command = WorkerEnded | ResizeJob | DrainWorkers
+Command = WorkerEnded | ResizeJob | StopAtBarrier | DrainWorkers
 
 encode = msgspec.json.Encoder().encode
 decode_report = msgspec.json.Decoder(Report).decode

@@ -39,6 +39,7 @@ from flegel.cluster.transport.protocol import (
     SlaveBeat,
     SlaveLeaving,
     SlaveRefused,
+    StopAtBarrier,
     WorkerEnded,
     check_name,
 )
@@ -271,7 +272,7 @@ class SlaveDaemon:
             case ForgetProcesses(processes=names):
                 for name in names:
                     self.attempts.forget_process(name)
-            case WorkerEnded() | ResizeJob() | DrainWorkers():
+            case WorkerEnded() | ResizeJob() | StopAtBarrier() | DrainWorkers():
                 self.processes.forward(order)
             case FileReceived():
                 self._file_received(order)

@@ -82,7 +82,7 @@ class ProcessStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     incarnation: int = 0
     alive: bool = True
     outcome: str = ""
-    """Of one that has ended: `done`, `failed` (the job said so itself) or `lost` (the process died)."""
+    """Of one that has ended: `done`, `suspended`, `failed` (the job said so itself) or `lost` (the process died)."""
     why: str = ""
     trace: str = ""
     usage: bool = False
@@ -208,6 +208,13 @@ class ResizeJob(_Record):
     workers: int
 
 
+class StopAtBarrier(_Record):
+    """To a coordinator: write a checkpoint at the next barrier and end."""
+
+    job: str
+    attempt: int
+
+
 class DrainWorkers(_Record):
     """To a coordinator: these workers will end; move their points first."""
 
@@ -251,6 +258,13 @@ class CancelJob(_Request):
 class ScaleJob(_Request):
     job: str
     workers: int
+    user: str = ""
+
+
+class SuspendJob(_Request):
+    """Stop a job that trains, at its next barrier, with a checkpoint; `ResumeJob` lets it continue."""
+
+    job: str
     user: str = ""
 
 
@@ -352,11 +366,12 @@ ToSlave = (
     | ForgetProcesses
     | WorkerEnded
     | ResizeJob
+    | StopAtBarrier
     | DrainWorkers
     | FileReceived
     | SlaveRefused
 )
-FromClient = SubmitJob | CancelJob | ScaleJob | ResumeJob | ShowJobs | ListSlaves | ReadFile
+FromClient = SubmitJob | CancelJob | ScaleJob | SuspendJob | ResumeJob | ShowJobs | ListSlaves | ReadFile
 ToClient = JobList | SlaveList | Accepted | Denied | FileContent
 
 TO_SLAVE = (
@@ -366,6 +381,7 @@ TO_SLAVE = (
     ForgetProcesses,
     WorkerEnded,
     ResizeJob,
+    StopAtBarrier,
     DrainWorkers,
     FileReceived,
     SlaveRefused,
@@ -378,6 +394,7 @@ RIGHTS: dict[type[msgspec.Struct], tuple[str, ...]] = {
     SubmitJob: ("submit",),
     CancelJob: ("submit",),
     ScaleJob: ("submit",),
+    SuspendJob: ("submit",),
     ResumeJob: ("submit",),
     ShowJobs: ("submit", "read"),
     ListSlaves: ("submit", "read"),

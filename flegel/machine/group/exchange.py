@@ -42,6 +42,11 @@ from flegel.plan.termination import Verdict
 AGAIN = 1.0  # seconds after which a resting group contributes again, where nothing has changed
 
 
+FATAL = ("diverged", "unsound", "stuck", "worse")
+PASSING = ("stuck", "worse", "stalled")
+"""Where statistics are exchanged, these hold only until those of other groups arrive."""
+
+
 class GroupStep(Enum):
     """What the coordinator does next."""
 
@@ -103,33 +108,36 @@ class GroupExchange:
 
     def at_commit(self, job: JobState, now: float) -> None:
         """θ is new: contribute where it is time."""
-        self._visits += job.trace[-1].visits if job.trace else 0
-        if self._schedule.commit(now) and self.round:
-            self._offer(job, settled=False)
+        visits = job.trace[-1].visits if job.trace else 0
+        self._visits += visits
+        value = job.objective if job.objective is None or not job.algorithm.maximize else -job.objective
+        if self._schedule.commit(now, visits, job.points, value) and self.round:
+            self._offer(job, False, now)
 
     def rest(self, job: JobState, now: float) -> bool:
         """Training has come to an end here; True: wait for the others."""
         if self.done or job.verdict is None:
             return False
-        if job.verdict.outcome in ("diverged", "unsound", "stuck", "worse") or job.totals.unseen:
+        passing = self.kind == "statistics" and job.verdict.outcome in PASSING
+        if (job.verdict.outcome in FATAL and not passing) or job.totals.unseen:
             self.done = True
             return False
         self._resting = True
-        self._closing = job.verdict.outcome != "converged"
+        self._closing = job.verdict.outcome != "converged" and not passing
         self._tell(job, "resting")
         if self._closing:
             job.out.append(SetTimer(now + self._silence, Timer("group", 1)))
         if self.round:
-            self._offer_at_rest(job)
+            self._offer_at_rest(job, now)
         return True
 
-    def _offer_at_rest(self, job: JobState) -> None:
+    def _offer_at_rest(self, job: JobState, now: float) -> None:
         before, value = self._rested_at, job.objective
         tolerance = job.criteria.tolerance or 0.0
         same = before is not None and value is not None and abs(value - before) <= tolerance * max(abs(before), 1e-300)
         self._rested_at = value
         same = same and self._moved_by(pytree.flatten(job.store.own_statistics())) <= math.sqrt(tolerance)
-        self._offer(job, settled=self._closing or same or self.kind == "parameters")
+        self._offer(job, self._closing or same or self.kind == "parameters", now)
 
     def _moved_by(self, statistics: list[Array]) -> float:
         """The largest relative change of a field since the last contribution. The objective alone does not tell: groups
@@ -140,8 +148,8 @@ class GroupExchange:
         sizes = [(float(np.linalg.norm(a - b)), float(np.linalg.norm(b))) for a, b in pairs]
         return max((apart / max(size, 1e-300) for apart, size in sizes if apart), default=0.0)
 
-    def _offer(self, job: JobState, settled: bool) -> None:
-        self._schedule.sent()
+    def _offer(self, job: JobState, settled: bool, now: float) -> None:
+        self._schedule.sent(now)
         store = job.store
         theta = tuple(np.array(a) for a in pytree.flatten(store.parameter))
         if self.kind == "statistics":
@@ -172,7 +180,7 @@ class GroupExchange:
                 self.round = round_
                 self._schedule.opened(now)
                 if self._resting:
-                    self._offer_at_rest(job)
+                    self._offer_at_rest(job, now)
             case FromGroup(GroupJoined(group)):
                 self._schedule.joined(now)
                 job.out.append(Note(f"group {group} joined"))
@@ -185,7 +193,7 @@ class GroupExchange:
             case Timer("group", 1) if self._resting and self._closing:
                 return self._end(job, "the other groups did not synchronize in time", failed=False)
             case Timer("group", 0) if self._resting and self.round:
-                self._offer_at_rest(job)
+                self._offer_at_rest(job, now)
             case _:
                 pass
         return GroupStep.NOTHING
@@ -198,8 +206,11 @@ class GroupExchange:
         return GroupStep.END
 
     def _synchronized(self, job: JobState, result: Synchronized, now: float) -> GroupStep:
+        comparable = result.groups == self.groups
         self.round, self.groups, self.rounds = result.round + 1, result.groups, self.rounds + 1
-        self._schedule.opened(now)
+        self._schedule.opened(now, comparable)
+        if self._schedule.auto and (why := self._schedule.auto.explain()):
+            job.out.append(Note(f"interval between groups: {why}"))
         if job.phase == "over" or self.done:
             return GroupStep.NOTHING
         over = self._resting and (result.final or self._closing)
@@ -209,7 +220,7 @@ class GroupExchange:
         if over:
             self.done = True
             self._update(job)
-            if result.final and job.verdict is not None and not self._closing:
+            if result.final and job.verdict is not None and job.verdict.outcome == "converged":
                 others = f"all {len(result.groups)} groups are at rest"
                 job.verdict = Verdict(True, f"{others}; {job.verdict.reason}", "converged")
             return GroupStep.END

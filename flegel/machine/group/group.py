@@ -104,6 +104,8 @@ class Group:
         self._current: tuple[int, str] = (0, "")
         self._headers: dict[int, RoundResult] = {}
         """Of the last results, to leave them behind without their θ."""
+        self._cleaned = 0
+        """The last round whose objects were removed."""
         self._counted = False
         """Results were skipped, and one of them holds this group's last contribution."""
         self._stored_at = now
@@ -214,11 +216,15 @@ class Group:
             return
         if self._ready_since is None:
             self._ready_since = now
-        turn = sorted([s.name, *(beat.group for beat in live)]).index(s.name)
+        turn = self._turn(live)
         if turn and now - self._ready_since < 2.0 * turn * s.beat:
             self._calls.get(result_key(self.round), now)  # one of the others makes it
             return
         self._aggregate(live, now)
+
+    def _turn(self, live: list[MemberBeat]) -> int:
+        """Who makes the result: the first by name, and each of the others so much later."""
+        return sorted([self._settings.name, *(beat.group for beat in live)]).index(self._settings.name)
 
     def _is_ready(self, beat: MemberBeat) -> bool:
         return beat.round == self.round and (bool(beat.sent) or beat.withheld == self.round)
@@ -253,7 +259,7 @@ class Group:
             and {(e.group, e.life) for e in entries} == {(e.group, e.life) for e in before}
             and {beat.group for beat in live} <= {entry.group for entry in entries}
             and not self.table.loading()
-            and len(entries) >= self._settings.least_groups
+            and len({entry.group for entry in entries} | self.table.gone()) >= self._settings.least_groups
         )
 
     def _given_up(self, key: str, now: float) -> bool:
@@ -403,10 +409,11 @@ class Group:
         groups = tuple(e.group for e in result.entries)
         self._calls.out.append(Synchronized(result.round, remote, theta, included, result.final, groups))
         self._previous = self._headers[result.round] = result
-        self._headers.pop(result.round - 2 * KEPT_ROUNDS, None)
+        for old in [r for r in self._headers if r <= min(result.round, self._current[0]) - 3 * KEPT_ROUNDS]:
+            del self._headers[old]
         if result.by == self._settings.name:
             self._raise_current(now)
-            self._calls.list(f"rounds/{result.round - KEPT_ROUNDS}/", now)
+            self._clean_up(now)
         self._contributions.keep({e.key for e in result.entries})
         self._enter(result.round + 1)
 
@@ -446,6 +453,15 @@ class Group:
                 self._current = (decode(command.content, Current)[0].round, event.tag)
             else:
                 self._calls.get(CURRENT, now)
+
+    def _clean_up(self, now: float) -> None:
+        """The next rounds whose objects nobody needs. `current` may be far behind, where its puts failed, and a joiner
+        begins with the round that it names: that one and all later ones stay whole."""
+        assert self._previous is not None
+        last = min(self._previous.round, self._current[0]) - KEPT_ROUNDS
+        for round_ in range(max(self._cleaned, last - KEPT_ROUNDS) + 1, last + 1):
+            self._calls.list(f"rounds/{round_}/", now)
+            self._cleaned = round_
 
     def _remove_old(self, prefix: str, names: tuple[str, ...], now: float) -> None:
         """Objects of an old round that no result names any more. Who was in it stays known; only its θ goes."""

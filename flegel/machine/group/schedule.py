@@ -1,4 +1,4 @@
-"""When a group contributes to the open round: every T commits, or every so many seconds. Pure.
+"""When a group contributes to the open round: every T commits, every so many seconds, or by measured costs. Pure.
 
 A joiner (paper 3.1.5) that appears before the synchronization begins defers it to the next commit; one that appears
 while it goes on, or after it, has the next one made at the next commit.
@@ -9,25 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flegel.errors import UsageError
+from flegel.machine.group.auto_interval import AutoInterval
 from flegel.options import parse_seconds
 
 
 @dataclass(frozen=True)
 class Every:
-    """So many commits, or so many seconds; one of them is 0."""
+    """So many commits, so many seconds, or an interval that is found; the others are 0."""
 
     commits: int = 0
     seconds: float = 0.0
+    auto: bool = False
 
 
 def parse_every(text: str) -> Every:
-    """'3': commits; '30s', '500ms', '2min': time."""
+    """'3': commits; '30s', '500ms', '2min': time; 'auto'."""
     word = text.strip()
+    if word == "auto":
+        return Every(auto=True)
     if word.isdecimal() and 0 < int(word) < 1 << 31:
         return Every(commits=int(word))
     if word[:1].isdigit() and word[-1].isalpha():
         return Every(seconds=parse_seconds(word))
-    raise UsageError(f"--every {text}: give a number of commits such as 3, or a time such as 30s.")
+    raise UsageError(f"--every {text}: give a number of commits such as 3, a time such as 30s, or auto.")
 
 
 class SendSchedule:
@@ -35,25 +39,31 @@ class SendSchedule:
 
     def __init__(self, every: Every) -> None:
         self._every = every
+        self.auto = AutoInterval() if every.auto else None
         self.commits = 0
         self._open = False
         self._due_commit, self._due_at = 0, 0.0
         self._advance = False
 
-    def opened(self, now: float) -> None:
-        """The last result was applied; the next round is open."""
+    def opened(self, now: float, comparable: bool = False) -> None:
+        """The last result was applied; the next round is open. `comparable`: the same groups as in the last one."""
         self._open = True
+        seconds = self.auto.opened(now, comparable) if self.auto else self._every.seconds
         self._due_commit = self.commits + (1 if self._advance else self._every.commits)
-        self._due_at = now if self._advance else now + self._every.seconds
+        self._due_at = now if self._advance else now + seconds
         self._advance = False
 
-    def commit(self, now: float) -> bool:
+    def commit(self, now: float, visits: int = 0, points: int = 0, objective: float | None = None) -> bool:
         """A commit is done: is it time to contribute?"""
         self.commits += 1
+        if self.auto:
+            self.auto.commit(visits, points, objective)
         return self._open and self.commits >= self._due_commit and now >= self._due_at
 
-    def sent(self) -> None:
+    def sent(self, now: float) -> None:
         self._open = False
+        if self.auto:
+            self.auto.sent(now)
 
     def joined(self, now: float) -> None:
         """Another group has come."""

@@ -73,6 +73,10 @@ class MemberTable:
         found = [m.beat for _, m in sorted(self._members.items()) if m.beat.state == "finished" or self._there(m)]
         return [beat for beat in found if beat.state not in GONE]
 
+    def gone(self) -> set[str]:
+        """Groups that were there and will not be waited for: they left, were excluded, or are silent."""
+        return {name for name, m in self._members.items() if m.beat.state in GONE or not self._there(m)}
+
     def ahead(self, round_: int) -> bool:
         """Somebody has applied the result of this round already."""
         return any(m.beat.round > round_ for m in self._members.values())

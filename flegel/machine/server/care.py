@@ -55,6 +55,8 @@ FIRST_SERVER = 960
 MOST_SERVERS = 64
 FIRST_MAP = 1
 """Its slices are handed out with it."""
+REMEMBERED = 100
+"""Recoveries from losses."""
 TRIES = 5
 """Starts of one server that fail in a row, or losses of it without a fold in between; then the job has failed."""
 
@@ -83,13 +85,17 @@ class ServerCare:
         """Workers that have loaded: they are told of each map."""
         self._map: ServerMap | None = None
         self._stable: dict[int, int] = {}
-        self._taken_in_fold = False
-        """A slice changed hands while the fold under way was under way."""
+        self._unsure: set[int] = set()
+        """Workers whose last report may be missing at a server that took a slice over since."""
         self._gone: set[int] = set()
-        """Workers that were lost since that fold was asked for."""
+        """Workers that are lost."""
         self._goal: SliceMap | None = None
         """Where slices are to be as soon as copies are complete."""
-        self.lost = 0
+        self.lost = self._joins = 0
+        self._lost_at: float | None = None
+        """When the first server was lost since the last fold."""
+        self._recoveries: list[float] = []
+        """Seconds from losses to the end of the next fold."""
         self.notes: list[str] = []
 
     @property
@@ -139,11 +145,11 @@ class ServerCare:
                 self._joined(number)
             case SlicesFolded():
                 self._losses[number] = 0
-                return self._settle(self.group.folded(body, arrays))
+                return self._settle(self.group.folded(body, arrays), now)
             case SliceSummaries():
                 self.group.combine(body, arrays)
             case SlicesTaken():
-                return self._settle(self._taken(number, body))
+                return self._settle(self._taken(number, body), now)
             case SlicesStable():
                 self._note_stable(body)
             case WorkerFailed(where=where, error=error, trace=trace):
@@ -181,7 +187,10 @@ class ServerCare:
             ServerSnapshot(number - FIRST_SERVER, loads.get(number, 0), network.rate(number) if network else 0.0)
             for number in self._order()
         )
-        found = PlacementSnapshot(servers, self.group.cuts.count, self._map.version)
+        recoveries = tuple(round(seconds, 4) for seconds in self._recoveries)
+        found = PlacementSnapshot(
+            servers, self.group.cuts.count, self._map.version, lost=self.lost, joined=self._joins, recoveries=recoveries
+        )
         if network is None:
             return found
         cost, best = network.slice_size(len(servers))
@@ -194,29 +203,32 @@ class ServerCare:
 
     def worker_loaded(self, worker: int) -> None:
         self._workers.add(worker)
+        self._gone.discard(worker)
         if self._map is not None:
             self.group.out.send(worker, self._map)
 
     def worker_gone(self, worker: int) -> None:
         self._workers.discard(worker)
         self._gone.add(worker)
-        self._give_up_hopeless()
+        self.give_up_hopeless()
 
-    def _give_up_hopeless(self) -> None:
-        """A slice was taken over, and a worker whose report it lacks is gone: the fold cannot be repeated."""
+    def give_up_hopeless(self) -> None:
+        """A slice was taken over, and a worker whose report it may lack is gone: the fold would wait for ever."""
         pending = self.group.pending
-        if pending is None:
-            self._gone.clear()
-        elif self._taken_in_fold and self._gone & {worker for worker, _ in pending.reports}:
+        if pending is None or self.group.log[pending.op].abandoned:
+            return
+        if self._unsure & self._gone & {worker for worker, _ in pending.reports}:
+            self.group.log[pending.op].abandoned = True
             for server in self._live:
                 self.group.out.send(server, AbandonFold(pending.op))
 
-    def _settle(self, events: list[Event]) -> list[Event]:
+    def _settle(self, events: list[Event], now: float) -> list[Event]:
         """A fold may be done: what waited for that."""
         if self.group.pending is None:
-            self._taken_in_fold = False
-            self._gone.clear()
+            self._unsure.difference_update(self.group.last_folded)
             if any(isinstance(event, FoldFinished) for event in events):
+                if self._lost_at is not None:
+                    self._recoveries, self._lost_at = [*self._recoveries, now - self._lost_at][-REMEMBERED:], None
                 self._follow_plan()
             self._move_to_goal()
         return events
@@ -247,6 +259,7 @@ class ServerCare:
                     self.group.hand_out(server, self._assignment().of_server(server), known=True)
             return
         self.notes.append(f"server {number - FIRST_SERVER} joined")
+        self._joins += 1
         self._command(Milestone("server joined"))
         if not set(self._assignment().servers) & (set(self._live) - {number}):
             self._recover(all_lost=True)
@@ -269,6 +282,7 @@ class ServerCare:
         moved = goal.primary != self._assignment().primary
         self._publish(goal)
         if moved:
+            self._unsure |= self._workers | self._gone
             self.group.share()
 
     def _publish(self, assignment: SliceMap) -> None:
@@ -299,6 +313,7 @@ class ServerCare:
         self._command(EvictWorker(number, why))
         self._command(Milestone("server lost"))
         if was_live:
+            self._lost_at = now if self._lost_at is None else self._lost_at
             self._losses[number] = self._losses.get(number, 0) + 1
         often = max(self._tries[number], self._losses.get(number, 0))
         if often >= TRIES:
@@ -316,13 +331,13 @@ class ServerCare:
         self._goal = None
         assignment, orphans = after_loss(self._assignment(), self._live, self._replicas)
         moved = all_lost or assignment.primary != self._assignment().primary
-        self._taken_in_fold = self._taken_in_fold or (moved and self.group.pending is not None)
         self._publish(assignment)
         if moved:
+            self._unsure |= self._workers | self._gone
             self.group.share()
         if orphans:
             self._command(Note(f"{len(orphans)} slices had no copy left; they continue from the coordinator's"))
-        self._give_up_hopeless()
+        self.give_up_hopeless()
         if not self._replace:
             self._head_for(self._levelled())
 
@@ -346,6 +361,8 @@ class ServerCare:
         group = self.group
         for at in range(op + 1, group.op + 1):
             entry = group.log[at]
+            if entry.abandoned:
+                group.out.send(server, AbandonFold(at))
             if entry.combined is not None:
                 group.out.send(server, CombinedSummary(at), (entry.combined,))
             if isinstance(entry.body, FoldSlices | ChangeAccounts):

@@ -17,6 +17,7 @@ import numpy as np
 from flegel.core import sharding
 from flegel.core.pytree import Array
 from flegel.core.sharding import UNCUT
+from flegel.machine.server.holders import Holders
 from flegel.machine.server.server import TOGETHER
 from flegel.messages import Answer, Order, Report, Train
 from flegel.server_messages import (
@@ -66,6 +67,7 @@ class SliceClient:
         self.version = version
         self.parameter: tuple[Array, ...] = tuple(parameter)
         self._map: ServerMap | None = None
+        self._holders = Holders()
         self._kept: dict[int, KeptReport] = {}
         self._assemblies: dict[int, Assembly] = {}
         self._stable: dict[int, int] = {}
@@ -119,12 +121,9 @@ class SliceClient:
         """Slices changed hands: their new servers get what may be missing there."""
         if self._map is not None and fresh.version <= self._map.version:
             return []
-        before, self._map = self._map, fresh
+        self._map = fresh
         out = [Push(server, PullSlices(-1)) for server in sorted({*fresh.primary})]
-        changed = [
-            n for n, server in enumerate(fresh.primary)
-            if before is None or before.primary[n] != server or before.addresses.get(server) != fresh.addresses[server]
-        ]  # fmt: skip
+        changed = self._holders.use(fresh)
         for round_, report in sorted(self._kept.items()):
             for number in changed:
                 report.stored.pop(number, None)
@@ -181,8 +180,8 @@ class SliceClient:
     def hear(self, server: int, body: ServerBetween, arrays: tuple[Array, ...]) -> list[Message]:
         """What a server says; returns what the coordinator is to hear."""
         match body:
-            case PushStored(round_, slices):
-                return self._stored(server, round_, slices)
+            case PushStored(round_, slices, version):
+                return self._stored(server, round_, [n for n in slices if self._holders.is_current(n, version)])
             case ParameterSlices():
                 self._take_slices(body, arrays)
         return []
@@ -199,13 +198,14 @@ class SliceClient:
     def _take_slices(self, body: ParameterSlices, arrays: tuple[Array, ...]) -> None:
         if self._map is None:
             return
-        for number in body.slices:
+        current = {n for n in body.slices if self._holders.is_current(n, body.map)}
+        for number in current:
             self._stable[number] = max(self._stable.get(number, -1), body.stable)
         if len(self._stable) == len(self._map.slices):
             stable = min(self._stable.values())
             for round_ in [r for r in self._kept if r <= stable and r not in self._reports]:
                 del self._kept[round_]
-        if body.version <= self.version:
+        if body.version <= self.version or not current:
             return
         axes = self._map.sent
         assembly = self._assemblies.get(body.version)
@@ -218,6 +218,8 @@ class SliceClient:
         for into, rest in zip(uncut, arrays[:rests], strict=True):
             into[...] = rest
         for at, number in enumerate(body.slices):
+            if number not in current:
+                continue
             parts = arrays[rests + at * width : rests + (at + 1) * width]
             sharding.paste(assembly.arrays, axes, *self._map.slices[number], parts)
             assembly.missing.discard(number)

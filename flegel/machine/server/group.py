@@ -54,6 +54,8 @@ class LoggedOp:
     parameter: Tree | None = None
     """Of `ReplaceParameter`: the whole θ."""
     combined: Array | None = None
+    abandoned: bool = False
+    """A report of this fold is lost for ever."""
 
 
 @dataclass
@@ -100,6 +102,8 @@ class ServerGroup:
         """Workers that were sent the last θ."""
         self._progress: dict[int, OpProgress] = {}
         self._fold: tuple[int, Fold] | None = None
+        self.last_folded: tuple[int, ...] = ()
+        """Workers whose reports were in the last fold that is done."""
         self._gap = 0.0
         self._lost = ""
         """Why the statistics are not what the points say; told with the next fold."""
@@ -273,6 +277,7 @@ class ServerGroup:
         if self._fold is None or self._fold[0] != op:
             return []
         (_, request), self._fold = self._fold, None
+        self.last_folded = tuple(request.workers)
         for worker, change in zip(request.workers, request.changes, strict=True):
             self.rounds[worker] = change.rounds[-1]
         answer = self._answer(request, progress)
@@ -338,7 +343,7 @@ class ServerGroup:
                 span = self.cuts.slices[number]
                 arrays += pytree.flatten(sharding.cut(self.parameter, self.cuts.parameter, *span))
                 arrays += pytree.flatten(sharding.cut(self.statistics, self.cuts.statistics, *span))
-            body = HoldSlices(some, self.done_op, self._version_of(self.done_op), owners, known, self.rounds)
+            body = HoldSlices(some, self.done_op, self._version_of(self.done_op), owners, known, dict(self.rounds))
             self.out.send(server, body, arrays)
 
     def _version_of(self, op: int) -> int:

@@ -6,42 +6,51 @@ A part counts once: what comes again, or belongs to a round that is folded alrea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from flegel.core.pytree import Array
+
+
+@dataclass
+class PushedParts:
+    """What has come of one report: the rest fields, and the cut fields by slice."""
+
+    rest: list[Array]
+    parts: dict[int, list[Array]] = field(default_factory=dict)
 
 
 class ReportInbox:
     """Parts of reports for the slices of one server."""
 
     def __init__(self) -> None:
-        self._rest: dict[tuple[int, int], list[Array]] = {}
-        self._parts: dict[tuple[int, int], dict[int, list[Array]]] = {}
+        self._reports: dict[int, dict[int, PushedParts]] = {}
+        """By worker, then by round: a worker has few rounds here, a job may have thousands of workers."""
 
     def put(self, worker: int, round_: int, rest: list[Array], parts: dict[int, list[Array]]) -> None:
         """Parts by slice."""
-        key = (worker, round_)
-        held = self._parts.setdefault(key, {})
-        self._rest.setdefault(key, rest)
+        held = self._reports.setdefault(worker, {}).setdefault(round_, PushedParts(rest)).parts
         for number, arrays in parts.items():
             held.setdefault(number, arrays)
 
     def has(self, worker: int, rounds: Sequence[int], number: int) -> bool:
-        return all(number in self._parts.get((worker, round_), ()) for round_ in rounds)
+        mine = self._reports.get(worker, {})
+        return all(round_ in mine and number in mine[round_].parts for round_ in rounds)
 
     def get(self, worker: int, round_: int, number: int) -> tuple[list[Array], list[Array]]:
         """The rest fields, and the cut fields of this slice."""
-        return self._rest[worker, round_], self._parts[worker, round_][number]
+        report = self._reports[worker][round_]
+        return report.rest, report.parts[number]
 
     def used(self, worker: int, round_: int, number: int) -> None:
         """This slice holds everything of this worker up to that round."""
-        for key in [key for key in self._parts if key[0] == worker and key[1] <= round_]:
-            self._parts[key].pop(number, None)
-            if not self._parts[key]:
-                del self._parts[key], self._rest[key]
+        mine = self._reports.get(worker, {})
+        for each in [each for each in mine if each <= round_]:
+            mine[each].parts.pop(number, None)
+            if not mine[each].parts:
+                del mine[each]
 
     def clear(self) -> None:
-        self._rest.clear()
-        self._parts.clear()
+        self._reports.clear()
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return sum(len(mine) for mine in self._reports.values())

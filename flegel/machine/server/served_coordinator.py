@@ -54,6 +54,8 @@ class ServedCoordinator(Coordinator):
         """What servers are to hear besides; the end of the job stays last."""
         if self.state.phase == "over":
             self.servers.finish()
+        else:
+            self.servers.give_up_hopeless()
         self.notes += self.servers.notes
         self.servers.notes.clear()
         done = [command for command in commands if type(command) is Done]

@@ -6,7 +6,7 @@ workers, copies go to the backups without anybody waiting for them, and the coor
 
     slice at its primary         slice_state.py
     reports not yet folded       report_inbox.py
-    copies of other servers      here: `_replicas`
+    copies of other servers      replica_store.py
 
 A server accepts slices of its job's map only, each round of a worker once. It never decides who holds what.
 """
@@ -23,6 +23,8 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
+from flegel.machine.server.holders import Holders
+from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, without_zeros
 from flegel.machine.server.report_inbox import ReportInbox
 from flegel.machine.server.slice_state import SliceState
 from flegel.server_messages import (
@@ -74,17 +76,6 @@ Command = ToCoordinator | ToWorker | ToServer
 
 
 @dataclass
-class SliceCopy:
-    """A copy of a slice whose primary is another server."""
-
-    op: int
-    version: int
-    parameter: Tree
-    total: Tree
-    rounds: dict[int, int]
-
-
-@dataclass
 class PrimarySlice:
     """A slice at its primary: its state, what it has still to do, and who holds a copy of which op."""
 
@@ -113,8 +104,9 @@ class ParameterServer:
         self._sent = tuple(name not in algorithm.unsent for name in names)
         self._kept = tuple(name not in algorithm.spent for name in pytree.names(statistics))
         self.map: ServerMap | None = None
+        self._holders = Holders()
         self.slices: dict[int, PrimarySlice] = {}
-        self._replicas: dict[int, SliceCopy] = {}
+        self._replicas = ReplicaStore(parameter, statistics)
         self._inbox = ReportInbox()
         self._early: list[tuple[int, PushSlices, tuple[Array, ...]]] = []
         """Pushed by workers that have a newer map than this server."""
@@ -179,6 +171,7 @@ class ParameterServer:
         if self.map is not None and fresh.version <= self.map.version:
             return
         before, self.map = self.map, fresh
+        self._holders.use(fresh)
         for served in self.slices.values():  # a server that came back under another address has no copies
             same = [b for b in served.copied if before and before.addresses.get(b) == fresh.addresses.get(b)]
             served.copied, served.told = {b: served.copied[b] for b in same}, -1
@@ -187,17 +180,17 @@ class ParameterServer:
             gone = self.slices.pop(number).state
             if gone.summed:  # in the middle of a fold: no state that others know
                 continue
-            self._replicas[number] = SliceCopy(gone.op, gone.version, gone.parameter, gone.ledger.total, gone.rounds)
+            last = SliceCopy(gone.op, gone.version, gone.parameter, gone.ledger.total, gone.rounds)
+            self._replicas.keep(number, last)
         taken = sorted(mine - set(self.slices))
         for number in taken:
-            if (copy := self._replicas.pop(number, None)) is not None:
+            if (copy := self._replicas.take(number)) is not None:
                 state = SliceState(
                     self._algorithm, number, fresh.slices[number], copy.parameter, copy.total, copy.op, copy.version,
                     copy.rounds, None,
                 )  # fmt: skip
                 self.slices[number] = PrimarySlice(state, queued=copy.op)
-        for number in [n for n in self._replicas if self.number not in fresh.backups[n]]:
-            del self._replicas[number]
+        self._replicas.retain(n for n, backups in enumerate(fresh.backups) if self.number in backups)
         if taken:
             states = tuple((n, self.slices[n].state.op if n in self.slices else -1) for n in taken)
             self._out.append(ToCoordinator(SlicesTaken(fresh.version, states)))
@@ -254,7 +247,7 @@ class ParameterServer:
         if fresh:
             self._inbox.put(worker, body.round, rest, fresh)
         if mine:
-            self._out.append(ToWorker(worker, PushStored(body.round, tuple(mine))))
+            self._out.append(ToWorker(worker, PushStored(body.round, tuple(mine), self.map.version)))
 
     def _folded_round(self, number: int, worker: int) -> int:
         """The last round of this worker in the slice; -1 also where the slice is mine and its state on its way."""
@@ -287,7 +280,8 @@ class ParameterServer:
                 for state in states:
                     arrays += self._shown(state.parameter, rest=False)
                 stable = min(self.slices[n].stable_rounds.get(worker, -1) for n in some)
-                self._out.append(ToWorker(worker, ParameterSlices(version, tuple(some), stable), tuple(arrays)))
+                body = ParameterSlices(version, tuple(some), stable, self.map.version)
+                self._out.append(ToWorker(worker, body, tuple(arrays)))
 
     def _shown(self, parameter: Tree, rest: bool) -> list[Array]:
         """The fields that workers need: the rest, or those that are cut."""
@@ -457,23 +451,15 @@ class ParameterServer:
         states = [self.slices[n].state for n in numbers]
         arrays: list[Array] = []
         for state in states:
-            arrays += [*pytree.flatten(state.parameter), *(a.copy() for a in pytree.flatten(state.ledger.total))]
-        body = ReplicateSlices(op, self.map.version, tuple(numbers), tuple(s.version for s in states), states[0].rounds)
-        self._out.append(ToServer(backup, body, tuple(arrays)))
+            arrays += [*pytree.flatten(state.parameter), *pytree.flatten(state.ledger.total)]
+        frames, zero = without_zeros(arrays)
+        versions, rounds = tuple(s.version for s in states), dict(states[0].rounds)
+        body = ReplicateSlices(op, self.map.version, tuple(numbers), versions, rounds, zero)
+        self._out.append(ToServer(backup, body, frames))
 
     def _store_replicas(self, server: int, body: ReplicateSlices, arrays: tuple[Array, ...]) -> None:
-        fields = len(pytree.names(self._like_parameter)), len(pytree.names(self._like_statistics))
-        for at, number in enumerate(body.slices):
-            known = self._replicas.get(number)
-            if number in self.slices or (known is not None and known.op > body.op):
-                continue
-            mine = arrays[at * sum(fields) : (at + 1) * sum(fields)]
-            self._replicas[number] = SliceCopy(
-                body.op, body.versions[at],
-                pytree.unflatten(self._like_parameter, list(mine[: fields[0]])),
-                pytree.unflatten(self._like_statistics, list(mine[fields[0] :])),
-                dict(body.rounds),
-            )  # fmt: skip
+        current = {n for n in body.slices if n not in self.slices and self._holders.is_current(n, body.map)}
+        self._replicas.store(body, arrays, current)
         self._out.append(ToServer(server, ReplicaStored(body.op, body.map, body.slices)))
 
     def _replica_confirmed(self, server: int, body: ReplicaStored) -> None:

@@ -73,6 +73,7 @@ class PointStore:
         """How often points came or went."""
         self.known_version = -1
         """The version whose points the coordinator knows by number."""
+        self._written: list[tuple[Shard, int, int]] = []
 
     # -- what is here --------------------------------------------------------------------------------------
 
@@ -171,6 +172,11 @@ class PointStore:
         for transfer in taken:
             self._take(self._aside.pop(transfer))
 
+    def take_written(self) -> list[tuple[Shard, int, int]]:
+        """Points whose states changes of ownership have written since the last call: shard, first point, end."""
+        written, self._written = self._written, []
+        return written
+
     def _take(self, incoming: IncomingWindow) -> None:
         window = incoming.window
         segment = self.schedule.copy_of(window.block)
@@ -201,4 +207,5 @@ class PointStore:
             if incoming.window.lent is None:
                 base = incoming.state
         shard.halted[segment.start : segment.end] = incoming.halted
+        self._written.append((shard, segment.start, segment.end))
         self._origins[incoming.window.block] = (incoming.peer, base)

@@ -39,6 +39,11 @@ class PlacementSnapshot(msgspec.Struct, frozen=True):
     """What a slice costs besides its size, in bytes that a link carries in that time; 0: not measured."""
     best_slice: int = 0
     """Bytes, by sqrt(M·α/N) with that cost."""
+    lost: int = 0
+    joined: int = 0
+    """Since training began."""
+    recoveries: tuple[float, ...] = ()
+    """Seconds from the detection of a loss to the end of the next fold."""
 
 
 def lines(placement: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -46,6 +51,10 @@ def lines(placement: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     if not placement or not placement.get("servers"):
         return []
     found = [("servers", f"{len(placement['servers'])}, {placement['slices']} slices, map {placement['map']}")]
+    if placement.get("lost") or placement.get("joined"):
+        longest = max(placement["recoveries"], default=0.0)
+        told = f"{placement['lost']} lost, {placement['joined']} joined"
+        found.append(("changes", told + (f"; next round after {longest:.2f} s at most" if longest else "")))
     found += [(f"server {one['id']}", _server(one)) for one in placement["servers"][:SHOWN]]
     slowest = sorted(placement["matrix"], key=lambda link: link[2])[:SHOWN]
     found += [("link", f"{source} → {target}: {_rate(rate)}") for source, target, rate in slowest]

@@ -57,8 +57,8 @@ class ShardKernel(Protocol):
     def fetch_states(self, shards: Sequence[Shard]) -> None:
         """Bring `shard.state` up to date: somebody is going to read it."""
 
-    def put_states(self, shards: Sequence[Shard]) -> None:
-        """`shard.state` or `shard.halted` was changed, or shards were added."""
+    def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
+        """`shard.state` or `shard.halted` was changed for points start … end-1, or shards were added."""
 
     def forget(self, shard: Shard) -> None:
         """This shard will not be run again: free what the kernel holds of it."""

@@ -30,6 +30,7 @@ from flegel.machine.group.events import (
     StatusChanged,
     StoreCommand,
     StoreLost,
+    Synchronized,
     TimePassed,
     ToCoordinator,
 )
@@ -41,6 +42,7 @@ from flegel.runtime.group.keys import RefusedObject, Seal
 
 CALLS = 4  # store calls at the same time
 LAST = 5.0  # seconds for the last beat
+KEPT_TIMES = 1000  # rounds
 LOST_AFTER = 4.0  # multiples of the silence limit without an answer of the store
 
 _log = logging.getLogger(__name__)
@@ -71,6 +73,9 @@ class GroupLink:
         self._closing_at = 0.0
         self.bytes_sent = self.bytes_received = 0
         self.requests = 0
+        self._offered: tuple[int, float] = (0, 0.0)
+        self.rounds: deque[tuple[int, float, float]] = deque(maxlen=KEPT_TIMES)
+        """Round, and when this group contributed to it and had its result; training goes on meanwhile."""
         self.refused: list[str] = []
 
     @property
@@ -121,6 +126,8 @@ class GroupLink:
             return  # the coordinator does not look any more: no sign of life either
         if type(event) is Offered and (judged := self._judged(event)) is not None:
             event = judged
+        if type(event) is Offered:
+            self._offered = (event.round, now)
         if type(event) is StatusChanged and hasattr(os, "getloadavg"):
             event = StatusChanged(event.state, event.commits, event.workers, os.getloadavg()[0])
         for command in self._machine.handle(event, now):
@@ -131,6 +138,8 @@ class GroupLink:
                 self._tell(command)
 
     def _tell(self, news: ToCoordinator) -> None:
+        if isinstance(news, Synchronized) and news.round == self._offered[0] and news.included:
+            self.rounds.append((*self._offered, clock.now()))
         if isinstance(news, Remark):
             self.refused.append(news.text)
             _log.warning(news.text)

@@ -6,6 +6,7 @@ statistics mean the same everywhere. Source is compared by its hash and never ru
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -270,6 +271,17 @@ class GroupSession:
     def exchange(self) -> GroupExchange:
         """The coordinator's part."""
         return GroupExchange(self._algorithm, self._every, self._job.sites.group_timeout, self._base)
+
+    def summary(self, exchange: GroupExchange) -> dict[str, Any]:
+        """Rounds, and the traffic of this group with the bucket, for the result of the job."""
+        link = self.link
+        assert link is not None
+        took = [applied - offered for _, offered, applied in link.rounds]
+        return {
+            "group": self._job.sites.group, "groups": list(exchange.groups), "rounds": exchange.rounds,
+            "bytes_sent": link.bytes_sent, "bytes_received": link.bytes_received, "requests": link.requests,
+            "sync_seconds": round(statistics.median(took), 4) if took else None,
+        }  # fmt: skip
 
     def close(self) -> None:
         if self.link is not None:

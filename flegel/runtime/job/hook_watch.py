@@ -87,6 +87,11 @@ class HookWatch:
             self._count += 1
             self._running = RunningHook(self._count, hook, self._seconds + extra)
 
+    def ended(self, algorithm: Algorithm) -> None:
+        """The hook has raised: what is done with its error must not be interrupted."""
+        if algorithm is self._algorithm and os.getpid() == self._pid:
+            self._running = None
+
     def left(self, algorithm: Algorithm) -> None:
         if algorithm is not self._algorithm:
             return

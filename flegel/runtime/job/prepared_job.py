@@ -31,10 +31,15 @@ from flegel.runtime.job.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import inside
 
 SAMPLE_ROWS = 100_000
+SAMPLE_VALUES = 50_000_000
+"""Numbers of a dense sample: 400 MB as float64, of which hooks make copies."""
+LEAST_SAMPLE = 4096
 HEAD_ROWS = 1024
 PROBE_ROWS = 256
 COMPILING = 120.0
 """Seconds that compiling may take beyond the limit of a hook."""
+BUILT_IN = 600.0
+"""Seconds that a hook of a built-in algorithm may take beyond it: these hooks end, on wide tables late."""
 TIMED_ROWS = 2048  # on which a kernel is timed: 0.05 to 2 ms
 
 
@@ -164,7 +169,8 @@ class PreparedJob:
 
     def _hook(self, name: str, *args: Any) -> Any:
         self.request.phase("init", name)
-        return self._guard(name, lambda: getattr(self.algorithm, name)(*args))
+        extra = BUILT_IN if reference(self.algorithm).builtin else 0.0
+        return self._guard(name, lambda: getattr(self.algorithm, name)(*args), extra)
 
     def _guard(self, name: str, call: Callable[[], Any], extra: float = 0.0) -> Any:
         try:
@@ -193,16 +199,22 @@ class PreparedJob:
 
 def take_sample(data: Dataset, seed: int) -> Sample:
     """All rows in their order where they are few; else the first `HEAD_ROWS`, then others drawn evenly."""
-    if data.rows <= SAMPLE_ROWS:
+    most = sample_rows(data.columns, data.sparse)
+    if data.rows <= most:
         rows = data.read() if data.in_memory else data.draw(data.rows, seed)
         return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)
     head = data.source.take(np.array([[0, HEAD_ROWS]]))
-    rows = data.draw(SAMPLE_ROWS - HEAD_ROWS, seed)
+    rows = data.draw(most - HEAD_ROWS, seed)
     labels, weights = (
         None if a is None or b is None else np.concatenate([a, b])
         for a, b in ((head.labels, rows.labels), (head.weights, rows.weights))
     )
     return Sample(_stack(head.features, rows.features), labels, data.rows, data.columns, weights)
+
+
+def sample_rows(columns: int, sparse: bool) -> int:
+    """Rows of a sample: fewer where they are wide, since the first parameters are chosen in memory, by one process."""
+    return SAMPLE_ROWS if sparse else min(SAMPLE_ROWS, max(LEAST_SAMPLE, SAMPLE_VALUES // max(1, columns)))
 
 
 def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:

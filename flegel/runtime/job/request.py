@@ -18,10 +18,12 @@ from flegel.job import Job
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.options import check_options
 from flegel.params.ledger import sums_alone
+from flegel.plan.devices import first_shares, parse_devices
 from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.observers import JobControl, Observer
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
+from flegel.sync import balance_mode
 
 WORK = 1 << 21  # multiplications of a pass, of each worker at least: 0.3 to 2 ms, the time of a barrier
 SPARSE_COLUMNS = 256  # numbers in a sparse row, at most, as far as that is known
@@ -52,6 +54,17 @@ class Request:
     @property
     def workers(self) -> int:
         return workers_for(self.algorithm, self.data) if self.job.workers is None else self.job.workers
+
+    @property
+    def partition(self) -> str:
+        """Who owns which rows at first: as the job says, or said when it was begun. By default a GPU beside processors
+        gets a share like its speed, where balance can correct that."""
+        stored = self.session.stored if self.session is not None else None
+        job = self.job if stored is None else stored.record.job
+        workers = job.workers or self.workers
+        if job.partition != "shuffle" or balance_mode(job.sync, workers) == "off":
+            return job.partition
+        return first_shares(parse_devices(job.device, job.gpus, workers), workers)
 
 
 def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:

@@ -131,7 +131,9 @@ def _execute(request: Request, observation: Observation) -> Result:
             group.ended = "finished"
         with by_one_thread():  # hooks of the end, too
             loaded = machine.state.ready_at - shift - began
-            return _result(request, machine, built, loaded, scaling, place.choice.kind if place.choice else "processes")
+            kind = place.choice.kind if place.choice else "processes"
+            sites = group.summary(machine.exchange) if group and isinstance(machine, GroupCoordinator) else {}
+            return _result(request, machine, built, loaded, scaling, kind, sites)
 
 
 def _prepared(
@@ -166,7 +168,7 @@ def _shared_rows(
     """Rows that only this process has, where all workers can read them, until the job ends."""
     whole = request.data.read()
     owners = [part.ids for part in parts]
-    owners = owners or request.data.owners(request.workers, request.job.partition, request.job.seed)
+    owners = owners or request.data.owners(request.workers, request.partition, request.job.seed)
     labels = request.algorithm.labels_for_points(whole.labels)
     rows = SharedRows(whole.features, labels, owners, cluster.new_array, whole.weights)
     ending.callback(rows.close)
@@ -329,14 +331,14 @@ def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
     advice = None
     if request.job.scale == "none":
         advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
-    for line in (request.data.note, *request.data.source.report, advice):
+    for line in (request.data.note, *request.data.source.report, how.advice(), advice):
         if line:
             request.say(line)
 
 
 def _own_parts(request: Request) -> dict[str, Any]:
     """Workers read their own parts; no process holds the whole."""
-    return {"kind": "dataset", "description": request.data.describe(), "partition": request.job.partition}
+    return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
 
 
 def _result(
@@ -346,6 +348,7 @@ def _result(
     load_seconds: float,
     scaling: scale.Scaling | None,
     placement: str,
+    sites: dict[str, Any],
 ) -> Result:
     algorithm, data = request.algorithm, request.data
     assert machine.verdict is not None
@@ -386,6 +389,7 @@ def _result(
         audit=audit_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
         servers=plain(server_placement(machine)),
+        sites=sites,
         training=TrainingRows(data, scaling),
     )
 

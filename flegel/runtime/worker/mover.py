@@ -227,7 +227,7 @@ class Mover:
 
     def at_rest(self, work: Callable[[PointStore], None]) -> None:
         if self._executor is not None:
-            self._trainer.at_rest(self._executor.store, work)
+            self._trainer.at_rest(self._executor.store, work, states=False)
 
     def resume(self, work: Callable[[], None]) -> None:
         """From the trainer thread, while this one may have entered another job: then the work is dropped."""

@@ -285,18 +285,20 @@ class Trainer:
             self._run(*self._interruptions.get())
 
     def _run(self, store: PointStore, work: Callable[[PointStore], None], states: bool = True) -> None:
-        """`states`: the work reads or writes those of the points, which may be on a device."""
+        """`states`: the work reads those of the points, which may be on a device. It never writes them."""
         if self.store is not store or self._kernel is None:
             return
         if states:
             self._kernel.fetch_states(store.shards)
         work(store)
-        if states:
-            self._kernel.put_states(store.shards)
 
     def _transfer(self, settle: TransferOwnership) -> None:
-        if self.store is not None:
-            self._run(self.store, lambda store: store.settle(settle.given, settle.taken))
+        """States of points that came are written; those of all others stay where they are."""
+        if self.store is None or self._kernel is None:
+            return
+        self.store.settle(settle.given, settle.taken)
+        for shard, start, end in self.store.take_written():
+            self._kernel.put_states([shard], start, end)
 
     def _measure(self, order: MeasureMoments) -> MomentsReady:
         rows = open_rows(order.source, order.index, order.count, order.seed, open_array=self._open_array)
@@ -308,6 +310,7 @@ class Trainer:
         self._kernel.fetch_states(self.store.shards)
         done = carry_out(self.store, command.order, command.arrays, self._reassigner)
         self._kernel.put_states(self.store.shards)
+        self.store.take_written()
         return done
 
     def _rows(self, load: LoadShard, scaling: tuple[Array, ...], ids: Array | None) -> Rows:

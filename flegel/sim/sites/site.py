@@ -62,6 +62,7 @@ class SimulatedSite:
         now: float,
         call: Callable[[StoreCommand, float, Callable[[Answered, float], None]], None],
         told: Callable[[SimulatedSite, Offered | Synchronized, float], None],
+        make: type[Group] = Group,
     ) -> None:
         kept = settings.exchange == "statistics"
         algorithm: Algorithm = CountedSteps() if kept else SpentStepsOfGroups()
@@ -71,7 +72,7 @@ class SimulatedSite:
         self.job = JobState(algorithm, cast("Any", None), Criteria(), self.store, phase="training")
         base: Sequence[Array] = [] if kept else [np.zeros(groups)]
         self.exchange = GroupExchange(algorithm, Every(commits=every), settings.silence, base)
-        self.machine = Group(settings, [(groups,)], base, now)
+        self.machine = make(settings, [(groups,)], base, now)
         self.commits = 0
         self._call, self._told = call, told
         self.exchange.begin(self.job)

@@ -20,7 +20,8 @@ from flegel.sim.sites.site import SimulatedSite
 QUIET_FROM = 30.0  # seconds of virtual time; the store and the sites behave from then on
 END = 55.0
 SILENCE = 5.0
-SLOW_ROUND = 4.0  # seconds of a round beside its commits: beats, turns, a slow store
+SLOW_ROUND = 4.0  # seconds of a round beside its commits: beats and turns
+CALLS_IN_TURN = 8.4  # latencies of a round's store calls: six follow each other, 1.4 latencies each on average
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,8 @@ class SiteWorld:
         rounds = [site.machine.round for site in alive]
         made = max(self.laws.results, default=0) - before
         commits = self.scenario.every * max(self.scenario.periods)
-        least = int((END - QUIET_FROM - 2.0 * SILENCE) / (commits + SLOW_ROUND))
+        store = CALLS_IN_TURN * self.scenario.faults.latency
+        least = int((END - QUIET_FROM - 2.0 * SILENCE) / (commits + SLOW_ROUND + store))
         if alive and (made < least or max(rounds) - min(rounds) > 2):
             raise BrokenLaw(f"on it goes: {made} rounds in the quiet time, groups are in rounds {rounds}")
         last = self.laws.results.get(max(self.laws.results, default=0), ())

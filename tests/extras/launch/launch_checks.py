@@ -45,20 +45,20 @@ def check_loses_a_slave(cluster: LaunchedCluster, kill: Callable[[str], Any]) ->
     """The slave without the coordinator is ended by the other system; the job notices and ends as it would have."""
     options = {"workers": 2, "sync": "bsp", "tolerance": 0.0, "max_iterations": 60, "straggler": "all:20ms/500"}
     job = cluster.submit(KMeans(k=4, init="first"), "blobs:4000", **options)
-    _until(lambda: (seen := job.progress()) is not None and seen.iteration > 1)
+    until(lambda: (seen := job.progress()) is not None and seen.iteration > 1)
     victim = next(slave.name for slave in cluster.slaves() if slave.name != job.view().place)
     kill(victim)
     result = job.result(timeout=WAIT)
     assert result.iterations == 60 and any(each["kind"] == "lost" for each in result.incidents)
     here = flegel.run(KMeans(k=4, init="first"), "blobs:4000", workers=2, sync="bsp")
     assert result.objective == pytest.approx(here.objective, rel=1e-9)
-    _until(lambda: victim in cluster.lost)
+    until(lambda: victim in cluster.lost)
 
 
 def check_nothing_is_left(cluster: LaunchedCluster) -> None:
     """After `close`: no slave or master of this launch runs, and no file of it exists."""
     assert not cluster.home.exists()
-    _until(lambda: not launch_processes(cluster), 30.0)
+    until(lambda: not launch_processes(cluster), 30.0)
     assert not list(Path(tempfile.gettempdir()).glob(f"flegel-*{cluster.launch}*"))
 
 
@@ -74,7 +74,7 @@ def launch_processes(cluster: LaunchedCluster) -> list[psutil.Process]:
     return [p for p in found if psutil.Process() in p.parents() or p.ppid() == 1]
 
 
-def _until(holds: Callable[[], bool], seconds: float = WAIT) -> None:
+def until(holds: Callable[[], bool], seconds: float = WAIT) -> None:
     limit = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < limit, "not within the time"

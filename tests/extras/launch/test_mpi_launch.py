@@ -34,4 +34,4 @@ def test_jobs_train_on_slaves_of_mpi_and_survive_a_killed_one() -> None:
 
 
 def _is_slave(process: psutil.Process) -> bool:
-    return "flegel.cluster.launch.slave_process" in process.cmdline()
+    return "flegel.cluster.launch.processes.slave_process" in process.cmdline()

@@ -10,9 +10,10 @@ from typing import Any
 
 import psutil
 import pytest
-from launch_checks import check_loses_a_slave, check_nothing_is_left, check_trains
+from launch_checks import check_collection, check_loses_a_slave, check_nothing_is_left, check_trains, until
 
 from flegel.cluster.launch.spark import SparkCluster, new_session
+from flegel.errors import UsageError
 
 pyspark = pytest.importorskip("pyspark", reason="pip install 'flegel[spark]'")
 if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
@@ -32,9 +33,21 @@ def session() -> Iterator[Any]:
 def test_jobs_train_on_executors_and_survive_a_killed_one(session: Any) -> None:
     with SparkCluster(session, slaves=2) as cluster:
         check_trains(cluster)
+        check_collection(cluster, session.createDataFrame)
         check_loses_a_slave(cluster, lambda name: kill_executor_of(name))
     check_nothing_is_left(cluster)
     assert session.range(10).count() == 10, "Spark itself goes on"
+
+
+@pytest.mark.processes
+def test_frames_of_executors_train_and_are_refused_where_slaves_hold_every_core(session: Any) -> None:
+    with SparkCluster(session, slaves=2) as cluster:
+        check_collection(cluster, session.createDataFrame)
+        cluster.scale(3)
+        until(lambda: sum(slave.state == "here" for slave in cluster.slaves()) == 3)
+        with pytest.raises(UsageError, match="All 3 slots of Spark are in use"):
+            cluster.submit("kmeans", session.range(10).toDF("a"))
+    check_nothing_is_left(cluster)
 
 
 def kill_executor_of(name: str) -> None:

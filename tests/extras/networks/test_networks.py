@@ -150,13 +150,27 @@ def test_micro_batches_take_a_tenth_of_an_interval_at_most() -> None:
     sizes = MicroBatches(256)
     for _ in range(20):
         sizes.add(sizes.size, sizes.size / 10_000)  # 10,000 samples a second
-        sizes.add_round(0.1)
+        sizes.add_round(0.1, stopped=True)
     assert sizes.size == 64  # 6.4 ms of 10 ms; 128 would be 12.8
     for _ in range(20):
-        sizes.add_round(10.0)
+        sizes.add(sizes.size, sizes.size / 10_000)
+        sizes.add_round(10.0, stopped=True)
     assert sizes.size == 256
     assert sizes.too_large(256) and sizes.size == 128
     assert not sizes.too_large(1)
+
+
+def test_micro_batches_are_no_shorter_than_pays_for_their_calls() -> None:
+    """With 2 ms a call and 100 µs a sample, √(2 ms · 20 ms) = 6.3 ms and not 2 ms: 32 samples, in 5.2 ms."""
+    sizes = MicroBatches(256)
+    for _ in range(40):
+        sizes.add(sizes.size, 2e-3 + sizes.size * 1e-4)
+        sizes.add_round(0.02, stopped=True)
+    assert sizes.size == 32
+    sizes.add_round(0.02, stopped=False)  # a round of so many points, which no signal ends
+    for _ in range(8):
+        sizes.add(sizes.size, 2e-3 + sizes.size * 1e-4)
+    assert sizes.size == 256
 
 
 def test_abandoning_a_slow_micro_batch_would_bias_the_gradient_and_finishing_it_does_not() -> None:

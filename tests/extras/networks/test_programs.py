@@ -161,3 +161,8 @@ def test_devices_are_given_to_workers(text: str, gpus: int, found: dict[int, str
 def test_devices_that_cannot_be_are_refused(text: str, gpus: int, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         parse_devices(text, gpus, 4)
+
+
+def test_points_with_weights_are_refused() -> None:
+    with pytest.raises(UsageError, match="without weights"):
+        run(KMeans(k=4), (ROWS, None, np.ones(len(ROWS))), device="0=torch:cpu", workers=1, max_iterations=2)

@@ -46,7 +46,7 @@ class NumbaKernel:
     def fetch_states(self, shards: Sequence[Shard]) -> None:
         """Nothing to do: the loop writes to the arrays of the shard."""
 
-    def put_states(self, shards: Sequence[Shard]) -> None:
+    def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         """Nothing to do: the loop reads the arrays of the shard."""
 
     def forget(self, shard: Shard) -> None:

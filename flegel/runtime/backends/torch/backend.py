@@ -34,6 +34,8 @@ class TorchBackend:
             raise UsageError(f"{name} has no program for {self.device}; its workers compute on processors.")
         if isinstance(shard.features, Sparse):
             raise UsageError(f"{name} takes dense rows on {self.device}; leave sparse ones to processors.")
+        if shard.weights is not None:
+            raise UsageError(f"{name} takes points without weights on {self.device}; leave those to processors.")
         module, _, program = algorithm.torch_program.partition(":")
         made = getattr(import_module(module), program)(algorithm, self._device)
         return TorchKernel(made, shard, parameter, empty, self._device)

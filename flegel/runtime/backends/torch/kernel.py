@@ -6,7 +6,8 @@ the device and are copied to the shard when somebody is going to read them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,9 @@ class TorchKernel:
         self._shards: dict[int, DeviceShard] = {}
         program.set_parameter(parameter)
         self._warm(shard)
+        if device.type == "cuda":
+            with self._memory_for(shard):
+                self._bring(shard, 0, shard.points)  # while the job is loaded, not in the first round
 
     def _warm(self, shard: Shard) -> None:
         """Compile and load what the program needs, on a copy of a few points."""
@@ -83,7 +87,7 @@ class TorchKernel:
         end = min(end, shard.points)
         if flag[0]:
             return start
-        try:
+        with self._memory_for(shard):
             held = self._bring(shard, start, end)
             held.newer = True
             size = self._program.block(shard.columns)
@@ -94,12 +98,17 @@ class TorchKernel:
                 self._program.visit(held.features[part], held.labels[part], held.state[part], self._sums, iteration)
                 if self._place.type == "cuda":
                     torch.cuda.synchronize(self._place)  # the flag is looked at when the work is done, not queued
+        return end
+
+    @contextmanager
+    def _memory_for(self, shard: Shard) -> Iterator[None]:
+        try:
+            yield
         except torch.OutOfMemoryError:
             raise UsageError(
                 f"There is not enough memory on {self.device} for {shard.points} points of {shard.columns} columns; "
-                "use more workers, or processors."
+                "use more workers, a smaller share (--partition), or processors."
             ) from None
-        return end
 
     def _bring(self, shard: Shard, start: int, end: int) -> DeviceShard:
         held = self._shards.get(id(shard))
@@ -163,12 +172,16 @@ class TorchKernel:
         else:
             shard.state[held.here] = tiles[held.here]
 
-    def put_states(self, shards: Sequence[Shard]) -> None:
+    def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
+        """Tiles that have not been brought yet come with their states when they are trained."""
         for shard in shards:
-            held = self._shards.get(id(shard))
-            if held is not None:
-                held.state[...] = self._rows(shard.state, 0, shard.tiles, shard, slice(0, shard.points))
-                held.newer = False
+            held, last = self._shards.get(id(shard)), shard.points if end is None else end
+            if held is None:
+                continue
+            lo, hi = start // TILE, -(-last // TILE)
+            rows = slice(start, last) if shard.layout == "rows" else slice(lo * TILE, min(hi * TILE, shard.points))
+            held.state[rows] = self._rows(shard.state, lo, hi, shard, rows)
+            held.newer = held.newer and (start, last) != (0, shard.points)
 
     def forget(self, shard: Shard) -> None:
         self._shards.pop(id(shard), None)

@@ -1,4 +1,4 @@
-"""The master of a launch: `python -m flegel.cluster.launch.master_process`, its settings on standard input.
+"""The master of a launch: `python -m flegel.cluster.launch.processes.master_process`, its settings on standard input.
 
 Prints its address when it listens, and ends when standard input ends: with its launcher, whatever became of that. A
 launcher that was ended by a signal removes nothing, so the master removes the folder of the launch where it is told to.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from flegel.cluster.launch.lifeline import end_with_input, read_line
+from flegel.cluster.launch.processes.lifeline import end_with_input, read_line
 from flegel.cluster.master.daemon import MasterDaemon
 from flegel.cluster.transport import keys
 from flegel.cluster.transport.protocol import RIGHTS

@@ -1,7 +1,8 @@
-"""A slave as another system starts it: `python -m flegel.cluster.launch.slave_process`, its ticket on standard input.
+"""A slave as another system starts it, its ticket on standard input.
 
-It ends when standard input ends, when its master is gone for good, or by a signal as `flegel slave` does. Its folder is
-private and removed at the end; one that a killed slave has left is removed by the next slave on the host.
+`python -m flegel.cluster.launch.processes.slave_process`. It ends when standard input ends, when its master is gone for
+good, or by a signal as `flegel slave` does. Its folder is private and removed at the end; one that a killed slave has
+left is removed by the next slave on the host.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import tempfile
 from pathlib import Path
 
 from flegel.cluster.client import own_address
-from flegel.cluster.launch import munge
-from flegel.cluster.launch import ticket as tickets
-from flegel.cluster.launch.lifeline import end_with_input, read_line
-from flegel.cluster.launch.ticket import READY, SlaveTicket
+from flegel.cluster.launch.processes import munge
+from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.lifeline import end_with_input, read_line
+from flegel.cluster.launch.processes.ticket import READY, SlaveTicket
 from flegel.cluster.slave.daemon import SlaveDaemon
 from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.transport.protocol import TO_SLAVE
@@ -40,8 +41,8 @@ def main() -> None:
     """Entry point."""
     logs.configure(level=logging.INFO)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    place = os.environ.get("SLURM_JOB_ID", "")
-    print(f"{READY} {place}".rstrip(), flush=True)
+    job, step = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "0")
+    print(f"{READY} {job}.{step}" if job else READY, flush=True)
     line = read_line()
     if not line:
         sys.exit(0)  # the launcher ended before it had sent anything

@@ -1,0 +1,71 @@
+"""Copies of slices whose primary is another server. Pure bookkeeping; who holds which copy is said by the map."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flegel.core import pytree, sharding
+from flegel.core.pytree import Array, Tree
+from flegel.server_messages import ReplicateSlices
+
+
+@dataclass
+class SliceCopy:
+    """A slice as it was after `op`."""
+
+    op: int
+    version: int
+    parameter: Tree
+    total: Tree
+    rounds: dict[int, int]
+
+
+def without_zeros(arrays: Sequence[Array]) -> tuple[tuple[Array, ...], dict[int, tuple[tuple[int, ...], str]]]:
+    """What has to travel, as copies, and place and form of the rest: spent statistics are zero after a fold."""
+    zero = {at: (a.shape, a.dtype.str) for at, a in enumerate(arrays) if a.size and sharding.is_zero([a])}
+    return tuple(a.copy() for at, a in enumerate(arrays) if at not in zero), zero
+
+
+def _with_zeros(arrays: Sequence[Array], body: ReplicateSlices) -> list[Array]:
+    given = iter(arrays)
+    count = len(arrays) + len(body.zero)
+    return [np.zeros(*body.zero[at]) if at in body.zero else next(given) for at in range(count)]
+
+
+class ReplicaStore:
+    """The copies of one server: of each slice the newest."""
+
+    def __init__(self, parameter: Tree, statistics: Tree) -> None:
+        """Any bundles of the right types, for their fields."""
+        self._like = parameter, statistics
+        self._copies: dict[int, SliceCopy] = {}
+
+    def store(self, body: ReplicateSlices, arrays: Sequence[Array], wanted: Collection[int]) -> None:
+        """Copies have come; a newer one is not replaced by an older one."""
+        parameter, statistics = self._like
+        arrays = _with_zeros(arrays, body)
+        first = len(pytree.names(parameter))
+        width = first + len(pytree.names(statistics))
+        for at, number in enumerate(body.slices):
+            known = self._copies.get(number)
+            if number not in wanted or (known is not None and known.op > body.op):
+                continue
+            mine = list(arrays[at * width : (at + 1) * width])
+            theta, total = pytree.unflatten(parameter, mine[:first]), pytree.unflatten(statistics, mine[first:])
+            self._copies[number] = SliceCopy(body.op, body.versions[at], theta, total, dict(body.rounds))
+
+    def keep(self, number: int, copy: SliceCopy) -> None:
+        """A slice of which this server was the primary."""
+        self._copies[number] = copy
+
+    def take(self, number: int) -> SliceCopy | None:
+        """The copy becomes the slice."""
+        return self._copies.pop(number, None)
+
+    def retain(self, numbers: Iterable[int]) -> None:
+        """All others are not needed any more."""
+        wanted = set(numbers)
+        self._copies = {number: copy for number, copy in self._copies.items() if number in wanted}

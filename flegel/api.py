@@ -93,6 +93,7 @@ class RunOptions(TypedDict, total=False):
     gate_data: str
     gate_failures: int
     group_key: str
+    group_listen: str
 
 
 class ResumeOptions(TypedDict, total=False):

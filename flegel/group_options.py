@@ -118,3 +118,13 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="sites.md",
         ),
     ] = ""
+    group_listen: Annotated[
+        str,
+        Option(
+            "Host and port at which other groups reach this one: rounds are faster, and work without it.",
+            GROUPS,
+            metavar="HOST:PORT",
+            cluster=False,
+            see="sites.md",
+        ),
+    ] = ""

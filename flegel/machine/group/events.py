@@ -49,7 +49,13 @@ class StatusChanged(msgspec.Struct, frozen=True):
     load: float = 0.0
 
 
-GroupEvent = Answered | TimePassed | Offered | StatusChanged
+class Hinted(msgspec.Struct, frozen=True):
+    """Another group sent its beat directly. It may be lost, late or there twice; the store says the same later."""
+
+    content: bytes
+
+
+GroupEvent = Answered | TimePassed | Offered | StatusChanged | Hinted
 
 
 class GetObject(msgspec.Struct, frozen=True):
@@ -74,6 +80,12 @@ class ListObjects(msgspec.Struct, frozen=True):
 class DeleteObject(msgspec.Struct, frozen=True):
     op: int
     key: str
+
+
+class SendHint(msgspec.Struct, frozen=True):
+    """This group's beat, for everybody who can be reached directly."""
+
+    content: bytes
 
 
 class Synchronized(msgspec.Struct, frozen=True):
@@ -126,4 +138,4 @@ class Remark(msgspec.Struct, frozen=True):
 
 StoreCommand = GetObject | PutObject | ListObjects | DeleteObject
 ToCoordinator = Synchronized | RoundOpened | GroupJoined | Fenced | Excluded | StoreLost | Remark
-GroupCommand = StoreCommand | ToCoordinator
+GroupCommand = StoreCommand | ToCoordinator | SendHint

@@ -28,11 +28,13 @@ from flegel.machine.group.events import (
     GroupCommand,
     GroupEvent,
     GroupJoined,
+    Hinted,
     ListObjects,
     Offered,
     PutObject,
     Remark,
     RoundOpened,
+    SendHint,
     StatusChanged,
     StoreCommand,
     Synchronized,
@@ -119,6 +121,10 @@ class Group:
         self._now = now
 
     @property
+    def name(self) -> str:
+        return self._settings.name
+
+    @property
     def base(self) -> list[Array]:
         """Additive fields of θ after the last result."""
         return self._base
@@ -141,6 +147,8 @@ class Group:
                 self._offer(event, now)
             case StatusChanged():
                 self._status = event
+            case Hinted(content):
+                self._hinted(content)
             case TimePassed():
                 pass
         self._step(now)
@@ -183,8 +191,19 @@ class Group:
             told.state, told.round, told.sent, told.withheld,
         )  # fmt: skip
         due = now - self._beat_at >= self._settings.beat
-        if (changed or due) and self._calls.put(MEMBERS + self._settings.name, encode(beat), now):
+        content = encode(beat) if changed or due else b""
+        if content and self._calls.put(MEMBERS + self._settings.name, content, now):
             self._beats, self._beat_at = self._beats + 1, now
+            self._calls.out.append(SendHint(content))
+
+    def _hinted(self, content: bytes) -> None:
+        """Says the same as the store, sooner."""
+        try:
+            beat, _ = decode(content, MemberBeat)
+        except DecodeError:
+            return  # nothing depends on it
+        if NAME.fullmatch(beat.group):
+            self.table.hint(beat)
 
     def _offer(self, event: Offered, now: float) -> None:
         if event.round != self.round or self.phase != "open" or self._own is not None:

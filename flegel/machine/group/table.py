@@ -16,10 +16,12 @@ GONE = ("left", "excluded")
 
 @dataclass
 class Member:
-    """One other group. `silence`: seconds that it was looked at without a change."""
+    """One other group. `silence`: seconds that it was looked at without a change. `stored`: its last beat in the
+    store; `beat` may be newer where it came directly."""
 
     beat: MemberBeat
     looked_at: float
+    stored: int
     silence: float = 0.0
 
 
@@ -42,15 +44,29 @@ class MemberTable:
         member = self._members.get(beat.group)
         if member is None or beat.life > member.beat.life:
             was_there = member is not None and self._there(member) and member.beat.state in WAITED_FOR
-            self._members[beat.group] = Member(beat, now)
+            self._members[beat.group] = Member(beat, now, beat.beat)
             return not was_there
-        newer = beat.life == member.beat.life and beat.beat > member.beat.beat
+        newer = beat.life == member.beat.life and beat.beat > member.stored
         back = newer and not self._there(member)
         member.silence = 0.0 if newer else member.silence + min(max(now - member.looked_at, 0.0), self._longest)
         member.looked_at = now
         if newer:
-            member.beat = beat
+            member.stored = beat.beat
+            member.beat = max(member.beat, beat, key=lambda b: b.beat)
         return back
+
+    def hint(self, beat: MemberBeat) -> None:
+        """A beat that came directly. It says what a group does, not that it lives: a group that reaches the others but
+        not the store cannot contribute, and must fall silent. One that is not in the table yet is looked up."""
+        member = self._members.get(beat.group)
+        if beat.group != self._own:
+            self.known.add(beat.group)
+        if member is not None and beat.life == member.beat.life and beat.beat > member.beat.beat:
+            member.beat = beat
+
+    def addresses(self) -> list[str]:
+        """Where other groups can be reached directly."""
+        return [m.beat.address for _, m in sorted(self._members.items()) if m.beat.address and self._there(m)]
 
     def _there(self, member: Member) -> bool:
         return member.silence <= self._limit

@@ -23,10 +23,12 @@ from flegel.machine.group.events import (
     Excluded,
     GetObject,
     GroupEvent,
+    Hinted,
     ListObjects,
     Offered,
     PutObject,
     Remark,
+    SendHint,
     StatusChanged,
     StoreCommand,
     StoreLost,
@@ -39,6 +41,7 @@ from flegel.machine.group.group import Group
 from flegel.runtime import clock
 from flegel.runtime.group.bucket import Bucket, Conflict
 from flegel.runtime.group.keys import RefusedObject, Seal
+from flegel.runtime.group.peers import PeerMessages
 
 CALLS = 4  # store calls at the same time
 LAST = 5.0  # seconds for the last beat
@@ -59,8 +62,10 @@ class GroupLink:
         silence: float,
         gate: Gate | None = None,
         score: Callable[[Offered], float] | None = None,
+        peers: PeerMessages | None = None,
     ) -> None:
         """`score`: how good a model is, by data that were not trained on; where there is a gate."""
+        self._peers = peers
         self._machine, self._bucket, self._seal, self._silence = machine, bucket, seal, silence
         self._gate, self._score = gate, score
         self._events: queue.SimpleQueue[GroupEvent | None] = queue.SimpleQueue()
@@ -83,6 +88,11 @@ class GroupLink:
         """Additive fields of θ after the last result."""
         return self._machine.base
 
+    @property
+    def messages_received(self) -> int:
+        """Beats that came directly."""
+        return self._peers.received if self._peers is not None else 0
+
     def start(self) -> None:
         self._thread.start()
         self._events.put(TimePassed())
@@ -91,6 +101,10 @@ class GroupLink:
 
     def take(self, command: ToGroup) -> None:
         self._events.put(command.body)
+
+    def hinted(self, content: bytes) -> None:
+        """A beat came directly; called from the thread that receives."""
+        self._events.put(Hinted(content))
 
     def arrivals(self) -> list[FromGroup]:
         """News since the last look; to look is also the coordinator's sign of life."""
@@ -119,6 +133,8 @@ class GroupLink:
                 event = self._events.get(timeout=max(0.001, min(self._machine.next_at(now) - now, 1.0)))
             self._handle(event or TimePassed())
             self._watch_store()
+        if self._peers is not None:
+            self._peers.close()
 
     def _handle(self, event: GroupEvent) -> None:
         now = clock.now()
@@ -134,6 +150,9 @@ class GroupLink:
             if isinstance(command, StoreCommand):
                 self.requests += 1
                 self._pool.submit(self._call, command)
+            elif isinstance(command, SendHint):
+                if self._peers is not None:
+                    self._peers.send(self._machine.name, command.content, self._machine.table.addresses())
             else:
                 self._tell(command)
 

@@ -43,6 +43,7 @@ from flegel.runtime import clock
 from flegel.runtime.group.bucket import Conflict, open_bucket
 from flegel.runtime.group.keys import RefusedObject, read_key_file
 from flegel.runtime.group.link import GroupLink
+from flegel.runtime.group.peers import PeerMessages, parse_listen
 from flegel.runtime.job.class_source import in_json, plain_hyper, reference
 from flegel.runtime.job.request import open_job_data
 
@@ -60,6 +61,10 @@ class GroupSession:
         self._seal = read_key_file(job.sites.group_key, job.sites.group)
         self._bucket = open_bucket(job.sites.bucket)
         self._gate = self._make_gate()
+        if job.sites.group_listen:
+            parse_listen(job.sites.group_listen)
+            if not job.sites.group_key:
+                raise UsageError("--group-listen needs --group-key: without keys anybody could send wrong messages.")
         self._submitted = _plain(algorithm)
         self._package: tuple[Package, list[Array]] | None = None
         self._base: list[Array] = []
@@ -231,6 +236,7 @@ class GroupSession:
         self._base = additive_fields(self._algorithm, parameter if first is None else first)
         self._base = self._base if self.kind == "parameters" else []
         sent = self._base if self.kind == "parameters" else pytree.flatten(zero)
+        peers = self._peers()
         settings = GroupSettings(
             name=job.sites.group,
             life=clock.microseconds(),
@@ -239,11 +245,24 @@ class GroupSession:
             silence=job.sites.group_timeout,
             beat=min(1.0, job.sites.group_timeout / 5),
             least_groups=job.sites.groups,
+            address=peers.address if peers is not None else "",
         )
         machine = Group(settings, [a.shape for a in sent], self._base, clock.now())
         score = self._scorer(parameter) if self._gate is not None else None
-        self.link = GroupLink(machine, self._bucket, self._seal, job.sites.group_timeout, self._gate, score)
+        self.link = GroupLink(machine, self._bucket, self._seal, job.sites.group_timeout, self._gate, score, peers)
         self.link.start()
+
+    def _peers(self) -> PeerMessages | None:
+        """Direct messages, where what arrives can be told from what a stranger sends."""
+        job = self._job
+        if not job.sites.group_key:
+            return None
+
+        def heard(content: bytes) -> None:
+            if self.link is not None:
+                self.link.hinted(content)
+
+        return PeerMessages(job.sites.group_listen, self._seal, heard)
 
     def _scorer(self, parameter: Tree) -> Callable[[Offered], float]:
         rows = open_job_data(self._job, self._job.sites.gate_data, self._algorithm).read()
@@ -280,6 +299,7 @@ class GroupSession:
         return {
             "group": self._job.sites.group, "groups": list(exchange.groups), "rounds": exchange.rounds,
             "bytes_sent": link.bytes_sent, "bytes_received": link.bytes_received, "requests": link.requests,
+            "messages_received": link.messages_received,
             "sync_seconds": round(statistics.median(took), 4) if took else None,
         }  # fmt: skip
 

@@ -16,7 +16,7 @@ from flegel.core.pytree import Array
 from flegel.job import Criteria
 from flegel.machine.coordinator.events import FromGroup, ToGroup, TraceRow
 from flegel.machine.coordinator.state import JobState
-from flegel.machine.group.events import Answered, GroupEvent, Offered, StoreCommand, Synchronized, TimePassed
+from flegel.machine.group.events import Answered, GroupEvent, Offered, SendHint, StoreCommand, Synchronized, TimePassed
 from flegel.machine.group.exchange import GroupExchange
 from flegel.machine.group.group import Group, GroupSettings
 from flegel.machine.group.schedule import Every
@@ -63,6 +63,7 @@ class SimulatedSite:
         call: Callable[[StoreCommand, float, Callable[[Answered, float], None]], None],
         told: Callable[[SimulatedSite, Offered | Synchronized, float], None],
         make: type[Group] = Group,
+        hint: Callable[[SimulatedSite, bytes, float], None] | None = None,
     ) -> None:
         kept = settings.exchange == "statistics"
         algorithm: Algorithm = CountedSteps() if kept else SpentStepsOfGroups()
@@ -74,7 +75,7 @@ class SimulatedSite:
         self.exchange = GroupExchange(algorithm, Every(commits=every), settings.silence, base)
         self.machine = make(settings, [(groups,)], base, now)
         self.commits = 0
-        self._call, self._told = call, told
+        self._call, self._told, self._hint = call, told, hint
         self.exchange.begin(self.job)
         self._flush(now)
 
@@ -102,6 +103,10 @@ class SimulatedSite:
         for command in self.machine.handle(event, now):
             if isinstance(command, StoreCommand):
                 self._call(command, now, self._answered)
+                continue
+            if isinstance(command, SendHint):
+                if self._hint is not None:
+                    self._hint(self, command.content, now)
                 continue
             self.exchange.heard(self.job, FromGroup(command), now)
             if isinstance(command, Synchronized):

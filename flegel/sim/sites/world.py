@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flegel.machine.group.events import Hinted
 from flegel.machine.group.group import GroupSettings
 from flegel.sim.sites.bucket import BucketFaults, SimulatedBucket
 from flegel.sim.sites.laws import BrokenLaw, SiteLaws
@@ -77,7 +78,8 @@ class SiteWorld:
         self._queue: list[tuple[float, int, Callable[[float], None]]] = []
         self._count = itertools.count()
         rng = np.random.default_rng([seed, 1])
-        self._quiet = False
+        self._hints = np.random.default_rng([seed, 2]) if seed % 3 == 0 else None
+        """Of the fate of direct messages, in a third of the seeds."""
         self._bad = SimulatedBucket(self.scenario.faults, rng, self._at, self.laws.written)
         self.sites: dict[int, SimulatedSite] = {}
         self._lives = itertools.count(1)
@@ -103,12 +105,27 @@ class SiteWorld:
         settings = GroupSettings(
             name=f"g{index}", life=next(self._lives), exchange=self.scenario.exchange, silence=SILENCE, poll=0.05
         )
+        hint = self._hint if self._hints is not None else None
         site = SimulatedSite(
-            settings, index, self.scenario.groups, self.scenario.every, now, self._bad.call, self.laws.told
+            settings, index, self.scenario.groups, self.scenario.every, now, self._bad.call, self.laws.told, hint=hint
         )
         self.sites[index] = site
         self._at(now, lambda t: self._wake(site, t))
         self._at(now + self.scenario.periods[index], lambda t: self._commit(site, t))
+
+    def _hint(self, sender: SimulatedSite, content: bytes, now: float) -> None:
+        """A direct message may be lost, late, or there twice, and also comes from one that has died since."""
+        assert self._hints is not None
+        for index in sorted(self.sites):
+            copies = int(self._hints.choice([0, 1, 2], p=[0.3, 0.6, 0.1])) if index != sender.index else 0
+            for _ in range(copies):
+                late = float(self._hints.choice([0.01, 0.3, 6.0], p=[0.7, 0.2, 0.1]))
+                self._at(now + late, lambda t, i=index: self._heard(i, content, t))  # type: ignore[misc]
+
+    def _heard(self, index: int, content: bytes, now: float) -> None:
+        site = self.sites[index]
+        if site.alive and site.frozen_until <= now:
+            site.handle(Hinted(content), now)
 
     def _wake(self, site: SimulatedSite, now: float) -> None:
         if site.alive:

@@ -1,0 +1,116 @@
+"""Direct messages between groups over ZeroMQ with CURVE: each beat, sent to everybody who can be reached. Only hints.
+
+A group that listens tells its address and the public key of this life in its beat, which is signed. Whoever reads that
+connects, so a group behind a firewall sends without being reachable. Messages are sealed as the object in the bucket
+is, and what is not signed by its group is dropped. Nothing waits for a message; what is lost is read from the bucket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+
+import zmq
+
+from flegel.errors import UsageError
+from flegel.machine.group.records import MEMBERS, NAME
+from flegel.runtime.group.keys import RefusedObject, Seal
+
+LARGEST = 64 << 10  # bytes of a message; a beat has some hundred
+WAITING = 16  # messages to a group that does not answer; later ones are dropped
+LOOK = 200  # milliseconds between two looks whether it is over
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """'paris.example.org:7700': host as others reach it, and port; 0: any."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"--group-listen {text}: give the host as other groups reach it, and a port: host:7700.")
+    return host, int(port)
+
+
+class PeerMessages:
+    """Sends from the thread of the group, receives in its own."""
+
+    def __init__(self, listen: str, seal: Seal, heard: Callable[[bytes], None]) -> None:
+        """`listen` is empty for a group that cannot be reached."""
+        self._seal, self._heard = seal, heard
+        self._context = zmq.Context()
+        self._public, self._secret = zmq.curve_keypair()
+        self._peers: dict[str, zmq.Socket[bytes]] = {}
+        self._over = threading.Event()
+        self.received = self.refused = 0
+        self.address = ""
+        self._thread: threading.Thread | None = None
+        if listen:
+            host, port = parse_listen(listen)
+            self._thread = threading.Thread(target=self._receive, name="flegel-peers", daemon=True)
+            self._inbox = self._bound(listen, port)
+            bound = self._inbox.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0").rpartition(":")[2]  # type: ignore[union-attr]
+            self.address = f"tcp://{host}:{bound} {self._public.decode('ascii')}"
+            self._thread.start()
+
+    def _bound(self, listen: str, port: int) -> zmq.Socket[bytes]:
+        inbox = self._context.socket(zmq.PULL)
+        inbox.linger, inbox.maxmsgsize = 0, LARGEST
+        inbox.curve_server = True
+        inbox.curve_publickey, inbox.curve_secretkey = self._public, self._secret
+        try:
+            inbox.bind(f"tcp://*:{port or '*'}")
+        except zmq.ZMQError as error:
+            inbox.close()
+            raise UsageError(f"--group-listen {listen}: port {port} cannot be used ({error}).") from None
+        return inbox
+
+    def _receive(self) -> None:
+        while not self._over.is_set():
+            if not self._inbox.poll(LOOK):
+                continue
+            frames = self._inbox.recv_multipart()
+            name = frames[0].decode("ascii", "replace")
+            if len(frames) != 2 or not NAME.fullmatch(name):
+                self.refused += 1
+                continue
+            try:
+                content = self._seal.open(MEMBERS + name, frames[1])
+            except RefusedObject:
+                self.refused += 1
+                continue
+            self.received += 1
+            self._heard(content)
+        self._inbox.close()
+
+    def send(self, name: str, content: bytes, addresses: Iterable[str]) -> None:
+        """To everybody; connects to those who are new, forgets those who are gone."""
+        wanted = set(addresses)
+        for address in [a for a in self._peers if a not in wanted]:
+            self._peers.pop(address).close()
+        sealed = self._seal.seal(MEMBERS + name, content)
+        for address in sorted(wanted):
+            peer = self._peers.get(address) or self._connect(address)
+            if peer is not None:
+                with contextlib.suppress(zmq.Again):
+                    peer.send_multipart([name.encode("ascii"), sealed], zmq.DONTWAIT)
+
+    def _connect(self, address: str) -> zmq.Socket[bytes] | None:
+        place, _, key = address.partition(" ")
+        peer = self._context.socket(zmq.PUSH)
+        peer.linger, peer.sndhwm = 0, WAITING
+        try:
+            peer.curve_serverkey = key.encode("ascii", "replace")
+            peer.curve_publickey, peer.curve_secretkey = self._public, self._secret
+            peer.connect(place)
+        except (zmq.ZMQError, ValueError):
+            peer.close()
+            return None  # an address that nobody can use; the bucket is enough
+        self._peers[address] = peer
+        return peer
+
+    def close(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(2.0)
+        for peer in self._peers.values():
+            peer.close()
+        self._context.destroy(linger=0)

@@ -108,14 +108,14 @@ def torment(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def copies(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of a round with and without a copy of each slice, jobs in turn; θ has 8 MB."""
-    rows = np.random.default_rng(0).normal(size=(8_000, 1000))
+    """Seconds of a round with and without a copy of each slice, jobs in turn; θ has 2 MB."""
+    rows = np.random.default_rng(0).normal(size=(8_000, 500))
     found: dict[int, list[float]] = {0: [], 1: []}
     with flegel.LocalCluster(4) as cluster:
         for _ in range(options.repeats):
             for replicas, rounds in found.items():
                 result = cluster.run(
-                    KMeans(k=1000), rows, servers=SERVERS, replicas=replicas, sync="bsp", seed=1, tolerance=0,
+                    KMeans(k=500), rows, servers=SERVERS, replicas=replicas, sync="bsp", seed=1, tolerance=0,
                     max_iterations=10, audit="off",
                 )  # fmt: skip
                 ends = [row["seconds"] for row in result.rows]

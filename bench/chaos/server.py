@@ -117,8 +117,8 @@ def copies(options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(options.repeats):
             for replicas, rounds in found.items():
                 result = cluster.run(
-                    LargeModel(parameters=1_000_000), rows, servers=SERVERS, replicas=replicas, sync="bsp", seed=1, tolerance=0,
-                    max_iterations=10, audit="off",
+                    LargeModel(parameters=1_000_000), rows, servers=SERVERS, replicas=replicas, sync="bsp", seed=1,
+                    tolerance=0, max_iterations=10, audit="off",
                 )  # fmt: skip
                 ends = [row["seconds"] for row in result.rows]
                 rounds += [b - a for a, b in itertools.pairwise(ends)]

@@ -25,7 +25,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.machine.server import unit_parts
 from flegel.machine.server.early_folds import EarlyFolds
 from flegel.machine.server.holders import Holders
-from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, without_zeros
+from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, frames_of_copies
 from flegel.machine.server.report_inbox import ReportInbox
 from flegel.machine.server.slice_state import Op, PrimarySlice, SliceState
 from flegel.server_messages import (
@@ -467,10 +467,7 @@ class ParameterServer:
     def _send_copies(self, backup: int, op: int, numbers: Sequence[int]) -> None:
         assert self.map is not None
         states = [self.slices[n].state for n in numbers]
-        arrays: list[Array] = []
-        for state in states:
-            arrays += [*pytree.flatten(state.parameter), *pytree.flatten(state.ledger.total)]
-        frames, zero = without_zeros(arrays)
+        frames, zero = frames_of_copies([(state.parameter, state.ledger.total) for state in states])
         versions, rounds = tuple(s.version for s in states), dict(states[0].rounds)
         body = ReplicateSlices(op, self.map.version, tuple(numbers), versions, rounds, zero)
         self._out.append(ToServer(backup, body, frames))
